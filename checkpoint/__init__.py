@@ -1,0 +1,1 @@
+"""Checkpoints: layout, stores, commit and restore."""

@@ -1,0 +1,1 @@
+"""The brain: cluster state, detectors, incidents, recovery; around it gRPC, HTTP, metrics and the page."""

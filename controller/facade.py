@@ -1,0 +1,74 @@
+"""What the HTTP side may ask of the controller: plain JSON-able data, each shape given here once.
+
+Times named `*_at`, `at`, `start`, `end`, `opened`, `closed` are Unix seconds (float); ages and durations seconds.
+A number that is not known is None. The gRPC side and the page are both thin around this.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+Json = dict[str, Any]
+
+
+class Facade(Protocol):
+    """Reads are cheap, never block and are called on the controller's own event loop."""
+
+    def status(self) -> Json:
+        """{version, now, started_at, job: job()|None, nodes: {name: state}, counts: {state: n},
+        incidents: last 20 of incidents(), open_incidents: int}"""
+
+    def nodes(self) -> list[Json]:
+        """[{name, state, reason, connected, hostname, ips: [], pod: {name, namespace, uid}, switch, slots, cpus,
+        memory_bytes, versions: {}, frame_age, cadence, ranks: [int], gpus: [{index, uuid, model, pci, memory_bytes,
+        values: {gauge: number}}], nics: [{name, kind, speed_bps, numa_node, state}], host: {gauge: number},
+        tx_bytes_per_s, rx_bytes_per_s}]"""
+
+    def job(self) -> Json | None:
+        """{id, name, state: pending|starting|running|recovering|finished|failed|stopped, reason, generation,
+        world_size, nnodes, nproc_per_node, program: {target, args, module}, submitted_at, started_at, ended_at,
+        exit_code, step (last finished, -1 none), loss, tokens_per_s, step_seconds (recent median), restarts,
+        goodput, sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
+
+    def ranks(self) -> Json:
+        """Columns, one entry per rank: {rank, node (index into nodes), pp, dp, tp, step, phase (index into phases),
+        state (index into states), step_seconds, progress_age, operation (index into operations)} and the tables
+        {nodes: [str], phases: [str], states: [str], operations: [str]}; sizes: [pp, dp, tp]."""
+
+    def steps(self, since: int = -1, limit: int = 5000) -> Json:
+        """Columns of the job's finished steps with step > since, oldest first, at most the newest `limit`:
+        {step, loss, seconds, tokens, at, generation}"""
+
+    def incidents(self) -> list[Json]:
+        """Newest first: [{id, kind, culprit: "rank3"|"node1"|"job", severity, state: open|recovering|closed|failed,
+        summary, opened, closed, action, reason, detect_s, recover_s, source, generation_from, generation_to,
+        step_at_fault, step_resumed, phases: [{name, start, end}],
+        findings: [{kind, severity, subject, text, at, evidence: {}}]}]"""
+
+    def traffic(self, node: str, seconds: float = 5.0) -> Json:
+        """Millisecond samples of one node: {node, nics: [{name, t0 (Unix ms), t: [ms since t0], tx: [bytes since the
+        sample before], rx: [...]}]}. KeyError when there is no such node."""
+
+    def metrics(self) -> Json:
+        """What /metrics needs beyond the above: {frames_total, frame_bytes_total, events_total, malformed_total,
+        commands_total: {result: n}, steps_total, journal_seconds_total, loop_lag_seconds, findings_total: {kind: n},
+        incidents_total: {kind: n}, restarts_total, lost_seconds: {reason: s}, productive_seconds, wall_seconds}"""
+
+    def version(self) -> int:
+        """Goes up with every change that a viewer could see."""
+
+    def log_lines(self, job: str) -> AsyncIterator[Json]:
+        """Live lines of the job's workers, beginning with the retained tail: {rank, stream: out|err, text,
+        generation, dropped}; ends when the job has ended and all was delivered."""
+
+    async def submit(self, spec: Json) -> str:
+        """Start a job: {name, program: {target, args, module, cwd, env, hooks, warm}, nnodes, nproc_per_node,
+        max_restarts, max_steps|None, faults: ["kill@20:rank3", ...]} -> job id. UsageError when it cannot be."""
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """End the running job by hand."""
+
+    async def inject(self, fault: str) -> Json:
+        """`KIND[@STEP]:TARGET`, e.g. "kill@20:rank3"; without a step at once -> {id, armed: bool}."""
+
+    async def cordon(self, node: str, on: bool) -> None:
+        """Take a node out of future generations, or let it in again. UsageError when there is no such node."""

@@ -1,0 +1,380 @@
+"""What every process speaks: plain frozen data, no I/O, no protobuf.
+
+Times: `wall_ns` is Unix time in ns (for people and across hosts), `mono` a local monotonic clock in seconds
+(for decisions). Ranks and nodes count from 0. Unknown numbers are NaN, never a magic value.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+NAN = math.nan
+
+
+class NodeState(StrEnum):
+    JOINING = "joining"
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    FAULTY = "faulty"
+    CORDONED = "cordoned"
+    SPARE = "spare"
+    LOST = "lost"
+
+
+class Phase(StrEnum):
+    """What a worker says it is doing; only `TRAIN` is expected to make steps."""
+
+    START = "start"
+    SETUP = "setup"
+    COMPILE = "compile"
+    RESTORE = "restore"
+    TRAIN = "train"
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+    DONE = "done"
+
+
+PHASES: tuple[Phase, ...] = tuple(Phase)
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class FindingKind(StrEnum):
+    """What a detector can say. `docs/runbook.md` has an entry for each."""
+
+    WORKER_EXIT = "worker-exit"
+    WORKER_KILLED = "worker-killed"
+    WORKER_SEGFAULT = "worker-segfault"
+    WORKER_OOM = "worker-oom"
+    WORKER_EXCEPTION = "worker-exception"
+    WORKER_HANG = "worker-hang"
+    WORKER_STOPPED = "worker-stopped"
+    AGENT_EXIT = "agent-exit"
+    NODE_SILENT = "node-silent"
+    LOG_RULE = "log-rule"
+    LOSS_NONFINITE = "loss-nonfinite"
+    TRAFFIC_STOPPED = "traffic-stopped"
+    CONTROLLER_RESTART = "controller-restart"
+    STORE = "store"
+    CAPACITY = "capacity"
+    AGENT = "agent"
+
+
+# --- identity ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    uuid: str
+    model: str
+    pci: str
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network or RDMA device. `speed_bps` 0 and `numa_node` -1 mean unknown."""
+
+    name: str
+    kind: str  # "rdma" | "ethernet" | "loopback"
+    speed_bps: int = 0
+    numa_node: int = -1
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Sent once per stream. `incarnation` changes with every start of the agent, `boot_id` with every boot."""
+
+    node: str
+    hostname: str
+    incarnation: str
+    ips: tuple[str, ...] = ()
+    pod: Pod = Pod()
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    switch: str = ""
+    slots: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    boot_id: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+
+
+# --- heartbeat -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSample:
+    """One worker's training state at the frame's instant. Ages in seconds; NaN where never."""
+
+    rank: int
+    generation: int
+    pid: int
+    step: int = -1
+    phase: Phase = Phase.START
+    operation: str = ""
+    operation_age: float = NAN
+    progress_age: float = NAN  # since the last step or change of phase
+    tick_age: float = NAN  # since the interpreter last ran its liveness thread: stopped or GIL held if large
+    stopped: bool = False  # process state T
+    loss: float = NAN
+    tokens: int = 0
+    median_step: float = NAN
+    coordinate: tuple[int, int, int] | None = None  # (pp, dp, tp)
+    sizes: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One finished step as one worker saw it. `seconds` since that worker's previous step or phase start."""
+
+    rank: int
+    generation: int
+    step: int
+    end_wall_ns: int
+    seconds: float
+    loss: float = NAN
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NicSamples:
+    """Byte counters of one NIC over a frame. `tx`, `rx`: little-endian uint32 deltas, one per sample."""
+
+    name: str
+    tx_total: int
+    rx_total: int
+    tx: bytes = b""
+    rx: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuGauges:
+    index: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One heartbeat. `offsets`: uint32 little-endian microseconds since `wall_ns` of each sample."""
+
+    seq: int
+    wall_ns: int
+    mono_ns: int
+    offsets: bytes = b""
+    nics: tuple[NicSamples, ...] = ()
+    host: dict[str, float] = field(default_factory=dict)
+    gpus: tuple[GpuGauges, ...] = ()
+    workers: tuple[WorkerSample, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    cadence: float = 0.1
+
+
+# --- events (agent -> controller, numbered, resent until acknowledged) -----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """`code` is the exit status, or -1 when `signal` ended it. `error` is the last traceback, if any."""
+
+    job: str
+    generation: int
+    rank: int
+    pid: int
+    wall_ns: int
+    code: int
+    signal: int = 0
+    core_dumped: bool = False
+    oom_killed: bool = False
+    error: str = ""
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogMatched:
+    job: str
+    generation: int
+    rank: int  # -1: the host's own log
+    wall_ns: int
+    rule: str
+    kind: str
+    severity: Severity
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNotice:
+    """Something the agent itself has to say: a collector failed, the disk is full, the warm process died."""
+
+    wall_ns: int
+    kind: str
+    severity: Severity
+    text: str
+
+
+Event = WorkerExited | LogMatched | AgentNotice
+
+
+# --- commands (controller -> agent) ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Where one worker sits."""
+
+    rank: int
+    local_rank: int
+    group_rank: int  # index of the node
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the workers run. `target` is a script path or, with `module`, a module name."""
+
+    target: str
+    args: tuple[str, ...] = ()
+    module: bool = False
+    cwd: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    hooks: bool = True  # observe optimizer steps and collectives of unmodified scripts
+    warm: bool = True  # fork from the warm process; else a fresh interpreter
+
+
+@dataclass(frozen=True, slots=True)
+class StartStore:
+    """Make sure that a rendezvous store runs on this node, outside all workers; answer host and port."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    program: Program
+    ranks: tuple[Rank, ...]
+    world_size: int
+    nnodes: int
+    master_addr: str
+    master_port: int
+    max_restarts: int = 0
+    stream_logs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkers:
+    """End all workers of the job up to and including the command's generation. `grace` 0: SIGKILL at once."""
+
+    grace: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Break something on purpose. `rank` -1: the node itself."""
+
+    kind: str
+    rank: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    ranks: tuple[int, ...] = ()
+
+
+Order = StartStore | StartWorkers | StopWorkers | Inject | DumpStacks
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`id` is unique for ever; an agent that has done it answers again what it answered before."""
+
+    id: str
+    job: str
+    generation: int
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    id: str
+    ok: bool
+    error: str = ""
+    data: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """Lines a worker printed. `dropped` counts lines left out to keep within the rate."""
+
+    job: str
+    generation: int
+    rank: int
+    stream: str  # "out" | "err"
+    text: str
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWorker:
+    """A worker as the agent knows it: sent with the hello so that a new stream starts from what is."""
+
+    job: str
+    generation: int
+    rank: int
+    local_rank: int
+    pid: int
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    identity: Identity
+    workers: tuple[KeptWorker, ...] = ()
+    protocol_min: int = 1
+    protocol_max: int = 1
+    wall_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """`frames_acked`, `events_acked`: highest numbers that the controller holds durably of this incarnation."""
+
+    protocol: int
+    cadence: float
+    frames_acked: int = 0
+    events_acked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    frames: int
+    events: int
+    cadence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """An event with its number in the agent's incarnation."""
+
+    seq: int
+    event: Event
+
+
+AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk
+ControllerMessage = Welcome | Ack | Refused | Command

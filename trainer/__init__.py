@@ -1,0 +1,1 @@
+"""The embedded 3D-parallel LLM trainer."""

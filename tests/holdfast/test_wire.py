@@ -1,0 +1,142 @@
+"""Every message survives the wire unchanged, and nonsense is refused in one line."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import types as t
+from holdfast import wire
+from holdfast.errors import ProtocolError
+
+FINITE = st.floats(width=32, allow_nan=False)
+TEXT = st.text(max_size=20)
+U32 = st.integers(0, 2**32 - 1)
+TRIPLE = st.none() | st.tuples(*[st.integers(0, 4096)] * 3)
+WORKER = st.builds(
+    t.WorkerSample, rank=U32, generation=U32, pid=U32, step=st.integers(-1, 2**40), phase=st.sampled_from(t.Phase),
+    operation=TEXT, operation_age=FINITE, progress_age=FINITE, tick_age=FINITE, stopped=st.booleans(), loss=FINITE,
+    tokens=st.integers(0, 2**40), median_step=FINITE, coordinate=TRIPLE, sizes=TRIPLE,
+)  # fmt: skip
+STEP = st.builds(
+    t.StepRecord, rank=U32, generation=U32, step=st.integers(-1, 2**40), end_wall_ns=st.integers(0, 2**63),
+    seconds=FINITE, loss=FINITE, tokens=st.integers(0, 2**40),
+)  # fmt: skip
+EXIT = st.builds(
+    t.WorkerExited, job=TEXT, generation=U32, rank=U32, pid=U32, wall_ns=st.integers(0, 2**63),
+    code=st.integers(-1, 255), signal=st.integers(0, 64), core_dumped=st.booleans(), oom_killed=st.booleans(),
+    error=TEXT, tail=TEXT,
+)  # fmt: skip
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> t.Frame:
+    n = draw(st.integers(0, 5))
+    column = st.binary(min_size=4 * n, max_size=4 * n)
+    nic = st.builds(
+        t.NicSamples,
+        name=TEXT,
+        tx_total=st.integers(0, 2**63),
+        rx_total=st.integers(0, 2**63),
+        tx=column,
+        rx=column,
+    )
+    return t.Frame(
+        seq=draw(st.integers(0, 2**60)), wall_ns=draw(st.integers(0, 2**63)), mono_ns=draw(st.integers(0, 2**63)),
+        offsets=draw(column), nics=tuple(draw(st.lists(nic, max_size=3))),
+        host=draw(st.dictionaries(TEXT, FINITE, max_size=3)),
+        gpus=tuple(t.GpuGauges(i, {"power": 1.5}) for i in range(draw(st.integers(0, 3)))),
+        workers=tuple(draw(st.lists(WORKER, max_size=4))), steps=tuple(draw(st.lists(STEP, max_size=4))),
+        cadence=draw(FINITE),
+    )  # fmt: skip
+
+
+@given(frames())
+def test_a_frame_survives_the_wire(frame: t.Frame) -> None:
+    assert wire.decode_agent(wire.encode_agent(frame)) == frame
+
+
+def test_not_a_number_survives_as_itself() -> None:
+    frame = t.Frame(1, 2, 3, workers=(t.WorkerSample(rank=0, generation=1, pid=9),))
+    back = wire.decode_agent(wire.encode_agent(frame))
+    assert isinstance(back, t.Frame)
+    (worker,) = back.workers
+    assert math.isnan(worker.loss)
+    assert math.isnan(worker.progress_age)
+    assert worker.coordinate is None
+
+
+@given(EXIT, st.integers(0, 2**60))
+def test_an_exit_survives_the_wire(event: t.WorkerExited, seq: int) -> None:
+    assert wire.decode_agent(wire.encode_agent(t.Numbered(seq, event))) == t.Numbered(seq, event)
+
+
+IDENTITY = t.Identity(
+    node="n0", hostname="h", incarnation="abc", ips=("10.0.0.1",), pod=t.Pod("p", "ns", "u"),
+    gpus=(t.Gpu(0, "GPU-1", "H200", "0000:01:00.0", 5),), nics=(t.Nic("mlx5_0", "rdma", 400, 1, "ACTIVE"),),
+    switch="s1", slots=8, versions={"holdfast": "0.1"}, boot_id="b", cpus=2, memory_bytes=7,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        t.Hello(IDENTITY, (t.KeptWorker("j", 2, 3, 1, 99, True),), 1, 2, 5),
+        t.CommandResult("c1", False, "no", {"port": "1"}),
+        t.LogChunk("j", 1, 2, "err", "text", 3),
+        t.Numbered(4, t.LogMatched("j", 1, -1, 7, "xid", "gpu", t.Severity.CRITICAL, "NVRM: Xid")),
+        t.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),
+    ],
+)
+def test_agent_messages_survive_the_wire(message: t.AgentMessage) -> None:
+    assert wire.decode_agent(wire.encode_agent(message)) == message
+
+
+PROGRAM = t.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        t.Welcome(1, 0.1, 4, 5),
+        t.Ack(1, 2, 0.5),
+        t.Refused("too old"),
+        t.Command("1", "j", 1, t.StartStore("127.0.0.1")),
+        t.Command("2", "j", 1, t.StartWorkers(PROGRAM, (t.Rank(4, 0, 1),), 8, 2, "h", 29500, 3, True)),
+        t.Command("3", "j", 1, t.StopWorkers(0.0)),
+        t.Command("4", "j", 1, t.Inject("kill", 3)),
+        t.Command("5", "j", 1, t.DumpStacks(())),
+        t.Command("6", "j", 1, t.DumpStacks((1, 2))),
+    ],
+)
+def test_controller_messages_survive_the_wire(message: t.ControllerMessage) -> None:
+    assert wire.decode_controller(wire.encode_controller(message)) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff", b"\x0a\x05ab"])
+def test_nonsense_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode_agent(data)
+    with pytest.raises(ProtocolError):
+        wire.decode_controller(data)
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    message = wire.agent_message(t.Frame(1, 2, 3, workers=(t.WorkerSample(rank=0, generation=1, pid=9),)))
+    message.frame.workers.step.append(4)
+    with pytest.raises(ProtocolError, match="workers"):
+        wire.decode_agent(message.SerializeToString())
+
+
+def test_a_phase_from_the_future_is_refused() -> None:
+    message = wire.agent_message(t.Frame(1, 2, 3, workers=(t.WorkerSample(rank=0, generation=1, pid=9),)))
+    message.frame.workers.phase[0] = 99
+    with pytest.raises(ProtocolError, match="phase"):
+        wire.decode_agent(message.SerializeToString())
+
+
+def test_the_protocol_handshake() -> None:
+    assert wire.common_protocol(1, 3) == 1
+    with pytest.raises(ProtocolError, match="2 to 3"):
+        wire.common_protocol(2, 3)

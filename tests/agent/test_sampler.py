@@ -1,0 +1,229 @@
+"""The sampler's sums equal what the counters did, whatever happens between."""
+
+import os
+import time
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.agent.collectors.nic import BytePair, choose
+from holdfast.agent.sampler import UINT32_MAX, Sampler, growth, interval_for, next_deadline
+from tests.agent.sysfs import Sysfs, put
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 5_000_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+    @property
+    def seconds(self) -> float:
+        return self.ns / 1e9
+
+    def tick(self, ms: float = 1.0) -> None:
+        self.ns += round(ms * 1e6)
+
+
+def numbers(data: bytes) -> list[int]:
+    return list(array("I", data))
+
+
+def pair(folder: Path, name: str = "eth0") -> BytePair:
+    return BytePair(name, "ethernet", f"{folder}/tx_bytes", f"{folder}/rx_bytes")
+
+
+def build(pairs: tuple[BytePair, ...], clock: Clock, **more: float) -> tuple[Sampler, list[str]]:
+    notices: list[str] = []
+    sampler = Sampler(pairs, notice=notices.append, clock_ns=clock, wall_ns=lambda: clock.ns + 10**18, **more)
+    return sampler, notices
+
+
+def test_deltas_offsets_totals_and_a_second_frame(tmp_path: Path) -> None:
+    folder, clock = Sysfs(tmp_path).net("eth0"), Clock()
+    put(folder / "tx_bytes", 1000)
+    sampler, _ = build((pair(folder),), clock)
+    for value in (1000, 1500, 1700):
+        clock.tick()
+        put(folder / "tx_bytes", value)
+        sampler.sample()
+    offsets, (nic,), wall_ns, mono_ns = sampler.take(clock.seconds)
+    assert numbers(offsets) == [1000, 2000, 3000]
+    assert numbers(nic.tx) == [0, 500, 200]
+    assert numbers(nic.rx) == [0, 0, 0]
+    assert (nic.tx_total, nic.rx_total) == (1700, 0)
+    assert (wall_ns - 10**18, mono_ns) == (5_000_000_000, 5_000_000_000)
+    clock.tick(2.5)
+    put(folder / "rx_bytes", 9)
+    sampler.sample()
+    offsets, (nic,), wall_ns, mono_ns = sampler.take(clock.seconds)
+    assert (numbers(offsets), numbers(nic.tx), numbers(nic.rx)) == ([2500], [0], [9])
+    assert mono_ns == 5_003_000_000
+    sampler.close()
+
+
+def test_rdma_words_become_bytes_and_large_deltas_saturate(tmp_path: Path) -> None:
+    port, clock = Sysfs(tmp_path).rdma("mlx5_0"), Clock()
+    sampler, _ = build(choose(str(tmp_path)), clock)
+    put(port / "counters/port_xmit_data", 100)
+    put(port / "counters/port_rcv_data", 2**31)
+    sampler.sample()
+    _, (nic,), _, _ = sampler.take(clock.seconds)
+    assert (nic.name, numbers(nic.tx), numbers(nic.rx)) == ("mlx5_0", [400], [UINT32_MAX])
+    assert (nic.tx_total, nic.rx_total) == (400, 2**33)
+    sampler.close()
+
+
+def test_a_nic_that_vanishes_is_dropped_said_once_and_taken_up_again(tmp_path: Path) -> None:
+    sysfs, clock = Sysfs(tmp_path), Clock()
+    stays, goes = sysfs.net("eth0"), sysfs.net("eth1")
+    sampler, notices = build((pair(stays), pair(goes, "eth1")), clock)
+    put(goes / "tx_bytes", 50)
+    sampler.sample()
+    (goes / "tx_bytes").write_text("")  # what an unplugged device reads like
+    (goes / "tx_bytes").unlink()
+    for _ in range(3):
+        clock.tick(600)
+        put(stays / "tx_bytes", 7)
+        sampler.sample()
+    _, nics, _, _ = sampler.take(clock.seconds)
+    assert [numbers(n.tx) for n in nics] == [[0, 7, 0], [50, 0, 0]]  # the sweep that failed is no sample
+    sampler.sample()
+    _, nics, _, _ = sampler.take(clock.seconds)
+    assert [n.name for n in nics] == ["eth0"]
+    put(goes / "tx_bytes", 1_000_000)
+    clock.tick(1100)
+    sampler.sample()
+    clock.tick()
+    put(goes / "tx_bytes", 1_000_005)
+    sampler.sample()
+    _, nics, _, _ = sampler.take(clock.seconds)
+    assert [numbers(n.tx) for n in nics] == [[0, 0], [0, 5]]
+    assert notices == ["counters of eth1 cannot be read: [Errno 19] No such device", "counters of eth1 are back"]
+    sampler.close()
+
+
+def test_a_counter_that_is_no_number_is_refused_for_good(tmp_path: Path) -> None:
+    port, clock = Sysfs(tmp_path).rdma("mlx5_0"), Clock()
+    put(port / "counters/port_xmit_data", "N/A (no PMA)")
+    sampler, notices = build(choose(str(tmp_path)), clock)
+    put(port / "counters/port_xmit_data", 1)
+    for _ in range(3):
+        clock.tick(2000)
+        sampler.sample()
+    assert sampler.take(clock.seconds)[1] == ()
+    assert len(notices) == 1
+    assert "N/A (no PMA)" in notices[0]
+    sampler.close()
+
+
+def test_a_frame_nobody_takes_keeps_its_sum(tmp_path: Path) -> None:
+    folder, clock = Sysfs(tmp_path).net("eth0"), Clock()
+    sampler, _ = build((pair(folder),), clock, interval=0.001, max_frame=0.02)
+    for value in range(1, 101):
+        clock.tick()
+        put(folder / "tx_bytes", value)
+        sampler.sample()
+    offsets, (nic,), _, _ = sampler.take(clock.seconds)
+    assert len(numbers(nic.tx)) == 20
+    assert sum(numbers(nic.tx)) == 100
+    assert numbers(offsets)[-1] == 100_000
+    sampler.close()
+
+
+def test_slow_counters_stretch_the_interval(tmp_path: Path) -> None:
+    folder, clock = Sysfs(tmp_path).net("eth0"), Clock()
+    sampler, notices = build((pair(folder),), clock)
+    ticks = iter(range(10**9))
+
+    def slow() -> int:  # every look at the clock is 1 ms later: a sweep takes 1 ms
+        return clock.ns + next(ticks) * 1_000_000
+
+    sampler._clock = slow
+    for _ in range(300):
+        sampler.sample()
+    assert sampler.interval == pytest.approx(0.004)
+    assert notices == ["NIC counters answer slowly: sampling every 4.0 ms from now on"]
+    sampler.close()
+
+
+def test_the_thread_samples_on_a_grid_and_loses_nothing(tmp_path: Path) -> None:
+    folder = Sysfs(tmp_path).net("eth0")
+    counter = os.open(folder / "tx_bytes", os.O_WRONLY)
+    sampler = Sampler((pair(folder),), interval=0.001)
+    sampler.start()
+    sent = received = samples = 0
+    deadline = time.monotonic() + 20
+    while samples < 100 and time.monotonic() < deadline:
+        sent += 10
+        os.pwrite(counter, b"%08d" % sent, 0)  # one write of one word, as the kernel: never half a number
+        for nic in sampler.take(time.monotonic())[1]:
+            received += sum(numbers(nic.tx))
+            samples += len(numbers(nic.tx))
+    sampler.close()
+    sampler.close()
+    os.close(counter)
+    for nic in sampler.take(time.monotonic())[1]:
+        received += sum(numbers(nic.tx))
+    assert samples >= 100
+    assert received <= sent
+    assert sent - received <= 100  # only what was written after the last sample
+
+
+def test_nothing_to_sample_is_no_thread() -> None:
+    sampler = Sampler(())
+    sampler.start()
+    assert sampler.take(time.monotonic())[:2] == (b"", ())
+    sampler.close()
+
+
+def test_no_burst_to_catch_up() -> None:
+    assert next_deadline(100, 100, 10) == 110
+    assert next_deadline(100, 109, 10) == 110
+    assert next_deadline(100, 110, 10) == 120
+    assert next_deadline(100, 157, 10) == 160
+
+
+def test_the_slowest_kind_rules_the_interval() -> None:
+    pairs = (BytePair("a", "rdma", "", ""), BytePair("b", "ethernet", "", ""))
+    assert interval_for(pairs, {"rdma": 0.01, "ethernet": 0.001}) == 0.01
+    assert interval_for(()) == 1.0
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**63))
+def test_growth_is_exact_going_up_and_never_negative(last: int, more: int) -> None:
+    assert growth(last, last + more) == more
+    assert growth(last + more, last) >= 0
+
+
+@given(st.sampled_from([32, 64]), st.integers(1, 2**27), st.integers(0, 2**27))
+def test_growth_over_a_wrap(bits: int, before: int, after: int) -> None:
+    assert growth(2**bits - before, after) == before + after
+
+
+def test_growth_of_a_reset_is_zero() -> None:
+    assert growth(10**12, 5) == 0
+    assert growth(2**31, 5) == 0
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=40), st.sets(st.integers(0, 40)))
+def test_any_frame_boundaries_keep_the_sum(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], cuts: set[int]
+) -> None:
+    folder, clock = Sysfs(tmp_path_factory.mktemp("sys")).net("eth0"), Clock()
+    sampler, _ = build((pair(folder),), clock)
+    total = got = 0
+    for at, step in enumerate(steps):
+        total += step
+        clock.tick()
+        put(folder / "rx_bytes", total)
+        sampler.sample()
+        if at in cuts:
+            got += sum(numbers(sampler.take(clock.seconds)[1][0].rx))
+    got += sum(numbers(sampler.take(clock.seconds)[1][0].rx))
+    sampler.close()
+    assert got == total

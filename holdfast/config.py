@@ -1,0 +1,256 @@
+"""What each part of Holdfast can be told. One file, `holdfast.toml`, has a section for each of these classes.
+
+Every field is also `HOLDFAST_SECTION_FIELD` and a flag; the text under it is the help of that flag.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.address import check_exposure, check_target, parse_address
+from holdfast.errors import UsageError
+from holdfast.settings import Seconds
+from holdfast.settings import load as load_section
+
+T = TypeVar("T")
+
+
+def default_state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "holdfast"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM form: who we trust, who we are, and the proof."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    listen_host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs TLS and an API token."""
+    grpc_port: int = 7070
+    """Port for agents; 0 picks a free one."""
+    http_port: int = 7080
+    """Port for the page, the API and /metrics; 0 picks a free one."""
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Folder for incidents and the journal (~/.local/state/holdfast)."""
+    tls_ca: Path | None = None
+    """Certificate authority (PEM) that agents' certificates must come from."""
+    tls_cert: Path | None = None
+    """The controller's certificate (PEM)."""
+    tls_key: Path | None = None
+    """The key of that certificate (PEM)."""
+    api_token: str = field(default="", repr=False)
+    """What HTTP clients must send as a bearer token. Prefer the file: other users of the host can read flags."""
+    api_token_file: Path | None = None
+    """File with the API token."""
+    insecure: bool = False
+    """Listen beyond loopback without TLS and token all the same."""
+    frame_cadence: Seconds = 0.1
+    """How often each agent sends a frame. More often: faults are seen sooner, the controller works more."""
+    silence_factor: float = 10.0
+    """A node is silent after this many missed frames. Lower accuses sooner, also those that are only slow."""
+    silence_floor: Seconds = 1.0
+    """A node is never called silent before this long."""
+    hang_factor: float = 10.0
+    """A worker hangs when it makes no progress for this many median steps."""
+    hang_floor: Seconds = 5.0
+    """A worker is never called hung before this long without progress."""
+    setup_timeout: Seconds = 600.0
+    """How long a worker may take from its start to its first step."""
+    max_restarts: int = 10
+    """Restarts of one job before it is given up, where the job itself does not say."""
+
+    def __post_init__(self) -> None:
+        _check_port("grpc_port", self.grpc_port)
+        _check_port("http_port", self.http_port)
+        _check_positive("frame_cadence", self.frame_cadence)
+        _check_positive("silence_factor", self.silence_factor)
+        _check_positive("hang_factor", self.hang_factor)
+        if self.max_restarts < 0:
+            raise UsageError(f"max_restarts must not be negative, but is {self.max_restarts}")
+
+    def tls(self) -> Tls | None:
+        return _tls(self.tls_ca, self.tls_cert, self.tls_key)
+
+    def token(self) -> str:
+        return _token(self.api_token, self.api_token_file)
+
+    def check(self) -> None:
+        """Refuse what must not start: see `check_exposure`."""
+        check_exposure(self.listen_host, self.tls() is not None, bool(self.token()), self.insecure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    controller: str = "127.0.0.1:7070"
+    """Where the controller listens for agents, HOST:PORT. Anything but loopback needs TLS."""
+    node_name: str = field(default_factory=socket.gethostname)
+    """This node's name, unique in the cluster (default: the host's name)."""
+    switch: str = ""
+    """The switch (ToR) that this node hangs on: nodes that share it fail together."""
+    slots: int = 0
+    """Workers that fit here; 0 means one per GPU, or one per core where there is no GPU."""
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Folder for what must survive a restart of the agent (~/.local/state/holdfast)."""
+    sysfs_root: Path = Path("/sys")
+    """Where sysfs is mounted; network and RDMA counters are read under it."""
+    sample_interval: Seconds = 0.001
+    """Time between two samples of the traffic counters. Shorter shows finer bursts and costs more CPU."""
+    nics: tuple[str, ...] = ("auto",)
+    """Devices to sample, or auto: all RDMA devices, and Ethernet where there are none."""
+    log_rules: Path | None = None
+    """TOML file with more rules for lines in the logs of workers and kernel."""
+    preload: tuple[str, ...] = ("torch", "holdfast.trainer.preload")
+    """Modules that the warm process imports ahead, so that a worker starts in a fraction of a second."""
+    warm: bool = True
+    """Keep a warm process to fork workers from."""
+    tls_ca: Path | None = None
+    """Certificate authority (PEM) that the controller's certificate must come from."""
+    tls_cert: Path | None = None
+    """This node's certificate (PEM)."""
+    tls_key: Path | None = None
+    """The key of that certificate (PEM)."""
+    insecure: bool = False
+    """Obey a controller beyond loopback without TLS all the same."""
+    buffer_frames: int = 3000
+    """Frames kept while the controller does not answer; the oldest go first."""
+    end_with_workers: bool = False
+    """When told to stop, end the workers too. Without it they train on, and the next agent takes them over."""
+
+    def __post_init__(self) -> None:
+        _check_positive("sample_interval", self.sample_interval)
+        _check_positive("buffer_frames", self.buffer_frames)
+        if self.slots < 0:
+            raise UsageError(f"slots must not be negative, but is {self.slots}")
+        if not self.node_name or not all(c.isalnum() or c in "-_." for c in self.node_name):
+            raise UsageError(f"node_name may have letters, digits, '-', '_' and '.', not {self.node_name!r}")
+
+    def tls(self) -> Tls | None:
+        return _tls(self.tls_ca, self.tls_cert, self.tls_key)
+
+    def address(self) -> tuple[str, int]:
+        return parse_address(self.controller, 7070)
+
+    def check(self) -> None:
+        """Refuse what must not start: see `check_target`."""
+        check_target(self.address()[0], self.tls() is not None, self.insecure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    controller: str = field(default="", metadata={"env": "HOLDFAST_CONTROLLER"})
+    """The controller's HTTP address, HOST:PORT (127.0.0.1:7080); also HOLDFAST_CONTROLLER."""
+    api_token: str = field(default="", repr=False, metadata={"env": "HOLDFAST_API_TOKEN"})
+    """API token; also HOLDFAST_API_TOKEN."""
+    api_token_file: Path | None = None
+    """File with the API token."""
+    tls_ca: Path | None = None
+    """Certificate authority (PEM) of the controller; its presence means HTTPS."""
+
+    def address(self) -> tuple[str, int]:
+        return parse_address(self.controller.removeprefix("https://").removeprefix("http://").rstrip("/"), 7080)
+
+    def token(self) -> str:
+        return _token(self.api_token, self.api_token_file)
+
+    def uses_tls(self) -> bool:
+        return self.tls_ca is not None or self.controller.startswith("https://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    nodes: int = 2
+    """Agents to start."""
+    nproc: int = 4
+    """Workers per agent."""
+    steps: int = 60
+    """Training steps."""
+    pp: int = 0
+    """Pipeline stages; 0 lets the demo choose (pp 2, dp 2, tp 2 for eight workers)."""
+    dp: int = 0
+    """Data-parallel replicas; 0 lets the demo choose."""
+    tp: int = 0
+    """Tensor-parallel slices; 0 lets the demo choose."""
+    http_port: int = 0
+    """Port of the page; 0 picks a free one."""
+    state_dir: Path | None = None
+    """Folder for state, logs and checkpoints (a temporary one that goes away at the end)."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "nproc", "steps"):
+            _check_positive(name, getattr(self, name))
+        for name in ("pp", "dp", "tp"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
+        _check_port("http_port", self.http_port)
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "controller": ControllerConfig,
+    "agent": AgentConfig,
+    "client": ClientConfig,
+    "demo": DemoConfig,
+}
+
+
+def find_file(env: Mapping[str, str]) -> Path | None:
+    """The file that is read when no --config is given: HOLDFAST_CONFIG (empty: none), the folder we are in, /etc."""
+    if "HOLDFAST_CONFIG" in env:
+        return Path(env["HOLDFAST_CONFIG"]).expanduser() if env["HOLDFAST_CONFIG"] else None
+    places = (Path("holdfast.toml"), Path("/etc/holdfast/holdfast.toml"))
+    return next((place for place in places if place.is_file()), None)
+
+
+def load(
+    cls: type[T],
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> T:
+    """A section's settings, e.g. `load(AgentConfig, {"slots": "4"})`. UsageError names what is wrong and where."""
+    env = os.environ if env is None else env
+    file = find_file(env) if file is None else file
+    return load_section(cls, flags=flags or {}, env=env, file=file, sections=SECTIONS)
+
+
+def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
+    if ca is None and cert is None and key is None:
+        return None
+    if ca is None or cert is None or key is None:
+        missing = [n for n, v in (("tls_ca", ca), ("tls_cert", cert), ("tls_key", key)) if v is None]
+        raise UsageError(f"TLS needs tls_ca, tls_cert and tls_key together; missing: {', '.join(missing)}")
+    for path in (ca, cert, key):
+        if not os.access(path, os.R_OK):
+            raise UsageError(f"{path}: no such file, or not readable")
+    return Tls(ca, cert, key)
+
+
+def _token(token: str, file: Path | None) -> str:
+    if token or file is None:
+        return token
+    try:
+        content = file.read_text().strip()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from None
+    if not content:
+        raise UsageError(f"{file}: holds no API token")
+    return content
+
+
+def _check_port(name: str, port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise UsageError(f"{name} must be from 0 to 65535, but is {port}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise UsageError(f"{name} must be above 0, but is {value:g}")

@@ -1,0 +1,85 @@
+"""Faults on purpose, by name: `KIND@STEP:TARGET`, e.g. `kill@20:rank3`; without `@STEP` it strikes at once.
+
+The one syntax for `inject`, `demo --fault`, `run --fault` and tests. Pure: nothing is broken here.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.errors import UsageError
+from holdfast.settings import nearest
+
+RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit")
+NODE_KINDS = ("agent-kill", "agent-stop")
+CONTROLLER_KINDS = ("controller-kill",)
+KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS
+
+_SHAPE = re.compile(r"(?P<kind>[^@:\s]+)(?:@(?P<step>[^:\s]*))?(?::(?P<target>\S+))?")
+_TARGET = re.compile(r"(rank|node)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpec:
+    """`step` None means now. `target` is "rank3", "node1" or "controller"."""
+
+    kind: str
+    step: int | None
+    target: str
+
+    @property
+    def rank(self) -> int:
+        """The rank that is meant, or -1."""
+        return int(self.target[4:]) if self.target.startswith("rank") else -1
+
+    @property
+    def node(self) -> int:
+        """The node (by number) that is meant, or -1."""
+        return int(self.target[4:]) if self.target.startswith("node") else -1
+
+    def __str__(self) -> str:
+        at = "" if self.step is None else f"@{self.step}"
+        return f"{self.kind}{at}" if self.target == "controller" else f"{self.kind}{at}:{self.target}"
+
+
+def parse_fault(text: str) -> FaultSpec:
+    """UsageError says what is wrong with the text and what would be right."""
+    match = _SHAPE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"not a fault: {text!r}; write KIND@STEP:rankR or KIND@STEP:nodeN, e.g. kill@20:rank3")
+    kind, step, target = match["kind"], match["step"], match["target"]
+    if kind not in KINDS:
+        raise UsageError(f"fault {text!r}: unknown kind {kind!r}{nearest(kind, KINDS)}")
+    if step is not None and not re.fullmatch(r"[0-9]+", step):
+        raise UsageError(f"fault {text!r}: the step must be a whole number from 0, not {step!r}")
+    return FaultSpec(kind, None if step is None else int(step), _target(text, kind, target))
+
+
+def _target(text: str, kind: str, target: str | None) -> str:
+    if kind in CONTROLLER_KINDS:
+        if target not in (None, "controller"):
+            raise UsageError(f"fault {text!r}: {kind} takes no target")
+        return "controller"
+    wanted = "rank" if kind in RANK_KINDS else "node"
+    match = _TARGET.fullmatch(target or "")
+    if not match or match[1] != wanted:
+        raise UsageError(f"fault {text!r}: {kind} needs a target {wanted}N, e.g. {kind}@20:{wanted}1")
+    return f"{wanted}{int(match[2])}"
+
+
+def check_fault(fault: FaultSpec, world_size: int, nnodes: int, steps: int | None = None) -> None:
+    """UsageError when the target or the step lies outside of the job."""
+    if fault.rank >= world_size:
+        raise UsageError(f"fault {str(fault)!r}: there is no {fault.target}, ranks go from 0 to {world_size - 1}")
+    if fault.node >= nnodes:
+        raise UsageError(f"fault {str(fault)!r}: there is no {fault.target}, nodes go from 0 to {nnodes - 1}")
+    if steps is not None and fault.step is not None and fault.step >= steps:
+        raise UsageError(f"fault {str(fault)!r}: step {fault.step} never comes, steps go from 0 to {steps - 1}")
+
+
+def parse_faults(texts: Iterable[str], world_size: int, nnodes: int, steps: int | None = None) -> list[FaultSpec]:
+    """All of them, parsed and checked, before anything is started."""
+    faults = [parse_fault(text) for text in texts]
+    for fault in faults:
+        check_fault(fault, world_size, nnodes, steps)
+    return faults

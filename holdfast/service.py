@@ -1,0 +1,90 @@
+"""The life of a daemon: signals become an orderly end with a deadline, errors become one line and an exit code.
+
+Exit codes: 0 done, 1 the world failed us, 2 the caller's input was wrong.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from holdfast import log
+from holdfast.errors import HoldfastError, UsageError
+
+PARENT = "HOLDFAST_PARENT_PID"
+"""Set by a local cluster for its daemons: the process that they must not outlive."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run(main: Callable[[asyncio.Event], Awaitable[int | None]], *, grace: float = 10.0) -> int:
+    """Run a daemon's coroutine and return its exit code.
+
+    The first SIGTERM or SIGINT sets the event that `main` is given, and `main` ends by itself in its own order. After
+    `grace` seconds, or at a second signal, it is cancelled; what does not heed that either is left behind.
+    """
+    return report(lambda: asyncio.run(_supervise(main, grace)))
+
+
+def report(body: Callable[[], int | None]) -> int:
+    """Run `body`; an error of ours is one line on standard error and the exit code that it stands for."""
+    try:
+        return body() or 0
+    except UsageError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 2
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], grace: float) -> int:
+    stop = asyncio.Event()
+    cancelled = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        (cancelled if stop.is_set() else stop).set()
+        log.event("stopping", signal=signal.Signals(number).name)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    task = asyncio.ensure_future(main(stop))
+    stopping = asyncio.ensure_future(stop.wait())
+    second = asyncio.ensure_future(cancelled.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait({task, second}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            log.warning("stop_overdue", grace=grace)
+            task.cancel()
+            await asyncio.wait({task}, timeout=2.0)
+            if not task.done():
+                log.error("stop_failed")
+                # Waiting any longer would keep the whole host waiting: leave without the interpreter's own clean-up,
+                # which would wait for the same thing.
+                os._exit(1)
+        if task.cancelled():
+            return 1
+        return task.result() or 0
+    finally:
+        stopping.cancel()
+        second.cancel()
+
+
+def follow_parent(environ: dict[str, str] | None = None) -> None:
+    """Die (by SIGTERM, orderly) with the process named in the environment, even if that one was killed outright.
+
+    The variable is taken out, so that workers of this daemon do not inherit the rule.
+    """
+    parent = (os.environ if environ is None else environ).pop(PARENT, "")
+    if not parent:
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before we could ask
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,119 @@
+"""The bytes of a probe file, shared by the worker that writes them and the agent that reads them.
+
+A file holds a header that never changes, single words, a few blocks, and two rings. Words are aligned 8-byte
+integers, so one store is one value. Blocks and ring records are *sealed*: a checksum of the payload in front of it,
+and both go out in one memory copy. That has the effect of a seqlock (a reader that meets a half-written block sees
+a wrong checksum and reads again) with two gains that matter here: two threads of the worker cannot leave a block
+half of one and half of the other, because the copy happens under the GIL; and no memory barrier is needed, which
+Python does not offer, so it also holds on processors that reorder stores.
+
+All integers are little-endian; times are CLOCK_MONOTONIC nanoseconds (comparable between processes of one host)
+unless the name says `wall`.
+"""
+
+import mmap
+import os
+import struct
+from zlib import crc32
+
+from holdfast.errors import ProtocolError, Unavailable
+
+ENV_PATH = "HOLDFAST_PROBE"
+ENV_GENERATION = "HOLDFAST_GENERATION"
+
+MAGIC = b"HFPROBE1"
+HEADER = struct.Struct("<8sIIIIiiq")
+"""magic, file size, step records, span records, names; rank, generation, created_ns."""
+
+# Words: index into the file seen as 8-byte integers.
+WORD_PID = 8
+WORD_TICK = 9
+WORD_INJECT = 10
+WORD_STEPS = 11  # step records ever written; a hint for a writer that takes over, readers go by the records
+WORD_SPANS = 12
+WORD_NAMES = 13
+
+STATE = struct.Struct("<qqqdqq")
+"""step, phase index, progress_ns, loss, tokens so far, attached_ns."""
+OPERATION_NAME = 56
+OPERATION = struct.Struct(f"<q{OPERATION_NAME}s")
+"""since_ns (0: none), name."""
+MESH = struct.Struct("<6i")
+"""coordinate pp, dp, tp; sizes pp, dp, tp (all 0: unknown)."""
+STEP = struct.Struct("<qqqddqq")
+"""index, step, end_wall_ns, seconds, loss, tokens, generation."""
+SPAN = struct.Struct("<qqqq")
+"""index, kind, start_ns, end_ns."""
+SEAL = struct.Struct("<Q")
+
+AT_STATE = 256
+AT_OPERATION = 384
+AT_MESH = 512
+AT_NAMES = 1024
+NAME = 32
+NAMES = 64
+AT_STEPS = 4096
+STEP_STRIDE = 64
+STEPS = 2048
+AT_SPANS = AT_STEPS + STEPS * STEP_STRIDE
+SPAN_STRIDE = 40
+SPANS = 1024
+SIZE = -(-(AT_SPANS + SPANS * SPAN_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan")
+"""What the control word can ask for, by its value."""
+
+
+def seal(payload: bytes) -> bytes:
+    """The payload with its checksum in front. The checksum is never 0, so that an empty file is not a value."""
+    return SEAL.pack(crc32(payload) | 1 << 32) + payload
+
+
+def open_sealed(buffer: mmap.mmap, at: int, size: int) -> bytes | None:
+    """The payload of `size` bytes sealed at `at`; None when it is half-written or was never written."""
+    raw = buffer[at : at + 8 + size]
+    payload = raw[8:]
+    return payload if SEAL.unpack_from(raw)[0] == crc32(payload) | 1 << 32 else None
+
+
+def create(path: str, rank: int, generation: int, now_ns: int) -> None:
+    """Make an empty probe file, whole or not at all; one that is there already is replaced.
+
+    Raises OSError where the file system has no room: storing to a hole that cannot be filled would be a SIGBUS in
+    the middle of training, so all blocks are reserved here.
+    """
+    header = HEADER.pack(MAGIC, SIZE, STEPS, SPANS, NAMES, rank, generation, now_ns)
+    part = f"{path}.{os.getpid()}.part"
+    fd = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, SIZE)
+        os.pwrite(fd, header, 0)
+        os.rename(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
+    finally:
+        os.close(fd)
+
+
+def map_file(path: str) -> tuple[mmap.mmap, int, int]:
+    """Map a probe file for reading and writing: the map, its rank and its generation.
+
+    Raises Unavailable when it cannot be opened and ProtocolError when it is not a probe file of this version.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable(f"cannot open the probe file {path}: {error.strerror}") from None
+    try:
+        length = os.fstat(fd).st_size
+        if length < HEADER.size:
+            raise ProtocolError(f"{path} is no probe file: {length} bytes are too few for its header")
+        magic, size, steps, spans, names, rank, generation, _ = HEADER.unpack(os.pread(fd, HEADER.size, 0))
+        if magic != MAGIC:
+            raise ProtocolError(f"{path} is no probe file of this version: it starts with {magic!r}, not {MAGIC!r}")
+        if (size, steps, spans, names) != (SIZE, STEPS, SPANS, NAMES) or length < SIZE:
+            raise ProtocolError(f"the probe file {path} is damaged: {length} bytes of {SIZE}, header says {size}")
+        return mmap.mmap(fd, SIZE), rank, generation
+    finally:
+        os.close(fd)

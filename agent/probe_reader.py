@@ -1,0 +1,166 @@
+"""The agent's side of a probe file: samples for the heartbeat, finished steps, and faults to inject."""
+
+import math
+import os
+from collections import deque
+from statistics import median
+
+from holdfast.agent import probe_layout as layout
+from holdfast.errors import UsageError
+from holdfast.types import PHASES, Phase, StepRecord, WorkerSample
+
+RETRIES = 8
+"""Reads of a block that was being written, before the last good value stands in. One write takes under 0.1 us."""
+MEDIAN_OVER = 21
+"""Steps in the rolling median: short enough to follow a change, long enough to ignore an evaluation between."""
+
+
+class ProbeReader:
+    """Reads one worker's probe file; costs some 20 us a sample, and the worker nothing.
+
+    Raises Unavailable while there is no such file and ProtocolError when it is not a probe file of this version.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._map, self.rank, self.generation = layout.map_file(path)
+        self._words = memoryview(self._map).cast("q")
+        self._good: dict[int, bytes] = {}
+        self._next = 0
+        self._recent: deque[float] = deque(maxlen=MEDIAN_OVER)
+        self._median = math.nan
+        self._stat: tuple[int, int] | None = None  # pid, descriptor of its /proc stat
+        self.lost = 0
+        """Steps overwritten before they were read: the reader was away for more than 2,048 steps."""
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id; 0 before it has attached."""
+        return self._words[layout.WORD_PID]
+
+    def sample(self, now_ns: int) -> WorkerSample:
+        """The worker's state at `now_ns` (CLOCK_MONOTONIC). `tokens` counts all this process has trained on."""
+        state = self._block(layout.AT_STATE, layout.STATE.size)
+        if state is None:
+            return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid)
+        step, phase, progress, loss, tokens, _ = layout.STATE.unpack(state)
+        operation, operation_age = "", math.nan
+        if (raw := self._block(layout.AT_OPERATION, layout.OPERATION.size)) is not None:
+            since, name = layout.OPERATION.unpack(raw)
+            if since:
+                operation = name.rstrip(b"\0").decode("utf-8", "replace")
+                operation_age = _age(now_ns, since)
+        coordinate, sizes = self._mesh()
+        return WorkerSample(
+            rank=self.rank,
+            generation=self.generation,
+            pid=self.pid,
+            step=step,
+            phase=PHASES[phase] if 0 <= phase < len(PHASES) else Phase.START,
+            operation=operation,
+            operation_age=operation_age,
+            progress_age=_age(now_ns, progress),
+            tick_age=_age(now_ns, self._words[layout.WORD_TICK]),
+            stopped=self._stopped(),
+            loss=loss,
+            tokens=tokens,
+            median_step=self._median,
+            coordinate=coordinate,
+            sizes=sizes,
+        )
+
+    def new_steps(self) -> list[StepRecord]:
+        """Steps finished since the last call, each exactly once, oldest first. Also right after the worker died."""
+        found: list[StepRecord] = []
+        while (record := self._record()) is not None:
+            index, step, end_wall_ns, seconds, loss, tokens, generation = record
+            self._next = index + 1
+            self._recent.append(seconds)
+            found.append(StepRecord(self.rank, generation, step, end_wall_ns, seconds, loss, tokens))
+        if found:
+            self._median = median(self._recent)
+        return found
+
+    def spans(self) -> dict[str, tuple[int, float]]:
+        """Per kind of span: how many of the last 1,024 spans, and the seconds that the latest took."""
+        latest: dict[int, tuple[int, int, float]] = {}  # kind: count, index of the latest, its seconds
+        for slot in range(min(self._words[layout.WORD_SPANS], layout.SPANS)):
+            at = layout.AT_SPANS + slot * layout.SPAN_STRIDE
+            if (raw := layout.open_sealed(self._map, at, layout.SPAN.size)) is None:
+                continue
+            index, kind, start, end = layout.SPAN.unpack(raw)
+            count, newest, seconds = latest.get(kind, (0, -1, 0.0))
+            if index > newest:
+                newest, seconds = index, (end - start) * 1e-9
+            latest[kind] = (count + 1, newest, seconds)
+        return {self._name(kind): (count, seconds) for kind, (count, _, seconds) in sorted(latest.items())}
+
+    def inject(self, kind: str) -> None:
+        """Ask the worker to break at its next step. Raises UsageError for a kind that it does not know."""
+        if kind not in layout.INJECTIONS[1:]:
+            raise UsageError(f"unknown fault {kind!r}: a worker knows {', '.join(layout.INJECTIONS[1:])}")
+        self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind)
+
+    def close(self) -> None:
+        """Unmap the file, which stays where it is. Harmless to repeat."""
+        if self._stat is not None:
+            os.close(self._stat[1])
+            self._stat = None
+        self._words.release()
+        self._map.close()
+
+    def _block(self, at: int, size: int) -> bytes | None:
+        for _ in range(RETRIES):
+            if (payload := layout.open_sealed(self._map, at, size)) is not None:
+                self._good[at] = payload
+                return payload
+        return self._good.get(at)
+
+    def _mesh(self) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
+        raw = self._block(layout.AT_MESH, layout.MESH.size)
+        if raw is None:
+            return None, None
+        pp, dp, tp, all_pp, all_dp, all_tp = layout.MESH.unpack(raw)
+        return (pp, dp, tp), (all_pp, all_dp, all_tp)
+
+    def _record(self) -> tuple[int, int, int, float, float, int, int] | None:
+        """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""
+        for _ in range(RETRIES):
+            at = layout.AT_STEPS + self._next % layout.STEPS * layout.STEP_STRIDE
+            raw = layout.open_sealed(self._map, at, layout.STEP.size)
+            if raw is None:
+                continue
+            index, *rest = layout.STEP.unpack(raw)
+            if index < self._next:
+                return None
+            if index == self._next:
+                return (index, *rest)
+            # Lapped: the oldest record still there is about to be overwritten, so leave the writer some room.
+            skipped = self._words[layout.WORD_STEPS] - layout.STEPS + layout.STEPS // 8 - self._next
+            self.lost += max(skipped, 0)
+            self._next += max(skipped, 0)
+        return None
+
+    def _name(self, kind: int) -> str:
+        at = layout.AT_NAMES + kind * layout.NAME
+        return self._map[at : at + layout.NAME].rstrip(b"\0").decode("utf-8", "replace") or "other"
+
+    def _stopped(self) -> bool:
+        """Whether the process is stopped (SIGSTOP or a debugger); False when there is none."""
+        pid = self.pid
+        try:
+            if self._stat is None or self._stat[0] != pid:
+                if self._stat is not None:
+                    os.close(self._stat[1])
+                    self._stat = None
+                # The thread's own file: the process-wide one adds up the times of all threads at every read.
+                self._stat = (pid, os.open(f"/proc/{pid}/task/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC))
+            raw = os.pread(self._stat[1], 256, 0)
+        except OSError:
+            return False
+        end = raw.rfind(b") ")  # the command name before it may hold anything, parentheses too
+        return raw[end + 2 : end + 3] in (b"T", b"t")
+
+
+def _age(now_ns: int, then_ns: int) -> float:
+    return max(now_ns - then_ns, 0) * 1e-9 if then_ns else math.nan

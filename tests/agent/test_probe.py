@@ -1,0 +1,314 @@
+"""The probe in one process, the reader in another."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent import probe, probe_layout
+from holdfast.agent.probe_reader import ProbeReader
+from holdfast.errors import ProtocolError, Unavailable, UsageError
+from holdfast.types import Phase
+from tests.agent.processes import ROOT, probed, python, until
+
+STEPS_FOR_EVER = """
+import time
+n = 0
+while True:
+    time.sleep(0.005)
+    probe.step(n, loss=1.0, tokens=8)
+    n += 1
+"""
+
+
+def test_without_the_variable_every_call_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(probe_layout.ENV_PATH, raising=False)
+    assert not probe.attach()
+    probe.step(1, loss=2.0, tokens=3)
+    probe.phase("train")
+    probe.mesh(pp=1, sizes=(2, 1, 1))
+    with probe.operation("all_reduce"), probe.span("forward", microbatch=1):
+        pass
+    assert not probe.poisoned()
+
+
+def test_an_unknown_phase_is_an_error_even_unwatched() -> None:
+    with pytest.raises(ValueError, match="unknown phase 'trian': one of start, setup"):
+        probe.phase("trian")
+
+
+def test_a_process_that_cannot_be_watched_runs_on(tmp_path: Path) -> None:
+    bad = tmp_path / "probe"
+    bad.write_bytes(b"not a probe")
+    done = subprocess.run(
+        [sys.executable, "-c", "from holdfast.agent import probe; print(probe.attach()); probe.step(1)"],
+        cwd=ROOT,
+        env={**os.environ, probe_layout.ENV_PATH: str(bad)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (0, "False\n")
+    assert done.stderr.startswith("holdfast: this process is not watched: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_state_as_the_agent_sees_it(tmp_path: Path) -> None:
+    code = """
+probe.mesh(pp=1, dp=2, tp=3, sizes=(2, 4, 8))
+probe.phase("train")
+probe.step(0, loss=2.5, tokens=100)
+probe.step(1, loss=2.25, tokens=100)
+with probe.operation("all_reduce"):
+    with probe.span("forward", microbatch=0):
+        pass
+    with probe.operation("x" * 80):
+        print("inner", flush=True); input()
+    print("outer", flush=True); input()
+print("none", flush=True); input()
+"""
+    with probed(code, tmp_path / "p", RANK="5", HOLDFAST_GENERATION="3") as (process, reader):
+        assert process.stdout
+        assert process.stdin
+        assert process.stdout.readline() == "inner\n"
+        sample = reader.sample(time.monotonic_ns())
+        assert (sample.rank, sample.generation, sample.pid) == (5, 3, process.pid)
+        assert (sample.step, sample.phase, sample.loss, sample.tokens) == (1, Phase.TRAIN, 2.25, 200)
+        assert (sample.coordinate, sample.sizes) == ((1, 2, 3), (2, 4, 8))
+        assert sample.operation == "x" * probe_layout.OPERATION_NAME
+        assert 0 <= sample.operation_age < 5
+        assert 0 <= sample.progress_age < 5
+        assert not sample.stopped
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "outer\n"
+        assert reader.sample(time.monotonic_ns()).operation == "all_reduce"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "none\n"
+        sample = reader.sample(time.monotonic_ns())
+        assert sample.operation == ""
+        assert math.isnan(sample.operation_age)
+        steps = reader.new_steps()
+        assert [(s.rank, s.generation, s.step, s.loss, s.tokens) for s in steps] == [
+            (5, 3, 0, 2.5, 100),
+            (5, 3, 1, 2.25, 100),
+        ]
+        assert abs(steps[-1].end_wall_ns - time.time_ns()) < 60e9
+        assert reader.new_steps() == []
+        assert reader.spans().keys() == {"forward"}
+        assert reader.spans()["forward"][0] == 1
+
+
+def test_seconds_run_from_the_last_step_or_the_start_of_training(tmp_path: Path) -> None:
+    code = """
+import time
+time.sleep(0.2)
+probe.phase("train")
+probe.step(0)
+time.sleep(0.05)
+probe.step(1)
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        process.wait(10)
+        first, second = reader.new_steps()
+        assert first.seconds < 0.1
+        assert 0.05 <= second.seconds < 0.2
+
+
+def test_no_step_is_lost_while_one_writer_races_one_reader(tmp_path: Path) -> None:
+    # Each step's loss and tokens follow from its number, so a torn or mixed record cannot pass for a good one.
+    total = 60_000
+    code = f"""
+for n in range({total}):
+    if n % 200 == 0:
+        input() if n == 0 else __import__("time").sleep(0.001)
+    with probe.operation("ab"[n % 2] * 40):
+        probe.step(n, loss=n * 0.5, tokens=n)
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+        seen = 0
+        deadline = time.monotonic() + 60
+        while seen < total:
+            assert time.monotonic() < deadline
+            for record in reader.new_steps():
+                assert (record.step, record.loss, record.tokens) == (seen, seen * 0.5, seen)
+                seen += 1
+            sample = reader.sample(time.monotonic_ns())
+            assert sample.loss == sample.step * 0.5 or sample.step == -1
+            assert sample.tokens == sample.step * (sample.step + 1) // 2
+            assert sample.operation in ("", "a" * 40, "b" * 40)
+        assert reader.lost == 0
+
+
+def test_a_reader_that_was_away_too_long_says_how_much_it_lost(tmp_path: Path) -> None:
+    with probed("for n in range(5000): probe.step(n)", tmp_path / "p") as (process, reader):
+        process.wait(20)
+        steps = [record.step for record in reader.new_steps()]
+        assert steps[-1] == 4999
+        assert steps == list(range(steps[0], 5000))
+        assert reader.lost == steps[0]
+        assert len(steps) > 1024
+
+
+def test_the_median_follows_the_last_steps(tmp_path: Path) -> None:
+    code = "import time\nfor n in range(40): time.sleep(0.02 if n >= 25 else 0.001); probe.step(n)"
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert math.isnan(reader.sample(time.monotonic_ns()).median_step)
+        process.wait(20)
+        reader.new_steps()
+        assert reader.sample(time.monotonic_ns()).median_step >= 0.02
+
+
+def test_a_holder_of_the_gil_stops_ticking_and_its_peer_does_not(tmp_path: Path) -> None:
+    with (
+        probed(STEPS_FOR_EVER, tmp_path / "sick") as (_, sick),
+        probed(STEPS_FOR_EVER, tmp_path / "well") as (_, well),
+    ):
+        sick.inject("gil")
+        until(lambda: sick.sample(time.monotonic_ns()).tick_age > 0.6)
+        now = time.monotonic_ns()
+        assert well.sample(now).tick_age < 0.4
+        assert not sick.sample(now).stopped
+
+
+def test_a_stopped_process_is_seen_as_stopped(tmp_path: Path) -> None:
+    with probed(STEPS_FOR_EVER, tmp_path / "p") as (process, reader):
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: reader.sample(time.monotonic_ns()).stopped)
+        until(lambda: reader.sample(time.monotonic_ns()).tick_age > 0.3)
+        process.send_signal(signal.SIGCONT)
+        until(lambda: not reader.sample(time.monotonic_ns()).stopped)
+        until(lambda: reader.sample(time.monotonic_ns()).tick_age < 0.3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("exception", 1), ("segfault", -signal.SIGSEGV), ("exit", 7)],
+)
+def test_injected_ends(kind: str, code: int, tmp_path: Path) -> None:
+    with probed(STEPS_FOR_EVER, tmp_path / "p") as (process, reader):
+        reader.inject(kind)
+        assert process.wait(10) == code
+        assert process.stderr
+        if kind == "exception":
+            last = reader.new_steps()[-1].step
+            assert f"RuntimeError: injected exception at step {last}" in process.stderr.read()
+
+
+def test_an_injected_hang_keeps_ticking(tmp_path: Path) -> None:
+    with probed(STEPS_FOR_EVER, tmp_path / "p") as (_, reader):
+        reader.inject("hang")
+        until(lambda: reader.sample(time.monotonic_ns()).progress_age > 0.5)
+        assert reader.sample(time.monotonic_ns()).tick_age < 0.4
+
+
+def test_nan_poisons_exactly_once(tmp_path: Path) -> None:
+    code = """
+for n in range(10**9):
+    probe.step(n)
+    if probe.poisoned():
+        print(probe.poisoned(), flush=True)
+        break
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        reader.inject("nan")
+        assert process.communicate(timeout=10)[0] == "False\n"
+
+
+def test_an_unknown_fault_names_the_known_ones(tmp_path: Path) -> None:
+    probe_layout.create(str(tmp_path / "p"), 0, 0, 1)
+    reader = ProbeReader(str(tmp_path / "p"))
+    with pytest.raises(UsageError, match="unknown fault 'meteor': a worker knows exception, segfault"):
+        reader.inject("meteor")
+    reader.close()
+
+
+def test_a_file_made_ahead_reads_as_not_started(tmp_path: Path) -> None:
+    path = str(tmp_path / "p")
+    probe_layout.create(path, 4, 2, time.monotonic_ns())
+    reader = ProbeReader(path)
+    sample = reader.sample(time.monotonic_ns())
+    assert (sample.rank, sample.generation, sample.pid, sample.step, sample.phase) == (4, 2, 0, -1, Phase.START)
+    assert reader.new_steps() == []
+    reader.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "foreign", "cut"])
+def test_a_damaged_file_is_one_clear_line(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    probe_layout.create(str(path), 0, 0, 1)
+    good = path.read_bytes()
+    path.write_bytes({"empty": b"", "short": good[:20], "foreign": b"x" * len(good), "cut": good[:5000]}[damage])
+    with pytest.raises(ProtocolError, match=r"probe file") as caught:
+        ProbeReader(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_yet_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot open the probe file"):
+        ProbeReader(str(tmp_path / "nothing"))
+
+
+def test_a_block_torn_for_ever_reads_as_its_last_good_value(tmp_path: Path) -> None:
+    with probed("probe.step(7, loss=1.5)\ninput()", tmp_path / "p") as (process, reader):
+        until(lambda: reader.sample(time.monotonic_ns()).step == 7)
+        process.kill()
+        process.wait(5)
+        raw = bytearray((tmp_path / "p").read_bytes())
+        raw[probe_layout.AT_STATE + 12] ^= 0xFF
+        with open(tmp_path / "p", "r+b") as file:
+            file.write(raw)
+        assert reader.sample(time.monotonic_ns()).step == 7
+        fresh = ProbeReader(str(tmp_path / "p"))
+        assert fresh.sample(time.monotonic_ns()).step == -1
+        assert [record.step for record in fresh.new_steps()] == [7]
+        fresh.close()
+
+
+def test_children_do_not_write_into_their_parents_file(tmp_path: Path) -> None:
+    code = """
+import os, subprocess, sys
+probe.step(0)
+if os.fork() == 0:
+    probe.step(100)
+    os._exit(0)
+os.wait()
+subprocess.run([sys.executable, "-c", "from holdfast.agent import probe; assert not probe.attach(); probe.step(200)"])
+probe.step(1)
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.wait(20) == 0
+        assert [record.step for record in reader.new_steps()] == [0, 1]
+
+
+def test_a_new_process_takes_over_the_file_of_a_dead_one(tmp_path: Path) -> None:
+    with probed("probe.step(0)", tmp_path / "p") as (process, reader):
+        process.wait(10)
+        with python(
+            "from holdfast.agent import probe; assert probe.attach(); probe.step(1)",
+            **{probe_layout.ENV_PATH: str(tmp_path / "p")},
+        ) as second:
+            assert second.wait(10) == 0
+        assert [record.step for record in reader.new_steps()] == [0, 1]
+
+
+def test_reading_costs_next_to_nothing(tmp_path: Path) -> None:
+    with probed(STEPS_FOR_EVER, tmp_path / "p") as (_, reader):
+        rounds = 200
+        start = time.process_time()
+        for _ in range(rounds):
+            reader.sample(time.monotonic_ns())
+            reader.new_steps()
+        each = (time.process_time() - start) / rounds
+        # 8 workers, 10 samples a second each; the bar is 0.5 % of a core.
+        assert 80 * each < 0.005

@@ -1,0 +1,253 @@
+"""The trainer's settings: frozen dataclasses, read from TOML, overridden by `section.key=value`.
+
+Flags and overrides outrank the file, the file outranks the defaults below; the environment sets nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from holdfast.trainer.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The transformer's shape."""
+
+    layers: int = 4
+    d_model: int = 64
+    """Width of the residual stream; a multiple of 2 x heads, since rotary position needs even heads."""
+    heads: int = 8
+    """Attention heads; tensor parallelism deals out whole heads, so tp divides this."""
+    ffn_mult: int = 4
+    """Width of the feed-forward layer, in units of d_model."""
+    block: Literal["parallel", "serial"] = "parallel"
+    """parallel: attention and feed-forward read the same input, half the tensor-parallel collectives."""
+    dropout: float = 0.0
+    """Share of activations dropped, 0 to below 1."""
+    init_std: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """Where text comes from, and how it is cut."""
+
+    path: str = ""
+    """Folder of text files; empty: the sources of Python's standard library."""
+    suffixes: tuple[str, ...] = ()
+    """Read only files that end so; empty: every file (for the standard library: .py)."""
+    tokenizer: str = "bytes"
+    """`bytes`, or `bpe:N` to train a byte-pair vocabulary of N tokens on this very text."""
+    seq_len: int = 64
+    """Tokens in one sample."""
+    max_bytes: int = 16 << 20
+    """Stop reading after so much text. More: longer to prepare, once."""
+    cache_dir: str = ""
+    """Where tokenised text is kept; empty: the user's cache folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelConfig:
+    """How the job is laid over the ranks. pp x dp x tp is the world size."""
+
+    pp: int = 1
+    """Pipeline stages in a row."""
+    dp: int = 0
+    """Replicas, each with its share of the batch; 0: world size / (pp x tp)."""
+    tp: int = 1
+    """Ranks that share every layer."""
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    chunks: int = 0
+    """Pieces of the model on each rank; 0: 2 for interleaved, otherwise 1."""
+    shard_vocabulary: bool = False
+    """Split embedding and output layer over tp too: less memory, three more collectives a micro-batch."""
+    timeout_s: float = 300.0
+    """A collective that takes longer is an error. Keep above the slowest step plus a checkpoint."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimConfig:
+    """AdamW."""
+
+    lr: float = 3e-3
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    """On matrices only."""
+    clip_norm: float = 1.0
+    """Scale gradients down to this norm over all ranks; 0: never."""
+    warmup_steps: int = 10
+    """Learning rate rises linearly over so many steps."""
+    decay_steps: int = 0
+    """Then falls along a cosine to a tenth until this step; 0: stays. Not tied to train.steps, so that
+    going on for longer repeats the same steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """The run."""
+
+    steps: int = 100
+    seed: int = 0
+    """Initial weights, data order and dropout all follow from it."""
+    micro_batches: int = 8
+    """Micro-batches in a step over all replicas; dp divides this."""
+    micro_batch_size: int = 1
+    """Samples in a micro-batch."""
+    log_every: int = 1
+    """Steps between log lines; 0: none."""
+    metrics_path: str = ""
+    """Append one JSON line a step here."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """Where the state goes, and when."""
+
+    store: str = ""
+    """URL, as file:///path; empty: no checkpoints."""
+    every: int = 50
+    """Steps between checkpoints; 0: only at the end."""
+    keep: int = 3
+    """How many remain in the store."""
+    restore: bool = True
+    """Go on from the newest checkpoint if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of a run."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+
+def load(path: Path | None = None, overrides: Iterable[tuple[str, Any]] = ()) -> Config:
+    """Read the file, if any, then apply `overrides`, pairs of "section.key" and value, in order.
+
+    Raises ConfigError naming file, key and what would be right.
+    """
+    config = Config()
+    if path is not None:
+        config = _merge(config, _parse(path), str(path))
+    for key, value in overrides:
+        section, dot, name = key.partition(".")
+        if not dot:
+            raise ConfigError(f"{key!r} in --set: write section.key=value, as in train.steps=100")
+        config = _merge(config, {section: {name: value}}, "the command line")
+    _check_ranges(config)
+    return config
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`section.key=value` as a pair; the value as TOML, or as a plain string if it is none."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r} in --set: write section.key=value, as in train.steps=100")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; --config takes a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def _merge(config: Config, sections: Mapping[str, Any], source: str) -> Config:
+    for section, values in sections.items():
+        known = [entry.name for entry in fields(Config)]
+        if section not in known:
+            raise ConfigError(f"unknown section [{section}] in {source}{_nearest(section, known)}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{section} in {source} is a section: write [{section}], then its keys")
+        config = replace(config, **{section: _fill(getattr(config, section), section, values, source)})
+    return config
+
+
+def _fill(part: Any, section: str, values: Mapping[str, Any], source: str) -> Any:
+    types = get_type_hints(type(part))
+    changed = {}
+    for key, value in values.items():
+        if key not in types:
+            raise ConfigError(f"unknown key {section}.{key} in {source}{_nearest(key, list(types))}")
+        changed[key] = _converted(types[key], value, f"{section}.{key} in {source}")
+    return replace(part, **changed)
+
+
+def _converted(kind: Any, value: Any, where: str) -> Any:
+    """`value` as the field's type; numbers widen, nothing else changes its type."""
+    choices = get_args(kind)
+    if choices and isinstance(choices[0], str):
+        if value not in choices:
+            raise ConfigError(f"{where} is {value!r}: choose one of {', '.join(choices)}")
+        return value
+    if kind == tuple[str, ...]:
+        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+            return tuple(value)
+        raise ConfigError(f'{where} is {value!r}: write a list of strings, as in [".txt"]')
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        name = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
+        raise ConfigError(f"{where} is {value!r}: write {name}")
+    return value
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return f": did you mean {close[0]}?" if close else f": known are {', '.join(known)}"
+
+
+def _check_ranges(config: Config) -> None:
+    """Checks of single values; how they fit together is layout's matter."""
+    at_least_one = {
+        "model": ("layers", "d_model", "heads", "ffn_mult"),
+        "data": ("seq_len", "max_bytes"),
+        "parallel": ("pp", "tp"),
+        "train": ("steps", "micro_batches", "micro_batch_size"),
+        "checkpoint": ("keep",),
+    }
+    not_negative = {
+        "parallel": ("dp", "chunks"),
+        "optim": ("lr", "eps", "weight_decay", "clip_norm", "warmup_steps", "decay_steps"),
+        "train": ("log_every", "seed"),
+        "checkpoint": ("every",),
+    }
+    for low, table in ((1, at_least_one), (0, not_negative)):
+        for section, keys in table.items():
+            for key in keys:
+                value = getattr(getattr(config, section), key)
+                if not value >= low:
+                    raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
+    if not 0 <= config.model.dropout < 1:
+        raise ConfigError(f"model.dropout is {config.model.dropout}: must be from 0 to below 1")
+    if not config.parallel.timeout_s > 0:
+        raise ConfigError(f"parallel.timeout_s is {config.parallel.timeout_s}: must be above 0")
+    if config.model.d_model % (2 * config.model.heads):
+        nearest = max(1, round(config.model.d_model / (2 * config.model.heads))) * 2 * config.model.heads
+        raise ConfigError(
+            f"model.d_model is {config.model.d_model} with {config.model.heads} heads: "
+            f"must be a multiple of 2 x heads, as {nearest}"
+        )
+    kind, _, size = config.data.tokenizer.partition(":")
+    if config.data.tokenizer != "bytes" and not (kind == "bpe" and size.isdigit() and 257 <= int(size) <= 65536):
+        raise ConfigError(
+            f"data.tokenizer is {config.data.tokenizer!r}: write bytes, or bpe:N with N from 257 to 65536"
+        )

@@ -1,0 +1,256 @@
+"""What goes over HTTP, for checking requests and for `/openapi.json`. `facade.py` says the same of the data inside.
+
+Answers are sent as the facade gives them, without a pass through these classes (12,288 ranks); a test holds both to
+each other.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Number = float | None
+Instant = float | None
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+# --- requests ------------------------------------------------------------------------------------------------
+
+
+class ProgramSpec(_Request):
+    target: str = Field(min_length=1, description="Path of a script or, with `module`, name of a module.")
+    args: list[str] = Field(default=[], description="Its arguments.")
+    module: bool = Field(default=False, description="Start `target` as `python -m` does.")
+    cwd: str = Field(default="", description="Working directory on the nodes; empty: the agent's own.")
+    env: dict[str, str] = Field(default={}, description="Environment variables to add.")
+    hooks: bool = Field(default=True, description="Watch optimizer steps and collectives of unmodified scripts.")
+    warm: bool = Field(default=True, description="Fork from the warm process; else a fresh interpreter.")
+
+
+class JobSpec(_Request):
+    name: str = Field(default="job", min_length=1, max_length=200, description="For people and metrics.")
+    program: ProgramSpec
+    nnodes: int = Field(default=1, ge=1, description="How many nodes to train on.")
+    nproc_per_node: int = Field(default=1, ge=1, description="How many workers on each.")
+    max_restarts: int = Field(default=100, ge=0, description="Restarts before the job is given up.")
+    max_steps: int | None = Field(default=None, ge=1, description="Where the job ends, if known: for progress.")
+    faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
+
+
+class StopSpec(_Request):
+    grace: float = Field(default=10.0, ge=0, le=3600, description="Seconds from the polite signal to the hard one.")
+
+
+class FaultSpec(_Request):
+    fault: str = Field(
+        min_length=1,
+        description="`KIND[@STEP]:TARGET`; without a step at once.",
+        examples=["kill@20:rank3", "stop:node1"],
+    )
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    error: str = Field(description="One line: what is wrong, where, and what would be right.")
+
+
+class Submitted(BaseModel):
+    id: str = Field(description="The job's id.")
+
+
+class Done(BaseModel):
+    ok: Literal[True] = True
+
+
+class Injected(_Answer):
+    id: str
+    armed: bool = Field(description="True: waits for its step. False: done.")
+
+
+class Program(_Answer):
+    target: str
+    args: list[str]
+    module: bool
+
+
+class Placement(_Answer):
+    node: str
+    ranks: list[int]
+
+
+class Job(_Answer):
+    id: str
+    name: str
+    state: Literal["pending", "starting", "running", "recovering", "finished", "failed", "stopped"]
+    reason: str | None = Field(description="Why it is in this state.")
+    generation: int = Field(description="Goes up by one with every (re)start.")
+    world_size: int
+    nnodes: int
+    nproc_per_node: int
+    program: Program
+    submitted_at: Instant
+    started_at: Instant
+    ended_at: Instant
+    exit_code: int | None
+    step: int = Field(description="Last finished step; -1: none.")
+    loss: Number
+    tokens_per_s: Number
+    step_seconds: Number = Field(description="Median of the last steps.")
+    restarts: int
+    goodput: Number = Field(description="Productive time over wall time, 0 to 1.")
+    sizes: tuple[int, int, int] | None = Field(description="Of the mesh: pp, dp, tp.")
+    assignment: list[Placement]
+    max_steps: int | None
+
+
+class Phase(_Answer):
+    name: str
+    start: float
+    end: Instant = Field(description="Null while it lasts.")
+
+
+class Finding(_Answer):
+    kind: str
+    severity: Literal["info", "warning", "critical"]
+    subject: str
+    text: str
+    at: float
+    evidence: dict[str, Any]
+
+
+class Incident(_Answer):
+    id: str | int
+    kind: str
+    culprit: str = Field(description="`rank3`, `node1` or `job`.")
+    severity: Literal["info", "warning", "critical"]
+    state: Literal["open", "recovering", "closed", "failed"]
+    summary: str
+    opened: float
+    closed: Instant
+    action: str | None = Field(description="What was done about it.")
+    reason: str | None = Field(description="Why that.")
+    detect_s: Number = Field(description="From the fault to its detection.")
+    recover_s: Number = Field(description="From detection to training again.")
+    source: str | None = Field(description="Where the state came from: memory, peer or store.")
+    generation_from: int | None
+    generation_to: int | None
+    step_at_fault: int | None
+    step_resumed: int | None
+    phases: list[Phase]
+    findings: list[Finding]
+
+
+class Status(_Answer):
+    version: int = Field(description="Goes up with every visible change.")
+    now: float
+    started_at: float
+    job: Job | None
+    nodes: dict[str, str] = Field(description="State by node.")
+    counts: dict[str, int] = Field(description="Nodes by state.")
+    incidents: list[Incident] = Field(description="The last 20, newest first.")
+    open_incidents: int
+
+
+class Pod(_Answer):
+    name: str
+    namespace: str
+    uid: str
+
+
+class Gpu(_Answer):
+    index: int
+    uuid: str
+    model: str
+    pci: str
+    memory_bytes: int
+    values: dict[str, Number]
+
+
+class Nic(_Answer):
+    name: str
+    kind: str
+    speed_bps: int
+    numa_node: int
+    state: str
+
+
+class NodeBrief(_Answer):
+    name: str
+    state: Literal["joining", "healthy", "suspect", "faulty", "cordoned", "spare", "lost"]
+    reason: str | None
+    connected: bool
+    switch: str
+    slots: int
+    ranks: list[int]
+    frame_age: Number = Field(description="Seconds since its last heartbeat.")
+    tx_bytes_per_s: Number
+    rx_bytes_per_s: Number
+
+
+class Node(NodeBrief):
+    hostname: str
+    ips: list[str]
+    pod: Pod
+    cpus: int
+    memory_bytes: int
+    versions: dict[str, str]
+    cadence: Number = Field(description="Seconds between its heartbeats.")
+    gpus: list[Gpu]
+    nics: list[Nic]
+    host: dict[str, Number]
+
+
+class Ranks(_Answer):
+    """Columns: entry i of each belongs to rank[i]."""
+
+    rank: list[int]
+    node: list[int] = Field(description="Index into `nodes`.")
+    pp: list[int]
+    dp: list[int]
+    tp: list[int]
+    step: list[int | None]
+    phase: list[int] = Field(description="Index into `phases`.")
+    state: list[int] = Field(description="Index into `states`.")
+    step_seconds: list[Number]
+    progress_age: list[Number] = Field(description="Seconds since its last step or change of phase.")
+    operation: list[int] = Field(description="Index into `operations`.")
+    nodes: list[str]
+    phases: list[str]
+    states: list[str]
+    operations: list[str]
+    sizes: tuple[int, int, int] | None
+
+
+class Steps(_Answer):
+    """Columns, oldest first."""
+
+    step: list[int]
+    loss: list[Number]
+    seconds: list[Number]
+    tokens: list[Number]
+    at: list[Number]
+    generation: list[int]
+
+
+class NicTraffic(_Answer):
+    name: str
+    t0: float = Field(description="Unix milliseconds.")
+    t: list[float] = Field(description="Milliseconds since `t0`, one per sample.")
+    tx: list[float] = Field(description="Bytes sent since the sample before.")
+    rx: list[float] = Field(description="Bytes received since the sample before.")
+
+
+class Traffic(_Answer):
+    node: str
+    nics: list[NicTraffic]
+
+
+BRIEF_NODE = tuple(NodeBrief.model_fields)

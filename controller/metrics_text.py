@@ -1,0 +1,116 @@
+"""Families with thousands of series, written straight as Prometheus text: at 12,288 ranks every microsecond counts.
+
+Label values are escaped once per node, numbers written by `repr`; unknown numbers (None, NaN) have no sample.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from holdfast.controller.facade import Json
+
+RANK_COLUMNS = (
+    ("step", "step", "Last finished step of the rank."),
+    ("step_seconds", "step_seconds", "Duration of the rank's last steps."),
+    ("progress_age_seconds", "progress_age", "Time since the rank's last step or change of phase."),
+)
+NODE_GAUGES = (
+    ("frame_age_seconds", "frame_age", "Time since the node's last heartbeat."),
+    ("tx_bytes_per_second", "tx_bytes_per_s", "Bytes the node sends per second, all NICs."),
+    ("rx_bytes_per_second", "rx_bytes_per_s", "Bytes the node receives per second, all NICs."),
+    ("memory_bytes", "memory_bytes", "Memory of the node."),
+    ("slots", "slots", "Workers the node has room for."),
+)
+HELP = {
+    "gpu_utilization_ratio": "Share of time the GPU computed.",
+    "gpu_memory_used_bytes": "Memory in use on the GPU.",
+    "gpu_temperature_celsius": "Temperature of the GPU.",
+    "gpu_power_watts": "Power the GPU draws.",
+    "gpu_ecc_errors_total": "Uncorrected memory errors of the GPU.",
+    "host_cpu_ratio": "Share of the host's CPU time in use.",
+    "host_memory_used_bytes": "Memory in use on the host.",
+}
+GAUGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+MOST_GAUGES = 64
+"""Distinct gauges taken of what agents send: a broken agent must not flood Prometheus with names."""
+
+
+def rank_families(ranks: Json, job: str) -> Iterator[str]:
+    """One series per rank and family."""
+    nodes = [escape(node) for node in ranks["nodes"]]
+    name = escape(job)
+    labels = [
+        f'{{job="{name}",node="{nodes[node]}",rank="{rank}"}} '
+        for rank, node in zip(ranks["rank"], ranks["node"], strict=True)
+    ]
+    for metric, column, text in RANK_COLUMNS:
+        yield from family(f"holdfast_rank_{metric}", text, labels, ranks[column])
+    states = [1 if state == "running" else 0 for state in ranks["states"]]
+    running = [states[state] for state in ranks["state"]]
+    yield from family("holdfast_rank_running", "1 while the rank's process runs and is well.", labels, running)
+
+
+def node_families(nodes: Sequence[Json]) -> Iterator[str]:
+    """One series per node, or per GPU or NIC of it, and family."""
+    names = [escape(node["name"]) for node in nodes]
+    labels = [f'{{node="{name}"}} ' for name in names]
+    up = [int(node["connected"]) for node in nodes]
+    yield from family("holdfast_node_up", "1 while the node's agent is connected.", labels, up)
+    for metric, key, text in NODE_GAUGES:
+        yield from family(f"holdfast_node_{metric}", text, labels, [node[key] for node in nodes])
+    pairs = zip(labels, nodes, strict=True)
+    yield from gauges("host", ((label, node["host"]) for label, node in pairs))
+    cards = zip(names, nodes, strict=True)
+    yield from gauges(
+        "gpu",
+        ((f'{{node="{name}",gpu="{gpu["index"]}"}} ', gpu["values"]) for name, node in cards for gpu in node["gpus"]),
+    )
+    ports = [
+        (f'{{node="{name}",nic="{escape(nic["name"])}"}} ', nic["speed_bps"] / 8 if nic["speed_bps"] else None)
+        for name, node in zip(names, nodes, strict=True)
+        for nic in node["nics"]
+    ]
+    text = "What the NIC can carry."
+    yield from family("holdfast_nic_speed_bytes_per_second", text, *_columns(ports))
+
+
+def gauges(prefix: str, rows: Iterable[tuple[str, Json]]) -> Iterator[str]:
+    """Families for whatever gauges the agents send: the key is the name, units included."""
+    found: dict[str, list[tuple[str, float | None]]] = {}
+    for label, values in rows:
+        for key, value in values.items():
+            series = found.get(key)
+            if series is None:
+                if len(found) == MOST_GAUGES or not GAUGE_NAME.fullmatch(key):
+                    continue
+                series = found[key] = []
+            series.append((label, value))
+    for key in sorted(found):
+        text = HELP.get(f"{prefix}_{key}", f"{key.replace('_', ' ')} as the agent reads it.")
+        yield from family(f"holdfast_{prefix}_{key}", text, *_columns(found[key]))
+
+
+def family(name: str, text: str, labels: Sequence[str], values: Sequence[float | None]) -> Iterator[str]:
+    """One family: what it is, then its samples. `labels` come as they stand in the text."""
+    kind = "counter" if name.endswith("_total") else "gauge"
+    yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    # A number that differs from itself is NaN; infinities are written as Prometheus wants them by `number`.
+    yield "".join(
+        [
+            f"{name}{label}{value if value.__class__ is int else number(value)}\n"
+            for label, value in zip(labels, values, strict=True)
+            if value is not None and value == value
+        ]
+    )
+
+
+def number(value: float) -> str:
+    text = repr(float(value))
+    return f"{'-' if value < 0 else '+'}Inf" if text.endswith("inf") else text
+
+
+def escape(value: str) -> str:
+    return str(value).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _columns(rows: Sequence[tuple[str, float | None]]) -> tuple[list[str], list[float | None]]:
+    return [label for label, _ in rows], [value for _, value in rows]

@@ -1,0 +1,384 @@
+"""A whole controller's state, scripted: a job that trains, faults on command, recovers, at any mesh size.
+
+Time moves by `tick`: tests call it with what they need, `live` calls it from the wall clock for a browser to watch.
+"""
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from holdfast.controller.facade import Json
+from holdfast.errors import UsageError
+from holdfast.types import NodeState
+
+STATES = ["running", "starting", "waiting", "exited", "hung", "stopped", "lost"]
+RUNNING, STARTING, WAITING, EXITED = range(4)
+PHASES = ["start", "setup", "compile", "restore", "train", "checkpoint", "eval", "done"]
+OPERATIONS = ["", "forward", "backward", "all_reduce", "send_forward", "optimizer"]
+# What follows a fault: name of the phase, how long it lasts, what the ranks are in meanwhile.
+SCRIPT = [
+    ("detect", 0.4, WAITING, "train"),
+    ("stop", 0.7, WAITING, "train"),
+    ("start", 1.6, STARTING, "setup"),
+    ("restore", 0.9, STARTING, "restore"),
+    ("catch up", 1.2, RUNNING, "train"),
+]
+
+
+class FakeFacade:
+    """Implements `Facade`. `submitted`, `injected`, `graces` record what was asked."""
+
+    def __init__(
+        self, pp: int = 2, dp: int = 2, tp: int = 2, per_node: int = 4, now: float = 1_790_000_000.0, mesh: bool = True
+    ) -> None:
+        self.pp, self.dp, self.tp, self.per_node, self.mesh = pp, dp, tp, per_node, mesh
+        self.world = pp * dp * tp
+        self.num_nodes = math.ceil(self.world / per_node)
+        self.now = self.started = now
+        self.random = random.Random(7)
+        self.serial = 1
+        self.base_s = 0.25
+        self.step = -1
+        self.due = now + self.base_s
+        self.generation = 1
+        self.job_state: str | None = "running"
+        self.rows: deque[tuple[int, float, float, int, float, int]] = deque(maxlen=20_000)
+        self.log: list[Json] = []
+        self.known_incidents: list[Json] = []
+        self.script: list[tuple[str, float, int, str]] = []
+        self.phase_ends = 0.0
+        self.slow = {self.world - 2: 1.35}
+        self.rank_state = [RUNNING] * self.world
+        self.rank_phase = [PHASES.index("train")] * self.world
+        self.rank_seconds: list[float | None] = [None] * self.world
+        self.node_rows = [self._node(i) for i in range(self.num_nodes + 1)]
+        self.node_rows[-1] |= {"state": NodeState.SPARE, "ranks": []}
+        self.submitted: list[Json] = []
+        self.injected: list[str] = []
+        self.graces: list[float] = []
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        if self.script:
+            self._recover()
+        elif self.job_state == "running":
+            while self.due <= self.now:
+                self._finish_step()
+        # Slow to write at 12,288 ranks, and the page must not be starved by its own fake.
+        for row in self.random.sample(self.node_rows, min(64, len(self.node_rows))):
+            row["frame_age"] = self.random.uniform(0.0, 0.1)
+            row["tx_bytes_per_s"] = self.random.uniform(9e9, 1.1e10)
+            row["rx_bytes_per_s"] = self.random.uniform(9e9, 1.1e10)
+        self.serial += 1
+
+    async def live(self, period: float = 0.1) -> None:
+        while True:
+            await asyncio.sleep(period)
+            self.tick(period)
+
+    def warm_up(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now = self.due
+            self._finish_step(spread=False)
+        self._spread()
+        self.serial += 1
+
+    def _finish_step(self, spread: bool = True) -> None:
+        self.step += 1
+        noise = self.random.gauss(0, 1)
+        loss = 1.9 + 9 / (1 + self.step / 40) ** 0.7 + 0.05 * noise
+        seconds = self.base_s * (1 + 0.02 * abs(noise)) + (0.3 if self.random.random() < 0.004 else 0)
+        self.rows.append((self.step, loss, seconds, 2048 * self.dp, self.due, self.generation))
+        self.due += seconds
+        if spread:
+            self._spread()
+
+    def _spread(self) -> None:
+        gauss = self.random.gauss
+        self.rank_seconds = [self.base_s * (1 + 0.03 * abs(gauss(0, 1))) for _ in range(self.world)]
+        for rank, factor in self.slow.items():
+            self.rank_seconds[rank] = self.base_s * factor
+
+    # --- faults -------------------------------------------------------------------------------------------
+
+    def fault(self, rank: int, kind: str = "worker-killed") -> Json:
+        node = self.node_rows[rank // self.per_node]["name"]
+        text = f"rank {rank} on {node} was ended by SIGKILL"
+        finding = {
+            "kind": kind,
+            "severity": "critical",
+            "subject": f"rank{rank}",
+            "text": text,
+            "at": self.now,
+            "evidence": {"signal": 9, "pid": 4242, "tail": "step 118 done\n<b>not markup</b>"},
+        }
+        incident: Json = {
+            "id": f"i{len(self.known_incidents) + 1}",
+            "kind": kind,
+            "culprit": f"rank{rank}",
+            "severity": "critical",
+            "state": "open",
+            "summary": text,
+            "opened": self.now,
+            "closed": None,
+            "action": None,
+            "reason": None,
+            "detect_s": None,
+            "recover_s": None,
+            "source": None,
+            "generation_from": self.generation,
+            "generation_to": None,
+            "step_at_fault": self.step,
+            "step_resumed": None,
+            "phases": [],
+            "findings": [finding],
+        }
+        self.known_incidents.insert(0, incident)
+        self.rank_state = [WAITING] * self.world
+        self.rank_state[rank] = EXITED
+        self.job_state = "recovering"
+        self.script = list(SCRIPT)
+        self._begin(self.script[0])
+        self.serial += 1
+        return incident
+
+    def recover(self) -> None:
+        """To the end of the script at once."""
+        while self.script:
+            self.now = self.phase_ends
+            self._recover()
+        self.serial += 1
+
+    def _begin(self, phase: tuple[str, float, int, str]) -> None:
+        name, lasts, state, doing = phase
+        self.known_incidents[0]["phases"].append({"name": name, "start": self.now, "end": None})
+        self.phase_ends = self.now + lasts
+        if name == "start":
+            self.generation += 1
+            self.known_incidents[0] |= {
+                "state": "recovering",
+                "action": "restart the workers in place",
+                "reason": "the node is healthy and this is the first exit of the rank",
+                "detect_s": 0.4,
+            }
+        if state != WAITING:
+            self.rank_state = [state] * self.world
+            self.rank_phase = [PHASES.index(doing)] * self.world
+
+    def _recover(self) -> None:
+        incident = self.known_incidents[0]
+        if self.now < self.phase_ends:
+            return
+        incident["phases"][-1]["end"] = self.phase_ends
+        self.script.pop(0)
+        if self.script:
+            self._begin(self.script[0])
+            return
+        resumed = max(-1, self.step - 3)
+        incident |= {
+            "state": "closed",
+            "closed": self.now,
+            "recover_s": self.now - incident["opened"] - 0.4,
+            "source": "memory",
+            "generation_to": self.generation,
+            "step_resumed": resumed,
+        }
+        self.step, self.due, self.job_state = resumed, self.now + self.base_s, "running"
+
+    # --- what Facade asks -----------------------------------------------------------------------------------
+
+    def status(self) -> Json:
+        counts: dict[str, int] = {}
+        for row in self.node_rows:
+            counts[row["state"]] = counts.get(row["state"], 0) + 1
+        return {
+            "version": self.serial,
+            "now": self.now,
+            "started_at": self.started,
+            "job": self.job(),
+            "nodes": {row["name"]: row["state"] for row in self.node_rows},
+            "counts": counts,
+            "incidents": self.known_incidents[:20],
+            "open_incidents": sum(i["state"] in ("open", "recovering") for i in self.known_incidents),
+        }
+
+    def nodes(self) -> list[Json]:
+        return self.node_rows
+
+    def job(self) -> Json | None:
+        if self.job_state is None:
+            return None
+        last = self.rows[-1] if self.rows else None
+        return {
+            "id": "job-1",
+            "name": "llm-175b" if self.world > 64 else "demo",
+            "state": self.job_state,
+            "reason": "recovering from " + self.known_incidents[0]["kind"] if self.script else "",
+            "generation": self.generation,
+            "world_size": self.world,
+            "nnodes": self.num_nodes,
+            "nproc_per_node": self.per_node,
+            "program": {"target": "train.py", "args": ["--config", "demo.toml"], "module": False},
+            "submitted_at": self.started,
+            "started_at": self.started,
+            "ended_at": None,
+            "exit_code": None,
+            "step": self.step,
+            "loss": last[1] if last else math.nan,
+            "tokens_per_s": last[3] / last[2] if last else None,
+            "step_seconds": last[2] if last else None,
+            "restarts": self.generation - 1,
+            "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
+            "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
+            "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
+            "max_steps": 5000,
+        }
+
+    def ranks(self) -> Json:
+        every = range(self.world)
+        if self.job_state is None:
+            every = range(0)
+        column = self.dp * self.tp
+        ages = [0.1] * self.world if not self.script else [self.now - self.known_incidents[0]["opened"]] * self.world
+        return {
+            "rank": list(every),
+            "node": [r // self.per_node for r in every],
+            "pp": [r // column for r in every],
+            "dp": [r % column // self.tp for r in every],
+            "tp": [r % self.tp for r in every],
+            "step": [self.step for _ in every],
+            "phase": [self.rank_phase[r] for r in every],
+            "state": [self.rank_state[r] for r in every],
+            "step_seconds": [self.rank_seconds[r] for r in every],
+            "progress_age": [ages[r] for r in every],
+            "operation": [(r + self.step) % len(OPERATIONS) for r in every],
+            "nodes": [row["name"] for row in self.node_rows],
+            "phases": PHASES,
+            "states": STATES,
+            "operations": OPERATIONS,
+            "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
+        }
+
+    def steps(self, since: int = -1, limit: int = 5000) -> Json:
+        rows = [row for row in self.rows if row[0] > since][-limit:]
+        names = ("step", "loss", "seconds", "tokens", "at", "generation")
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+    def incidents(self) -> list[Json]:
+        return self.known_incidents
+
+    def traffic(self, node: str, seconds: float = 5.0) -> Json:
+        row = {r["name"]: r for r in self.node_rows}[node]
+        count = int(seconds * 1000)
+        begin = (self.now - seconds) * 1000
+        nics = []
+        for i, nic in enumerate(row["nics"]):
+            wave = [self._bytes(begin + t, i) for t in range(count)]
+            back = [self._bytes(begin + t - 60, i + 3) for t in range(count)]
+            nics.append({"name": nic["name"], "t0": begin, "t": list(range(count)), "tx": wave, "rx": back})
+        return {"node": node, "nics": nics}
+
+    def _bytes(self, at_ms: float, i: int) -> int:
+        """A burst of all-reduce once a step, on a floor of pipeline sends."""
+        into = (at_ms / 1000 + i * 0.004) % self.base_s / self.base_s
+        peak = 42_000_000 if 0.62 < into < 0.9 else 3_000_000 if int(into * 40) % 5 == 0 else 0
+        return int(peak * (0.85 + 0.15 * self.random.random())) if not self.script else 0
+
+    def metrics(self) -> Json:
+        return {
+            "frames_total": self.serial * self.num_nodes,
+            "frame_bytes_total": self.serial * self.num_nodes * 900,
+            "events_total": 12,
+            "malformed_total": 0,
+            "commands_total": {"ok": 5},
+            "steps_total": max(0, self.step + 1) * self.world,
+            "journal_seconds_total": 0.25,
+            "loop_lag_seconds": 0.0004,
+            "findings_total": {"worker-killed": len(self.known_incidents)},
+            "incidents_total": {"worker-killed": len(self.known_incidents)},
+            "restarts_total": self.generation - 1,
+            "lost_seconds": {"recovery": 4.5},
+            "productive_seconds": 100.0,
+            "wall_seconds": 104.5,
+        }
+
+    def version(self) -> int:
+        return self.serial
+
+    async def log_lines(self, job: str) -> AsyncIterator[Json]:
+        sent = 0
+        while self.job_state in ("running", "recovering") or sent < len(self.log):
+            while sent < len(self.log):
+                yield self.log[sent]
+                sent += 1
+            await asyncio.sleep(0.02)
+
+    async def submit(self, spec: Json) -> str:
+        if spec["nnodes"] > len(self.node_rows):
+            raise UsageError(f"nnodes is {spec['nnodes']} but only {len(self.node_rows)} nodes are healthy")
+        self.submitted.append(spec)
+        self.job_state = "running"
+        return "job-2"
+
+    async def stop(self, grace: float = 10.0) -> None:
+        self.graces.append(grace)
+        self.job_state = "stopped"
+        self.serial += 1
+
+    async def inject(self, fault: str) -> Json:
+        if ":" not in fault:
+            raise UsageError(f"{fault!r} is not KIND[@STEP]:TARGET, such as kill@20:rank3")
+        self.injected.append(fault)
+        return {"id": f"f{len(self.injected)}", "armed": "@" in fault}
+
+    async def cordon(self, node: str, on: bool) -> None:
+        row = {r["name"]: r for r in self.node_rows}[node]
+        row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY
+        row["reason"] = "by hand" if on else ""
+        self.serial += 1
+
+    def _node(self, index: int) -> Json:
+        gpu: dict[str, Any] = {"model": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 << 30}
+        values = {
+            "utilization_ratio": 0.97,
+            "memory_used_bytes": 61e9,
+            "temperature_celsius": 63.0,
+            "power_watts": 655.0,
+        }
+        per = self.per_node
+        nic = {"kind": "rdma", "speed_bps": 400_000_000_000, "state": "ACTIVE"}
+        return {
+            "name": f"node{index}",
+            "state": NodeState.HEALTHY,
+            "reason": "",
+            "connected": True,
+            "hostname": f"gpu-{index:04d}.cluster",
+            "ips": [f"10.0.{index >> 8}.{index & 255}"],
+            "pod": {"name": "", "namespace": "", "uid": ""},
+            "switch": f"tor-{index // 16}",
+            "slots": per,
+            "cpus": 96,
+            "memory_bytes": 2 << 40,
+            "versions": {"holdfast": "0.1.0", "torch": "2.11.0"},
+            "frame_age": 0.05,
+            "cadence": 0.1,
+            "ranks": list(range(index * per, min(self.world, (index + 1) * per))),
+            "gpus": [
+                gpu | {"index": g, "uuid": f"GPU-{index}-{g}", "pci": f"0000:{g:02x}:00.0", "values": dict(values)}
+                for g in range(per)
+            ],
+            "nics": [nic | {"name": f"mlx5_{n}", "numa_node": n // 2} for n in range(4)],
+            "host": {"cpu_ratio": 0.31, "memory_used_bytes": 4.1e11},
+            "tx_bytes_per_s": 1e10,
+            "rx_bytes_per_s": 1e10,
+        }
+
+
+def llm_175b() -> FakeFacade:
+    """12,288 ranks, as in the paper: pp 8, dp 192, tp 8."""
+    return FakeFacade(pp=8, dp=192, tp=8, per_node=8)

@@ -1,0 +1,400 @@
+"""The HTTP API against a scripted controller: answers, errors, the token, live streams."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, TypeAdapter
+
+from holdfast.controller import http_models as models
+from holdfast.controller.auth import Auth, is_loopback
+from holdfast.controller.http import create_app
+from holdfast.controller.json_text import encode
+from holdfast.controller.serve import serving
+from tests.controller.fake_facade import FakeFacade, llm_175b
+
+TOKEN = "s3cret"
+
+
+@pytest.fixture
+def facade() -> FakeFacade:
+    facade = FakeFacade()
+    facade.warm_up(20)
+    return facade
+
+
+def talk(app: FastAPI, story: Callable[[httpx.AsyncClient], Any], **options: Any) -> Any:
+    """Runs `story` with a client of `app`, without a socket."""
+
+    async def run() -> Any:
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7080", **options) as client:
+            return await story(client)
+
+    return asyncio.run(run())
+
+
+def ask(facade: FakeFacade, method: str, path: str, auth: Auth | None = None, **request: Any) -> httpx.Response:
+    return talk(create_app(facade, auth or Auth()), lambda client: client.request(method, path, **request))
+
+
+def error(answer: httpx.Response) -> str:
+    assert answer.json().keys() == {"error"}
+    line = answer.json()["error"]
+    assert "\n" not in line
+    return str(line)
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
+    ("/api/v1/status", models.Status),
+    ("/api/v1/nodes", list[models.Node]),
+    ("/api/v1/nodes?detail=false", list[models.NodeBrief]),
+    ("/api/v1/nodes/node1", models.Node),
+    ("/api/v1/nodes/node1/traffic?seconds=0.1", models.Traffic),
+    ("/api/v1/job", models.Job),
+    ("/api/v1/ranks", models.Ranks),
+    ("/api/v1/steps?since=5&limit=3", models.Steps),
+    ("/api/v1/incidents", list[models.Incident]),
+    ("/api/v1/incidents/i1", models.Incident),
+]
+
+
+@pytest.mark.parametrize(("path", "shape"), SHAPES)
+def test_answers_are_what_openapi_says(facade: FakeFacade, path: str, shape: Any) -> None:
+    facade.fault(rank=3)
+    facade.tick(0.5)
+    answer = ask(facade, "GET", path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    TypeAdapter(shape).validate_json(answer.content)
+
+
+def test_steps_are_cut_from_both_ends(facade: FakeFacade) -> None:
+    assert ask(facade, "GET", "/api/v1/steps?since=5&limit=3").json()["step"] == [17, 18, 19]
+
+
+def test_brief_nodes_leave_the_bulk_out(facade: FakeFacade) -> None:
+    rows = ask(facade, "GET", "/api/v1/nodes?detail=false").json()
+    assert [row["name"] for row in rows] == ["node0", "node1", "node2"]
+    assert "gpus" not in rows[0]
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    facade = FakeFacade()
+    assert math.isnan(facade.job()["loss"])  # type: ignore[index]
+    assert ask(facade, "GET", "/api/v1/job").json()["loss"] is None
+    assert encode({"a": [1, math.inf, "NaN", (math.nan,)]}) == b'{"a":[1,null,"NaN",[null]]}'
+
+
+def test_12288_ranks_are_quick_and_compressed() -> None:
+    facade = llm_175b()
+    facade.warm_up(5)
+    data = facade.ranks()
+    data["step_seconds"][7] = math.nan
+    begin = time.perf_counter()
+    text = encode(data)
+    seconds = time.perf_counter() - begin
+    packed = gzip.compress(text, 1)
+    print(f"encoded in {seconds * 1000:.0f} ms, {len(text) / 1e3:.0f} kB, {len(packed) / 1e3:.0f} kB compressed")
+    assert seconds < 0.1
+    answer = ask(facade, "GET", "/api/v1/ranks", headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert len(answer.json()["rank"]) == 12_288
+
+
+def test_health_metrics_and_schema(facade: FakeFacade) -> None:
+    assert ask(facade, "GET", "/healthz").json() == {"ok": True}
+    metrics = ask(facade, "GET", "/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'holdfast_job_step{job="demo"} 19' in metrics.text
+    schema = ask(facade, "GET", "/openapi.json").json()
+    assert {"/api/v1/status", "/api/v1/events", "/metrics"} <= schema["paths"].keys()
+    assert "422" not in schema["paths"]["/api/v1/jobs"]["post"]["responses"]
+    assert "HTTPValidationError" not in json.dumps(schema)
+    for path, methods in schema["paths"].items():
+        for operation in methods.values():
+            assert operation["summary"], path
+
+
+def test_pages_that_would_load_from_elsewhere_are_off(facade: FakeFacade) -> None:
+    assert ask(facade, "GET", "/docs").status_code == 404
+    assert ask(facade, "GET", "/redoc").status_code == 404
+
+
+def test_security_headers(facade: FakeFacade) -> None:
+    for path in ("/", "/static/style.css", "/api/v1/status", "/nowhere"):
+        headers = ask(facade, "GET", path).headers
+        assert headers["content-security-policy"].startswith("default-src 'self'")
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+# --- commands ------------------------------------------------------------------------------------------------
+
+
+def test_submit_passes_the_whole_spec(facade: FakeFacade) -> None:
+    facade.job_state = "finished"
+    spec = {"name": "run", "program": {"target": "train.py", "args": ["-x"]}, "faults": ["kill@20:rank3"]}
+    answer = ask(facade, "POST", "/api/v1/jobs", json=spec)
+    assert (answer.status_code, answer.json()) == (201, {"id": "job-2"})
+    assert facade.submitted[0]["program"]["warm"] is True
+    assert facade.submitted[0]["max_steps"] is None
+
+
+def test_one_job_at_a_time(facade: FakeFacade) -> None:
+    answer = ask(facade, "POST", "/api/v1/jobs", json={"program": {"target": "train.py"}})
+    assert answer.status_code == 409
+    assert "stop it first" in error(answer)
+
+
+def test_stop_needs_a_running_job(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/job/stop", json={"grace": 2.5}).json() == {"ok": True}
+    assert facade.graces == [2.5]
+    answer = ask(facade, "POST", "/api/v1/job/stop")
+    assert (answer.status_code, error(answer)) == (409, "no job is running")
+
+
+def test_inject(facade: FakeFacade) -> None:
+    answer = ask(facade, "POST", "/api/v1/inject", json={"fault": "kill@20:rank3"})
+    assert answer.json() == {"id": "f1", "armed": True}
+    wrong = ask(facade, "POST", "/api/v1/inject", json={"fault": "kill"})
+    assert wrong.status_code == 400
+    assert "KIND[@STEP]:TARGET" in error(wrong)
+
+
+def test_cordon_and_uncordon(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/nodes/node1/cordon").json() == {"ok": True}
+    assert facade.node_rows[1]["state"] == "cordoned"
+    ask(facade, "POST", "/api/v1/nodes/node1/uncordon")
+    assert facade.node_rows[1]["state"] == "healthy"
+
+
+# --- errors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("GET", "/api/v1/nowhere", None, 404, "there is no /api/v1/nowhere"),
+        ("GET", "/static/nowhere.js", None, 404, "there is no /static/nowhere.js"),
+        ("DELETE", "/api/v1/status", None, 405, "does not answer to DELETE"),
+        ("GET", "/api/v1/nodes/x", None, 404, "no node is called 'x'"),
+        ("GET", "/api/v1/nodes/x/traffic", None, 404, "no node is called 'x'"),
+        ("POST", "/api/v1/nodes/x/cordon", None, 404, "no node is called 'x'"),
+        ("GET", "/api/v1/incidents/i9", None, 404, "no incident is called 'i9'"),
+        ("GET", "/api/v1/steps?since=abc", None, 400, "since should be a valid integer"),
+        ("GET", "/api/v1/steps?limit=0", None, 400, "limit should be greater than or equal to 1, not '0'"),
+        ("GET", "/api/v1/nodes/node0/traffic?seconds=nan", None, 400, "seconds should be"),
+        ("POST", "/api/v1/jobs", {}, 400, "program is missing from the body"),
+        ("POST", "/api/v1/jobs", {"program": {"target": "x", "tagret": 1}}, 400, "program.tagret is not a field"),
+        ("POST", "/api/v1/jobs", {"program": {"target": "x"}, "nnodes": 0}, 400, "nnodes should be greater"),
+    ],
+)
+def test_errors_are_one_clear_line(
+    facade: FakeFacade, method: str, path: str, body: Any, status: int, says: str
+) -> None:
+    answer = ask(facade, method, path, json=body)
+    assert answer.status_code == status
+    assert says in error(answer)
+
+
+def test_a_body_that_is_not_json(facade: FakeFacade) -> None:
+    answer = ask(facade, "POST", "/api/v1/inject", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert "not JSON" in error(answer)
+
+
+def test_a_bug_shows_no_traceback(facade: FakeFacade, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facade, "ranks", lambda: 1 / 0)
+    answer = ask(facade, "GET", "/api/v1/ranks")
+    assert answer.status_code == 500
+    assert "division" not in error(answer)
+
+
+# --- who may ask ---------------------------------------------------------------------------------------------
+
+
+def test_all_that_tells_or_changes_needs_the_token(facade: FakeFacade) -> None:
+    app = create_app(facade, Auth(TOKEN))
+    everything = [(m, p) for p, methods in app.openapi()["paths"].items() for m in methods]
+    assert len(everything) > 15
+
+    async def story(client: httpx.AsyncClient) -> None:
+        for method, path in [*everything, ("get", "/openapi.json")]:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+                answer = await client.request(method, path, headers=headers)
+                assert answer.status_code == (200 if path == "/healthz" else 401), path
+        answer = await client.get("/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert answer.status_code == 200
+        assert (await client.get("/")).status_code == 200
+        assert (await client.get("/static/style.css")).status_code == 200
+
+    talk(app, story)
+    assert facade.graces == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://127.0.0.1:7080"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "rebound.example:7080"}, 403),
+    ],
+)
+def test_an_open_server_refuses_foreign_pages(facade: FakeFacade, headers: dict[str, str], status: int) -> None:
+    answer = ask(facade, "POST", "/api/v1/job/stop", headers=headers)
+    assert answer.status_code == status
+    assert bool(facade.graces) == (status == 200)
+
+
+def test_insecure_answers_to_any_name(facade: FakeFacade) -> None:
+    headers = {"Host": "controller.example"}
+    assert ask(facade, "GET", "/api/v1/job", Auth(any_host=True), headers=headers).status_code == 200
+
+
+def test_loopback_names() -> None:
+    assert all(map(is_loopback, ["localhost", "localhost:7080", "127.1.2.3:1", "[::1]:7080", "x.localhost"]))
+    assert not any(map(is_loopback, ["", "evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "[bad"]))
+
+
+def test_an_empty_token_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="token is empty"):
+        Auth(" ")
+
+
+# --- live ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def events(client: httpx.AsyncClient, path: str) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
+    async with client.stream("GET", path) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+
+        async def each() -> AsyncIterator[tuple[str, Any]]:
+            name = ""
+            async for line in answer.aiter_lines():
+                if line.startswith("event: "):
+                    name = line[7:]
+                elif line.startswith("data: "):
+                    yield name, json.loads(line[6:])
+                elif line.startswith(":"):
+                    yield "comment", line
+
+        yield each()
+
+
+async def until(seen: AsyncIterator[tuple[str, Any]], name: str) -> Any:
+    async with asyncio.timeout(5):
+        async for each, payload in seen:
+            if each == name:
+                return payload
+    raise AssertionError(f"the stream ended before {name}")
+
+
+def test_events_tell_status_and_new_steps_to_every_listener(facade: FakeFacade) -> None:
+    async def story() -> None:
+        app = create_app(facade, Auth())
+        streams = app.state.streams
+        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            async with events(client, "/api/v1/events?since=17") as one, events(client, "/api/v1/events") as two:
+                first = await until(one, "status")
+                models.Status.model_validate(first)
+                assert (await until(one, "steps"))["step"] == [18, 19]
+                assert len((await until(two, "steps"))["step"]) == 20
+                assert streams.listeners == 2
+                facade.tick(facade.base_s * 1.1)
+                for seen in (one, two):
+                    second = await until(seen, "status")
+                    assert second["version"] == facade.version()
+                    assert "nodes" not in second  # unchanged
+                    assert (await until(seen, "steps"))["step"] == [20]
+                facade.fault(rank=1)
+                assert (await until(one, "status"))["incidents"][0]["culprit"] == "rank1"
+                facade.recover()
+                assert (await until(one, "status"))["job"]["step"] == 17
+                facade.tick(facade.base_s * 1.1)
+                assert (await until(one, "steps"))["step"][0] == 18  # done again after the restore
+            async with asyncio.timeout(5):
+                while streams.listeners:
+                    await asyncio.sleep(0.01)
+            asked = []
+            facade.version = lambda: asked.append(1) or 0  # type: ignore[method-assign, func-returns-value]
+            await asyncio.sleep(0.5)
+            assert asked == []  # nobody listens, nobody looks
+
+    asyncio.run(story())
+
+
+def test_events_come_at_most_five_times_a_second_and_heartbeats_between(facade: FakeFacade) -> None:
+    async def story() -> None:
+        app = create_app(facade, Auth())
+        app.state.streams._heartbeat_s = 0.4
+        async with contextlib.AsyncExitStack() as stack:
+            port = await stack.enter_async_context(serving(app, port=0))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            seen = await stack.enter_async_context(events(client, "/api/v1/events"))
+            live = asyncio.create_task(facade.live(0.01))
+            begin, count = time.monotonic(), 0
+            while time.monotonic() - begin < 1.0:
+                await until(seen, "status")
+                count += 1
+            live.cancel()
+            assert 2 <= count <= 7
+            await until(seen, "comment")
+
+    asyncio.run(story())
+
+
+def test_a_stop_does_not_wait_for_listeners(facade: FakeFacade) -> None:
+    async def story() -> float:
+        async with contextlib.AsyncExitStack() as stack:
+            port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
+            client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}")
+            async with client, events(client, "/api/v1/events") as one, events(client, "/api/v1/job/logs"):
+                await until(one, "status")
+                begin = time.monotonic()
+                await stack.aclose()
+                return time.monotonic() - begin
+
+    assert asyncio.run(story()) < 1.5
+
+
+def test_logs_begin_with_the_tail_and_end_with_the_job(facade: FakeFacade) -> None:
+    line = {"rank": 0, "stream": "out", "text": "hello\nthere", "generation": 1, "dropped": 0}
+
+    async def story() -> None:
+        facade.log.append(line)
+        app = create_app(facade, Auth())
+        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            async with events(client, "/api/v1/job/logs") as seen:
+                assert await until(seen, "line") == line
+                facade.log.append(line | {"text": "more"})
+                assert (await until(seen, "line"))["text"] == "more"
+                await facade.stop()
+                assert await until(seen, "end") == {}
+            facade.job_state = None
+            assert (await client.get("/api/v1/job/logs")).status_code == 404
+
+    asyncio.run(story())
+
+
+def test_a_taken_port_is_said_in_one_line(facade: FakeFacade) -> None:
+    async def story() -> None:
+        app = create_app(facade, Auth())
+        async with serving(app, port=0) as port:
+            with pytest.raises(Exception, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+                async with serving(app, port=port):
+                    pass
+
+    asyncio.run(story())

@@ -1,0 +1,57 @@
+"""What forked ranks do in the distributed tests. Imported in the warm process, run in its children."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from holdfast.trainer import loop
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.corpus import open_corpus
+from holdfast.trainer.launch import from_environment
+from holdfast.trainer.layout import plan
+from holdfast.trainer.mesh import choose_device, join, leave
+from holdfast.trainer.state import tiles
+
+
+def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """The first step's gradients into a file of this rank, then all steps' losses."""
+    config = parse(argv)
+    launch = from_environment(os.environ)
+    corpus = open_corpus(config.data)
+    layout = plan(config, launch.world, corpus.vocab)
+    mesh = join(config, launch, layout, choose_device(config, launch))
+    try:
+        trainer = loop.Trainer(config, mesh, corpus)
+        trainer.gradients(0)
+        grads = {s.name: s.shard.grad.contiguous() for s in trainer.optimizer.slices}
+        save_file(grads, folder / f"grads-{launch.rank}.safetensors", tiles(trainer.slices, mesh))
+        for piece in trainer.slices:
+            piece.shard.grad = piece.parameter.grad = None
+        return {"losses": [trainer.step(n).loss for n in range(config.train.steps)]}
+    finally:
+        leave()
+
+
+def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:
+    """The whole trainer; with `mark`, a file for each step begun, so that a test can strike inside it."""
+    launch = from_environment(os.environ)
+    begun = time.perf_counter()
+    first_step_s = 0.0
+    original = loop.Trainer.step
+
+    def watched(self: loop.Trainer, step: int) -> Any:
+        nonlocal first_step_s
+        if mark:
+            (folder / f"mark-{launch.rank}-{step}").touch()
+        totals = original(self, step)
+        first_step_s = first_step_s or time.perf_counter() - begun
+        return totals
+
+    loop.Trainer.step = watched  # type: ignore[method-assign]
+    outcome = loop.run(parse(argv), launch)
+    return {"first": outcome.first_step, "losses": outcome.losses, "first_step_s": first_step_s}

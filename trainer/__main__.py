@@ -1,0 +1,89 @@
+"""`python -m holdfast.trainer`: train under `holdfast run`, under torchrun, or alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.trainer.config import Config, load, parse_override
+from holdfast.trainer.errors import ConfigError
+
+# Flags that stand for one setting each.
+_FLAGS: dict[str, tuple[str, type, str]] = {
+    "--steps": ("train.steps", int, "steps in all, counted from the very first"),
+    "--seed": ("train.seed", int, "initial weights, data order and dropout follow from it"),
+    "--pp": ("parallel.pp", int, "pipeline stages"),
+    "--dp": ("parallel.dp", int, "replicas; default: world size / (pp x tp)"),
+    "--tp": ("parallel.tp", int, "ranks that share every layer"),
+    "--data": ("data.path", str, "folder of text; default: Python's own library"),
+    "--store": ("checkpoint.store", str, "where checkpoints go, as file:///path"),
+    "--checkpoint-every": ("checkpoint.every", int, "steps between checkpoints; 0: only at the end"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ConfigError(f"{message}, on the command line; see --help")
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """The settings that the command line and its file describe. Raises ConfigError."""
+    parser = _Parser(prog="holdfast train", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=parse_override,
+        metavar="SECTION.KEY=VALUE",
+        help="override one setting; may be repeated",
+    )
+    for flag, (key, kind, text) in _FLAGS.items():
+        parser.add_argument(flag, type=kind, dest=key, metavar=kind.__name__.upper(), help=text)
+    options = vars(parser.parse_args(argv))
+    flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
+    return load(options["config"], [*options["set"], *flags])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train; 0 when all steps are done, 1 when training failed, 2 when the input was wrong."""
+    try:
+        config = parse(sys.argv[1:] if argv is None else argv)
+        # Only now: a wrong flag should be told in no time, and torch takes seconds.
+        from holdfast.trainer.launch import from_environment
+        from holdfast.trainer.loop import run
+
+        run(config, from_environment(os.environ))
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except HoldfastError as error:
+        return _fail(str(error), 1)
+    except RuntimeError as error:
+        if not _is_lost_peer(error):
+            raise
+        return _fail(f"rank {os.environ.get('RANK', 0)} lost a peer: {str(error).splitlines()[0]}", 1)
+    return 0
+
+
+def _is_lost_peer(error: BaseException | None) -> bool:
+    """Whether the cause was another rank going away; the pipeline wraps such errors in its own."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Broken pipe")
+    while error is not None:
+        if any(sign in str(error) for sign in signs):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"holdfast train: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The training loop: the same steps in the same order, however often it is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+import torch
+
+from holdfast.agent import probe
+from holdfast.trainer import pipeline
+from holdfast.trainer.batches import Batches
+from holdfast.trainer.config import Config
+from holdfast.trainer.corpus import Corpus, open_corpus
+from holdfast.trainer.errors import NonFiniteLoss
+from holdfast.trainer.launch import Launch
+from holdfast.trainer.layout import plan
+from holdfast.trainer.loss import cross_entropy
+from holdfast.trainer.mesh import Mesh, choose_device, join, leave, require_agreement
+from holdfast.trainer.model import Moment
+from holdfast.trainer.optimizer import Optimizer, Totals, slices_of, sum_over_ranks
+from holdfast.trainer.persist import Keeper
+from holdfast.trainer.state import settings
+from holdfast.trainer.tensor_parallel import hash_of
+from holdfast.trainer.tokens import vocab_of
+
+
+class Trainer:
+    """One rank's share of the model and of every step."""
+
+    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus) -> None:
+        self.config, self.mesh = config, mesh
+        layout = mesh.layout
+        self.micro_batches = layout.micro_batches_of(mesh.dp_rank)
+        self.moment = Moment(config.train.seed, first_micro_batch=self.micro_batches.start)
+        self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment)
+        self.has_first = any(stage.embed is not None for stage in self.stages)
+        self.has_last = any(stage.head is not None for stage in self.stages)
+        self.schedule = pipeline.build_schedule(config, mesh, self.stages, self._loss)
+        self.slices = slices_of(self.stages, layout.tp)
+        self.optimizer = Optimizer(config.optim, self.slices)
+        self.batches = Batches(
+            corpus.tokens,
+            config.data.seq_len,
+            config.train.seed,
+            config.train.micro_batches,
+            config.train.micro_batch_size,
+        )
+
+    def gradients(self, step: int) -> float:
+        """Forward and backward of one step; gradients are then on the shards.
+
+        Returns this rank's share of the loss: over all ranks they add up to the global mean.
+        """
+        self.moment.step = step
+        inputs = targets = None
+        if self.has_first or self.has_last:
+            with probe.span("data_wait"):
+                x, y = self.batches.read(step, self.micro_batches)
+            inputs = torch.from_numpy(x).to(self.mesh.device) if self.has_first else None
+            targets = torch.from_numpy(y).to(self.mesh.device) if self.has_last else None
+        losses = pipeline.run_schedule(self.schedule, self.stages, inputs, targets, len(self.micro_batches))
+        self.optimizer.collect()
+        if not losses:
+            return 0.0
+        total = float(torch.stack([loss.detach().double() for loss in losses]).sum())
+        return total / (self.mesh.layout.dp * self.mesh.layout.tp)
+
+    def step(self, step: int) -> Totals:
+        """Do step `step`. Raises NonFiniteLoss on every rank, without applying it, if anything is NaN."""
+        share = self.gradients(step)
+        if probe.poisoned():
+            share = math.nan
+        totals = sum_over_ranks(share, self.optimizer.squares())
+        if totals.bad_ranks or not math.isfinite(totals.loss) or not math.isfinite(totals.norm):
+            probe.step(step, loss=math.nan)
+            raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
+        with probe.span("optimizer"):
+            self.optimizer.apply(step, totals.norm)
+        return totals
+
+    def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        group = self.mesh.tp.get_group() if self.config.parallel.shard_vocabulary else None
+        return cross_entropy(logits, targets, group) / len(self.micro_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    first_step: int
+    """Step that it began with: 0, or where the checkpoint left off."""
+    losses: list[float]
+    """Global loss of each step done."""
+
+
+def run(config: Config, launch: Launch) -> Outcome:
+    """Train as configured, in this process as one rank of the job.
+
+    Raises ConfigError before any process group exists when the settings cannot work; NonFiniteLoss,
+    Disagreement, CheckpointError as they say; RuntimeError from torch when a peer is gone.
+    """
+    torch.set_num_threads(1) if launch.is_distributed and not torch.cuda.is_available() else None
+    probe.attach()
+    probe.phase("setup")
+    vocab = vocab_of(config.data.tokenizer)
+    layout = plan(config, launch.world, vocab)
+    device = choose_device(config, launch)
+    with probe.operation("setup:corpus"):
+        corpus = open_corpus(config.data)
+    coordinate = layout.coordinate(launch.rank)
+    probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
+    mesh = join(config, launch, layout, device)
+    try:
+        trainer = Trainer(config, mesh, corpus)
+        fixed = settings(config, layout, corpus.digest)
+        require_agreement(_fingerprint(config, fixed), "settings or data")
+        keeper = None
+        if config.checkpoint.store:
+            keeper = Keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
+        return _train(config, launch, trainer, keeper)
+    finally:
+        leave()
+
+
+def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | None) -> Outcome:
+    mesh, train = trainer.mesh, config.train
+    is_reporter = mesh.has_loss and mesh.dp_rank == mesh.tp_rank == 0
+    first = 0
+    if keeper and config.checkpoint.restore:
+        probe.phase("restore")
+        first = keeper.restore()
+    if first and is_reporter:
+        print(f"restored step {first} from {config.checkpoint.store}", flush=True)
+    # Tokens that this rank alone answers for: a replica's tokens are shared by its tp x pp ranks.
+    tokens = train.micro_batches * train.micro_batch_size * config.data.seq_len
+    own_tokens = tokens // mesh.layout.world
+    losses: list[float] = []
+    probe.phase("train")
+    with _metrics(config, is_reporter) as metrics:
+        for step in range(first, train.steps):
+            started = time.perf_counter()
+            totals = trainer.step(step)
+            seconds = time.perf_counter() - started
+            losses.append(totals.loss)
+            probe.step(step, loss=totals.loss if mesh.has_loss else None, tokens=own_tokens)
+            if is_reporter:
+                _report(step, totals, tokens, seconds, train.log_every, metrics)
+            if keeper and keeper.is_due(step + 1, is_last=step + 1 == train.steps):
+                probe.phase("checkpoint")
+                keeper.save(step + 1)
+                probe.phase("train")
+    probe.phase("done")
+    return Outcome(first, losses)
+
+
+def _report(step: int, totals: Totals, tokens: int, seconds: float, log_every: int, metrics: TextIO | None) -> None:
+    rate = tokens / seconds
+    if log_every and step % log_every == 0:
+        print(f"step {step} loss {totals.loss:.6f} tokens/s {rate:.0f} seconds {seconds:.3f}", flush=True)
+    if metrics is not None:
+        line = {
+            "step": step,
+            "loss": totals.loss,
+            "grad_norm": totals.norm,
+            "tokens_per_s": rate,
+            "seconds": seconds,
+            "time": time.time(),
+        }
+        print(json.dumps(line), file=metrics, flush=True)
+
+
+@contextlib.contextmanager
+def _metrics(config: Config, is_reporter: bool) -> Iterator[TextIO | None]:
+    if not (is_reporter and config.train.metrics_path):
+        yield None
+        return
+    with open(config.train.metrics_path, "a", encoding="utf-8") as out:
+        yield out
+
+
+def _fingerprint(config: Config, fixed: dict[str, object]) -> int:
+    """What all ranks must have in common, as a number below 2**62."""
+    shared = replace(config.checkpoint, keep=1)
+    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps) >> 1

@@ -1,0 +1,53 @@
+"""Everything that a rank imports and warms up, done once in a process that ranks are then forked from.
+
+No thread, process group, store or device context may exist afterwards: a fork would copy it half alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+# What training touches at import time, including what torch imports only on first use.
+_MODULES = (
+    "numpy",
+    "safetensors.torch",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.device_mesh",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor",
+    "torch.distributed.tensor.parallel",
+    "torch.optim",
+    "holdfast.trainer.__main__",
+    "holdfast.trainer.loop",
+)
+
+
+def preload() -> None:
+    """Import and warm up all that a rank needs to reach its first step. Harmless to repeat."""
+    for name in _MODULES:
+        importlib.import_module(name)
+    _warm_up()
+    gc.collect()
+    # Forked ranks then do not touch, and so do not copy, the pages of everything loaded so far.
+    gc.freeze()
+
+
+def _warm_up() -> None:
+    """One tiny step, so that lazy initialisation inside torch happens here and not in every rank."""
+    import torch
+    from torch.nn import functional
+
+    # A pool of compute threads would not survive the fork; ranks on one host have a core or less each.
+    torch.set_num_threads(1)
+    x = torch.zeros(1, 2, 4, 4, requires_grad=True)
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    seen = functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    logits = functional.linear(functional.rms_norm(seen, (4,)), weight).flatten(0, -2)
+    loss = functional.cross_entropy(functional.gelu(logits), torch.zeros(len(logits), dtype=torch.int64))
+    torch.autograd.backward(loss)
+    torch.optim.AdamW([weight], fused=True).step()

@@ -1,0 +1,74 @@
+"""What a checkpoint holds of a rank, and what must be equal for it to be of use again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from holdfast.trainer.config import Config
+from holdfast.trainer.layout import Layout
+from holdfast.trainer.mesh import Mesh
+from holdfast.trainer.optimizer import Optimizer, Slice
+
+
+def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]:
+    """Settings that decide what a part holds and what the next step computes, by name."""
+    return {
+        **{f"model.{key}": value for key, value in asdict(config.model).items()},
+        "data.tokenizer": config.data.tokenizer,
+        "data.seq_len": config.data.seq_len,
+        "data.digest": data_digest,
+        "parallel.chunks": layout.chunks,
+        "parallel.shard_vocabulary": config.parallel.shard_vocabulary,
+        "train.seed": config.train.seed,
+        "train.micro_batches": config.train.micro_batches,
+        "train.micro_batch_size": config.train.micro_batch_size,
+    }
+
+
+def capture(slices: list[Slice], optimizer: Optimizer) -> dict[str, Tensor]:
+    """This rank's tensors by name: parameters, and for each the optimizer's averages. Not copied."""
+    tensors = {}
+    for piece in slices:
+        tensors[piece.name] = piece.shard.detach()
+        for key, value in optimizer.moments(piece).items():
+            tensors[f"{piece.name}@{key}"] = value
+    return tensors
+
+
+def put_back(tensors: Mapping[str, Tensor], slices: list[Slice], optimizer: Optimizer, steps: int) -> None:
+    """Undo `capture`: parameters and averages as they were after `steps` steps."""
+    with torch.no_grad():
+        for piece in slices:
+            piece.shard.copy_(tensors[piece.name])
+            if piece.shard.numel():
+                moments = {key: tensors[f"{piece.name}@{key}"] for key in ("exp_avg", "exp_avg_sq")}
+                optimizer.set_moments(piece, moments, steps)
+
+
+def tiles(slices: list[Slice], mesh: Mesh) -> dict[str, str]:
+    """Where each slice lies in its whole parameter, as metadata of a part: shape, offset, size by name."""
+    table = {}
+    for piece in slices:
+        assert isinstance(piece.parameter, DTensor)
+        shape = list(piece.parameter.shape)
+        offset, size = [0] * len(shape), list(shape)
+        split = piece.parameter.placements[-1]
+        if split.is_shard():
+            dim = split.dim  # type: ignore[attr-defined]
+            size[dim] //= mesh.layout.tp
+            offset[dim] = mesh.tp_rank * size[dim]
+        if mesh.layout.dp > 1:
+            # FSDP cuts the rows of a tp shard as torch.chunk does: full pieces first, then what is left.
+            rows = -(-size[0] // mesh.layout.dp)
+            skipped = min(mesh.dp_rank * rows, size[0])
+            offset[0], size[0] = offset[0] + skipped, min(rows, size[0] - skipped)
+        assert size == list(piece.shard.shape), f"{piece.name}: tile {size}, shard {list(piece.shard.shape)}"
+        table[piece.name] = {"shape": shape, "offset": offset, "size": size}
+    return {"tiles": json.dumps(table)}

@@ -54,29 +54,36 @@ class ControllerConfig:
     """File with the API token."""
     insecure: bool = False
     """Listen beyond loopback without TLS and token all the same."""
-    frame_cadence: Seconds = 0.1
-    """How often each agent sends a frame. More often: faults are seen sooner, the controller works more."""
-    silence_factor: float = 10.0
-    """A node is silent after this many missed frames. Lower accuses sooner, also those that are only slow."""
-    silence_floor: Seconds = 1.0
-    """A node is never called silent before this long."""
-    hang_factor: float = 10.0
-    """A worker hangs when it makes no progress for this many median steps."""
-    hang_floor: Seconds = 5.0
-    """A worker is never called hung before this long without progress."""
-    setup_timeout: Seconds = 600.0
-    """How long a worker may take from its start to its first step."""
-    max_restarts: int = 10
-    """Restarts of one job before it is given up, where the job itself does not say."""
+    cadence: Seconds = 0.1
+    """Time between an agent's frames in a small cluster. Shorter sees faults sooner and costs more work."""
+    silence_floor: Seconds = 0.6
+    """No node is called silent before this long. Lower sees a dead node sooner and accuses busy ones."""
+    silence_beats: float = 3.0
+    """Missed frames before silence counts."""
+    hang_steps: float = 2.0
+    """A worker that shows no life is late after this many median steps plus the hang floor."""
+    hang_floor: Seconds = 0.5
+    """What a worker gets on top of that. Raise it where steps vary much."""
+    agent_grace: Seconds = 10.0
+    """How long an agent may be gone before its node counts as lost, if training stalls without it."""
+    lost_after: Seconds = 60.0
+    """A node that shows no sign for this long is lost, whatever the rest does."""
+    start_timeout: Seconds = 120.0
+    """How long the workers of a generation may take to start."""
+    stop_timeout: Seconds = 20.0
+    """How long the workers of a generation may take to end."""
+    max_restarts: int = -1
+    """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
+    sample_memory_mb: int = 256
+    """Memory for millisecond traffic samples of all nodes together: what is kept of each shrinks as nodes join."""
 
     def __post_init__(self) -> None:
         _check_port("grpc_port", self.grpc_port)
         _check_port("http_port", self.http_port)
-        _check_positive("frame_cadence", self.frame_cadence)
-        _check_positive("silence_factor", self.silence_factor)
-        _check_positive("hang_factor", self.hang_factor)
-        if self.max_restarts < 0:
-            raise UsageError(f"max_restarts must not be negative, but is {self.max_restarts}")
+        for name in ("cadence", "silence_floor", "silence_beats", "hang_steps", "start_timeout", "stop_timeout"):
+            _check_positive(name, getattr(self, name))
+        if self.max_restarts < -1:
+            raise UsageError(f"max_restarts must be -1 (no limit) or more, but is {self.max_restarts}")
 
     def tls(self) -> Tls | None:
         return _tls(self.tls_ca, self.tls_cert, self.tls_key)

@@ -7,10 +7,8 @@ the section and the field: `HOLDFAST_AGENT_SLOTS` is `slots` in `[agent]`.
 
 import ast
 import difflib
-import functools
 import inspect
 import re
-import sys
 import textwrap
 import tomllib
 import typing
@@ -213,11 +211,8 @@ def shown_default(cls: type[Any], name: str) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-@functools.cache
 def field_docs(cls: type[Any]) -> dict[str, str]:
     """The docstring under each field: the one place where a setting is explained, so that help cannot drift."""
-    if not hasattr(sys.modules[cls.__module__], "__file__"):
-        return {}
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
     docs: dict[str, str] = {}

@@ -1,0 +1,124 @@
+"""`holdfast demo`: the whole suite on this machine, broken on purpose if you like, ending by itself."""
+
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.client import OVER, Client
+from holdfast.cli.demo_plan import Plan, job_spec, make_plan
+from holdfast.cli.extras import require
+from holdfast.cli.options import Json, configured
+from holdfast.config import DemoConfig
+from holdfast.errors import HoldfastError, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.cli.demo_view import View
+    from holdfast.cli.local_cluster import LocalCluster
+
+PERIOD_S = 0.2
+SILENCE_S = 30.0
+"""A controller that does not answer for so long will not come back."""
+
+
+@configured(DemoConfig)
+def demo(
+    config: DemoConfig,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND@STEP:TARGET", help="Break something, e.g. kill@20:rank3; may repeat."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the page up at the end, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show the whole suite at work: controller, agents, a training job, and faults if you ask for some."""
+    plan = make_plan(config, fault or [])
+    require("all", "grpc", "psutil", "fastapi", "torch")  # told here: the daemons are other processes
+    with _terminable(), _state_dir(config.state_dir) as state_dir:
+        return _run(plan, state_dir, config.http_port, keep, as_json)
+
+
+def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:
+    from holdfast.cli import demo_view
+    from holdfast.cli.local_cluster import LocalCluster
+
+    with LocalCluster(state_dir, nodes=plan.nodes, slots=plan.nproc, http_port=http_port) as cluster:
+        with demo_view.View(plan, cluster.url) as view:
+            cluster.client.submit(job_spec(plan, state_dir / "checkpoints", Path.cwd()))
+            job = _watch(cluster, plan, view)
+        steps, incidents = cluster.client.steps(), cluster.client.incidents()
+        found = demo_view.result(job, steps, incidents)
+        demo_view.print_summary(job, steps, found, plan.steps)
+        if keep:
+            view.note(f"the page stays at {cluster.url}; Ctrl-C ends it")
+            _wait_for_interrupt()
+    if as_json:
+        output.print_json(found)
+    if job["state"] == "finished" and len(found["steps"]) == plan.steps:
+        return 0
+    return int(job.get("exit_code") or 0) or 1
+
+
+def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
+    """Until the job is over; gives its last state."""
+    kills = list(plan.controller_kills)
+    client: Client = cluster.client
+    heard = time.monotonic()
+    while True:
+        try:
+            status = client.status()
+            job, heard = status["job"], time.monotonic()
+            view.update(job, client.ranks(), status["incidents"])
+        except Unavailable:
+            if cluster.failure:
+                raise HoldfastError(cluster.failure) from None
+            if time.monotonic() - heard > SILENCE_S:
+                raise
+            job = None
+        if job is not None and job["state"] in OVER:
+            return dict(job)
+        if job is not None and kills and job["step"] >= (kills[0].step or 0):
+            view.note(f"striking: {kills.pop(0)}")
+            cluster.kill_controller()
+        time.sleep(PERIOD_S)
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        pass
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C, so that nothing is left behind."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _state_dir(wanted: Path | None) -> Iterator[Path]:
+    if wanted is not None:
+        # Checkpoints of an earlier demo would be gone on from: this one would have nothing to train.
+        if (wanted / "checkpoints").exists():
+            shutil.rmtree(wanted / "checkpoints")
+        yield wanted
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

@@ -1,0 +1,102 @@
+"""What a demo will do, settled before anything starts. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import DemoConfig
+from holdfast.errors import UsageError
+from holdfast.faults import CONTROLLER_KINDS, FaultSpec, parse_faults
+
+Json = dict[str, Any]
+
+CHECKPOINT_EVERY = 5
+MICRO_BATCHES = 8
+LAYERS, HEADS = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    nodes: int
+    nproc: int
+    steps: int
+    sizes: tuple[int, int, int]
+    """(pp, dp, tp)"""
+    faults: tuple[FaultSpec, ...]
+    """Those that the controller arms in the workers and agents."""
+    controller_kills: tuple[FaultSpec, ...]
+    """Those that strike the controller itself: the demo strikes them."""
+
+
+def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
+    """UsageError for faults that miss the cluster and for layouts that do not fit it."""
+    world = config.nodes * config.nproc
+    parsed = parse_faults(faults, world, config.nodes, config.steps)
+    late = next((fault for fault in parsed if fault.step is None), None)
+    if late is not None:
+        raise UsageError(f"fault {str(late)!r}: say at which step, e.g. {late.kind}@20")
+    sizes = layout(world, config.pp, config.dp, config.tp)
+    ours = tuple(fault for fault in parsed if fault.kind in CONTROLLER_KINDS)
+    return Plan(
+        nodes=config.nodes,
+        nproc=config.nproc,
+        steps=config.steps,
+        sizes=sizes,
+        faults=tuple(fault for fault in parsed if fault not in ours),
+        controller_kills=tuple(sorted(ours, key=lambda fault: fault.step or 0)),
+    )
+
+
+def layout(world: int, pp: int, dp: int, tp: int) -> tuple[int, int, int]:
+    """(pp, dp, tp) with the sizes that were given; the rest is halved in turn to pipeline, data, tensor."""
+    given = max(pp, 1) * max(dp, 1) * max(tp, 1)
+    if world % given:
+        raise UsageError(f"pp {pp or 1} x dp {dp or 1} x tp {tp or 1} does not divide {world} workers")
+    rest = world // given
+    if not pp:
+        pp = 2 if rest % 2 == 0 else 1
+        rest //= pp
+    # The replicas come before the tensor slices: a state that has a twin can be taken from a peer.
+    if not tp:
+        tp = 2 if rest % (2 if dp else 4) == 0 else 1
+        rest //= tp
+    if not dp:
+        dp, rest = rest, 1
+    if rest != 1:
+        raise UsageError(f"pp {pp} x dp {dp} x tp {tp} are {pp * dp * tp} workers, but there are {world}")
+    if pp > LAYERS or HEADS % tp:
+        raise UsageError(f"the demo's model has {LAYERS} layers and {HEADS} heads: pp up to {LAYERS}, tp 1, 2, 4 or 8")
+    return pp, dp, tp
+
+
+def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
+    """What is submitted: the embedded trainer, with a checkpoint every few steps."""
+    pp, dp, tp = plan.sizes
+    flags = {
+        "--steps": plan.steps,
+        "--pp": pp,
+        "--dp": dp,
+        "--tp": tp,
+        "--store": store.absolute().as_uri(),
+        "--checkpoint-every": CHECKPOINT_EVERY,
+        # Each replica takes its share of the micro-batches, so their number must divide.
+        "--set": f"train.micro_batches={-(-MICRO_BATCHES // dp) * dp}",
+    }
+    return {
+        "name": "demo",
+        "program": {
+            "target": "holdfast.trainer",
+            "args": [str(part) for pair in flags.items() for part in pair],
+            "module": True,
+            "cwd": str(cwd),
+            "env": {"OMP_NUM_THREADS": "1"},
+            "hooks": False,  # the trainer reports by itself, with more than hooks could see
+            "warm": True,
+        },
+        "nnodes": plan.nodes,
+        "nproc_per_node": plan.nproc,
+        "max_restarts": 10 + 2 * len(plan.faults),
+        "max_steps": plan.steps,
+        "faults": [str(fault) for fault in plan.faults],
+    }

@@ -1,0 +1,77 @@
+"""`holdfast job`: the job as it stands; `holdfast job stop` ends it."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.cli import output
+from holdfast.cli.client import Client
+from holdfast.cli.options import Json, with_client
+from holdfast.errors import HoldfastError
+
+app = typer.Typer(help="Look at the job, or stop it.", invoke_without_command=True)
+
+
+@app.callback()
+@with_client
+def job(client: Client, context: typer.Context, as_json: Json = False) -> int:
+    """Look at the job, or stop it."""
+    if context.invoked_subcommand is not None:
+        return 0
+    found = client.job()
+    if as_json:
+        output.print_json(found)
+    elif found is None:
+        print("no job yet: holdfast run script.py")
+    else:
+        output.out().print(job_table(found))
+    return 0
+
+
+@app.command()
+@with_client
+def stop(
+    client: Client,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for the workers to end well.")] = 10.0,
+) -> int:
+    """Stop the running job."""
+    found = client.job()
+    if found is None:
+        raise HoldfastError("no job is running")
+    client.stop(grace)
+    print(f"{found['name']} ({found['id']}): stopping")
+    return 0
+
+
+def job_table(found: output.Json) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    program = found.get("program") or {}
+    target = f"-m {program.get('target')}" if program.get("module") else program.get("target", "")
+    ended = "" if found.get("exit_code") is None else f", exit code {found['exit_code']}"
+    reason = f": {output.text(found['reason'])}" if found.get("reason") else ""
+    sizes = found.get("sizes")
+    rows = {
+        "job": f"{output.text(found['name'])} ({output.text(found['id'])})",
+        "state": f"{output.state(found['state'])}{ended}{reason}",
+        "program": output.text(" ".join([str(target), *program.get("args", [])])),
+        "workers": f"{found['world_size']} on {found['nnodes']} nodes"
+        + (f" (pp {sizes[0]}, dp {sizes[1]}, tp {sizes[2]})" if sizes else ""),
+        "generation": f"{found['generation']} ({found.get('restarts', 0)} restarts)",
+        "step": f"{found.get('step', -1)}" + (f" of {found['max_steps']}" if found.get("max_steps") else ""),
+        "loss": output.number(found.get("loss"), 4),
+        "tokens/s": output.number(found.get("tokens_per_s"), 0),
+        "step time": output.seconds(found.get("step_seconds")),
+        "goodput": output.percent(found.get("goodput")),
+        "started": output.clock(found.get("started_at")),
+        "ended": output.clock(found.get("ended_at")),
+        "placed": ", ".join(
+            f"{output.text(part['node'])}: {output.spans(part['ranks'])}" for part in found.get("assignment") or []
+        )
+        or "-",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

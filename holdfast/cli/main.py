@@ -1,0 +1,87 @@
+"""The `holdfast` command. Each command lives in its own file; what is heavy is imported when it runs."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.main import get_command
+
+import holdfast
+from holdfast.cli import agent, certs, checkpoint, controller, cordon, demo, incidents, inject, job, nodes, run, status
+from holdfast.cli import train as train_command
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.service import follow_parent
+
+_VERBATIM = {"allow_interspersed_args": False}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+def build() -> typer.Typer:
+    app = typer.Typer(
+        help=holdfast.__doc__,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    ) -> None:
+        pass
+
+    app.command()(demo.demo)
+    app.command(context_settings=_VERBATIM | {"token_normalize_func": run.normalize})(run.run)
+    # The trainer has options of its own, --help among them.
+    app.command(
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+        add_help_option=False,
+    )(train_command.train)
+    app.command()(status.status)
+    app.command()(nodes.nodes)
+    app.add_typer(job.app, name="job")
+    app.command()(incidents.incidents)
+    app.command()(inject.inject)
+    app.command()(cordon.cordon)
+    app.command()(cordon.uncordon)
+    app.add_typer(checkpoint.app, name="checkpoint")
+    app.command()(controller.controller)
+    app.command()(agent.agent)
+    app.command()(certs.certs)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 the world failed us, 2 bad input, 130 interrupted; `run` gives the job's own."""
+    follow_parent()
+    try:
+        command = get_command(build())
+        code = command.main(sys.argv[1:] if argv is None else list(argv), "holdfast", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except UsageError as error:
+        return _fail(str(error), 2)
+    except HoldfastError as error:
+        return _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except Exception as error:
+        # Typer has changed the home of its usage errors over time; all of them can say what is wrong.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        where = getattr(getattr(error, "ctx", None), "command_path", "holdfast")
+        return _fail(f"{message()} See `{where} --help`.", getattr(error, "exit_code", 2))
+
+
+def _fail(message: str, code: int) -> int:
+    print("holdfast:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -66,8 +66,6 @@ class ControllerConfig:
     """What a worker gets on top of that. Raise it where steps vary much."""
     agent_grace: Seconds = 10.0
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""
-    lost_after: Seconds = 60.0
-    """A node that shows no sign for this long is lost, whatever the rest does."""
     start_timeout: Seconds = 120.0
     """How long the workers of a generation may take to start."""
     stop_timeout: Seconds = 20.0

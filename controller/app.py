@@ -1,0 +1,79 @@
+"""Wiring: build the parts, serve, end in order. `holdfast controller` calls `run`."""
+
+import asyncio
+import json
+import uuid
+
+from holdfast import log, service
+from holdfast.config import ControllerConfig
+from holdfast.controller.auth import Auth
+from holdfast.controller.brain import Brain
+from holdfast.controller.http import create_app
+from holdfast.controller.ingest import Ingest, serving_grpc
+from holdfast.controller.journal import Journal
+from holdfast.controller.log_hub import LogHub
+from holdfast.controller.model import Options
+from holdfast.controller.report import Report
+from holdfast.controller.samples import Samples
+from holdfast.controller.serve import serving
+from holdfast.controller.shell import Shell, now
+
+
+def run(config: ControllerConfig) -> int:
+    """Serve until a signal comes. Exit codes as in holdfast.service."""
+    return service.run(lambda stop: _main(config, stop))
+
+
+def _options(config: ControllerConfig) -> Options:
+    return Options(
+        cadence=config.cadence,
+        silence_floor=config.silence_floor,
+        silence_beats=config.silence_beats,
+        hang_steps=config.hang_steps,
+        hang_floor=config.hang_floor,
+        agent_grace=config.agent_grace,
+        start_timeout=config.start_timeout,
+        stop_timeout=config.stop_timeout,
+    )
+
+
+def build(config: ControllerConfig) -> Shell:
+    """The parts without any server: state as the journal left it."""
+    journal = Journal(config.state_dir / "controller.sqlite")
+    brain = Brain(uuid.uuid4().hex[:8], _options(config))
+    entities = journal.entities()
+    jobs = [doc for kind, _, doc in entities if kind == "job"]
+    newest = max(jobs, key=lambda doc: float(doc["submitted_at"]), default=None)
+    brain.restore(entities, journal.steps(newest["spec"]["id"]) if newest else [], now())
+    shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub())
+    if brain.c.active is not None:
+        shell.logs.begin(brain.c.active.spec.id)
+        log.event("controller.back", job=brain.c.active.spec.id, state=brain.c.active.state.value)
+    return shell
+
+
+async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
+    config.check()
+    shell = build(config)
+    ingest = Ingest(shell, verified=config.tls_ca is not None)
+    app = create_app(Report(shell, config.max_restarts), Auth(config.token() or None, any_host=config.insecure))
+    host = config.listen_host
+    try:
+        async with (
+            serving_grpc(ingest, host, config.grpc_port, config.tls_ca, config.tls_cert, config.tls_key) as grpc_port,
+            serving(app, host, config.http_port, config.tls_cert, config.tls_key) as http_port,
+        ):
+            print(json.dumps({"grpc": f"{host}:{grpc_port}", "http": f"{host}:{http_port}"}), flush=True)
+            log.event("controller.ready", grpc=f"{host}:{grpc_port}", http=f"{host}:{http_port}")
+            loop = asyncio.create_task(shell.run())
+            ending = asyncio.create_task(stop.wait())
+            await asyncio.wait({loop, ending}, return_when=asyncio.FIRST_COMPLETED)
+            shell.logs.end()
+            loop.cancel()
+            ending.cancel()
+            if loop.done() and not loop.cancelled() and (failure := loop.exception()) is not None:
+                raise failure
+    finally:
+        shell.flush_steps()
+        shell.journal.close()
+    return 0

@@ -1,0 +1,409 @@
+"""The controller's decisions, all of them: an event and an instant go in, actions come out. No I/O, no clock.
+
+The order of an answer matters: every `Record` in a batch is durable before any `Send` of it leaves.
+"""
+
+import dataclasses
+from typing import Any
+
+from holdfast import faults as fault_syntax
+from holdfast import types as t
+from holdfast.controller import incidents as books
+from holdfast.controller import policy
+from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors.exits import exit_finding
+from holdfast.controller.detectors.hang import HangDetector
+from holdfast.controller.detectors.silence import note_arrival, silence_finding, stream_finding
+from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
+from holdfast.controller.events import (
+    Action,
+    AgentJoined,
+    AgentLeft,
+    BrainEvent,
+    CordonAsked,
+    EventSeen,
+    FaultAsked,
+    FrameSeen,
+    JobSubmitted,
+    Record,
+    ResultSeen,
+    Say,
+    StopAsked,
+    Tick,
+)
+from holdfast.controller.ledger import Ledger, StepRow
+from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
+from holdfast.controller.model import (
+    Finding,
+    Incident,
+    IncidentState,
+    Instant,
+    Job,
+    JobState,
+    Node,
+    Options,
+    RankState,
+    RankTable,
+)
+from holdfast.controller.placement import natural
+from holdfast.controller.recovery import Recovery
+from holdfast.errors import UsageError
+
+_TRAIN = t.PHASES.index(t.Phase.TRAIN)
+
+
+class Brain:
+    def __init__(self, boot: str, options: Options | None = None) -> None:
+        """`boot`: unique for every start of the controller; command ids begin with it."""
+        options = options or Options()
+        self.c = Cluster(options, Lifecycle(boot, options))
+        self.recovery = Recovery(self.c)
+        self.hangs = HangDetector(options)
+        self.version = 0
+        self.steps_total = 0
+
+    # --- coming back -------------------------------------------------------------------------------------------
+
+    def restore(self, entities: list[tuple[str, str, dict[str, Any]]], steps: list[StepRow], now: Instant) -> None:
+        """Take up what an earlier life of the controller wrote down; nodes will report what really is."""
+        last_alive = max([row.at for row in steps], default=now.wall)
+        for kind, key, doc in entities:
+            if kind == "incident":
+                self.c.book.restore(Incident.from_doc(doc))
+            elif kind == "node" and doc["cordoned"]:
+                self.c.cordoned.add(key)
+            elif kind == "job":
+                job = Job.from_doc(doc)
+                if self.c.job is None or job.submitted_at >= self.c.job.submitted_at:
+                    self.c.job = job
+        if self.c.job is None:
+            return
+        self.c.ledger.restore(steps)
+        self.c.job.best_step = max([self.c.job.best_step, *self.c.ledger.rows])
+        self.c.ranks = fresh_table(self.c.job)
+        if self.c.job.state.ended:
+            return
+        self.c.life.stage = Stage.UP if self.c.job.state is JobState.RUNNING else Stage.IDLE
+        self.c.reconcile_until = now.mono + self.c.options.agent_grace
+        self.c.progress_at = now.mono
+        finding = Finding(
+            kind=t.FindingKind.CONTROLLER_RESTART,
+            severity=t.Severity.WARNING,
+            subject="controller",
+            text="the controller was gone and is back; training went on without it",
+            since=last_alive,
+            at=now.wall,
+        )
+        live = self.c.book.live()
+        if live:
+            self.c.book.attach(live, finding)
+        else:
+            incident = self.c.book.open(finding, self.c.job, now)
+            incident.action, incident.reason = policy.Move.WATCH.value, "wait for the agents to report what runs"
+            incident.enter("reconnecting", now.wall)
+
+    # --- the one way in ----------------------------------------------------------------------------------------
+
+    def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
+        self.version += 1
+        match event:
+            case FrameSeen():
+                return self._frame(event, now)
+            case Tick():
+                return self._tick(event, now)
+            case EventSeen():
+                return self._event(event, now)
+            case ResultSeen():
+                return self._result(event, now)
+            case AgentJoined():
+                return self._joined(event, now)
+            case AgentLeft():
+                return self._left(event, now)
+            case JobSubmitted():
+                return self._submitted(event, now)
+            case StopAsked():
+                return self._stop_asked(event, now)
+            case FaultAsked():
+                return self._inject(fault_syntax.parse_fault(event.fault), now)
+            case CordonAsked():
+                return self._cordon(event)
+
+    # --- nodes -------------------------------------------------------------------------------------------------
+
+    def _joined(self, event: AgentJoined, now: Instant) -> list[Action]:
+        hello, name = event.hello, event.hello.identity.node
+        node = self.c.nodes.get(name)
+        if node is None:
+            node = self.c.nodes[name] = Node(name, hello.identity, cordoned=name in self.c.cordoned)
+        node.identity, node.connected, node.joined_at = hello.identity, True, now.mono
+        # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
+        node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
+        self.c.set_healthy(node)
+        job = self.c.job
+        if job is None or job.state.ended:
+            return self._end_strays(hello, None)
+        actions = self._end_strays(hello, job)
+        actions += self.c.life.node_back(job, name)
+        if self.c.life.stage is Stage.UP:
+            actions += self._compare(job, name, hello, now)
+        return actions + self.c.life.advance(job, self.c.nodes, now) + self.recovery.watch(now)
+
+    def _end_strays(self, hello: t.Hello, job: Job | None) -> list[Action]:
+        """Workers of jobs or generations that are over must not run on."""
+        strays = {
+            (w.job, w.generation)
+            for w in hello.workers
+            if w.running and (job is None or w.job != job.spec.id or w.generation < job.generation)
+        }
+        actions: list[Action] = []
+        for job_id, generation in sorted(strays):
+            node = hello.identity.node
+            actions.append(self.c.life.untracked(node, job_id, generation, t.StopWorkers(0.0)))
+            actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
+        return actions
+
+    def _compare(self, job: Job, name: str, hello: t.Hello, now: Instant) -> list[Action]:
+        """What the node holds against what it should hold; an exit that it knows of comes as an event of its own."""
+        held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
+        lost = [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
+        if not lost:
+            return []
+        finding = Finding(
+            kind=t.FindingKind.WORKER_EXIT,
+            severity=t.Severity.CRITICAL,
+            subject=f"rank{lost[0]}",
+            text=f"{name} is back without its workers (ranks {lost[0]} to {lost[-1]})",
+            since=now.wall,
+            at=now.wall,
+            node=name,
+            rank=lost[0],
+            signature="lost",
+        )
+        return self.recovery.found(finding, now)
+
+    def _left(self, event: AgentLeft, now: Instant) -> list[Action]:
+        node = self.c.nodes.get(event.node)
+        if node is None or node.identity.incarnation != event.incarnation:
+            return []  # an older stream of a node that is back already
+        finding = stream_finding(node, now)
+        node.connected, node.left_at = False, now.mono
+        node.state, node.reason = t.NodeState.SUSPECT, finding.text
+        job = self.c.job
+        if job is None or job.state.ended or not job.ranks_on(node.name):
+            return [Say("node.left", {"node": node.name, "clean": event.clean})]
+        self.c.life.node_left(node.name)
+        return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
+
+    def _cordon(self, event: CordonAsked) -> list[Action]:
+        node = self.c.nodes.get(event.node)
+        if node is None:
+            raise UsageError(
+                f"no node {event.node!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}"
+            )
+        node.cordoned = event.on
+        if event.on:
+            node.state, node.reason = t.NodeState.CORDONED, "cordoned by hand"
+        else:
+            self.c.set_healthy(node)
+        return [Record("node", node.name, {"cordoned": event.on})]
+
+    # --- heartbeats --------------------------------------------------------------------------------------------
+
+    def _frame(self, event: FrameSeen, now: Instant) -> list[Action]:
+        node, frame = self.c.nodes.get(event.node), event.frame
+        if node is None:
+            return []
+        note_arrival(node, now.mono, frame.cadence)
+        if node.state is t.NodeState.SUSPECT and node.connected:
+            self.c.set_healthy(node)
+        if frame.host:
+            node.host = frame.host
+        for gauges in frame.gpus:
+            node.gpus[gauges.index] = gauges.values
+        fresh_bytes = self._count_bytes(node, frame)
+        job = self.c.job
+        if job is None or job.state.ended:
+            return []
+        for sample in frame.workers:
+            if sample.rank < self.c.ranks.world and sample.generation == job.generation:
+                self.c.ranks.update(sample, now.mono)
+        actions: list[Action] = []
+        for record in frame.steps:
+            actions += self._step(record, node.name, now)
+        return actions + self._traffic(job, node, fresh_bytes, now)
+
+    def _count_bytes(self, node: Node, frame: t.Frame) -> int:
+        """Bytes since the node's last frame, both directions; keeps its running rates."""
+        if not frame.nics:
+            return 0
+        tx, rx = sum(n.tx_total for n in frame.nics), sum(n.rx_total for n in frame.nics)
+        width = (frame.mono_ns - node.counted_ns) / 1e9
+        fresh_tx, fresh_rx = max(0, tx - node.tx_total), max(0, rx - node.rx_total)
+        first = not node.counted_ns or width <= 0
+        node.tx_total, node.rx_total, node.counted_ns = tx, rx, frame.mono_ns
+        if first:
+            return 0
+        weight = min(1.0, width)  # a running mean over about a second
+        node.tx_rate += weight * (fresh_tx / width - node.tx_rate)
+        node.rx_rate += weight * (fresh_rx / width - node.rx_rate)
+        return fresh_tx + fresh_rx
+
+    def _traffic(self, job: Job, node: Node, fresh: int, now: Instant) -> list[Action]:
+        ranks = job.ranks_on(node.name)
+        if job.spec.nnodes < 2 or not ranks or self.c.life.stage is not Stage.UP:
+            return []
+        part = slice(ranks.start, ranks.stop)
+        busy = (self.c.ranks.phase[part] == _TRAIN) & self.c.ranks.is_in(RankState.RUNNING)[part]
+        median = float(self.c.ranks.median_step[ranks.start])
+        finding = self.c.traffic.observe(node.name, fresh, bool(busy.all()), median, now)
+        return self.recovery.found(finding, now) if finding else []
+
+    def _step(self, record: t.StepRecord, node: str, now: Instant) -> list[Action]:
+        job = self.c.job
+        if job is None or record.generation > job.generation:
+            return []
+        actions: list[Action] = []
+        finding = loss_finding(record, node, now) if record.generation == job.generation else None
+        if finding is not None:
+            actions += self.recovery.found(finding, now)
+        if not self.c.ledger.add(record):
+            return actions
+        self.steps_total += 1
+        self.c.progress_at = now.mono
+        if record.generation == job.generation:
+            job.best_step = max(job.best_step, record.step)
+            actions += self.recovery.resumed(record, now)
+        return actions + self._due_faults(job, record.step, now)
+
+    # --- events of agents --------------------------------------------------------------------------------------
+
+    def _event(self, event: EventSeen, now: Instant) -> list[Action]:
+        match event.event:
+            case t.WorkerExited() as exited:
+                return self._exited(exited, event.node, now)
+            case t.LogMatched() as matched:
+                return self.recovery.logged(log_finding(matched, event.node, now), matched.generation, now)
+            case t.AgentNotice() as notice:
+                return self.recovery.alert(notice_finding(notice, event.node, now), now)
+
+    def _exited(self, exited: t.WorkerExited, node: str, now: Instant) -> list[Action]:
+        job = self.c.job
+        if job is None or exited.job != job.spec.id or exited.generation != job.generation or job.state.ended:
+            return []
+        clean = exited.code == 0 and not exited.signal
+        self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.EXITED)
+        if self.c.life.stage is Stage.ENDING:
+            return []
+        if clean:
+            if self.c.life.stage is Stage.UP and self.c.ranks.is_in(RankState.DONE).all():
+                return self.recovery.finished(job, now)
+            return []
+        finding = exit_finding(exited, node, now)
+        if self.c.life.stage is Stage.CLEARING:
+            # We ended them ourselves; only what says something else is evidence of the cause.
+            live = self.c.book.live()
+            if live is not None and exited.signal != 9 and self.c.book.attach(live, finding):
+                return [books.saved(live)]
+            return []
+        return self.recovery.found(finding, now)
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def _result(self, event: ResultSeen, now: Instant) -> list[Action]:
+        job = self.c.job
+        failure = self.c.life.answered(event.result)
+        if job is None or job.state.ended:
+            return []
+        if failure is not None and self.c.life.stage is not Stage.ENDING:
+            if failure.what == "stop":
+                return [Say("stop.failed", {"node": failure.node, "error": failure.error})]
+            kind = t.FindingKind.STORE if failure.what == "store" else t.FindingKind.WORKER_EXIT
+            return self.recovery.found(self.recovery.command_finding(kind, failure.node, failure.error, now), now)
+        return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
+
+    # --- the user's wishes -------------------------------------------------------------------------------------
+
+    def _submitted(self, event: JobSubmitted, now: Instant) -> list[Action]:
+        if self.c.job is not None and not self.c.job.state.ended:
+            raise UsageError(f"job {self.c.job.spec.id} is {self.c.job.state.value}: one job at a time; stop it first")
+        for text in event.spec.faults:
+            fault_syntax.parse_fault(text)
+        self.c.job = Job(event.spec, submitted_at=now.wall)
+        self.c.ledger = Ledger()
+        self.c.ranks = RankTable(event.spec.world)
+        self.c.progress_at = now.mono
+        actions = self.c.life.begin(self.c.job, self.c.nodes, now)
+        return actions + self.recovery.entered(self.c.job, now)
+
+    def _stop_asked(self, event: StopAsked, now: Instant) -> list[Action]:
+        job = self.c.job
+        if job is None or job.state.ended:
+            raise UsageError("no job is running")
+        job.stop_asked = True
+        live = self.c.book.live()
+        actions = books.closed(live, IncidentState.CLOSED, now) if live is not None else []
+        return actions + self.c.life.end(
+            job, self.c.nodes, (JobState.STOPPED, "stopped by hand", 130), event.grace, now
+        )
+
+    def _due_faults(self, job: Job, step: int, now: Instant) -> list[Action]:
+        actions: list[Action] = []
+        for text in job.spec.faults:
+            spec = fault_syntax.parse_fault(text)
+            if spec.step is not None and step >= spec.step and text not in job.fired and spec.target != "controller":
+                job.fired[text] = now.wall
+                actions += [Record("job", job.spec.id, job.to_doc()), *self._inject(spec, now)]
+        return actions
+
+    def _inject(self, fault: fault_syntax.FaultSpec, now: Instant) -> list[Action]:
+        job = self.c.active
+        if fault.kind in fault_syntax.CONTROLLER_KINDS:
+            raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
+        names = job.nodes if job is not None and job.nodes else sorted(self.c.nodes, key=natural)
+        if fault.rank >= 0 and (job is None or not job.nodes):
+            raise UsageError(f"fault {str(fault)!r}: no job is running")
+        fault_syntax.check_fault(fault, job.spec.world if job is not None else 0, len(names))
+        node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
+        job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
+        order = t.Inject(fault.kind, fault.rank)
+        return [
+            Say("inject", {"fault": str(fault), "node": node}),
+            self.c.life.untracked(node, job_id, generation, order),
+        ]
+
+    def arm(self, fault: fault_syntax.FaultSpec) -> None:
+        """Let a fault strike when the running job reaches its step. UsageError when it never can."""
+        job = self.c.active
+        if job is None:
+            raise UsageError(f"fault {str(fault)!r}: no job is running")
+        fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
+        job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def _tick(self, event: Tick, now: Instant) -> list[Action]:
+        actions: list[Action] = []
+        for node in self.c.nodes.values():
+            finding = silence_finding(node, now, event.lag, self.c.options)
+            if finding is not None and node.state in (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING):
+                node.state, node.reason = t.NodeState.SUSPECT, finding.text
+                holds = self.c.job is not None and not self.c.job.state.ended and self.c.job.ranks_on(node.name)
+                actions += self.recovery.found(finding, now) if holds else [Say("node.silent", {"text": finding.text})]
+        job = self.c.job
+        if job is None or job.state.ended:
+            return actions
+        if self.c.life.stage is Stage.UP and event.lag < 0.2:
+            for finding in self.hangs.observe(self.c.ranks, job.generation, list(self.c.ledger.recent), now):
+                self._mark_stalled(finding)
+                actions += self.recovery.found(self.recovery.at_node(finding, job), now)
+        actions += self.recovery.settle(now)
+        actions += self.recovery.watch(now)
+        actions += self.recovery.late_answers(job, now)
+        actions += self.recovery.stray_logs(now)
+        if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(job, now):
+            actions += self.recovery.clear_for_restart(job, now)
+        return [*actions, *self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
+
+    def _mark_stalled(self, finding: Finding) -> None:
+        if finding.rank >= 0:
+            self.c.ranks.mark(finding.rank, RankState.STALLED)

@@ -1,0 +1,63 @@
+"""All that the controller holds in its head, and the small questions that several decisions ask of it."""
+
+from dataclasses import dataclass, field
+
+from holdfast import types as t
+from holdfast.controller.detectors.silence import frame_interval
+from holdfast.controller.detectors.traffic import TrafficDetector
+from holdfast.controller.incidents import IncidentBook
+from holdfast.controller.ledger import Ledger
+from holdfast.controller.lifecycle import Lifecycle
+from holdfast.controller.model import Instant, Job, Node, Options, RankTable
+
+
+@dataclass(slots=True)
+class Cluster:
+    options: Options
+    life: Lifecycle
+    nodes: dict[str, Node] = field(default_factory=dict)
+    cordoned: set[str] = field(default_factory=set)
+    job: Job | None = None
+    ranks: RankTable = field(default_factory=lambda: RankTable(0))
+    ledger: Ledger = field(default_factory=Ledger)
+    book: IncidentBook = field(default_factory=IncidentBook)
+    traffic: TrafficDetector = field(default_factory=TrafficDetector)
+    progress_at: float = 0.0  # mono of the newest new step
+    reconcile_until: float = 0.0  # mono until which nodes may still report after our own restart
+
+    @property
+    def cadence(self) -> float:
+        """Seconds between frames that each agent is asked for."""
+        return frame_interval(len(self.nodes), self.options)
+
+    @property
+    def active(self) -> Job | None:
+        """The job, unless it is over."""
+        return None if self.job is None or self.job.state.ended else self.job
+
+    def set_healthy(self, node: Node) -> None:
+        if node.cordoned:
+            node.state = t.NodeState.CORDONED
+            return
+        job = self.active
+        spare = job is not None and bool(job.nodes) and not job.ranks_on(node.name)
+        node.state, node.reason = (t.NodeState.SPARE if spare else t.NodeState.HEALTHY), ""
+
+    def present(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return node is not None and node.connected and node.state is not t.NodeState.SUSPECT
+
+    def away_for(self, name: str, now: Instant) -> float:
+        """Seconds since this node last spoke; for one that has not yet come back to us, since our own start."""
+        node = self.nodes.get(name)
+        if node is None:
+            return now.mono - (self.reconcile_until - self.options.agent_grace)
+        return now.mono - (node.frame_at if node.connected else node.left_at)
+
+    def reconciled(self, job: Job, now: Instant) -> bool:
+        """After our own restart in the middle of a change: everybody is back, or had the time to be."""
+        return now.mono >= self.reconcile_until or all(self.present(n) for n in job.nodes)
+
+    def stale(self, job: Job) -> bool:
+        """Does the table still show an older generation?"""
+        return self.ranks.world != job.spec.world or bool((self.ranks.generation != job.generation).any())

@@ -1,0 +1,1 @@
+"""Detectors: small pure classes. Facts and an `Instant` go in, findings come out; none of them acts."""

@@ -1,0 +1,74 @@
+"""A worker ended: what ended it, and is it likely the cause or a victim?"""
+
+import signal
+
+from holdfast import tracebacks
+from holdfast import types as t
+from holdfast.controller.model import Finding, Instant
+
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+
+
+def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
+    """Tell code, signal, core and OOM kill apart. Only for exits that are faults (not code 0)."""
+    kind, text = _explain(event)
+    secondary = kind is t.FindingKind.WORKER_EXCEPTION and tracebacks.is_secondary(event.error or event.tail)
+    return Finding(
+        kind=kind,
+        severity=t.Severity.CRITICAL,
+        subject=f"rank{event.rank}",
+        text=text,
+        since=min(event.wall_ns / 1e9, now.wall),
+        at=now.wall,
+        node=node,
+        rank=event.rank,
+        secondary=secondary,
+        signature=tracebacks.signature(event.error) if event.error else kind.value,
+        exit_code=128 + event.signal if event.signal else event.code,
+        evidence={
+            "pid": event.pid, "code": event.code, "signal": event.signal, "core_dumped": event.core_dumped,
+            "oom_killed": event.oom_killed, "error": event.error[-4000:], "tail": event.tail[-2000:],
+        },
+    )  # fmt: skip
+
+
+def _explain(event: t.WorkerExited) -> tuple[t.FindingKind, str]:
+    who = f"rank {event.rank} (pid {event.pid})"
+    if event.oom_killed:
+        return t.FindingKind.WORKER_OOM, f"{who} was killed by the kernel: out of memory"
+    if event.signal in _CRASHES:
+        core = ", core dumped" if event.core_dumped else ""
+        return t.FindingKind.WORKER_SEGFAULT, f"{who} crashed with {_signal_name(event.signal)}{core}"
+    if event.signal == signal.SIGKILL:
+        return t.FindingKind.WORKER_KILLED, f"{who} was killed with SIGKILL"
+    if event.signal:
+        return t.FindingKind.WORKER_EXIT, f"{who} ended by {_signal_name(event.signal)}"
+    if event.error:
+        last = event.error.strip().splitlines()[-1][:300]
+        return t.FindingKind.WORKER_EXCEPTION, f"{who} raised {last}"
+    return t.FindingKind.WORKER_EXIT, f"{who} exited with code {event.code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def root_cause(findings: list[Finding]) -> int:
+    """Index of the finding that explains the others best: a cause before a victim's echo, then the earliest.
+
+    Clocks of hosts differ by milliseconds while an echo follows within them, so nature outranks time.
+    """
+    return min(range(len(findings)), key=lambda i: (_weight(findings[i]), findings[i].since, i))
+
+
+def _weight(finding: Finding) -> int:
+    if finding.secondary:
+        return 3
+    if finding.kind is t.FindingKind.LOG_RULE:
+        return 2
+    if finding.kind in (t.FindingKind.TRAFFIC_STOPPED, t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT):
+        return 1
+    return 0

@@ -1,0 +1,113 @@
+"""What goes into the brain and what comes out: frozen data; the shell turns I/O into the one, the other into I/O."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import types as t
+from holdfast.controller.model import JobSpec
+
+# --- in --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoined:
+    hello: t.Hello
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLeft:
+    """The stream of this incarnation ended: broken, or closed by the agent (`clean`)."""
+
+    node: str
+    incarnation: str
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSeen:
+    node: str
+    frame: t.Frame
+
+
+@dataclass(frozen=True, slots=True)
+class EventSeen:
+    node: str
+    event: t.Event
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSeen:
+    node: str
+    result: t.CommandResult
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultAsked:
+    """Inject now; `fault` is formatted as in holdfast.faults, without a step."""
+
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class CordonAsked:
+    node: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by. `lag`: seconds that our own loop was late, so that we do not blame others for it."""
+
+    lag: float = 0.0
+
+
+BrainEvent = (
+    AgentJoined
+    | AgentLeft
+    | FrameSeen
+    | EventSeen
+    | ResultSeen
+    | JobSubmitted
+    | StopAsked
+    | FaultAsked
+    | CordonAsked
+    | Tick
+)
+
+# --- out -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    node: str
+    command: t.Command
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write down before anything else of the same batch is done. `doc` replaces the entity's former one."""
+
+    kind: str
+    id: str
+    doc: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line for the log: a decision and its reason."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+Action = Send | Record | Say

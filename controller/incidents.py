@@ -1,0 +1,65 @@
+"""The book of incidents: one is open at a time for a job, later findings join it, and each tells its own story."""
+
+from holdfast.controller.detectors.exits import root_cause
+from holdfast.controller.events import Action, Record, Say
+from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job
+
+
+class IncidentBook:
+    def __init__(self) -> None:
+        self.incidents: dict[str, Incident] = {}
+        self.counts: dict[str, int] = {}  # findings by kind
+
+    def live(self) -> Incident | None:
+        """The job's incident that is not over yet."""
+        return next((i for i in reversed(self.incidents.values()) if i.live), None)
+
+    def open(self, finding: Finding, job: Job | None, now: Instant) -> Incident:
+        incident = Incident(
+            id=f"i{len(self.incidents) + 1}",
+            opened=now.wall,
+            findings=[finding],
+            since=finding.since,
+            generation_from=job.generation if job else 0,
+            step_at_fault=job.best_step if job else -1,
+        )
+        incident.phases.append(("detected", finding.since, now.wall))
+        self.incidents[incident.id] = incident
+        self._count(finding)
+        return incident
+
+    def attach(self, incident: Incident, finding: Finding) -> bool:
+        """Add evidence; True when the incident has another cause now. The same finding again adds nothing."""
+        known = {(f.kind, f.subject) for f in incident.findings}
+        if (finding.kind, finding.subject) in known or len(incident.findings) >= 200:
+            return False
+        incident.findings.append(finding)
+        self._count(finding)
+        before = incident.root
+        incident.root = root_cause(incident.findings)
+        if incident.root != before:
+            incident.since = incident.cause.since
+        return incident.root != before
+
+    def _count(self, finding: Finding) -> None:
+        self.counts[finding.kind.value] = self.counts.get(finding.kind.value, 0) + 1
+
+    def restore(self, incident: Incident) -> None:
+        self.incidents[incident.id] = incident
+        for finding in incident.findings:
+            self._count(finding)
+
+
+def saved(incident: Incident) -> Record:
+    return Record("incident", incident.id, incident.to_doc())
+
+
+def closed(incident: Incident, state: IncidentState, now: Instant) -> list[Action]:
+    incident.end(state, now.wall)
+    return [
+        saved(incident),
+        Say("incident.closed", {
+            "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject,
+            "state": state.value, "seconds": round(now.wall - incident.opened, 3),
+        }),
+    ]  # fmt: skip

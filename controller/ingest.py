@@ -1,0 +1,226 @@
+"""The gRPC end: one stream per agent, from hello to break. Decodes, numbers, acknowledges; decides nothing."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from holdfast import log, wire
+from holdfast import types as t
+from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, ResultSeen
+from holdfast.controller.shell import Shell
+from holdfast.errors import ProtocolError, UsageError
+
+_HELLO_TIMEOUT = 10.0
+_MAX_MESSAGE = 64 << 20
+_ACK_FLOOR = 0.5  # seconds between acknowledgements of frames; events are acknowledged at once
+
+
+class Session:
+    """One agent's stream: what was received, what of it is durable, what goes out."""
+
+    def __init__(self, hello: t.Hello) -> None:
+        self.hello = hello
+        self.node = hello.identity.node
+        self.incarnation = hello.identity.incarnation
+        self.out: asyncio.Queue[t.ControllerMessage | None] = asyncio.Queue()
+        self.frames = self.events = 0  # highest received
+        self.durable_frames = 0
+        self.acked: tuple[int, int, float] = (0, 0, 0.0)
+        self.acked_at = 0.0
+        self.clean = False
+
+    def send(self, message: t.ControllerMessage) -> None:
+        self.out.put_nowait(message)
+
+
+class Ingest:
+    def __init__(self, shell: Shell, verified: bool) -> None:
+        """`verified`: peers prove who they are by certificate, and an agent must be the node that it says it is."""
+        self.shell = shell
+        self.verified = verified
+        self.sessions: dict[str, Session] = {}
+        self.progress: dict[str, tuple[int, int]] = {}  # incarnation -> durable frames, events
+        shell.flushed.append(self._acknowledge)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        # Bytes in, bytes out: a malformed message is then ours to answer, not an internal error of the library.
+        session: Any = grpc.stream_stream_rpc_method_handler(self.session)
+        return grpc.method_handlers_generic_handler("holdfast.v1.Controller", {"Session": session})
+
+    async def session(self, _: Any, context: Any) -> None:
+        """One stream from beginning to end; ends by itself when either side goes."""
+        try:
+            hello = await self._hello(context)
+        except (ProtocolError, TimeoutError) as error:
+            self.shell.malformed += 1
+            log.warning("session.refused", peer=context.peer(), reason=str(error) or "no hello in time")
+            await context.write(wire.encode_controller(t.Refused(str(error) or "no hello in time")))
+            return
+        session = Session(hello)
+        frames, events = self.progress.get(session.incarnation, (0, 0))
+        session.frames = session.durable_frames = frames
+        session.events = events
+        protocol = wire.common_protocol(hello.protocol_min, hello.protocol_max)
+        session.send(t.Welcome(protocol, self.shell.brain.c.cadence, frames, events))
+        before = self.sessions.get(session.node)
+        if before is not None:
+            before.send(t.Refused(f"another agent says it is {session.node}"))
+            before.out.put_nowait(None)
+        self.sessions[session.node] = session
+        self.shell.outboxes[session.node] = session.send
+        log.event("node.joined", node=session.node, incarnation=session.incarnation, workers=len(hello.workers))
+        self.shell.handle(AgentJoined(hello))
+        writer = asyncio.create_task(self._write(context, session))
+        try:
+            await self._read(context, session)
+        finally:
+            writer.cancel()
+            self._forget(session)
+
+    async def _hello(self, context: Any) -> t.Hello:
+        async with asyncio.timeout(_HELLO_TIMEOUT):
+            data = await context.read()
+        if data is grpc.aio.EOF:
+            raise ProtocolError("the stream ended before a hello")
+        hello = wire.decode_agent(data)
+        if not isinstance(hello, t.Hello):
+            raise ProtocolError("the first message must be a hello")
+        wire.common_protocol(hello.protocol_min, hello.protocol_max)
+        node = hello.identity.node
+        if self.verified and node not in _names(context):
+            raise ProtocolError(
+                f"the certificate is not for node {node!r}: make one with `holdfast certs --node {node}`"
+            )
+        other = self.sessions.get(node)
+        if other is not None and _is_stranger(other.hello.identity, hello.identity):
+            host = other.hello.identity.hostname
+            raise ProtocolError(f"the node name {node!r} is taken by an agent on {host}: give another --node-name")
+        return hello
+
+    async def _read(self, context: Any, session: Session) -> None:
+        shell = self.shell
+        while True:
+            try:
+                data = await context.read()
+            except (grpc.RpcError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
+            if data is grpc.aio.EOF:
+                session.clean = True
+                return
+            if self.sessions.get(session.node) is not session:
+                return
+            try:
+                message = wire.decode_agent(data)
+            except ProtocolError as error:
+                shell.malformed += 1
+                log.warning("message.malformed", node=session.node, bytes=len(data), error=str(error))
+                continue
+            self._take(session, message, len(data))
+
+    def _take(self, session: Session, message: t.AgentMessage, size: int) -> None:
+        shell = self.shell
+        match message:
+            case t.Frame():
+                if message.seq > session.frames:  # a frame sent again after a break may have come already
+                    session.frames = message.seq
+                    shell.frames += 1
+                    shell.frame_bytes += size
+                    shell.handle(FrameSeen(session.node, message))
+            case t.Numbered():
+                if message.seq > session.events:
+                    session.events = message.seq
+                    shell.events += 1
+                    shell.handle(EventSeen(session.node, message.event))
+                session.send(self._ack(session))
+            case t.CommandResult():
+                shell.commands["ok" if message.ok else "failed"] += 1
+                shell.handle(ResultSeen(session.node, message))
+            case t.LogChunk():
+                shell.logs.add(message)
+            case t.Hello():
+                shell.malformed += 1
+
+    def _ack(self, session: Session) -> t.Ack:
+        session.acked = (session.durable_frames, session.events, self.shell.brain.c.cadence)
+        return t.Ack(*session.acked)
+
+    def _acknowledge(self) -> None:
+        """What came before the last flush is durable now; tell each agent, not more often than it helps."""
+        loop_now = asyncio.get_running_loop().time()
+        cadence = self.shell.brain.c.cadence
+        every = max(_ACK_FLOOR, 2 * cadence)
+        for session in self.sessions.values():
+            session.durable_frames = session.frames
+            if loop_now - session.acked_at >= every and session.acked != (session.frames, session.events, cadence):
+                session.acked_at = loop_now
+                session.send(self._ack(session))
+
+    async def _write(self, context: Any, session: Session) -> None:
+        while (message := await session.out.get()) is not None:
+            try:
+                await context.write(wire.encode_controller(message))
+            except (grpc.RpcError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
+        context.cancel()
+
+    def _forget(self, session: Session) -> None:
+        self.progress[session.incarnation] = (session.durable_frames, session.events)
+        while len(self.progress) > 20_000:
+            self.progress.pop(next(iter(self.progress)))
+        if self.sessions.get(session.node) is session:
+            del self.sessions[session.node]
+            self.shell.outboxes.pop(session.node, None)
+            log.event("node.left", node=session.node, clean=session.clean)
+            self.shell.handle(AgentLeft(session.node, session.incarnation, session.clean))
+
+
+def _names(context: Any) -> set[str]:
+    auth = context.auth_context()
+    values = [*auth.get("x509_common_name", []), *auth.get("x509_subject_alternative_name", [])]
+    return {v.decode() if isinstance(v, bytes) else str(v) for v in values}
+
+
+def _is_stranger(old: t.Identity, new: t.Identity) -> bool:
+    """Another host under the same name; the same host again is an agent that was restarted."""
+    return (old.boot_id, old.hostname) != (new.boot_id, new.hostname)
+
+
+@contextlib.asynccontextmanager
+async def serving_grpc(
+    ingest: Ingest, host: str, port: int, ca: Path | None = None, cert: Path | None = None, key: Path | None = None
+) -> AsyncIterator[int]:
+    """Serve agents while the block runs; gives the port (0 takes a free one). UsageError when it is taken."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.max_ping_strikes", 0),
+        ]
+    )
+    server.add_generic_rpc_handlers((ingest.handler(),))
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if cert is not None and key is not None and ca is not None:
+            credentials = grpc.ssl_server_credentials(
+                [(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), require_client_auth=True
+            )
+            bound = server.add_secure_port(address, credentials)
+        else:
+            bound = server.add_insecure_port(address)
+    except OSError as error:
+        raise UsageError(f"cannot read the TLS files: {error}") from None
+    except RuntimeError:
+        raise UsageError(f"cannot listen on {address}: the port is taken; give another --grpc-port") from None
+    await server.start()
+    try:
+        yield bound
+    finally:
+        await server.stop(0.5)

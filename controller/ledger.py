@@ -1,0 +1,87 @@
+"""The steps that a job finished, each once whatever was repeated, and how much of the time they were."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from holdfast import types as t
+
+_KEPT = 200_000  # newest steps in memory; the journal has them all
+
+
+@dataclass(slots=True)
+class StepRow:
+    step: int
+    loss: float
+    seconds: float
+    tokens: int
+    at: float
+    generation: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Rows by step. A step done again after a fault replaces what was lost: it is productive only once."""
+
+    rows: dict[int, StepRow] = field(default_factory=dict)
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
+    productive: float = 0.0
+    first_at: float = 0.0
+    dirty: set[int] = field(default_factory=set)
+
+    def add(self, record: t.StepRecord) -> bool:
+        """Take one rank's record of a step; True when the step is new in its generation.
+
+        A step lasts as long as its slowest rank; the loss comes from whoever reports one.
+        """
+        row = self.rows.get(record.step)
+        if row is None or record.generation > row.generation:
+            if row is not None:
+                self.productive -= row.seconds
+            self.rows[record.step] = StepRow(
+                record.step, record.loss, record.seconds, record.tokens, record.end_wall_ns / 1e9, record.generation
+            )
+            self.productive += record.seconds
+            self.recent.append(record.seconds)
+            self.dirty.add(record.step)
+            if len(self.rows) > _KEPT:
+                self.rows.pop(next(iter(self.rows)))
+            return True
+        if record.generation < row.generation:
+            return False  # a late record of an earlier life
+        if math.isnan(row.loss) and not math.isnan(record.loss):
+            row.loss = record.loss
+            self.dirty.add(record.step)
+        if record.seconds > row.seconds:
+            self.productive += record.seconds - row.seconds
+            row.seconds = record.seconds
+            self.dirty.add(record.step)
+        row.tokens = max(row.tokens, record.tokens)
+        row.at = max(row.at, record.end_wall_ns / 1e9)
+        return False
+
+    def restore(self, rows: list[StepRow]) -> None:
+        for row in rows:
+            self.rows[row.step] = row
+            self.recent.append(row.seconds)
+        self.productive = sum(row.seconds for row in self.rows.values())
+
+    def take_dirty(self) -> list[StepRow]:
+        """Rows changed since the last call, for the journal."""
+        rows = [self.rows[step] for step in sorted(self.dirty) if step in self.rows]
+        self.dirty.clear()
+        return rows
+
+    @property
+    def last(self) -> StepRow | None:
+        return self.rows[max(self.rows)] if self.rows else None
+
+    def sorted_rows(self, since: int = -1) -> list[StepRow]:
+        return [self.rows[s] for s in sorted(self.rows) if s > since]
+
+    def goodput(self, started: float, until: float) -> float | None:
+        """Productive share of wall time, 0 to 1; None before the first step."""
+        wall = until - started
+        if not self.rows or wall <= 0:
+            return None
+        return min(1.0, self.productive / wall)

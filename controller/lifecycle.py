@@ -1,0 +1,213 @@
+"""A job's generations: place, stop what is left, make sure of a store, launch, run, end.
+
+Two generations never overlap: a launch waits until every node that may still hold workers of an older one has
+answered that they are gone, or is lost (its workers cannot join: each generation has its own store prefix, and an
+agent that comes back is told to end them first).
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast import types as t
+from holdfast.controller.events import Action, Record, Say, Send
+from holdfast.controller.model import Instant, Job, JobState, Node, Options, RankState, RankTable
+from holdfast.controller.placement import place
+
+
+class Stage(StrEnum):
+    IDLE = "idle"
+    CLEARING = "clearing"  # old workers end while the store is made sure of
+    LAUNCHING = "launching"
+    UP = "up"
+    ENDING = "ending"  # stopped by hand, or given up
+
+
+@dataclass(slots=True)
+class Failure:
+    """A command that could not be done: what it was for, where, and the agent's own words."""
+
+    what: str
+    node: str
+    error: str
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    boot: str
+    options: Options
+    stage: Stage = Stage.IDLE
+    placement: list[str] = field(default_factory=list)
+    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
+    unstopped: set[str] = field(default_factory=set)  # gone nodes that may still hold workers
+    deadline: float = 0.0
+    store: str = ""
+    final: tuple[JobState, str, int] | None = None
+    issued: int = 0
+    waiting_since: float | None = None  # no room for the next generation since
+    missing: str = ""
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def send(self, job: Job, node: str, what: str, order: t.Order) -> Send:
+        self.issued += 1
+        command = t.Command(f"{self.boot}-{self.issued}", job.spec.id, job.generation, order)
+        self.waiting[command.id] = (what, node)
+        return Send(node, command)
+
+    def untracked(self, node: str, job: str, generation: int, order: t.Order) -> Send:
+        """A command whose answer no transition waits for."""
+        self.issued += 1
+        return Send(node, t.Command(f"{self.boot}-{self.issued}", job, generation, order))
+
+    # --- transitions -------------------------------------------------------------------------------------------
+
+    def begin(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        """Clear what is left of the running generation and prepare the next one, in parallel."""
+        self.stage = Stage.CLEARING
+        self.waiting.clear()
+        self.final = None
+        self.store = ""
+        self.deadline = now.mono + self.options.stop_timeout
+        job.state = JobState.RECOVERING if job.generation else JobState.STARTING
+        actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
+        actions += self._stop_all(job, nodes, 0.0)
+        return actions + self.advance(job, nodes, now)
+
+    def end(
+        self,
+        job: Job,
+        nodes: dict[str, Node],
+        final: tuple[JobState, str, int],
+        grace: float,
+        now: Instant,
+    ) -> list[Action]:
+        """End the job for good: workers first, then the record. `final`: state, reason, exit code."""
+        self.stage = Stage.ENDING
+        self.waiting.clear()
+        self.final = final
+        self.deadline = now.mono + grace + self.options.stop_timeout
+        return [*self._stop_all(job, nodes, grace), *self.advance(job, nodes, now)]
+
+    def _stop_all(self, job: Job, nodes: dict[str, Node], grace: float) -> list[Action]:
+        actions: list[Action] = []
+        self.unstopped = set()
+        for name in job.nodes:
+            if nodes[name].connected if name in nodes else False:
+                actions.append(self.send(job, name, "stop", t.StopWorkers(grace)))
+            else:
+                self.unstopped.add(name)
+        return actions
+
+    def advance(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        """Go on as far as the answers allow. Called after every answer, arrival, loss and tick."""
+        if self.stage is Stage.CLEARING:
+            return self._clear(job, nodes, now)
+        if self.stage is Stage.LAUNCHING and not self.waiting:
+            self.stage = Stage.UP
+            job.state = JobState.RUNNING
+            return [Record("job", job.spec.id, job.to_doc())]
+        if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:
+            job.state, job.reason, job.exit_code = self.final
+            job.ended_at = now.wall
+            self.stage = Stage.IDLE
+            return [
+                Record("job", job.spec.id, job.to_doc()),
+                Say("job.ended", {"job": job.spec.id, "state": job.state.value, "reason": job.reason}),
+            ]
+        return []
+
+    def _outstanding(self, what: str) -> bool:
+        return any(w == what for w, _ in self.waiting.values())
+
+    def _clear(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        actions: list[Action] = []
+        chosen, missing = place(job.spec, nodes.values(), job.nodes)
+        if not chosen:
+            # Nobody to run it yet; a node that only lost its agent for a moment will be back.
+            self.missing = missing
+            self.waiting_since = now.mono if self.waiting_since is None else self.waiting_since
+            job.reason = f"waiting for nodes: {missing}"
+            return actions
+        self.waiting_since, self.missing = None, ""
+        if not self.store and not self._outstanding("store"):
+            self.placement = chosen
+            actions.append(self.send(job, chosen[0], "store", t.StartStore("")))
+        blocked = {n for n in self.unstopped if n in nodes and nodes[n].state is not t.NodeState.LOST}
+        if self.waiting or blocked or not self.store:
+            return actions
+        if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
+            self.store = ""  # somebody left meanwhile: ask again, on the new first node
+            return actions + self._clear(job, nodes, now)
+        return actions + self._launch(job, now)
+
+    def _launch(self, job: Job, now: Instant) -> list[Action]:
+        self.stage = Stage.LAUNCHING
+        self.deadline = now.mono + self.options.start_timeout
+        if job.generation:
+            job.restarts += 1
+        else:
+            job.started_at = now.wall
+        job.generation += 1
+        job.nodes, job.store, job.reason = list(self.placement), self.store, ""
+        host, _, port = self.store.rpartition(":")
+        actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
+        for group, name in enumerate(job.nodes):
+            ranks = tuple(t.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)))
+            order = t.StartWorkers(
+                program=job.spec.program,
+                ranks=ranks,
+                world_size=job.spec.world,
+                nnodes=job.spec.nnodes,
+                master_addr=host,
+                master_port=int(port),
+                max_restarts=max(job.spec.max_restarts, 0),
+            )
+            actions.append(self.send(job, name, "start", order))
+        placed = dict(enumerate(job.nodes))
+        actions.append(Say("job.launch", {"job": job.spec.id, "generation": job.generation, "nodes": placed}))
+        return actions
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def answered(self, result: t.CommandResult) -> Failure | None:
+        """Note an answer; a failure to start or to make a store is the caller's to judge."""
+        what, node = self.waiting.pop(result.id, ("", ""))
+        if not what:
+            return None
+        if what == "store" and result.ok:
+            self.store = f"{result.data['host']}:{result.data['port']}"
+        if result.ok:
+            return None
+        return Failure(what, node, result.error)
+
+    def node_left(self, name: str) -> None:
+        """Its answers will not come; what it holds is not known to have ended."""
+        stopping = {i for i, (_, n) in self.waiting.items() if n == name}
+        if any(self.waiting[i][0] in ("stop", "start") for i in stopping):
+            self.unstopped.add(name)
+        for i in stopping:
+            del self.waiting[i]
+
+    def node_back(self, job: Job, name: str) -> list[Action]:
+        """A node that left in the middle is told again what it may have missed."""
+        if self.stage in (Stage.CLEARING, Stage.ENDING) and name in self.unstopped:
+            self.unstopped.discard(name)
+            return [self.send(job, name, "stop", t.StopWorkers(0.0))]
+        return []
+
+    def overdue(self, now: Instant) -> list[Failure]:
+        """Commands that nobody answered in time: each node that owes one."""
+        if not self.waiting or now.mono < self.deadline:
+            return []
+        late = [Failure(what, node, "no answer in time") for what, node in self.waiting.values()]
+        self.waiting.clear()
+        return late
+
+
+def fresh_table(job: Job) -> RankTable:
+    """All ranks of a new generation: expected to run, nothing known of them yet."""
+    table = RankTable(job.spec.world)
+    table.generation[:] = job.generation
+    for rank in range(job.spec.world):
+        table.mark(rank, RankState.RUNNING)
+    return table

@@ -1,0 +1,73 @@
+"""Live log lines of the job's workers: a bounded tail for who comes late, a bounded queue for each who listens."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from holdfast import types as t
+
+_TAIL_BYTES = 1 << 20
+_QUEUE = 2000
+
+
+class LogHub:
+    def __init__(self) -> None:
+        self._job = ""
+        self._tail: deque[t.LogChunk] = deque()
+        self._held = 0
+        self._listeners: set[asyncio.Queue[t.LogChunk | None]] = set()
+        self._over = False
+
+    def begin(self, job: str) -> None:
+        """A new job: who listened to the last one is done."""
+        self.end()
+        self._job, self._tail, self._held, self._over = job, deque(), 0, False
+
+    def add(self, chunk: t.LogChunk) -> None:
+        if chunk.job != self._job:
+            return
+        self._tail.append(chunk)
+        self._held += len(chunk.text) + 100
+        while self._held > _TAIL_BYTES and len(self._tail) > 1:
+            self._held -= len(self._tail.popleft().text) + 100
+        for queue in self._listeners:
+            if queue.full():
+                queue.get_nowait()  # a slow reader loses the oldest, never holds up the rest
+            queue.put_nowait(chunk)
+
+    def end(self) -> None:
+        """The job is over: listeners end after what they have not read yet."""
+        self._over = True
+        for queue in self._listeners:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+    async def lines(self, job: str) -> AsyncIterator[dict[str, Any]]:
+        if job != self._job:
+            return
+        queue: asyncio.Queue[t.LogChunk | None] = asyncio.Queue(_QUEUE)
+        tail, over = list(self._tail), self._over
+        if not over:
+            self._listeners.add(queue)
+        try:
+            for chunk in tail:
+                yield _line(chunk)
+            while not over:
+                item = await queue.get()
+                if item is None:
+                    return
+                yield _line(item)
+        finally:
+            self._listeners.discard(queue)
+
+
+def _line(chunk: t.LogChunk) -> dict[str, Any]:
+    return {
+        "rank": chunk.rank,
+        "stream": chunk.stream,
+        "text": chunk.text,
+        "generation": chunk.generation,
+        "dropped": chunk.dropped,
+    }

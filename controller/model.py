@@ -1,0 +1,288 @@
+"""What the controller knows: plain state, no I/O, no clock of its own.
+
+Every moment comes in as an `Instant`: `mono` decides, `wall` is for people and for the journal.
+"""
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast import types as t
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    mono: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The tunables of every decision, in one place."""
+
+    cadence: float = 0.1
+    """Seconds between frames in a small cluster."""
+    frames_per_second: float = 1536.0
+    """What one controller takes in all: beyond it every agent is asked to speak less often."""
+    silence_floor: float = 0.6
+    """No node is called silent before this many seconds, however regular it was."""
+    silence_beats: float = 3.0
+    """Missed beats before silence counts."""
+    hang_steps: float = 2.0
+    """A worker that shows no life is late after this many median steps ..."""
+    hang_floor: float = 0.5
+    """... plus this many seconds."""
+    agent_grace: float = 10.0
+    """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
+    settle: float = 0.3
+    """Seconds to wait for a better explanation when the first exit looks like a victim's."""
+    tries: int = 3
+    """Starts without any progress, ended by the same traceback, before the job is given back to its owner."""
+    tries_fault: int = 5
+    """The same for faults that are not the script's own."""
+    stop_timeout: float = 20.0
+    start_timeout: float = 120.0
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.FINISHED, JobState.FAILED, JobState.STOPPED)
+
+
+@dataclass(slots=True)
+class Node:
+    name: str
+    identity: t.Identity
+    state: t.NodeState = t.NodeState.JOINING
+    reason: str = ""
+    cordoned: bool = False
+    connected: bool = False
+    joined_at: float = 0.0
+    left_at: float = 0.0
+    frame_at: float = 0.0  # mono of the newest frame's arrival
+    cadence: float = 0.1
+    gap_mean: float = 0.0  # of arrivals, seconds, exponentially weighted
+    gap_dev: float = 0.0
+    host: dict[str, float] = field(default_factory=dict)
+    gpus: dict[int, dict[str, float]] = field(default_factory=dict)
+    tx_rate: float = 0.0
+    rx_rate: float = 0.0
+    tx_total: int = 0
+    rx_total: int = 0
+    counted_ns: int = 0
+
+    @property
+    def usable(self) -> bool:
+        return self.connected and not self.cordoned and self.state in _USABLE
+
+
+_USABLE = (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING, t.NodeState.SUSPECT)
+
+
+class RankState(StrEnum):
+    UNKNOWN = "unknown"
+    RUNNING = "running"
+    STALLED = "stalled"
+    EXITED = "exited"
+    DONE = "done"
+
+
+RANK_STATES = tuple(RankState)
+
+
+class RankTable:
+    """The state of all ranks as columns; index = rank. Times are the controller's monotonic seconds."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.generation: Ints = np.full(world, -1, np.int64)
+        self.pid: Ints = np.zeros(world, np.int64)
+        self.step: Ints = np.full(world, -1, np.int64)
+        self.phase: Ints = np.zeros(world, np.int64)
+        self.state: Ints = np.zeros(world, np.int64)
+        self.seen_at: Floats = np.full(world, np.nan)
+        self.progress_at: Floats = np.full(world, np.nan)
+        self.tick_at: Floats = np.full(world, np.nan)
+        self.stopped: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)
+        self.median_step: Floats = np.full(world, np.nan)
+        self.loss: Floats = np.full(world, np.nan)
+        self.operation: list[str] = [""] * world
+        self.operation_at: Floats = np.full(world, np.nan)
+        self.coordinate: Ints = np.full((world, 3), -1, np.int64)
+        self.sizes: tuple[int, int, int] | None = None
+
+    def update(self, sample: t.WorkerSample, at: float) -> None:
+        r = sample.rank
+        self.generation[r] = sample.generation
+        self.pid[r] = sample.pid
+        self.step[r] = sample.step
+        self.phase[r] = t.PHASES.index(sample.phase)
+        self.seen_at[r] = at
+        self.progress_at[r] = at - sample.progress_age
+        self.tick_at[r] = at - sample.tick_age
+        self.stopped[r] = sample.stopped
+        self.median_step[r] = sample.median_step
+        self.loss[r] = sample.loss
+        self.operation[r] = sample.operation
+        self.operation_at[r] = at - sample.operation_age
+        if sample.coordinate is not None:
+            self.coordinate[r] = sample.coordinate
+            self.sizes = sample.sizes
+
+    def mark(self, rank: int, state: RankState) -> None:
+        self.state[rank] = RANK_STATES.index(state)
+
+    def is_in(self, state: RankState) -> npt.NDArray[np.bool_]:
+        result: npt.NDArray[np.bool_] = self.state == RANK_STATES.index(state)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    id: str
+    name: str
+    program: t.Program
+    nnodes: int
+    nproc: int
+    max_restarts: int = -1
+    max_steps: int | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def world(self) -> int:
+        return self.nnodes * self.nproc
+
+
+@dataclass(slots=True)
+class Job:
+    spec: JobSpec
+    state: JobState = JobState.PENDING
+    reason: str = ""
+    generation: int = 0
+    nodes: list[str] = field(default_factory=list)  # by group rank
+    store: str = ""  # host:port
+    submitted_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    exit_code: int | None = None
+    restarts: int = 0
+    tries: int = 0  # starts in a row that made no progress
+    best_step: int = -1
+    tries_step: int = -1  # best_step when `tries` was last counted
+    signature: str = ""
+    fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
+    stop_asked: bool = False
+
+    def ranks_on(self, node: str) -> range:
+        """The ranks that this node holds; empty when it holds none."""
+        if node not in self.nodes:
+            return range(0)
+        group = self.nodes.index(node)
+        return range(group * self.spec.nproc, (group + 1) * self.spec.nproc)
+
+    def node_of(self, rank: int) -> str:
+        return self.nodes[rank // self.spec.nproc] if self.nodes else ""
+
+    def to_doc(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_doc(cls, doc: dict[str, Any]) -> "Job":
+        spec = dict(doc["spec"])
+        program = dict(spec["program"])
+        program["args"] = tuple(program["args"])
+        spec["program"] = t.Program(**program)
+        spec["faults"] = tuple(spec["faults"])
+        return cls(**{**doc, "spec": JobSpec(**spec), "state": JobState(doc["state"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one detector says. `since`: when the trouble began, `at`: when it was found (wall seconds)."""
+
+    kind: t.FindingKind
+    severity: t.Severity
+    subject: str  # "rank3" | "node1" | "job" | "controller"
+    text: str
+    since: float
+    at: float
+    node: str = ""
+    rank: int = -1
+    secondary: bool = False
+    signature: str = ""
+    exit_code: int | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+class IncidentState(StrEnum):
+    OPEN = "open"
+    RECOVERING = "recovering"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Incident:
+    id: str
+    opened: float
+    findings: list[Finding] = field(default_factory=list)
+    state: IncidentState = IncidentState.OPEN
+    root: int = 0  # index into findings
+    action: str = ""
+    reason: str = ""
+    source: str = ""
+    closed: float | None = None
+    since: float = 0.0
+    generation_from: int = 0
+    generation_to: int = 0
+    step_at_fault: int = -1
+    step_resumed: int | None = None
+    phases: list[tuple[str, float, float | None]] = field(default_factory=list)
+
+    @property
+    def cause(self) -> Finding:
+        return self.findings[self.root]
+
+    @property
+    def live(self) -> bool:
+        return self.state in (IncidentState.OPEN, IncidentState.RECOVERING)
+
+    def enter(self, phase: str, wall: float) -> None:
+        """Close the running phase, begin the next one."""
+        if self.phases and self.phases[-1][2] is None:
+            name, start, _ = self.phases[-1]
+            self.phases[-1] = (name, start, wall)
+        self.phases.append((phase, wall, None))
+
+    def end(self, state: IncidentState, wall: float) -> None:
+        if self.phases and self.phases[-1][2] is None:
+            name, start, _ = self.phases[-1]
+            self.phases[-1] = (name, start, wall)
+        self.state, self.closed = state, wall
+
+    def to_doc(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_doc(cls, doc: dict[str, Any]) -> "Incident":
+        findings = [
+            Finding(**{**f, "kind": t.FindingKind(f["kind"]), "severity": t.Severity(f["severity"])})
+            for f in doc["findings"]
+        ]
+        phases = [(str(n), float(a), b) for n, a, b in doc["phases"]]
+        return cls(**{**doc, "findings": findings, "phases": phases, "state": IncidentState(doc["state"])})

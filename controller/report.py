@@ -1,0 +1,285 @@
+"""What viewers are told: the brain's state as plain JSON-able data (the shapes are `facade.Facade`'s)."""
+
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+
+import holdfast
+from holdfast import types as t
+from holdfast.controller.events import CordonAsked, FaultAsked, JobSubmitted, StopAsked
+from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
+from holdfast.controller.placement import natural
+from holdfast.controller.shell import Shell
+from holdfast.errors import UsageError
+from holdfast.faults import parse_fault, parse_faults
+
+Json = dict[str, Any]
+_INCIDENTS_IN_STATUS = 20
+
+
+class Report:
+    """The facade that HTTP serves."""
+
+    def __init__(self, shell: Shell, max_restarts: int) -> None:
+        self.shell = shell
+        self.max_restarts = max_restarts
+
+    @property
+    def _c(self) -> Any:
+        return self.shell.brain.c
+
+    def version(self) -> int:
+        return self.shell.brain.version
+
+    def status(self) -> Json:
+        nodes = self._c.nodes
+        counts = dict.fromkeys((s.value for s in t.NodeState), 0)
+        for node in nodes.values():
+            counts[node.state.value] += 1
+        newest = list(reversed(self._c.book.incidents.values()))
+        return {
+            "version": holdfast.__version__,
+            "now": time.time(),
+            "started_at": self.shell.started_at,
+            "job": self.job(),
+            "nodes": {n.name: n.state.value for n in self._sorted_nodes()},
+            "counts": counts,
+            "incidents": [_incident(i) for i in newest[:_INCIDENTS_IN_STATUS]],
+            "open_incidents": sum(i.live for i in newest),
+        }
+
+    def _sorted_nodes(self) -> list[Node]:
+        return sorted(self._c.nodes.values(), key=lambda n: natural(n.name))
+
+    def nodes(self) -> list[Json]:
+        job: Job | None = self._c.active
+        now = time.monotonic()
+        return [self._node(node, job, now) for node in self._sorted_nodes()]
+
+    def _node(self, node: Node, job: Job | None, now: float) -> Json:
+        i = node.identity
+        return {
+            "name": node.name,
+            "state": node.state.value,
+            "reason": node.reason,
+            "connected": node.connected,
+            "hostname": i.hostname,
+            "ips": list(i.ips),
+            "pod": {"name": i.pod.name, "namespace": i.pod.namespace, "uid": i.pod.uid},
+            "switch": i.switch,
+            "slots": i.slots,
+            "cpus": i.cpus,
+            "memory_bytes": i.memory_bytes,
+            "versions": dict(i.versions),
+            "frame_age": now - node.frame_at if node.frame_at else None,
+            "cadence": node.cadence,
+            "ranks": list(job.ranks_on(node.name)) if job is not None else [],
+            "gpus": [
+                {"index": g.index, "uuid": g.uuid, "model": g.model, "pci": g.pci, "memory_bytes": g.memory_bytes,
+                 "values": node.gpus.get(g.index, {})}
+                for g in i.gpus
+            ],
+            "nics": [
+                {"name": n.name, "kind": n.kind, "speed_bps": n.speed_bps, "numa_node": n.numa_node, "state": n.state}
+                for n in i.nics
+            ],
+            "host": node.host,
+            "tx_bytes_per_s": node.tx_rate,
+            "rx_bytes_per_s": node.rx_rate,
+        }  # fmt: skip
+
+    def job(self) -> Json | None:
+        job: Job | None = self._c.job
+        if job is None:
+            return None
+        ledger = self._c.ledger
+        last = ledger.last
+        recent = sorted(ledger.recent)
+        median = recent[len(recent) // 2] if recent else None
+        until = job.ended_at or time.time()
+        p = job.spec.program
+        return {
+            "id": job.spec.id,
+            "name": job.spec.name,
+            "state": job.state.value,
+            "reason": job.reason,
+            "generation": job.generation,
+            "world_size": job.spec.world,
+            "nnodes": job.spec.nnodes,
+            "nproc_per_node": job.spec.nproc,
+            "program": {"target": p.target, "args": list(p.args), "module": p.module},
+            "submitted_at": job.submitted_at,
+            "started_at": job.started_at or None,
+            "ended_at": job.ended_at or None,
+            "exit_code": job.exit_code,
+            "step": last.step if last else -1,
+            "loss": _number(last.loss) if last else None,
+            "tokens_per_s": last.tokens / median if last and median else None,
+            "step_seconds": median,
+            "restarts": job.restarts,
+            "goodput": ledger.goodput(job.started_at, until) if job.started_at else None,
+            "sizes": list(self._c.ranks.sizes) if self._c.ranks.sizes else None,
+            "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
+            "max_steps": job.spec.max_steps,
+        }
+
+    def ranks(self) -> Json:
+        r, job = self._c.ranks, self._c.job
+        now = time.monotonic()
+        operations = sorted(set(r.operation))
+        index = {name: i for i, name in enumerate(operations)}
+        nproc = job.spec.nproc if job is not None else 1
+        return {
+            "rank": list(range(r.world)),
+            "node": [i // nproc for i in range(r.world)],
+            "pp": _coordinates(r.coordinate[:, 0]),
+            "dp": _coordinates(r.coordinate[:, 1]),
+            "tp": _coordinates(r.coordinate[:, 2]),
+            "step": r.step.tolist(),
+            "phase": r.phase.tolist(),
+            "state": r.state.tolist(),
+            "step_seconds": _column(r.median_step),
+            "progress_age": _column(now - r.progress_at),
+            "operation": [index[name] for name in r.operation],
+            "nodes": list(job.nodes) if job is not None else [],
+            "phases": [p.value for p in t.PHASES],
+            "states": [s.value for s in RANK_STATES],
+            "operations": operations,
+            "sizes": list(r.sizes) if r.sizes else None,
+        }
+
+    def steps(self, since: int = -1, limit: int = 5000) -> Json:
+        rows = self._c.ledger.sorted_rows(since)[-limit:]
+        return {
+            "step": [r.step for r in rows],
+            "loss": [_number(r.loss) for r in rows],
+            "seconds": [r.seconds for r in rows],
+            "tokens": [r.tokens for r in rows],
+            "at": [r.at for r in rows],
+            "generation": [r.generation for r in rows],
+        }
+
+    def incidents(self) -> list[Json]:
+        return [_incident(i) for i in reversed(self._c.book.incidents.values())]
+
+    def traffic(self, node: str, seconds: float = 5.0) -> Json:
+        if node not in self._c.nodes:
+            raise KeyError(node)
+        return {"node": node, "nics": self.shell.samples.read(node, seconds)}
+
+    def metrics(self) -> Json:
+        job: Job | None = self._c.job
+        ledger = self._c.ledger
+        wall = ((job.ended_at or time.time()) - job.started_at) if job is not None and job.started_at else 0.0
+        kinds: dict[str, int] = {}
+        lost: dict[str, float] = {}
+        for incident in self._c.book.incidents.values():
+            kinds[incident.cause.kind.value] = kinds.get(incident.cause.kind.value, 0) + 1
+            for name, start, end in incident.phases:
+                lost[name] = lost.get(name, 0.0) + (end or time.time()) - start
+        return {
+            "frames_total": self.shell.frames,
+            "frame_bytes_total": self.shell.frame_bytes,
+            "events_total": self.shell.events,
+            "malformed_total": self.shell.malformed,
+            "commands_total": dict(self.shell.commands),
+            "steps_total": self.shell.brain.steps_total,
+            "journal_seconds_total": self.shell.journal_seconds,
+            "loop_lag_seconds": self.shell.lag,
+            "findings_total": dict(self._c.book.counts),
+            "incidents_total": kinds,
+            "restarts_total": job.restarts if job is not None else 0,
+            "lost_seconds": lost,
+            "productive_seconds": ledger.productive,
+            "wall_seconds": wall,
+        }
+
+    async def log_lines(self, job: str) -> AsyncIterator[Json]:
+        async for line in self.shell.logs.lines(job):
+            yield line
+
+    async def submit(self, spec: Json) -> str:
+        program = dict(spec["program"])
+        job = JobSpec(
+            id=f"j{uuid.uuid4().hex[:8]}",
+            name=spec.get("name") or str(program["target"]).rsplit("/", 1)[-1],
+            program=t.Program(
+                target=program["target"],
+                args=tuple(program.get("args") or ()),
+                module=bool(program.get("module")),
+                cwd=program.get("cwd") or "",
+                env=dict(program.get("env") or {}),
+                hooks=program.get("hooks", True),
+                warm=program.get("warm", True),
+            ),
+            nnodes=int(spec.get("nnodes") or 1),
+            nproc=int(spec.get("nproc_per_node") or 1),
+            max_restarts=self.max_restarts if spec.get("max_restarts") is None else int(spec["max_restarts"]),
+            max_steps=spec.get("max_steps"),
+            faults=tuple(spec.get("faults") or ()),
+        )
+        if job.nnodes < 1 or job.nproc < 1:
+            raise UsageError(f"a job needs at least 1 node and 1 worker, not {job.nnodes} and {job.nproc}")
+        parse_faults(job.faults, job.world, job.nnodes, job.max_steps)
+        self.shell.handle(JobSubmitted(job))
+        return job.id
+
+    async def stop(self, grace: float = 10.0) -> None:
+        self.shell.handle(StopAsked(grace))
+
+    async def inject(self, fault: str) -> Json:
+        spec = parse_fault(fault)
+        if spec.step is not None:
+            self.shell.brain.arm(spec)
+            return {"id": str(spec), "armed": True}
+        self.shell.handle(FaultAsked(fault))
+        return {"id": str(spec), "armed": False}
+
+    async def cordon(self, node: str, on: bool) -> None:
+        self.shell.handle(CordonAsked(node, on))
+
+
+def _incident(i: Incident) -> Json:
+    resumed = i.closed if i.state.value == "closed" and i.closed else None
+    return {
+        "id": i.id,
+        "kind": i.cause.kind.value,
+        "culprit": i.cause.subject,
+        "severity": i.cause.severity.value,
+        "state": i.state.value,
+        "summary": i.cause.text,
+        "opened": i.opened,
+        "closed": i.closed,
+        "action": i.action,
+        "reason": i.reason,
+        "detect_s": max(0.0, i.opened - i.since),
+        "recover_s": resumed - i.opened if resumed else None,
+        "source": i.source or None,
+        "generation_from": i.generation_from,
+        "generation_to": i.generation_to or None,
+        "step_at_fault": i.step_at_fault,
+        "step_resumed": i.step_resumed,
+        "phases": [{"name": n, "start": a, "end": b} for n, a, b in i.phases],
+        "findings": [
+            {"kind": f.kind.value, "severity": f.severity.value, "subject": f.subject, "text": f.text, "at": f.at,
+             "evidence": f.evidence}
+            for f in i.findings
+        ],
+    }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _column(values: Any) -> list[float | None]:
+    rounded = np.round(values, 4).tolist()
+    return [v if math.isfinite(v) else None for v in rounded]
+
+
+def _coordinates(values: Any) -> list[int | None]:
+    return [v if v >= 0 else None for v in values.tolist()]

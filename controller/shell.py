@@ -1,0 +1,113 @@
+"""The thin shell around the brain: events in, records made durable, commands sent. One event loop, no threads."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+
+from holdfast import log
+from holdfast import types as t
+from holdfast.controller.brain import Brain
+from holdfast.controller.events import Action, BrainEvent, FrameSeen, JobSubmitted, Record, Say, Send, Tick
+from holdfast.controller.journal import Journal
+from holdfast.controller.log_hub import LogHub
+from holdfast.controller.model import Instant
+from holdfast.controller.samples import Samples
+from holdfast.errors import Unavailable
+
+_TICK = 0.05
+_FLUSH = 0.2
+
+
+def now() -> Instant:
+    return Instant(time.monotonic(), time.time())
+
+
+class Shell:
+    def __init__(self, brain: Brain, journal: Journal, samples: Samples, logs: LogHub) -> None:
+        self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
+        self.outboxes: dict[str, Callable[[t.ControllerMessage], None]] = {}  # node -> how to send there
+        self.flushed: list[Callable[[], None]] = []  # called after steps became durable
+        self.started_at = time.time()
+        self.lag = 0.0
+        self.worst_lag = 0.0
+        self.journal_seconds = 0.0
+        self.commands: dict[str, int] = {"ok": 0, "failed": 0}
+        self.frames = self.frame_bytes = self.events = self.malformed = 0
+        self._journal_failing = False
+
+    def handle(self, event: BrainEvent) -> None:
+        """Decide and act. UsageError when the event was a wish that cannot be."""
+        if isinstance(event, JobSubmitted):
+            actions = self.brain.handle(event, now())
+            self.logs.begin(event.spec.id)
+        else:
+            if isinstance(event, FrameSeen):
+                self.samples.add(event.node, event.frame)
+            actions = self.brain.handle(event, now())
+        if actions:
+            self._perform(actions)
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        actions = list(actions)
+        self._write([a for a in actions if isinstance(a, Record)])
+        for action in actions:
+            if isinstance(action, Send):
+                send = self.outboxes.get(action.node)
+                if send is not None:
+                    send(action.command)
+            elif isinstance(action, Say):
+                log.event(action.name, **action.fields)
+        job = self.brain.c.job
+        if job is not None and job.state.ended:
+            self.logs.end()
+
+    def _write(self, records: list[Record]) -> None:
+        if not records:
+            return
+        start = time.perf_counter()
+        try:
+            self.journal.write(records, time.time())
+            self._journal_failing = False
+        except sqlite3.Error as error:
+            # Acting without a record beats standing still: agents report what really is when we come back.
+            if not self._journal_failing:
+                log.error("journal.failed", error=str(error))
+            self._journal_failing = True
+        self.journal_seconds += time.perf_counter() - start
+
+    def flush_steps(self) -> None:
+        job = self.brain.c.job
+        rows = self.brain.c.ledger.take_dirty()
+        if job is not None and rows:
+            start = time.perf_counter()
+            try:
+                self.journal.write_steps(job.spec.id, rows)
+            except sqlite3.Error as error:
+                self.brain.c.ledger.dirty.update(row.step for row in rows)
+                log.error("journal.failed", error=str(error))
+                return
+            self.journal_seconds += time.perf_counter() - start
+        for done in self.flushed:
+            done()
+
+    async def run(self) -> None:
+        """Ticks and flushes until cancelled."""
+        due = time.monotonic()
+        flush = due
+        while True:
+            due = max(due + _TICK, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            self.lag = max(0.0, time.monotonic() - due)
+            self.worst_lag = max(self.lag, self.worst_lag * 0.99)
+            self.handle(Tick(self.lag))
+            if time.monotonic() - flush >= _FLUSH:
+                flush = time.monotonic()
+                self.flush_steps()
+
+    def send(self, node: str, message: t.ControllerMessage) -> None:
+        """Unavailable when the node has no stream."""
+        outbox = self.outboxes.get(node)
+        if outbox is None:
+            raise Unavailable(f"{node} is not connected")
+        outbox(message)

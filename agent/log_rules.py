@@ -10,10 +10,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from holdfast.errors import UsageError
 from holdfast.types import Severity
+
+K = TypeVar("K", bound=Hashable)
 
 KINDS = frozenset(
     {"gpu", "gpu-memory", "communication", "hang", "memory", "storage", "numeric", "crash", "code", "host"}
@@ -80,7 +82,7 @@ class Rules:
         """The lines of a block of a worker's output that match a rule, in order. Cheaper than line by line."""
         index = self._worker
         if index.always:
-            candidates = text.splitlines()
+            candidates = text.split("\n")
         else:
             starts: dict[int, None] = {}
             for needle in index.needles:
@@ -189,14 +191,14 @@ class _Window:
     line: str = ""
 
 
-class RateLimit:
+class RateLimit(Generic[K]):
     """The first match of a rule passes at once; later ones at most once per `period` seconds, with their number."""
 
     def __init__(self, period: float = 10.0) -> None:
         self._period = period
-        self._windows: dict[Hashable, _Window] = {}
+        self._windows: dict[K, _Window] = {}
 
-    def admit(self, key: Hashable, line: str, now: float) -> int:
+    def admit(self, key: K, line: str, now: float) -> int:
         """How many matches this line stands for: itself and those held back; 0 if it is held back too.
 
         `key` is the rule with its rank, `now` monotonic seconds.
@@ -209,9 +211,9 @@ class RateLimit:
         window.line = line
         return 0
 
-    def flush(self, now: float) -> list[tuple[Hashable, str, int]]:
+    def flush(self, now: float) -> list[tuple[K, str, int]]:
         """What is held back and due, as `(key, latest line, number)`; keys long silent are forgotten."""
-        due: list[tuple[Hashable, str, int]] = []
+        due: list[tuple[K, str, int]] = []
         for key, window in list(self._windows.items()):
             if now - window.since < self._period:
                 continue

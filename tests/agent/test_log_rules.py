@@ -128,7 +128,7 @@ def test_a_name_twice_and_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_the_first_match_passes_and_the_rest_are_counted() -> None:
-    limit = RateLimit(period=10.0)
+    limit: RateLimit[tuple[str, int]] = RateLimit(period=10.0)
     assert limit.admit(("peer-gone", 3), "a", 100.0) == 1
     assert limit.admit(("peer-gone", 4), "a", 100.0) == 1
     assert [limit.admit(("peer-gone", 3), "b", 101.0 + i) for i in range(4)] == [0, 0, 0, 0]

@@ -1,0 +1,37 @@
+"""Every module and data file of the packages is in the wheel, and nothing lands beside `holdfast`."""
+
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+DATA = {".toml", ".json", ".yml", ".pyi", ".html", ".css", ".js", ".svg", ".py", ".typed"}
+
+
+def expected() -> set[str]:
+    setup = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]
+    found = set()
+    for package in setup["packages"]:
+        parent, _, name = package.rpartition(".")
+        folder = Path(setup["package-dir"].get(package) or Path(setup["package-dir"][parent]) / name)
+        files = [*folder.iterdir(), *(folder / "page").glob("*")]
+        for file in files:
+            if file.is_file() and file.suffix in DATA:
+                found.add(f"{package.replace('.', '/')}/{file.relative_to(folder)}")
+    return found
+
+
+def main(wheel: str) -> int:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    missing = sorted(expected() - names)
+    foreign = sorted(name for name in names if not name.startswith("holdfast/"))
+    for name in missing:
+        print(f"not in the wheel: {name}", file=sys.stderr)
+    for name in foreign:
+        print(f"lands outside of holdfast: {name}", file=sys.stderr)
+    print(f"{Path(wheel).name}: {len(names)} files")
+    return 1 if missing or foreign else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,46 @@
+# `make demo` shows everything on this machine; `make test lint proto-check wheel-check` is what CI runs.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+# The name holds a hash of what is to be installed: set-up runs again when that changes, and only then.
+STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
+PYTEST_ARGS ?=
+
+.PHONY: setup demo test fast lint format proto proto-check wheel-check clean
+
+setup: $(STAMP)
+
+$(STAMP):
+	bash .ci/setup "$(VENV)" "$(PYTHON)" "$(STAMP)"
+
+demo: setup
+	$(BIN)/holdfast demo $(DEMO_ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fast: setup
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+proto: setup
+	bash .ci/protoc "$(CURDIR)/$(BIN)" .
+
+proto-check: setup
+	bash .ci/proto-check "$(CURDIR)/$(BIN)"
+
+wheel-check: setup
+	bash .ci/wheel-check "$(CURDIR)/$(BIN)/python"
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

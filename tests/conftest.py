@@ -1,0 +1,64 @@
+"""What every test may use, and the guard that none leaves a process behind."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+Until = Callable[..., None]
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A loopback port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def until() -> Until:
+    """`until(predicate, timeout)` polls and fails with `says` when the time is over."""
+
+    def wait(predicate: Callable[[], object], timeout: float = 10.0, says: str = "") -> None:
+        deadline = time.monotonic() + timeout
+        while not predicate():
+            assert time.monotonic() < deadline, says or f"not so within {timeout:g} s"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_process_left() -> Iterator[None]:
+    """A test that leaves a child behind would let the next run trip over it."""
+    yield
+    deadline = time.monotonic() + 5.0
+    while (left := _children()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    named = [f"{child.pid}: {_command(child)}" for child in left]
+    for child in left:
+        child.kill()
+    assert not named, f"processes left behind by a test: {named}"
+
+
+def _children() -> list[psutil.Process]:
+    alive = [c for c in psutil.Process().children(recursive=True) if _status(c) != psutil.STATUS_ZOMBIE]
+    # Python's own helper of multiprocessing stays until the interpreter ends.
+    return [child for child in alive if "resource_tracker" not in _command(child)]
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_ZOMBIE)
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "?"

@@ -1,0 +1,71 @@
+"""The fault syntax, both ways."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import UsageError
+from holdfast.faults import NODE_KINDS, RANK_KINDS, FaultSpec, check_fault, parse_fault, parse_faults
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("kill@20:rank3", FaultSpec("kill", 20, "rank3")),
+        ("hang:rank0", FaultSpec("hang", None, "rank0")),
+        ("agent-kill@5:node1", FaultSpec("agent-kill", 5, "node1")),
+        ("controller-kill@20", FaultSpec("controller-kill", 20, "controller")),
+        ("controller-kill", FaultSpec("controller-kill", None, "controller")),
+        ("controller-kill@20:controller", FaultSpec("controller-kill", 20, "controller")),
+        (" oom@0:rank012 ", FaultSpec("oom", 0, "rank12")),
+    ],
+)
+def test_parse(text: str, fault: FaultSpec) -> None:
+    assert parse_fault(text) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a fault"),
+        ("kill 20 rank3", "not a fault"),
+        ("kil@20:rank3", "unknown kind 'kil'; did you mean kill?"),
+        ("zzz:rank1", "unknown kind 'zzz'; known: agent-kill"),
+        ("kill@x:rank3", "step must be a whole number"),
+        ("kill@-1:rank3", "step must be a whole number"),
+        ("kill@:rank3", "step must be a whole number"),
+        ("kill@3", "needs a target rankN"),
+        ("kill@3:node1", "needs a target rankN"),
+        ("kill@3:3", "needs a target rankN"),
+        ("agent-kill@3:rank1", "needs a target nodeN"),
+        ("controller-kill@3:rank1", "takes no target"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_fault(text)
+    assert message in str(raised.value)
+
+
+@given(
+    kind=st.sampled_from(RANK_KINDS + NODE_KINDS),
+    step=st.none() | st.integers(0, 10**9),
+    number=st.integers(0, 10**6),
+)
+def test_format_and_parse_are_inverse(kind: str, step: int | None, number: int) -> None:
+    fault = FaultSpec(kind, step, f"{'rank' if kind in RANK_KINDS else 'node'}{number}")
+    assert parse_fault(str(fault)) == fault
+    assert number in (fault.rank, fault.node)
+    assert -1 in (fault.rank, fault.node)
+
+
+def test_faults_beyond_the_job_are_refused() -> None:
+    assert parse_faults(["kill@2:rank7", "agent-stop@3:node1"], 8, 2, 10) != []
+    for text, message in (
+        ("kill@2:rank8", "there is no rank8, ranks go from 0 to 7"),
+        ("agent-kill@2:node2", "there is no node2, nodes go from 0 to 1"),
+        ("kill@10:rank0", "step 10 never comes, steps go from 0 to 9"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse_faults([text], 8, 2, 10)
+    check_fault(parse_fault("controller-kill@999"), 1, 1)

@@ -1,0 +1,85 @@
+"""Every layout of eight ranks computes what one process computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from forked import Zygote
+from reference import Reference
+from safetensors import safe_open
+from torch import Tensor
+
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.corpus import open_corpus
+from holdfast.trainer.layout import factorisations
+
+LAYOUTS = sorted(factorisations(8))
+STEPS = 20
+
+
+def assembled(folder: Path, world: int) -> dict[str, Tensor]:
+    """Whole gradients out of the ranks' tiles; every element must be covered."""
+    whole: dict[str, Tensor] = {}
+    for rank in range(world):
+        with safe_open(folder / f"grads-{rank}.safetensors", "pt") as part:
+            for name, tile in json.loads(part.metadata()["tiles"]).items():
+                if name not in part.keys():  # noqa: SIM118  # an open file, not a dict
+                    continue
+                full = whole.setdefault(name, torch.full(tile["shape"], torch.nan))
+                place = tuple(slice(o, o + s) for o, s in zip(tile["offset"], tile["size"], strict=True))
+                full[place] = part.get_tensor(name)
+    return whole
+
+
+def compare(zygote: Zygote, argv: list[str], folder: Path, world: int = 8) -> None:
+    argv = [*argv, "--steps", str(STEPS)]
+    config = parse(argv)
+    corpus = open_corpus(config.data)
+    oracle = Reference(config, corpus)
+    oracle.gradients(0)
+    expected = {name: t.grad.clone() for name, t in oracle.p.items() if t.grad is not None}
+    oracle.adamw.zero_grad()
+    losses = oracle.train(STEPS)
+
+    done = zygote.run("gradients", world, folder, args={"argv": argv})
+    assert done["exits"] == [0] * world
+    grads = assembled(folder, world)
+    assert grads.keys() == expected.keys()
+    errors = {n: float((grads[n] - g).norm() / g.norm()) for n, g in expected.items()}
+    worst = max(errors, key=lambda n: errors[n])
+    apart = max(abs(a - b) for r in done["results"] for a, b in zip(r["losses"], losses, strict=True))
+    print(f"gradients within {errors[worst]:.1e} ({worst}), losses within {apart:.1e}, {done['seconds']:.1f} s")
+    assert errors[worst] < 1e-5
+    assert apart < 1e-4
+
+
+def mesh(pp: int, dp: int, tp: int) -> list[str]:
+    return ["--pp", str(pp), "--dp", str(dp), "--tp", str(tp)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pp", "dp", "tp"), LAYOUTS)
+def test_layout_equals_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, pp: int, dp: int, tp: int) -> None:
+    compare(zygote, [*tiny, *mesh(pp, dp, tp)], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["parallel.schedule=gpipe", "model.dropout=0.1"],
+        ["parallel.schedule=interleaved", "model.dropout=0.1", "model.block=serial"],
+        ["parallel.shard_vocabulary=true", "model.dropout=0.2", "train.micro_batch_size=2"],
+    ],
+    ids=["gpipe+dropout", "interleaved+dropout+serial", "vocabulary+dropout"],
+)
+def test_choices_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, settings: list[str]) -> None:
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    compare(zygote, [*tiny, *mesh(2, 2, 2), *chosen], tmp_path)
+
+
+def test_one_rank_equals_reference(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    compare(zygote, [*tiny, "--set", "model.dropout=0.1"], tmp_path, world=1)

@@ -1,0 +1,52 @@
+"""A restart changes nothing: losses after a kill and a restore are those of an undisturbed run, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forked import Zygote
+
+STEPS = 20
+
+
+def losses(done: dict[str, list[dict[str, list[float]]]]) -> list[float]:
+    """The losses that every rank agrees on."""
+    first, *others = [result["losses"] for result in done["results"]]
+    assert all(other == first for other in others)
+    return first
+
+
+def strike(zygote: Zygote, argv: list[str], tmp_path: Path, victim: int, step: int) -> None:
+    whole = zygote.run("train", 8, tmp_path / "whole", args={"argv": [*argv, "--steps", str(STEPS)]})
+    assert whole["exits"] == [0] * 8
+    store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", "5"]
+    argv = [*argv, *store, "--steps", str(STEPS)]
+    folder = tmp_path / "struck"
+    first = zygote.run("train", 8, folder, args={"argv": argv, "mark": True}, kill={victim: step})
+    assert first["exits"][victim] == -9
+    assert 0 not in first["exits"]
+    second = zygote.run("train", 8, folder, args={"argv": argv}, generation=1)
+    assert second["exits"] == [0] * 8
+    resumed = second["results"][0]["first"]
+    assert resumed == step // 5 * 5
+    assert losses(second) == losses(whole)[resumed:]
+
+
+def test_kill_and_restore_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    argv = [*tiny, "--pp", "2", "--dp", "2", "--tp", "2", "--set", "model.dropout=0.1"]
+    strike(zygote, argv, tmp_path, victim=5, step=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout", [["--pp", "4", "--dp", "2"], ["--dp", "8"], ["--pp", "2", "--tp", "4"]], ids=" ".join
+)
+def test_kill_and_restore_on_other_layouts(zygote: Zygote, tiny: list[str], tmp_path: Path, layout: list[str]) -> None:
+    strike(zygote, [*tiny, *layout, "--set", "model.dropout=0.1"], tmp_path, victim=0, step=7)
+
+
+@pytest.mark.slow
+def test_interleaved_restarts_too(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    argv = [*tiny, "--pp", "2", "--tp", "2", "--set", "parallel.schedule=interleaved"]
+    strike(zygote, argv, tmp_path, victim=7, step=11)

@@ -301,7 +301,8 @@ def observed_step(n: int) -> None:
     """A hook saw optimizer step `n` end. Counts only while the script itself says nothing through this module."""
     live = _live
     if live is not None and not live.spoken:
-        live.set_phase(_TRAIN) if live.phase != _TRAIN else None
+        if live.phase != _TRAIN:
+            live.phase = _TRAIN  # without its clock: the first step began before it was seen
         live.record_step(n, math.nan, 0)
 
 
@@ -310,6 +311,18 @@ def observed_phase(name: Phase) -> None:
     live = _live
     if live is not None and not live.spoken:
         live.set_phase(_PHASE_INDEX[name])
+
+
+def spoke() -> bool:
+    """Whether the script itself has reported a step or a phase."""
+    live = _live
+    return live is not None and live.spoken
+
+
+def stepped() -> bool:
+    """Whether any step of this process was reported."""
+    live = _live
+    return live is not None and live.step >= 0
 
 
 def _number(variable: str) -> int:

@@ -1,0 +1,237 @@
+"""The warm process: one per node, with everything heavy imported, from which workers are forked in milliseconds.
+
+    python -m holdfast.agent.warm --run-dir DIR [--preload MODULE,...]
+
+It is started by the agent in a session of its own and outlives it, so that workers keep a parent that learns how
+they end. One thread, always. It speaks JSON lines on `DIR/warm.sock`: requests `{"id", "do", ...}`, answers `{"id",
+"ok", ...}` or `{"id", "error"}`, and to everybody, when it happens, `{"exited": WorkerExited}` and `{"store_exited":
+{"job", ...}}`. Imports run before the first answer: a client connects at once and waits for it.
+"""
+
+import argparse
+import fcntl
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent import warm_children
+from holdfast.agent.json_lines import Connection, peer_uid
+from holdfast.agent.warm_workers import Workers
+
+SOCKET = "warm.sock"
+LOCK = "warm.lock"
+IDLE_EXIT_S = 600.0
+"""Without workers and clients for so long it ends: an agent that never comes back must not cost memory for ever."""
+
+
+class Server:
+    """The loop: sockets and process descriptors in, requests carried out, ends reported."""
+
+    def __init__(self, run_dir: Path, listener: socket.socket, errors: dict[str, str], idle_exit_s: float) -> None:
+        self.errors = errors
+        self.idle_exit_s = idle_exit_s
+        self.listener = listener
+        self.clients: set[Connection] = set()
+        self.selector = selectors.DefaultSelector()
+        self.workers = Workers(run_dir, self.selector, self.broadcast, self.release)
+        self.wake_in, self.wake_out = socket.socketpair()
+        self.running = True
+        self.busy_until = time.monotonic()
+        self.do: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any] | None]] = {
+            "hello": self.hello,
+            "start_worker": lambda _, ask: {"pid": self.workers.start(ask["spec"])},
+            "start_store": self.start_store,
+            "stop_store": lambda _, ask: {"stopped": self.workers.stores.stop(ask["job"])},
+            "kill": lambda _, ask: {
+                "killed": self.workers.kill(ask["job"], ask["generation"], ask["rank"], ask["signal"])
+            },
+            "ack_exit": lambda _, ask: {"known": self.workers.ack((ask["job"], ask["generation"], ask["rank"]))},
+            "shutdown": self.shutdown,
+        }
+
+    def serve(self) -> None:
+        """Run until told to end, by a client, by SIGTERM or by having nothing to do."""
+        for sock in (self.wake_in, self.wake_out):
+            sock.setblocking(False)
+        signal.set_wakeup_fd(self.wake_out.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # only to wake the loop
+        self.selector.register(self.wake_in, selectors.EVENT_READ, self.on_signal)
+        self.selector.register(self.listener, selectors.EVENT_READ, self.on_connect)
+        self.workers.watch_kept()
+        while self.running:
+            for key, mask in self.selector.select(self.workers.patience()):
+                key.data(mask)
+            self.workers.tend()
+            now = time.monotonic()
+            if self.clients or self.workers.running:
+                self.busy_until = now
+            if self.idle_exit_s and now - self.busy_until > self.idle_exit_s:
+                self.running = False
+        self.workers.end_all()
+        for client in self.clients:
+            client.close()
+
+    def release(self) -> None:
+        """In a forked child: let go of what is the parent's. The selector's set itself is shared, so only close it."""
+        self.selector.close()
+        for sock in (self.listener, self.wake_in, self.wake_out):
+            sock.close()
+        for client in self.clients:
+            client.close()
+
+    def broadcast(self, message: dict[str, Any]) -> None:
+        for client in list(self.clients):
+            self.answer(client, message)
+
+    def answer(self, client: Connection, message: dict[str, Any]) -> None:
+        client.send(message)
+        self.settle(client)
+
+    def settle(self, client: Connection) -> None:
+        """Wait for what the client's state asks for; forget it when it is lost."""
+        if client not in self.clients:
+            return
+        if client.lost:
+            self.clients.discard(client)
+            self.selector.unregister(client.sock)
+            client.close()
+            return
+        events = selectors.EVENT_READ | (0 if client.flush() else selectors.EVENT_WRITE)
+        self.selector.modify(client.sock, events, lambda mask: self.on_client(client))
+
+    def on_signal(self, mask: int) -> None:
+        with suppress(BlockingIOError):
+            if {signal.SIGTERM, signal.SIGINT} & set(self.wake_in.recv(64)):
+                self.running = False
+
+    def on_connect(self, mask: int) -> None:
+        try:
+            sock, _ = self.listener.accept()
+        except OSError:
+            return
+        if peer_uid(sock) not in (os.getuid(), 0):
+            sock.close()
+            return
+        client = Connection(sock)
+        self.clients.add(client)
+        self.selector.register(sock, selectors.EVENT_READ, lambda mask: self.on_client(client))
+
+    def on_client(self, client: Connection) -> None:
+        for ask in client.receive():
+            reply: dict[str, Any] | None
+            try:
+                reply = self.do[ask["do"]](client, ask)
+            except KeyError as error:
+                reply = {"error": f"bad request {ask.get('do')!r}: unknown or without {error}"}
+            except Exception as error:
+                traceback.print_exc()
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            if reply is not None:
+                client.send({"id": ask.get("id"), "ok": "error" not in reply, **reply})
+        self.settle(client)
+
+    def hello(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "python": sys.version.split()[0],
+            "preload_errors": self.errors,
+            "threads": warm_children.threads(),
+            "workers": [asdict(worker) for worker in self.workers.kept()],
+            "exits": [asdict(ended) for ended in self.workers.exits.values()],
+            "stores": self.workers.stores.ports(),
+        }
+
+    def start_store(self, client: Connection, ask: dict[str, Any]) -> None:
+        def reply(answer: dict[str, Any]) -> None:
+            self.answer(client, {"id": ask.get("id"), "ok": "error" not in answer, **answer})
+
+        self.workers.stores.start(ask["job"], ask["host"], reply)
+
+    def shutdown(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        self.running = False
+        self.workers.end_all()
+        return {}
+
+
+def preload(modules: list[str]) -> dict[str, str]:
+    """Import modules and call their `preload()` where they have one; what went wrong, by module."""
+    errors: dict[str, str] = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+            if callable(hook := getattr(module, "preload", None)):
+                hook()
+        except BaseException as error:  # whatever it is, scripts that do not need this module can still run
+            errors[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+    return errors
+
+
+def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
+    """The listening socket and the lock that makes us the only one; None when another warm process serves here."""
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_dir.chmod(0o700)
+    lock = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    (run_dir / SOCKET).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Through the folder's descriptor, because a socket's path may have 107 bytes and a state folder's may have more.
+    folder = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+    finally:
+        os.close(folder)
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener, lock
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.agent.warm")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of the socket and the record of exits")
+    parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
+    parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
+    options = parser.parse_args()
+    # Whatever the agent left open across the start: workers would keep it open for as long as they live.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        # A pool of threads would not survive the fork; a job's own number is applied in the worker.
+        os.environ[name] = "1"
+    taken = listen(options.run_dir.absolute())
+    if taken is None:
+        print(f"a warm process serves {options.run_dir} already", file=sys.stderr)
+        return 3
+    errors = preload([name for name in options.preload.split(",") if name])
+    gc.collect()
+    gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages
+    if (count := warm_children.threads()) != 1:
+        print(f"the preloaded modules left {count} threads: forked workers may hang", file=sys.stderr, flush=True)
+    listener, lock = taken
+    server = Server(options.run_dir.absolute(), listener, errors, options.idle_exit)
+    server.workers.hold(lock)
+    server.serve()
+    (options.run_dir / SOCKET).unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    # Under its real name, so that a worker's `__main__` is the user's alone.
+    from holdfast.agent import warm
+
+    sys.exit(warm.main())

@@ -1,0 +1,305 @@
+"""The agent's side of the warm process: start it or find it again, start and end workers, hear of their ends."""
+
+import asyncio
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from holdfast.agent import interpreter
+from holdfast.agent.json_lines import LINE_LIMIT
+from holdfast.agent.worker_spec import WorkerSpec
+from holdfast.errors import Unavailable
+from holdfast.types import KeptWorker, WorkerExited
+
+READY_TIMEOUT_S = 120.0
+"""Torch, its compiler and the trainer import in 5 s on a quiet machine, in a minute on one that just booted."""
+CALL_TIMEOUT_S = 10.0
+STORE_TIMEOUT_S = 60.0
+"""A store's process may have to import torch first."""
+
+LOG = "warm.log"
+SOCKET = "warm.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreExited:
+    """A job's rendezvous store ended, which nobody but `stop_store` and `shutdown` should bring about."""
+
+    job: str
+    pid: int
+    code: int
+    signal: int
+
+
+@dataclass
+class Warm:
+    """A connection to this node's warm process. Made by `open`; all awaits end by a deadline with Unavailable."""
+
+    run_dir: Path
+    on_exit: Callable[[WorkerExited], None] | None = None
+    on_store_exit: Callable[[StoreExited], None] | None = None
+    on_lost: Callable[[], None] | None = None
+    """The warm process died or dropped us. Not called after `close` or `shutdown`."""
+    pid: int = 0
+    preload_errors: dict[str, str] = field(default_factory=dict)
+    kept: tuple[KeptWorker, ...] = ()
+    """Workers found when opened: running ones, and those that ended unacknowledged (`running` False)."""
+    exits: tuple[WorkerExited, ...] = ()
+    """Ends that happened before we came and that nobody acknowledged. `on_exit` is called for later ones only."""
+    stores: dict[str, int] = field(default_factory=dict)
+    """Ports of the rendezvous stores found when opened, by job."""
+    _reader: asyncio.StreamReader | None = None
+    _writer: asyncio.StreamWriter | None = None
+    _listener: asyncio.Task[None] | None = None
+    _calls: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
+    _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    @classmethod
+    async def open(
+        cls,
+        run_dir: str | Path,
+        *,
+        preload: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        on_exit: Callable[[WorkerExited], None] | None = None,
+        on_store_exit: Callable[[StoreExited], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+        ready_timeout: float = READY_TIMEOUT_S,
+        idle_exit: float | None = None,
+    ) -> Self:
+        """Connect to the warm process of `run_dir`, starting one if none lives there.
+
+        `preload` and `env` (its environment; ours by default) count for a new one only. Raises Unavailable when it
+        is not ready after `ready_timeout` seconds.
+        """
+        warm = cls(Path(run_dir).absolute(), on_exit, on_store_exit, on_lost)
+        end = time.monotonic() + ready_timeout
+        started = 0
+        while not await warm._connect():
+            if started and (ended := _ended(started)) is not None:
+                if ended != 3:  # 3: somebody else was faster
+                    raise Unavailable(f"the warm process ended with {ended} at its start: {warm._log_tail()}")
+                started = 0
+            elif not started:
+                started = _spawn(warm.run_dir, preload, os.environ if env is None else env, idle_exit)
+            if time.monotonic() > end:
+                raise Unavailable(f"the warm process did not start within {ready_timeout:g} s: {warm._log_tail()}")
+            await asyncio.sleep(0.02)
+        warm._listener = asyncio.create_task(warm._listen(), name="holdfast-warm")
+        try:
+            hello = await warm._ask("hello", max(end - time.monotonic(), 0.1))
+        except Unavailable as error:
+            await warm.close()
+            raise Unavailable(f"the warm process is not ready: {error}; {warm._log_tail()}") from None
+        warm.pid = hello["pid"]
+        warm.preload_errors = hello["preload_errors"]
+        warm.kept = tuple(KeptWorker(**worker) for worker in hello["workers"])
+        warm.exits = tuple(WorkerExited(**ended) for ended in hello["exits"])
+        warm.stores = hello["stores"]
+        return warm
+
+    async def start_worker(self, spec: WorkerSpec) -> int:
+        """Start a worker; its process id. Repeating it for the same job, generation and rank changes nothing."""
+        return int((await self._ask("start_worker", CALL_TIMEOUT_S, spec=spec.to_json()))["pid"])
+
+    async def start_store(self, job: str, host: str) -> int:
+        """Make sure that the job's rendezvous store runs on `host`, an address of this node; its port."""
+        return int((await self._ask("start_store", STORE_TIMEOUT_S, job=job, host=host))["port"])
+
+    async def stop_store(self, job: str) -> bool:
+        """End the job's store; False when there was none."""
+        return bool((await self._ask("stop_store", CALL_TIMEOUT_S, job=job))["stopped"])
+
+    async def kill(self, job: str, generation: int, rank: int, signal: int) -> int:
+        """Send a signal to a worker; how many got it. Rank -1: all of the job up to and including the generation.
+
+        SIGKILL ends everything the worker has started, SIGUSR1 and SIGUSR2 reach the worker alone, others its
+        process group.
+        """
+        ask = {"job": job, "generation": generation, "rank": rank, "signal": int(signal)}
+        return int((await self._ask("kill", CALL_TIMEOUT_S, **ask))["killed"])
+
+    async def ack_exit(self, job: str, generation: int, rank: int) -> None:
+        """The end of this worker is safe with us: the warm process may forget it."""
+        await self._ask("ack_exit", CALL_TIMEOUT_S, job=job, generation=generation, rank=rank)
+
+    async def shutdown(self) -> None:
+        """End all workers, the stores and the warm process."""
+        self.on_lost = None
+        try:
+            await self._ask("shutdown", CALL_TIMEOUT_S)
+        finally:
+            pid = self.pid
+            await self.close()
+            await _reaped(pid)
+
+    async def close(self) -> None:
+        """Disconnect. The warm process and its workers live on. Harmless to repeat."""
+        self.on_lost = None
+        if self._listener is not None:
+            self._listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._listener
+            self._listener = None
+        if self._writer is not None:
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+            self._writer = None
+        self._fail_calls("the connection to the warm process was closed")
+
+    async def _connect(self) -> bool:
+        try:
+            # Through the folder's descriptor: a socket's path may have 107 bytes, a state folder's more.
+            folder = os.open(self.run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            path = f"/proc/self/fd/{folder}/{SOCKET}"
+            self._reader, self._writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+        except OSError:
+            return False
+        finally:
+            os.close(folder)
+        return True
+
+    async def _ask(self, do: str, timeout: float, **fields: Any) -> dict[str, Any]:
+        if self._writer is None or self._listener is None or self._listener.done():
+            raise Unavailable(f"cannot {do}: not connected to the warm process")
+        number = next(self._ids)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            async with asyncio.timeout(timeout):
+                self._writer.write(json.dumps({"id": number, "do": do, **fields}).encode() + b"\n")
+                await self._writer.drain()
+                reply = await answer
+        except TimeoutError:
+            raise Unavailable(f"the warm process did not answer {do} within {timeout:g} s") from None
+        except OSError as error:
+            raise Unavailable(f"cannot {do}: {error}") from None
+        finally:
+            self._calls.pop(number, None)
+        if not reply["ok"]:
+            raise Unavailable(f"cannot {do}: {reply['error']}")
+        return reply
+
+    async def _listen(self) -> None:
+        assert self._reader is not None
+        try:
+            while line := await self._reader.readline():
+                self._handle(json.loads(line))
+        except (OSError, ValueError) as error:
+            self._fail_calls(f"the connection to the warm process broke: {error}")
+        self._fail_calls("the warm process ended")
+        if self.pid:
+            await _reaped(self.pid)
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        if (fields := message.get("exited")) is not None:
+            if self.on_exit is not None:
+                asyncio.get_running_loop().call_soon(self.on_exit, WorkerExited(**fields))
+        elif (fields := message.get("store_exited")) is not None:
+            if self.on_store_exit is not None:
+                asyncio.get_running_loop().call_soon(self.on_store_exit, StoreExited(**fields))
+        elif (call := self._calls.get(message["id"])) is not None and not call.done():
+            call.set_result(message)
+
+    def _fail_calls(self, reason: str) -> None:
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(Unavailable(reason))
+
+    def _log_tail(self) -> str:
+        """The last line of its log, for an error of one line."""
+        try:
+            with open(self.run_dir / LOG, "rb") as file:
+                file.seek(max(os.fstat(file.fileno()).st_size - 4096, 0))
+                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return f"no {self.run_dir / LOG}"
+        return f"{lines[-1] if lines else 'nothing'} ({self.run_dir / LOG})"
+
+
+class Watch:
+    """A wait for the end of one process; `cancel` it when the end no longer matters."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int, callback: Callable[[int], object]) -> None:
+        self._loop = loop
+        self._pid = pid
+        self._callback = callback
+        self._pidfd = -1
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._soon: asyncio.Handle | None = loop.call_soon(callback, pid)
+        else:
+            self._soon = None
+            loop.add_reader(self._pidfd, self._ended)
+
+    def cancel(self) -> None:
+        """Stop waiting. Harmless to repeat."""
+        if self._soon is not None:
+            self._soon.cancel()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _ended(self) -> None:
+        self.cancel()
+        self._callback(self._pid)
+
+
+def watch_pid(loop: asyncio.AbstractEventLoop, pid: int, callback: Callable[[int], object]) -> Watch:
+    """Call `callback(pid)` in the loop once the process has ended, whoever its parent is."""
+    return Watch(loop, pid, callback)
+
+
+def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_exit: float | None) -> int:
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = interpreter.command("holdfast.agent.warm", "--run-dir", str(run_dir), "--preload", ",".join(preload))
+    command += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
+    log = str(run_dir / LOG)
+    # Not by subprocess: its objects complain when they are dropped while the process, as it shall, lives on.
+    return os.posix_spawn(
+        command[0],
+        command,
+        interpreter.environment(env),
+        setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
+
+
+def _ended(pid: int) -> int | None:
+    """The exit code of our own child, or minus its signal; None while it lives."""
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+async def _reaped(pid: int, deadline_s: float = 5.0) -> None:
+    """Wait until the process is gone; if it is our own child, leave no zombie."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if _ended(pid) is not None:
+            return
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        await asyncio.sleep(0.005)

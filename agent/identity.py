@@ -1,5 +1,6 @@
 """Who this node is: read once at the agent's start and sent with every new stream."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 
 import psutil
 
+from holdfast import __version__
 from holdfast.agent.collectors.files import read_text
 from holdfast.agent.collectors.nic import nics
 from holdfast.types import Gpu, Identity, Pod
@@ -75,12 +77,9 @@ def read_pod(environment: Mapping[str, str], podinfo_root: str) -> Pod:
 
 def versions(driver: str = "", proc_root: str = "/proc") -> dict[str, str]:
     """Versions of what a difference between nodes could come from; unknown ones are left out."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
-    for package, name in (("holdfast", "holdfast"), ("torch", "torch")):  # the metadata, not the module
-        try:
-            found[name] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = {"holdfast": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")  # from its metadata: torch itself is not imported
     if driver := driver or _driver(proc_root):
         found["driver"] = driver
     return found

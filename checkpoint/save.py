@@ -128,11 +128,12 @@ def commit(store: Store, fence: Fence, slot: Slot, manifest: Manifest) -> None:
     """Make the attempt of `slot` a checkpoint. Raises StaleGeneration, OSError; then nothing changed."""
     with store.exclusive(LOCK):
         require(store, fence)
-        store.rename(slot.attempt, slot.folder)
         try:
+            store.rename(slot.attempt, slot.folder)
             store.replace(f"{slot.folder}/{MANIFEST}", encode(manifest))
         except OSError:
-            store.remove(slot.folder)
+            # It may have got as far as being visible without being durable: then it must not stay.
+            _discard(store, slot)
             raise
 
 
@@ -142,10 +143,14 @@ def retain(store: Store, fence: Fence, keep: int) -> list[Slot]:
         require(store, fence)
         old = [slot for slot, _ in committed(store)][max(keep, 1) :]
         for slot in old:
-            # The manifest goes first: from then on it does not exist, however far the rest gets.
-            store.remove(f"{slot.folder}/{MANIFEST}")
-            store.remove(slot.folder)
+            _discard(store, slot)
         leftovers = [slot for slot, is_attempt in slots(store) if is_attempt and slot.term < fence.term]
         for slot in leftovers:
             store.remove(slot.attempt)
     return old
+
+
+def _discard(store: Store, slot: Slot) -> None:
+    # The manifest goes first: from then on the checkpoint does not exist, however far the rest gets.
+    store.remove(f"{slot.folder}/{MANIFEST}")
+    store.remove(slot.folder)

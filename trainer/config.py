@@ -20,7 +20,7 @@ class ModelConfig:
     """The transformer's shape."""
 
     layers: int = 4
-    d_model: int = 64
+    d_model: int = 128
     """Width of the residual stream; a multiple of 2 x heads, since rotary position needs even heads."""
     heads: int = 8
     """Attention heads; tensor parallelism deals out whole heads, so tp divides this."""
@@ -99,7 +99,7 @@ class TrainConfig:
     """Initial weights, data order and dropout all follow from it."""
     micro_batches: int = 8
     """Micro-batches in a step over all replicas; dp divides this."""
-    micro_batch_size: int = 1
+    micro_batch_size: int = 2
     """Samples in a micro-batch."""
     log_every: int = 1
     """Steps between log lines; 0: none."""

@@ -54,6 +54,19 @@ def open_corpus(config: DataConfig) -> Corpus:
 
     Raises ConfigError when the folder holds no text, or too little for one sample.
     """
+    try:
+        corpus = _open(config)
+    except OSError as error:
+        raise ConfigError(f"data: {error.filename}: {error.strerror}; set data.path or data.cache_dir") from None
+    if len(corpus.tokens) <= config.seq_len:
+        raise ConfigError(
+            f"data.path {config.path or 'default'} holds {len(corpus.tokens)} tokens: "
+            f"one sample needs more than data.seq_len = {config.seq_len}"
+        )
+    return corpus
+
+
+def _open(config: DataConfig) -> Corpus:
     sources = list_sources(config)
     folder = cache_folder(config)
     key = _key(sources, config)
@@ -65,12 +78,7 @@ def open_corpus(config: DataConfig) -> Corpus:
             if corpus is None:
                 _write(folder, key, sources, config.tokenizer)
                 corpus = _read(folder, key)
-    assert corpus is not None
-    if len(corpus.tokens) <= config.seq_len:
-        raise ConfigError(
-            f"data.path {config.path or 'default'} holds {len(corpus.tokens)} tokens: "
-            f"one sample needs more than data.seq_len = {config.seq_len}"
-        )
+    assert corpus is not None, f"{folder}/{key} vanished right after it was written"
     return corpus
 
 
@@ -132,7 +140,7 @@ def _read(folder: Path, key: str) -> Corpus | None:
         if index["version"] != _VERSION or path.stat().st_size != index["tokens"] * dtype.itemsize:
             return None
         return Corpus(np.memmap(path, dtype=dtype, mode="r"), index["vocab"], index["crc32"])
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):
         return None
 
 

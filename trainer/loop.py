@@ -17,7 +17,7 @@ from holdfast.trainer import pipeline
 from holdfast.trainer.batches import Batches
 from holdfast.trainer.config import Config
 from holdfast.trainer.corpus import Corpus, open_corpus
-from holdfast.trainer.errors import NonFiniteLoss
+from holdfast.trainer.errors import ConfigError, NonFiniteLoss
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy
@@ -78,7 +78,9 @@ class Trainer:
             share = math.nan
         totals = sum_over_ranks(share, self.optimizer.squares())
         if totals.bad_ranks or not math.isfinite(totals.loss) or not math.isfinite(totals.norm):
-            probe.step(step, loss=math.nan)
+            # Only ranks where it began say so: those that merely learn of it must not look like the cause.
+            if self.mesh.device_mesh.get_rank() in totals.bad_ranks or not totals.bad_ranks:
+                probe.step(step, loss=math.nan)
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
         with probe.span("optimizer"):
             self.optimizer.apply(step, totals.norm)
@@ -105,7 +107,8 @@ def run(config: Config, launch: Launch) -> Outcome:
     Raises ConfigError before any process group exists when the settings cannot work; NonFiniteLoss,
     Disagreement, CheckpointError as they say; RuntimeError from torch when a peer is gone.
     """
-    torch.set_num_threads(1) if launch.is_distributed and not torch.cuda.is_available() else None
+    if launch.is_distributed and not torch.cuda.is_available():
+        torch.set_num_threads(1)  # ranks of one host share its cores: more threads only get in their way
     probe.attach()
     probe.phase("setup")
     vocab = vocab_of(config.data.tokenizer)
@@ -180,7 +183,13 @@ def _metrics(config: Config, is_reporter: bool) -> Iterator[TextIO | None]:
     if not (is_reporter and config.train.metrics_path):
         yield None
         return
-    with open(config.train.metrics_path, "a", encoding="utf-8") as out:
+    try:
+        out = open(config.train.metrics_path, "a", encoding="utf-8")  # noqa: SIM115  # closed just below
+    except OSError as error:
+        raise ConfigError(
+            f"train.metrics_path {config.train.metrics_path}: {error.strerror}; name a file that can be written"
+        ) from None
+    with out:
         yield out
 
 

@@ -6,6 +6,7 @@ computation are marked for the probe at the few places where every schedule pass
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -127,6 +128,10 @@ class _Works(list[dist.Work]):
 
 def _watch_waits() -> None:
     """Mark waiting for a neighbour stage as an operation. Once a process; schedules are unchanged."""
+    # When a peer dies, torch prints its whole schedule on every rank, over the line that says what happened.
+    logging.getLogger(torch_schedules.__name__).setLevel(logging.CRITICAL)
+    if not hasattr(torch_schedules, "_wait_batch_p2p") or not hasattr(torch_schedules, "_batch_p2p"):
+        return  # another torch: train on, unwatched
     wait = torch_schedules._wait_batch_p2p
     start = torch_schedules._batch_p2p
     if getattr(wait, "is_watched", False):

@@ -42,6 +42,7 @@ def tiny(text: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "data.seq_len": 16,
         "data.cache_dir": cache,
         "train.log_every": 0,
+        "train.micro_batch_size": 1,
         "optim.warmup_steps": 5,
         "parallel.timeout_s": 60,
     }

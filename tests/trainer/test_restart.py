@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from forked import Zygote
 
-STEPS = 20
-
 
 def losses(done: dict[str, list[dict[str, list[float]]]]) -> list[float]:
     """The losses that every rank agrees on."""
@@ -17,11 +15,13 @@ def losses(done: dict[str, list[dict[str, list[float]]]]) -> list[float]:
     return first
 
 
-def strike(zygote: Zygote, argv: list[str], tmp_path: Path, victim: int, step: int) -> None:
-    whole = zygote.run("train", 8, tmp_path / "whole", args={"argv": [*argv, "--steps", str(STEPS)]})
+def strike(
+    zygote: Zygote, argv: list[str], tmp_path: Path, victim: int, step: int, steps: int = 20, every: int = 5
+) -> None:
+    whole = zygote.run("train", 8, tmp_path / "whole", args={"argv": [*argv, "--steps", str(steps)]})
     assert whole["exits"] == [0] * 8
-    store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", "5"]
-    argv = [*argv, *store, "--steps", str(STEPS)]
+    store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", str(every)]
+    argv = [*argv, *store, "--steps", str(steps)]
     folder = tmp_path / "struck"
     first = zygote.run("train", 8, folder, args={"argv": argv, "mark": True}, kill={victim: step})
     assert first["exits"][victim] == -9
@@ -29,13 +29,14 @@ def strike(zygote: Zygote, argv: list[str], tmp_path: Path, victim: int, step: i
     second = zygote.run("train", 8, folder, args={"argv": argv}, generation=1)
     assert second["exits"] == [0] * 8
     resumed = second["results"][0]["first"]
-    assert resumed == step // 5 * 5
+    assert resumed == step // every * every
     assert losses(second) == losses(whole)[resumed:]
 
 
 def test_kill_and_restore_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
-    argv = [*tiny, "--pp", "2", "--dp", "2", "--tp", "2", "--set", "model.dropout=0.1"]
-    strike(zygote, argv, tmp_path, victim=5, step=12)
+    small = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1"]
+    argv = [*tiny, *small, "--pp", "2", "--dp", "2", "--tp", "2"]
+    strike(zygote, argv, tmp_path, victim=5, step=5, steps=8, every=3)
 
 
 @pytest.mark.slow

@@ -1,0 +1,138 @@
+"""Settings: what is read, what outranks what, and that every mistake is named with its cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.trainer.__main__ import main, parse
+from holdfast.trainer.config import Config, load, parse_override
+from holdfast.trainer.errors import ConfigError
+from holdfast.trainer.launch import Launch, from_environment, keep_loopback_local
+from holdfast.trainer.layout import factorisations, plan
+
+
+def test_defaults_without_arguments() -> None:
+    assert parse([]) == Config()
+
+
+def test_flags_outrank_overrides_outrank_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text("[train]\nsteps = 1\nseed = 1\nmicro_batches = 2\n[optim]\nlr = 1\n")
+    config = parse(["--config", str(path), "--set", "train.seed=2", "--set", "train.steps=2", "--steps", "3"])
+    assert (config.train.steps, config.train.seed, config.train.micro_batches) == (3, 2, 2)
+    assert config.optim.lr == 1.0
+
+
+def test_overrides_read_toml_and_plain_words() -> None:
+    assert parse_override('data.suffixes=[".md"]') == ("data.suffixes", [".md"])
+    assert parse_override("parallel.schedule=gpipe") == ("parallel.schedule", "gpipe")
+    assert parse_override("data.path=/a=b") == ("data.path", "/a=b")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--set", "train.setps=3"], "unknown key train.setps in the command line: did you mean steps?"),
+        (["--set", "trian.steps=3"], "unknown section [trian] in the command line: did you mean train?"),
+        (["--set", "steps=3"], "write section.key=value"),
+        (["--set", "train.steps"], "write section.key=value"),
+        (["--set", "train.steps=many"], "train.steps in the command line is 'many': write a whole number"),
+        (["--set", "parallel.schedule=zigzag"], "choose one of 1f1b, gpipe, interleaved"),
+        (["--set", "model.dropout=1.0"], "must be from 0 to below 1"),
+        (["--set", "checkpoint.restore=1"], "write true or false"),
+        (["--set", "data.suffixes=3"], "write a list of strings"),
+        (["--set", "data.tokenizer=bpe:3"], "write bytes, or bpe:N"),
+        (["--set", "model.heads=5"], "model.d_model is 128 with 5 heads: must be a multiple of 2 x heads, as 130"),
+        (["--steps", "0"], "train.steps is 0: must be 1 or more"),
+        (["--steps", "x"], "invalid int value"),
+        (["--stpes", "3"], "unrecognized arguments: --stpes"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml: No such file"),
+        (["--tp", "3"], "nearest that works: pp=1 dp=1 tp=1"),
+        (["--data", "/nowhere"], "data.path /nowhere: no such folder"),
+        (["--store", "hdfs://h/p"], "no such scheme 'hdfs'; use file:///path"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(
+    argv: list[str], says: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(argv) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("holdfast train: ")
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_unreadable_toml(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[train\n")
+    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
+        load(path)
+
+
+def test_every_factorisation_of_eight_has_a_plan() -> None:
+    assert len(list(factorisations(8))) == 10
+    for pp, dp, tp in factorisations(8):
+        config = load(overrides=[("model.layers", 8), ("parallel.pp", pp), ("parallel.dp", dp), ("parallel.tp", tp)])
+        layout = plan(config, 8, 256)
+        coordinates = [layout.coordinate(rank) for rank in range(8)]
+        assert coordinates == [(p, d, t) for p in range(pp) for d in range(dp) for t in range(tp)]
+        stages = [stage for p in range(pp) for stage in layout.stages_of(p)]
+        layers = [n for stage in sorted(stages) for n in layout.layers_of(stage, 8)]
+        assert layers == list(range(8))
+        assert [m for d in range(dp) for m in layout.micro_batches_of(d)] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("settings", "world", "says"),
+    [
+        ({"parallel.pp": 2, "parallel.dp": 2}, 8, "pp x dp x tp is 4, the world size is 8"),
+        ({"parallel.tp": 16}, 16, "model.heads = 8 is not divisible by tp"),
+        ({"parallel.pp": 8}, 8, "model.layers = 4 are fewer than 8 stages"),
+        ({"train.micro_batches": 6}, 4, "train.micro_batches = 6 is not divisible by dp"),
+        ({"parallel.pp": 4, "train.micro_batches": 4}, 8, "1f1b needs pp = 4 micro-batches in each replica"),
+        ({"parallel.schedule": "interleaved"}, 2, "needs pp of 2 or more; nearest that works: pp=2 dp=1 tp=1"),
+        ({"parallel.chunks": 2}, 1, "needs parallel.schedule = interleaved"),
+    ],
+)
+def test_impossible_layouts_name_reason_and_cure(settings: dict[str, int], world: int, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(load(overrides=settings.items()), world, 256)
+    assert says in str(caught.value)
+
+
+def test_dp_is_derived() -> None:
+    assert plan(load(overrides=[("parallel.tp", 2)]), 8, 256).dp == 4
+
+
+def test_launch_alone_and_under_a_launcher() -> None:
+    assert from_environment({}) == Launch()
+    torchrun = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RESTART_COUNT": "2"}
+    torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    assert from_environment(torchrun) == Launch(3, 8, 1, 2, "", True)
+    ours = from_environment(torchrun | {"HOLDFAST_GENERATION": "5", "HOLDFAST_JOB": "j"})
+    assert (ours.generation, ours.job) == (5, "j")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"RANK": "x"}, {"RANK": "8"}, {"WORLD_SIZE": "0"}, {"MASTER_PORT": None}, {"WORLD_SIZE": None}]
+)
+def test_senseless_environments_are_refused(broken: dict[str, str | None]) -> None:
+    whole = {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    env = {k: v for k, v in (whole | broken).items() if v is not None}
+    with pytest.raises(ConfigError):
+        from_environment(env)
+
+
+def test_loopback_is_forced_only_for_a_loopback_rendezvous() -> None:
+    for address, forced in (("127.0.0.1", True), ("localhost", True), ("10.0.0.1", False), ("node7", False)):
+        env = {"MASTER_ADDR": address}
+        keep_loopback_local(env)
+        assert ("GLOO_SOCKET_IFNAME" in env) == forced
+    env = {"MASTER_ADDR": "localhost", "GLOO_SOCKET_IFNAME": "eth0"}
+    keep_loopback_local(env)
+    assert env["GLOO_SOCKET_IFNAME"] == "eth0"

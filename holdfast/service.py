@@ -17,6 +17,8 @@ PARENT = "HOLDFAST_PARENT_PID"
 """Set by a local cluster for its daemons: the process that they must not outlive."""
 
 _PR_SET_PDEATHSIG = 1
+_ECHO_S = 0.5
+"""Tools such as timeout(1) signal the process and then its whole group: within this time, two signals are one wish."""
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[int | None]], *, grace: float = 10.0) -> int:
@@ -46,11 +48,18 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
     stop = asyncio.Event()
     cancelled = asyncio.Event()
 
-    def on_signal(number: int) -> None:
-        (cancelled if stop.is_set() else stop).set()
-        log.event("stopping", signal=signal.Signals(number).name)
-
     loop = asyncio.get_running_loop()
+    first = 0.0
+
+    def on_signal(number: int) -> None:
+        nonlocal first
+        if not stop.is_set():
+            first = loop.time()
+            stop.set()
+            log.event("stopping", signal=signal.Signals(number).name)
+        elif loop.time() - first > _ECHO_S:
+            cancelled.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     task = asyncio.ensure_future(main(stop))
@@ -61,7 +70,7 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
         if not task.done():
             await asyncio.wait({task, second}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            log.warning("stop_overdue", grace=grace)
+            log.warning("stop_forced", after=loop.time() - first)
             task.cancel()
             await asyncio.wait({task}, timeout=2.0)
             if not task.done():

@@ -1,0 +1,100 @@
+"""The life of a daemon, as real processes with real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.service import report
+
+ROOT = Path(__file__).parents[2]
+
+ORDERLY = """
+async def main(stop):
+    print("ready", flush=True)
+    await stop.wait()
+    print("ended in order", flush=True)
+    return 7
+"""
+DEAF = """
+async def main(stop):
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("cancelled", flush=True)
+"""
+
+
+def daemon(main: str, grace: float = 10.0, before: str = "") -> "subprocess.Popen[str]":
+    code = f"import asyncio, sys\nfrom holdfast import service\n{before}\n{main}\n"
+    code += f"sys.exit(service.run(main, grace={grace}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_its_own_order(number: signal.Signals) -> None:
+    process = daemon(ORDERLY)
+    process.send_signal(number)
+    process.send_signal(number)  # an echo, not impatience
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (7, "ended in order\n"), err
+
+
+def test_what_does_not_end_is_cancelled_after_the_grace() -> None:
+    process = daemon(DEAF, grace=0.2)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out) == (1, "cancelled\n")
+
+
+def test_a_second_signal_cuts_the_grace_short() -> None:
+    process = daemon(DEAF, grace=30)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.8)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out) == (1, "cancelled\n")
+
+
+def test_errors_are_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(error: BaseException) -> int:
+        raise error
+
+    assert report(lambda: fail(UsageError("wrong"))) == 2
+    assert report(lambda: fail(HoldfastError("broken"))) == 1
+    assert report(lambda: fail(KeyboardInterrupt())) == 130
+    assert report(lambda: None) == 0
+    assert capsys.readouterr().err == "holdfast: wrong\nholdfast: broken\n"
+
+
+def test_it_dies_with_its_parent(until: object) -> None:
+    """Even if the parent is killed outright: the middle process is, and the daemon must follow."""
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"code = '''import asyncio, sys\\nfrom holdfast import service\\nservice.follow_parent()\\n{ORDERLY}\\n"
+        "sys.exit(service.run(main))'''\n"
+        "env = {**os.environ, 'HOLDFAST_PARENT_PID': str(os.getpid())}\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], env=env)\n"
+        "print(child.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        assert parent.stdout.readline() == "ended in order\n"
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        assert time.monotonic() < deadline
+        os.sched_yield()

@@ -287,12 +287,7 @@ class Inject:
     rank: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DumpStacks:
-    ranks: tuple[int, ...] = ()
-
-
-Order = StartStore | StartWorkers | StopWorkers | Inject | DumpStacks
+Order = StartStore | StartWorkers | StopWorkers | Inject
 
 
 @dataclass(frozen=True, slots=True)

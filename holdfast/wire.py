@@ -286,9 +286,6 @@ def _command(command: t.Command) -> c.Command:
             m.stop_workers.grace = grace
         case t.Inject(kind, rank):
             m.inject.kind, m.inject.rank = kind, rank
-        case t.DumpStacks(ranks):
-            m.dump_stacks.SetInParent()
-            m.dump_stacks.ranks.extend(ranks)
         case t.StartWorkers() as s:
             m.start_workers.CopyFrom(
                 c.StartWorkers(
@@ -314,8 +311,6 @@ def _from_command(m: c.Command) -> t.Command:
         order = t.StopWorkers(m.stop_workers.grace)
     elif kind == "inject":
         order = t.Inject(m.inject.kind, m.inject.rank)
-    elif kind == "dump_stacks":
-        order = t.DumpStacks(tuple(m.dump_stacks.ranks))
     elif kind == "start_workers":
         s = m.start_workers
         g = s.program

@@ -308,7 +308,6 @@ class Command(google.protobuf.message.Message):
     START_WORKERS_FIELD_NUMBER: builtins.int
     STOP_WORKERS_FIELD_NUMBER: builtins.int
     INJECT_FIELD_NUMBER: builtins.int
-    DUMP_STACKS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     generation: builtins.int
@@ -320,8 +319,6 @@ class Command(google.protobuf.message.Message):
     def stop_workers(self) -> global___StopWorkers: ...
     @property
     def inject(self) -> global___Inject: ...
-    @property
-    def dump_stacks(self) -> global___DumpStacks: ...
     def __init__(
         self,
         *,
@@ -332,11 +329,10 @@ class Command(google.protobuf.message.Message):
         start_workers: global___StartWorkers | None = ...,
         stop_workers: global___StopWorkers | None = ...,
         inject: global___Inject | None = ...,
-        dump_stacks: global___DumpStacks | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "inject", b"inject", "order", b"order", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "dump_stacks"] | None: ...
+    def HasField(self, field_name: typing.Literal["inject", b"inject", "order", b"order", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject"] | None: ...
 
 global___Command = Command
 
@@ -426,22 +422,6 @@ class Inject(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["kind", b"kind", "rank", b"rank"]) -> None: ...
 
 global___Inject = Inject
-
-@typing.final
-class DumpStacks(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RANKS_FIELD_NUMBER: builtins.int
-    @property
-    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        ranks: collections.abc.Iterable[builtins.int] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ranks", b"ranks"]) -> None: ...
-
-global___DumpStacks = DumpStacks
 
 @typing.final
 class CommandResult(google.protobuf.message.Message):

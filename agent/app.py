@@ -1,0 +1,190 @@
+"""Wiring: build the parts, run until a signal comes, leave in order. `holdfast agent` calls `run`."""
+
+import asyncio
+import os
+import time
+import uuid
+from contextlib import suppress
+
+from holdfast import log, service, wire
+from holdfast import types as t
+from holdfast.agent import log_rules
+from holdfast.agent.collectors import nic
+from holdfast.agent.collectors.gpu import GpuCollector
+from holdfast.agent.collectors.host import HostCollector
+from holdfast.agent.collectors.kernel_log import KernelLog, event
+from holdfast.agent.collectors.rdma import RdmaCollector
+from holdfast.agent.heartbeat import Gauges, Heartbeat
+from holdfast.agent.identity import read_identity
+from holdfast.agent.link import Link, read_credentials
+from holdfast.agent.outbox import Outbox
+from holdfast.agent.sampler import Sampler
+from holdfast.agent.worker_logs import WorkerLogs
+from holdfast.agent.workers import Workers
+from holdfast.config import AgentConfig
+from holdfast.errors import HoldfastError, UsageError
+
+_LOGS_EVERY = 0.05
+_KERNEL_EVERY = 0.5
+
+
+def run(config: AgentConfig) -> int:
+    """Serve until a signal comes. Exit codes as in holdfast.service."""
+    return service.run(lambda stop: Agent(config).main(stop))
+
+
+class Agent:
+    def __init__(self, config: AgentConfig) -> None:
+        config.check()
+        self.config = config
+        sysfs = str(config.sysfs_root)
+        self.state_dir = config.state_dir
+        try:
+            self.state_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"state_dir {self.state_dir}: {error.strerror}; give another --state-dir") from None
+        self.rules = log_rules.load([config.log_rules] if config.log_rules else [])
+        self.gpus = GpuCollector()
+        self.kernel = KernelLog()
+        slots = config.slots or len(self.gpus.gpus) or os.cpu_count() or 1
+        self.identity = read_identity(
+            config.node_name, config.switch, slots, sysfs, uuid.uuid4().hex,
+            gpus=self.gpus.gpus, driver=self.gpus.driver,
+        )  # fmt: skip
+        names = () if config.nics == ("auto",) else config.nics
+        pairs = nic.choose(sysfs, names)
+        self.outbox = Outbox(config.buffer_frames)
+        self.logs = WorkerLogs(self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.tell(found))
+        self.sampler = Sampler(pairs, config.sample_interval, notice=self._sampler_notice)
+        self.link = Link(
+            config.address(), self.outbox, self.hello, self.obey, self.durable,
+            read_credentials(config.tls_ca, config.tls_cert, config.tls_key),
+        )  # fmt: skip
+        self.workers = Workers(
+            self.state_dir, self.logs, self.kernel, self.link.own_address,
+            on_event=self.tell, on_log=self.link.send, on_last_steps=self._last_steps,
+            preload=config.preload if config.warm else (),
+        )  # fmt: skip
+        folders = [str(self.state_dir), os.getcwd()]
+        gauges: list[Gauges] = [HostCollector(folders), nic.NicCollector(sysfs), RdmaCollector(sysfs)]
+        everything: list[Gauges | GpuCollector | KernelLog] = [*gauges, self.gpus, self.kernel]
+        for collector in everything:
+            if not collector.available:
+                log.event("collector.absent", collector=collector.name, reason=collector.absent_reason)
+        self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
+        self._answers: dict[str, t.CommandResult] = {}
+
+    # --- up ------------------------------------------------------------------------------------------------------
+
+    def hello(self) -> t.Hello:
+        return t.Hello(self.identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
+
+    def tell(self, event: t.Event) -> None:
+        self.link.send(self.outbox.event(event))
+
+    def _last_steps(self, steps: tuple[t.StepRecord, ...]) -> None:
+        """Steps of a worker that is gone travel ahead of the news of its end."""
+        frame = t.Frame(0, time.time_ns(), time.monotonic_ns(), steps=steps, cadence=self.link.cadence)
+        self.link.send(self.outbox.frame(frame, self.link.connected))
+
+    def _lost_steps(self, rank: int, count: int) -> None:
+        text = f"{count} steps of rank {rank} were overwritten before they were read: the agent was away too long"
+        self.tell(t.AgentNotice(time.time_ns(), "probe", t.Severity.WARNING, text))
+
+    def _sampler_notice(self, text: str) -> None:
+        notice = t.AgentNotice(time.time_ns(), "nic", t.Severity.WARNING, text)
+        if self._loop is not None:  # called from the sampler's thread
+            self._loop.call_soon_threadsafe(self.tell, notice)
+
+    def durable(self, events: list[t.Event]) -> None:
+        for done in events:
+            self.workers.durable(done)
+
+    # --- down ----------------------------------------------------------------------------------------------------
+
+    def obey(self, command: t.Command) -> None:
+        answer = self._answers.get(command.id)
+        if answer is not None:
+            self.link.send(answer)
+            return
+        self._commands.put_nowait(command)
+
+    async def _obey(self) -> None:
+        """One after the other: a stop that came before a start is done before it."""
+        while True:
+            command = await self._commands.get()
+            try:
+                data = await self.workers.obey(command)
+                answer = t.CommandResult(command.id, True, data=data)
+            except HoldfastError as error:
+                answer = t.CommandResult(command.id, False, str(error))
+            except OSError as error:
+                answer = t.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
+            log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
+            self._answers[command.id] = answer
+            while len(self._answers) > 1000:
+                self._answers.pop(next(iter(self._answers)))
+            self.link.send(answer)
+
+    # --- loops ---------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            cadence = self.link.cadence if self.link.connected else max(self.link.cadence, 0.5)
+            due = max(due + cadence, loop.time())
+            await asyncio.sleep(due - loop.time())
+            frame = self.outbox.frame(self.heart.frame(cadence), self.link.connected)
+            self.link.send(frame)
+
+    async def _follow_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_LOGS_EVERY)
+            for chunk in self.logs.poll():
+                self.link.send(chunk)
+
+    async def _follow_kernel(self) -> None:
+        while True:
+            await asyncio.sleep(_KERNEL_EVERY)
+            for line in self.kernel.poll():
+                found = event(line, self.rules, time.time_ns())
+                if found is not None:
+                    self.tell(found)
+            for fault in self.gpus.poll_xids():
+                text = fault.text or f"Xid {fault.code} on {fault.device}"
+                self.tell(t.LogMatched("", 0, -1, time.time_ns(), f"xid-{fault.code}", "gpu", fault.severity, text))
+
+    async def _warm_up(self) -> None:
+        try:
+            await self.workers.open()
+            log.event("warm.ready")
+        except HoldfastError as error:
+            self.tell(t.AgentNotice(time.time_ns(), "warm", t.Severity.CRITICAL, str(error)))
+
+    async def main(self, stop: asyncio.Event) -> int:
+        self._loop = asyncio.get_running_loop()
+        self.sampler.start()
+        if self.workers.existing:
+            # What an earlier agent left running is part of our hello.
+            with suppress(HoldfastError, TimeoutError):
+                await asyncio.wait_for(self.workers.open(), 5.0)
+        work = [self.link.run(), self._beat(), self._follow_logs(), self._follow_kernel(), self._obey()]
+        loops = [asyncio.create_task(loop) for loop in work]
+        warming = asyncio.create_task(self._warm_up())
+        log.event("agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller)
+        ending = asyncio.create_task(stop.wait())
+        await asyncio.wait({ending, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        failed = [task for task in loops if task.done()]
+        for task in (ending, warming, *loops):
+            task.cancel()
+        await asyncio.gather(warming, *loops, return_exceptions=True)
+        await self.workers.close(self.config.end_with_workers)
+        self.sampler.close()
+        self.logs.close()
+        self.kernel.close()
+        for task in failed:
+            task.result()  # a loop that ended by itself is a bug: let it be seen
+        return 0

@@ -1,0 +1,174 @@
+"""The stream to the controller: hello, frames and events up, commands down; again and again until told to stop."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from holdfast import log, wire
+from holdfast import types as t
+from holdfast.agent.outbox import Outbox
+from holdfast.errors import ProtocolError, UsageError
+from holdfast.retry import Backoff
+
+_METHOD = "/holdfast.v1.Controller/Session"
+_WELCOME_TIMEOUT = 10.0
+_QUEUE = 20_000
+_STEADY = 5.0  # seconds of a good stream after which the back-off starts anew
+
+
+class Link:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        outbox: Outbox,
+        hello: Callable[[], t.Hello],
+        on_command: Callable[[t.Command], None],
+        on_durable: Callable[[list[t.Event]], None],
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        self.address, self.outbox = address, outbox
+        self._hello, self._on_command, self._on_durable = hello, on_command, on_durable
+        self._credentials = credentials
+        self._queue: asyncio.Queue[t.AgentMessage] | None = None
+        self.cadence = 0.1
+        self._refused = ""
+
+    @property
+    def connected(self) -> bool:
+        return self._queue is not None
+
+    def send(self, message: t.AgentMessage) -> None:
+        """Queue a message for the running stream; without one only what the outbox keeps will arrive."""
+        if self._queue is not None and self._queue.qsize() < _QUEUE:
+            self._queue.put_nowait(message)
+
+    async def run(self) -> None:
+        """Connect, serve, reconnect; ends only by cancellation."""
+        loop = asyncio.get_running_loop()
+        policy = Backoff(initial=0.05, cap=2.0)
+        delays = policy.delays()
+        while True:
+            began = loop.time()
+            try:
+                await self._serve()
+            except (grpc.RpcError, ProtocolError, TimeoutError, OSError) as error:
+                self._tell(error)
+            finally:
+                self._queue = None
+            if loop.time() - began > _STEADY:
+                delays = policy.delays()
+            await asyncio.sleep(next(delays))
+
+    def _tell(self, error: Exception) -> None:
+        """Say why, once for every new reason."""
+        if isinstance(error, grpc.aio.AioRpcError):
+            reason = f"{error.code().name.lower()}: {error.details()}"
+        else:
+            reason = str(error) or type(error).__name__
+        if reason != self._refused:
+            self._refused = reason
+            log.warning("controller.away", address=f"{self.address[0]}:{self.address[1]}", reason=reason)
+
+    async def _serve(self) -> None:
+        async with self._channel() as channel:
+            call: Any = channel.stream_stream(_METHOD)(wait_for_ready=False)
+            try:
+                await call.write(wire.encode_agent(self._hello()))
+                async with asyncio.timeout(_WELCOME_TIMEOUT):
+                    data = await call.read()
+                await self._talk(call, data)
+            finally:
+                call.cancel()
+
+    async def _talk(self, call: Any, first: Any) -> None:
+        if first is grpc.aio.EOF:
+            raise await _failure(call)
+        welcome = wire.decode_controller(first)
+        if isinstance(welcome, t.Refused):
+            raise ProtocolError(f"the controller refuses: {welcome.reason}")
+        if not isinstance(welcome, t.Welcome):
+            raise ProtocolError("the controller did not welcome us")
+        self._refused = ""
+        self.cadence = welcome.cadence
+        self._on_durable(self.outbox.acknowledged(welcome.frames_acked, welcome.events_acked))
+        queue: asyncio.Queue[t.AgentMessage] = asyncio.Queue()
+        for message in self.outbox.unacknowledged():
+            queue.put_nowait(message)
+        self._queue = queue
+        log.event("controller.joined", address=f"{self.address[0]}:{self.address[1]}", resent=queue.qsize())
+        writer = asyncio.create_task(self._write(call, queue))
+        try:
+            await self._read(call)
+        finally:
+            writer.cancel()
+            with suppress(asyncio.CancelledError, grpc.RpcError, asyncio.InvalidStateError):
+                await writer
+
+    async def _write(self, call: Any, queue: "asyncio.Queue[t.AgentMessage]") -> None:
+        while True:
+            message = await queue.get()
+            await call.write(wire.encode_agent(message))
+
+    async def _read(self, call: Any) -> None:
+        while (data := await call.read()) is not grpc.aio.EOF:
+            try:
+                message = wire.decode_controller(data)
+            except ProtocolError as error:
+                log.warning("message.malformed", error=str(error))
+                continue
+            match message:
+                case t.Ack():
+                    self.cadence = message.cadence
+                    self._on_durable(self.outbox.acknowledged(message.frames, message.events))
+                case t.Command():
+                    self._on_command(message)
+                case t.Refused():
+                    raise ProtocolError(f"the controller refuses: {message.reason}")
+        raise await _failure(call)
+
+    def _channel(self) -> grpc.aio.Channel:
+        host, port = self.address
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        options = [
+            ("grpc.max_receive_message_length", 64 << 20),
+            ("grpc.max_send_message_length", 64 << 20),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.enable_retries", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(target, options)
+        return grpc.aio.secure_channel(target, self._credentials, options)
+
+    def own_address(self) -> str:
+        """The address of this node that the controller's side of the network sees."""
+        host, port = self.address
+        family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(where)  # no packet leaves: it only asks for the route
+            return str(probe.getsockname()[0])
+
+
+async def _failure(call: Any) -> Exception:
+    """Why a stream ended: the status as an error."""
+    code = await call.code()
+    return ProtocolError(f"the stream ended: {code.name.lower()} {await call.details() or ''}".strip())
+
+
+def read_credentials(ca: Path | None, cert: Path | None, key: Path | None) -> grpc.ChannelCredentials | None:
+    """Mutual TLS, or None without files. UsageError when one cannot be read."""
+    if ca is None or cert is None or key is None:
+        return None
+    try:
+        return grpc.ssl_channel_credentials(ca.read_bytes(), key.read_bytes(), cert.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the TLS files: {error}") from None

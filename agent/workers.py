@@ -1,0 +1,403 @@
+"""The workers of this node: starts, stops and breaks them on command, and says how each of them ended."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+
+from holdfast import log, tracebacks
+from holdfast import types as t
+from holdfast.agent import injections, process_tree
+from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
+from holdfast.agent.probe_reader import ProbeReader
+from holdfast.agent.warm_client import StoreExited, Warm, Watch, watch_pid
+from holdfast.agent.worker_logs import WorkerLogs
+from holdfast.agent.worker_spec import Key, WorkerSpec, mark
+from holdfast.errors import HoldfastError, Unavailable, UsageError
+
+_TAIL = 16 * 1024
+_GONE_TIMEOUT = 15.0
+_NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
+
+
+def shared_dir(state_dir: Path) -> Path:
+    """Where the probes of this agent's workers are: memory, and the same after a restart of the agent."""
+    digest = hashlib.sha256(str(state_dir.absolute()).encode()).hexdigest()[:12]
+    base = Path("/dev/shm") if Path("/dev/shm").is_dir() else state_dir
+    return base / f"holdfast-{os.getuid()}-{digest}"
+
+
+class Workers:
+    """Owns the connection to the warm process. `on_event` gets what the controller must hear."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        logs: WorkerLogs,
+        kernel: KernelLog,
+        own_address: Callable[[], str],
+        on_event: Callable[[t.Event], None],
+        on_log: Callable[[t.LogChunk], None],
+        on_last_steps: Callable[[tuple[t.StepRecord, ...]], None],
+        preload: tuple[str, ...] = (),
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
+        self._logs, self._kernel, self._own_address = logs, kernel, own_address
+        self._on_event, self._on_log, self._on_last_steps = on_event, on_log, on_last_steps
+        self._preload, self._environ = preload, dict(environ)
+        self._warm: Warm | None = None
+        self._opening: asyncio.Task[Warm] | None = None
+        self._oom = OomWatch()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self.kept: dict[Key, t.KeptWorker] = {}
+        self._readers: dict[Key, ProbeReader] = {}
+        self._ended: dict[Key, asyncio.Event] = {}
+        self._orphans: dict[Key, Watch] = {}
+        self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
+
+    # --- the warm process ----------------------------------------------------------------------------------------
+
+    @property
+    def existing(self) -> bool:
+        """Did an earlier agent leave a warm process here?"""
+        return (self.run_dir / "warm.sock").exists()
+
+    async def open(self) -> Warm:
+        """Connect to the warm process, starting it if need be; adopts the workers that it holds."""
+        if self._warm is not None:
+            return self._warm
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        try:
+            return await asyncio.shield(self._opening)
+        except BaseException:
+            if self._opening is not None and self._opening.done():
+                self._opening = None
+            raise
+
+    async def _open(self) -> Warm:
+        warm = await Warm.open(
+            self.run_dir,
+            preload=self._preload,
+            env=self._environ,
+            on_exit=self._exited,
+            on_store_exit=self._store_exited,
+            on_lost=self._lost,
+        )
+        self._warm, self._opening = warm, None
+        for name, error in warm.preload_errors.items():
+            self._notice("warm", t.Severity.INFO, f"the warm process could not import {name}: {error}")
+        for worker in warm.kept:
+            self._adopt(worker)
+        for exited in warm.exits:
+            self._exited(exited)
+        return warm
+
+    def _adopt(self, worker: t.KeptWorker) -> None:
+        key = (worker.job, worker.generation, worker.rank)
+        self.newest[worker.job] = max(worker.generation, self.newest.get(worker.job, 0))
+        known = key in self.kept
+        self.kept[key] = worker
+        self._ended.setdefault(key, asyncio.Event())
+        if not known and worker.running:
+            self._logs.paths(*key, from_end=True)
+            log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
+
+    def _lost(self) -> None:
+        """The warm process died: its workers are nobody's children, but still ours to watch and to end."""
+        self._warm = None
+        self._notice("warm", t.Severity.WARNING, "the warm process died; its workers run on, a new one is started")
+        loop = asyncio.get_running_loop()
+        for key, worker in self.kept.items():
+            if worker.running and key not in self._orphans:
+                self._orphans[key] = watch_pid(loop, worker.pid, partial(self._orphan_ended, key))
+        self._spawn(self._reopen())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reopen(self) -> None:
+        try:
+            await self.open()
+        except HoldfastError as error:
+            self._notice("warm", t.Severity.CRITICAL, str(error))
+
+    def _orphan_ended(self, key: Key, _pid: int) -> None:
+        self._orphans.pop(key, None)
+        worker = self.kept.get(key)
+        if worker is not None and worker.running:
+            # Nobody was there to collect its status; the log may still say why.
+            self._exited(t.WorkerExited(*key, pid=worker.pid, wall_ns=time.time_ns(), code=255))
+
+    def _store_exited(self, exited: StoreExited) -> None:
+        self._notice("store", t.Severity.WARNING, f"the rendezvous store of job {exited.job} ended")
+
+    def _notice(self, kind: str, severity: t.Severity, text: str) -> None:
+        self._on_event(t.AgentNotice(time.time_ns(), kind, severity, text))
+
+    # --- what runs -----------------------------------------------------------------------------------------------
+
+    def hello_workers(self) -> tuple[t.KeptWorker, ...]:
+        return tuple(self.kept.values())
+
+    @property
+    def running(self) -> bool:
+        return any(w.running for w in self.kept.values())
+
+    def readers(self) -> list[ProbeReader]:
+        """A reader for each running worker that has its probe up."""
+        for key, worker in self.kept.items():
+            if worker.running and key not in self._readers:
+                try:
+                    self._readers[key] = ProbeReader(str(self._probe_path(key)))
+                except Unavailable:
+                    continue
+                except HoldfastError as error:
+                    log.debug("probe.unreadable", rank=worker.rank, error=str(error))
+        return [self._readers[k] for k, w in self.kept.items() if w.running and k in self._readers]
+
+    def _probe_path(self, key: Key) -> Path:
+        return self.shm / f"{key[0]}-g{key[1]}-rank{key[2]}"
+
+    def _exited(self, exited: t.WorkerExited) -> None:
+        """Called once for each worker, as soon as the kernel knows."""
+        key = (exited.job, exited.generation, exited.rank)
+        worker = self.kept.get(key)
+        if worker is not None and not worker.running:
+            return
+        self.kept[key] = t.KeptWorker(
+            *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
+        )
+        self._last_steps(key)
+        for chunk in self._logs.drain(*key):
+            self._on_log(chunk)
+        oom = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
+        tail = self._logs.tail(*key, "err", _TAIL)
+        error = "" if exited.code == 0 else self._error(key, tail)
+        self._on_event(
+            t.WorkerExited(
+                *key,
+                exited.pid,
+                exited.wall_ns,
+                exited.code,
+                exited.signal,
+                exited.core_dumped,
+                oom,
+                error,
+                tail[-4000:],
+            )
+        )
+        self._ended.setdefault(key, asyncio.Event()).set()
+
+    def _last_steps(self, key: Key) -> None:
+        reader = self._readers.pop(key, None)
+        if reader is None:
+            return
+        steps = tuple(reader.new_steps())
+        reader.close()
+        self._probe_path(key).unlink(missing_ok=True)
+        if steps:
+            self._on_last_steps(steps)
+
+    def _oom_killed(self, pid: int) -> bool:
+        self._kernel.poll()
+        # Each way of knowing also cleans up after itself, so all are asked.
+        verdicts = [injections.finish_oom(pid), self._oom.verdict(pid), pid in self._kernel.oom_killed_pids]
+        return any(verdicts)
+
+    def _error(self, key: Key, tail: str) -> str:
+        try:
+            message = json.loads(self._error_file(key).read_text())["message"]
+            trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else message
+            if trace:
+                return str(trace)[-_TAIL:]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # the worker had no time to write it
+        return tracebacks.last_traceback(tail)
+
+    def _error_file(self, key: Key) -> Path:
+        return self.run_dir / "errors" / f"{key[0]}-g{key[1]}-rank{key[2]}.json"
+
+    def durable(self, event: t.Event) -> None:
+        """The controller holds this event: the warm process may forget the exit, and we what it left behind."""
+        if not isinstance(event, t.WorkerExited):
+            return
+        key = (event.job, event.generation, event.rank)
+        self.kept.pop(key, None)
+        self._ended.pop(key, None)
+        self._error_file(key).unlink(missing_ok=True)
+        if self._warm is not None:
+            self._spawn(self._ack(key))
+
+    async def _ack(self, key: Key) -> None:
+        if self._warm is not None:
+            try:
+                await self._warm.ack_exit(*key)
+            except Unavailable as error:
+                log.debug("warm.ack", error=str(error))  # it will report the exit again, and we will drop it again
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def obey(self, command: t.Command) -> dict[str, str]:
+        """Do it; what to answer. HoldfastError in one line when it cannot be done."""
+        match command.order:
+            case t.StartStore() as order:
+                host = order.host or self._own_address()
+                port = await (await self.open()).start_store(command.job, host)
+                return {"host": host, "port": str(port)}
+            case t.StartWorkers() as order:
+                return await self._start(command, order)
+            case t.StopWorkers() as order:
+                return await self._stop(command.job, command.generation, order.grace)
+            case t.Inject() as order:
+                return await self._inject(command, order)
+
+    async def _start(self, command: t.Command, order: t.StartWorkers) -> dict[str, str]:
+        job, generation = command.job, command.generation
+        if generation < self.newest.get(job, 0):
+            raise UsageError(f"generation {generation} of job {job} is over: {self.newest[job]} was here already")
+        await self._stop(job, generation - 1, 0.0)
+        self.newest[job] = generation
+        warm = await self.open()
+        self.shm.mkdir(mode=0o700, exist_ok=True)
+        self._error_file(("", 0, 0)).parent.mkdir(parents=True, exist_ok=True)
+        for place in order.ranks:
+            key = (job, generation, place.rank)
+            try:
+                out, err = self._logs.paths(*key)
+            except OSError as error:
+                raise Unavailable(f"cannot make the log files of rank {place.rank}: {error}") from None
+            spec = WorkerSpec(
+                job=job,
+                generation=generation,
+                rank=place.rank,
+                local_rank=place.local_rank,
+                env=worker_environment(self._environ, command, order, place),
+                program=order.program,
+                out_path=str(out),
+                err_path=str(err),
+                error_file=str(self._error_file(key)),
+                probe_path=str(self._probe_path(key)),
+            )
+            self._ended[key] = asyncio.Event()
+            pid = await warm.start_worker(spec)
+            # Its exit may already have been told: what ended stays ended.
+            if key not in self.kept:
+                self.kept[key] = t.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
+                self._oom.remember(pid)
+        return {"started": str(len(order.ranks))}
+
+    async def _stop(self, job: str, generation: int, grace: float) -> dict[str, str]:
+        """End all workers of the job up to this generation, with everything that they started."""
+
+        def left() -> list[Key]:
+            return [k for k, w in self.kept.items() if k[0] == job and k[1] <= generation and w.running]
+
+        if not left():
+            return {"stopped": "0"}
+        count = len(left())
+        if grace > 0:
+            await self._signal(left(), job, generation, signal.SIGTERM)
+            await self._wait_gone(left(), grace)
+        if left():
+            await self._signal(left(), job, generation, signal.SIGKILL)
+            await self._wait_gone(left(), _GONE_TIMEOUT)
+        if left():
+            ranks = ", ".join(str(k[2]) for k in left())
+            raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
+        return {"stopped": str(count)}
+
+    async def _signal(self, keys: list[Key], job: str, generation: int, number: signal.Signals) -> None:
+        if self._warm is not None:
+            await self._warm.kill(job, generation, -1, number)
+        orphans = [k for k in keys if k in self._orphans]
+        if orphans:
+            marks = [mark(k) for k in orphans]
+            await asyncio.to_thread(process_tree.kill_tree, [self.kept[k].pid for k in orphans], number, marks)
+
+    async def _wait_gone(self, keys: list[Key], timeout: float) -> None:
+        waits = [asyncio.ensure_future(self._ended[k].wait()) for k in keys if k in self._ended]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=timeout)
+            for task in pending:
+                task.cancel()
+
+    async def _inject(self, command: t.Command, order: t.Inject) -> dict[str, str]:
+        at = str(time.time_ns())
+        if order.kind in ("agent-kill", "agent-stop"):
+            os.kill(os.getpid(), signal.SIGKILL if order.kind == "agent-kill" else signal.SIGSTOP)
+            return {"at": at}
+        key = (command.job, command.generation, order.rank)
+        worker = self.kept.get(key)
+        if worker is None or not worker.running:
+            raise UsageError(f"rank {order.rank} of generation {command.generation} does not run here")
+        if order.kind in ("kill", "stop"):
+            os.kill(worker.pid, signal.SIGKILL if order.kind == "kill" else signal.SIGSTOP)
+            return {"at": at}
+        readers = {r.rank: r for r in self.readers()}
+        if order.rank not in readers:
+            raise Unavailable(f"rank {order.rank} has no probe yet: it cannot be asked to break itself")
+        readers[order.rank].inject(order.kind)
+        return {"at": at}
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self, end_workers: bool) -> None:
+        """Leave the workers to the warm process, or end everything."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening}, timeout=5)
+        if self._warm is not None:
+            await (self._warm.shutdown() if end_workers else self._warm.close())
+        for reader in self._readers.values():
+            reader.close()
+        if end_workers and self.shm.is_dir():
+            for path in self.shm.iterdir():
+                path.unlink(missing_ok=True)
+            self.shm.rmdir()
+
+
+def worker_environment(
+    base: Mapping[str, str], command: t.Command, order: t.StartWorkers, place: t.Rank
+) -> dict[str, str]:
+    """torchrun's variables for one worker, so that a script written for it needs no change.
+
+    The store lives outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`), and torch gives each generation its own
+    key prefix from `TORCHELASTIC_RESTART_COUNT`.
+    """
+    local_world = sum(r.group_rank == place.group_rank for r in order.ranks)
+    env = {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)}
+    env |= order.program.env
+    if local_world > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")
+    if order.master_addr in ("127.0.0.1", "::1", "localhost"):
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    restarts = command.generation - 1
+    env |= {
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "GROUP_RANK": str(place.group_rank),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_WORLD_SIZE": str(order.nnodes),
+        "ROLE_WORLD_SIZE": str(order.world_size),
+        "MASTER_ADDR": order.master_addr,
+        "MASTER_PORT": str(order.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max(order.max_restarts, restarts)),
+        "TORCHELASTIC_RUN_ID": command.job,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "HOLDFAST_JOB": command.job,
+        "HOLDFAST_GENERATION": str(command.generation),
+    }
+    return env

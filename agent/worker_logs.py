@@ -132,7 +132,7 @@ class WorkerLogs:
         return chunks
 
     def tail(self, job: str, generation: int, rank: int, stream: str, n_bytes: int = 64 * 1024) -> str:
-        """The last `n_bytes` of a worker's "out" or "err", from the start of a line where it can; "" when there are none."""
+        """The last `n_bytes` of a worker's "out" or "err", from the start of a line if it can; "" without any."""
         if stream not in STREAMS:
             raise ValueError(f"stream must be 'out' or 'err', not {stream!r}")
         path = self._folder(job, generation) / f"rank{rank}.{stream}"

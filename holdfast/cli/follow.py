@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast import log
 from holdfast.cli.client import OVER, Client, Json
+from holdfast.cli.output import note
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.retry import Backoff
 
@@ -69,6 +69,7 @@ class Follower:
         self.error: HoldfastError | None = None
         self._client, self._job = client, job
         self._seen = Seen()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="job-log", daemon=True)
 
     def start(self) -> None:
@@ -85,27 +86,38 @@ class Follower:
     def _follow(self) -> None:
         policy = Backoff(initial=0.1, cap=2.0)
         delays = policy.delays()
-        reconnected = False
+        reconnected = told = False
         while True:
             try:
                 for line in self._connection(reconnected):
                     delays = policy.delays()
+                    told = False
                     self._seen.add(line)
                     self.lines.put(line)
-                job = self._client.job()
-                if job is None or job["id"] != self._job or job["state"] in OVER:
+                if self._is_over():
                     return
             except Unavailable as error:
-                log.debug("log_interrupted", error=str(error))
+                if not told:
+                    note(f"{error}; trying again")
+                told = True
             reconnected = True
             time.sleep(next(delays))
 
+    def _is_over(self) -> bool:
+        """Whether that was all. A stream also ends when the controller does, and the job goes on."""
+        if not self._ended:
+            return False
+        job = self._client.job()
+        return job is None or job["id"] != self._job or job["state"] in OVER
+
     def _connection(self, reconnected: bool) -> Iterable[Json]:
         """Lines of one connection, without those that were printed before."""
+        self._ended = False
         burst: list[Json] | None = [] if reconnected else None
         until = time.monotonic() + BURST_S
         for name, line in self._client.log_events():
             if name == "end":
+                self._ended = True
                 break
             if burst is not None and time.monotonic() > until:
                 yield from self._seen.fresh(burst)

@@ -5,7 +5,7 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,7 +78,7 @@ def run(
     torchrun.check_nproc(nproc_per_node)
     added = torchrun.parse_env(env or [])
     faults = parse_faults(fault or [], sys.maxsize, most)
-    with _cluster(client, least, nproc_per_node, detach) as (reached, wanted):
+    with _cluster(client, least, nproc_per_node, detach) as (reached, wanted, failure):
         count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         parse_faults(fault or [], count * nproc, count)
         spec: Json = {
@@ -101,15 +101,15 @@ def run(
         if detach:
             print(job)
             return 0
-        return follow(reached, job)
+        return follow(reached, job, failure)
 
 
 @contextmanager
-def _cluster(client: Client, nnodes: int, nproc: str, detach: bool) -> Iterator[tuple[Client, str]]:
+def _cluster(client: Client, nnodes: int, nproc: str, detach: bool) -> Iterator[tuple[Client, str, Callable[[], str]]]:
     """The cluster that was named, or one of our own where none was named and none answers."""
     try:
         client.status()
-        yield client, nproc
+        yield client, nproc, str
         return
     except Unavailable:
         if client.is_named or detach:
@@ -122,11 +122,13 @@ def _cluster(client: Client, nnodes: int, nproc: str, detach: bool) -> Iterator[
         LocalCluster(Path(folder), nodes=nnodes, slots=slots) as cluster,
     ):
         note(f"no controller at {client.address}; started one here: {cluster.url}")
-        yield cluster.client, str(slots)
+        yield cluster.client, str(slots), lambda: cluster.failure
 
 
-def follow(client: Client, job: str) -> int:
-    """Print the job's log until it ends; its exit code. Ctrl-C stops the job, a second one leaves it."""
+def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
+    """Print the job's log until it ends; its exit code. Ctrl-C stops the job, a second one leaves it.
+
+    `failure` tells why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
     follower = Follower(client, job)
     follower.start()
     interrupted = False
@@ -137,7 +139,8 @@ def follow(client: Client, job: str) -> int:
                 break
             _print(line)
         except queue.Empty:
-            continue
+            if failure():
+                raise HoldfastError(failure()) from None
         except KeyboardInterrupt:
             if interrupted:
                 note(f"left job {job} to itself; `holdfast job` shows it, `holdfast job stop` ends it")

@@ -1,0 +1,145 @@
+"""A controller's HTTP API as the command line sees it: real sockets, scripted answers."""
+
+import json
+import queue
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def job_as(state: str, **more: object) -> Json:
+    program = {"target": "/x/train.py", "args": ["--lr", "1"], "module": False}
+    base: Json = {
+        "id": "j1", "name": "train", "state": state, "reason": None, "generation": 1, "world_size": 4, "nnodes": 2,
+        "nproc_per_node": 2, "program": program, "submitted_at": 1.0, "started_at": 2.0, "ended_at": None,
+        "exit_code": None, "step": 7, "loss": 2.5, "tokens_per_s": 1000.0, "step_seconds": 0.05, "restarts": 0,
+        "goodput": 0.97, "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}], "max_steps": 10,
+    }  # fmt: skip
+    return base | more
+
+
+def node_as(name: str, **more: object) -> Json:
+    base: Json = {
+        "name": name, "state": "healthy", "reason": None, "connected": True, "hostname": name, "switch": "s0",
+        "slots": 4, "cpus": 2, "ranks": [0, 1, 3], "frame_age": 0.05, "tx_bytes_per_s": 2.5e6, "rx_bytes_per_s": None,
+        "gpus": [],
+    }  # fmt: skip
+    return base | more
+
+
+INCIDENT: Json = {
+    "id": "i1", "kind": "worker-killed", "culprit": "rank3", "severity": "critical", "state": "closed",
+    "summary": "rank 3 was killed [by SIGKILL]", "opened": 10.0, "closed": 12.0, "action": "restart",
+    "reason": "its node is well", "detect_s": 0.02, "recover_s": 1.5, "source": "memory", "generation_from": 1,
+    "generation_to": 2, "step_at_fault": 20, "step_resumed": 19,
+    "phases": [{"name": "stop", "start": 10.0, "end": 10.5}, {"name": "start", "start": 10.5, "end": None}],
+    "findings": [{"kind": "worker-killed", "severity": "critical", "subject": "rank3", "text": "signal 9", "at": 10.0,
+                  "evidence": {}}],
+}  # fmt: skip
+
+
+class FakeController:
+    """Set the attributes, look at `asked`. `log` feeds the log stream: a line, or "end", or "cut"."""
+
+    def __init__(self, port: int = 0, token: str = "") -> None:
+        self.token = token
+        self.job: Json | None = job_as("running")
+        self.nodes = [node_as("node0"), node_as("node1", state="cordoned", reason="by hand")]
+        self.incidents = [INCIDENT]
+        self.asked: list[tuple[str, str, Json | None]] = []
+        self.log: queue.Queue[Json | str] = queue.Queue()
+        self.submit_error: tuple[int, str] | None = None
+        outer = self
+
+        class Handler(_Handler):
+            fake = outer
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def line(self, rank: int, text: str, stream: str = "out") -> None:
+        self.log.put({"rank": rank, "stream": stream, "text": text, "generation": 1, "dropped": 0})
+
+    def end(self, state: str, **more: object) -> None:
+        self.job = job_as(state, **more)
+        self.log.put("end")
+
+    def answer(self, method: str, path: str, body: Json | None) -> tuple[int, object]:
+        status = {
+            "version": 3, "now": 1.0, "started_at": 0.5, "job": self.job, "counts": {"healthy": 1, "cordoned": 1},
+            "nodes": {node["name"]: node["state"] for node in self.nodes}, "incidents": self.incidents,
+            "open_incidents": 0,
+        }  # fmt: skip
+        reads: dict[str, object] = {
+            "/status": status, "/job": self.job, "/nodes": self.nodes, "/incidents": self.incidents,
+            **{f"/incidents/{one['id']}": one for one in self.incidents},
+        }  # fmt: skip
+        if method == "GET" and path in reads:
+            return 200, reads[path]
+        if path == "/jobs" and self.submit_error:
+            return self.submit_error[0], {"error": self.submit_error[1]}
+        done: dict[str, object] = {
+            "/jobs": {"id": "j1"},
+            "/job/stop": {"ok": True},
+            "/inject": {"id": "f1", "armed": True},
+        }
+        if method == "POST" and path in done:
+            return 200, done[path]
+        if method == "POST" and path.startswith("/nodes/node0/"):
+            return 200, {"ok": True}
+        return 404, {"error": f"there is no {path}"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: FakeController
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path = self.path.removeprefix("/api/v1").partition("?")[0]
+        if path == "/job/logs":
+            self._stream()
+        else:
+            self._answer("GET", path, None)
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        self._answer("POST", self.path.removeprefix("/api/v1"), body)
+
+    def _answer(self, method: str, path: str, body: Json | None) -> None:
+        self.fake.asked.append((method, path, body))
+        if self.fake.token and self.headers.get("Authorization") != f"Bearer {self.fake.token}":
+            code, data = 401, {"error": "this needs the API token"}
+        else:
+            code, data = self.fake.answer(method, path, body)  # type: ignore[assignment]
+        content = json.dumps(data).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        while (item := self.fake.log.get()) != "cut":
+            name, data = ("end", {}) if isinstance(item, str) else ("line", item)
+            self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+            if name == "end":
+                return

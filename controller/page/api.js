@@ -1,0 +1,76 @@
+// Talking to the controller. The token, where one is needed, is asked for once and kept for this tab only; it travels
+// in a header, which EventSource cannot send, so events are read from an ordinary streamed answer.
+
+import { byId } from "./dom.js";
+
+const KEY = "holdfast-token";
+const SILENCE_MS = 25_000; // the controller says something every 10 s
+let asking = null;
+
+async function request(path, options = {}) {
+  for (;;) {
+    const token = sessionStorage.getItem(KEY);
+    const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+    const answer = await fetch(path, { ...options, headers, cache: "no-store" });
+    if (answer.status !== 401) return answer;
+    asking ??= askToken(token !== null).finally(() => (asking = null));
+    await asking;
+  }
+}
+
+function askToken(wrong) {
+  const dialog = byId("token-dialog");
+  if (wrong) byId("token-why").textContent = "The controller did not accept this token.";
+  byId("token-input").value = "";
+  dialog.showModal();
+  return new Promise((done) => {
+    dialog.oncancel = (event) => event.preventDefault();
+    dialog.onclose = () => {
+      sessionStorage.setItem(KEY, byId("token-input").value.trim());
+      done();
+    };
+  });
+}
+
+async function read(answer) {
+  const body = await answer.json().catch(() => ({ error: `the controller answered ${answer.status}` }));
+  if (!answer.ok) throw new Error(body.error ?? `the controller answered ${answer.status}`);
+  return body;
+}
+
+export const get = async (path) => read(await request(`/api/v1${path}`));
+export const post = async (path) => read(await request(`/api/v1${path}`, { method: "POST" }));
+
+/** Reads server-sent events until the line breaks; throws when it does. `heard` is called at every sign of life. */
+export async function listen(path, handlers, heard) {
+  const abort = new AbortController();
+  let watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
+  try {
+    const answer = await request(`/api/v1${path}`, { signal: abort.signal });
+    if (!answer.ok) await read(answer);
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) throw new Error("the controller ended the stream");
+      clearTimeout(watchdog);
+      watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
+      heard();
+      const messages = (rest + value).split("\n\n");
+      rest = messages.pop();
+      for (const message of messages) dispatch(message, handlers);
+    }
+  } finally {
+    clearTimeout(watchdog);
+    abort.abort();
+  }
+}
+
+function dispatch(message, handlers) {
+  const fields = { event: "message", data: "" };
+  for (const line of message.split("\n")) {
+    const at = line.indexOf(": ");
+    if (at > 0) fields[line.slice(0, at)] = line.slice(at + 2);
+  }
+  handlers[fields.event]?.(JSON.parse(fields.data));
+}

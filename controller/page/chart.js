@@ -1,0 +1,190 @@
+// A small line chart on a canvas: nice ticks, one min-max stroke per pixel column (so 50,000 points cost as much as
+// 500 and no spike is lost), marks, a crosshair. The vertical range follows the bulk; spikes above it get a caret.
+
+import { fit, framed } from "./dom.js";
+import { known } from "./format.js";
+import { colour } from "./theme.js";
+
+const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
+const PAD = { left: 54, right: 14, top: 10, bottom: 22 };
+
+export class Chart {
+  /** options: {stroke: colour name, tick: value -> text, cap: highest multiple of the median shown} */
+  constructor(canvas, options) {
+    this.canvas = canvas;
+    this.options = options;
+    this.x = [];
+    this.y = [];
+    this.marks = []; // [{x, colour}]
+    this.cursor = null; // x under the pointer, shared between charts
+    this.onCursor = () => {};
+    this.redraw = framed(() => this.draw());
+    new ResizeObserver(this.redraw).observe(canvas);
+    canvas.addEventListener("pointermove", (event) => this.onCursor(this.xAt(event.offsetX)));
+    canvas.addEventListener("pointerleave", () => this.onCursor(null));
+  }
+
+  set(x, y, marks) {
+    Object.assign(this, { x, y, marks });
+    this.redraw();
+  }
+
+  /** Position of the point nearest to a value of x; -1 when there is none. */
+  nearest(value) {
+    let [low, high] = [0, this.x.length - 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.x[middle] < value) low = middle + 1;
+      else high = middle;
+    }
+    return low > 0 && value - this.x[low - 1] < this.x[low] - value ? low - 1 : this.x.length ? low : -1;
+  }
+
+  xAt(pixel) {
+    if (!this.frame) return null;
+    const { left, width, x0, x1 } = this.frame;
+    return x0 + ((pixel - left) / width) * (x1 - x0);
+  }
+
+  draw() {
+    const { context, width: full, height: tall } = fit(this.canvas);
+    context.clearRect(0, 0, full, tall);
+    const [width, height] = [full - PAD.left - PAD.right, tall - PAD.top - PAD.bottom];
+    const [low, high] = this.range();
+    if (width < 20 || height < 20 || low === null) return;
+    const [x0, x1] = [this.x[0], Math.max(this.x.at(-1), this.x[0] + 1)];
+    const frame = { left: PAD.left, top: PAD.top, width, height, x0, x1, low, high };
+    this.frame = frame;
+    frame.px = (x) => frame.left + ((x - x0) / (x1 - x0)) * width;
+    frame.py = (y) => frame.top + height - ((y - low) / (high - low)) * height;
+    context.font = FONT;
+    this.drawGrid(context, frame);
+    this.drawMarks(context, frame);
+    this.drawLine(context, frame);
+    this.drawCursor(context, frame);
+  }
+
+  range() {
+    const values = this.y.filter(known);
+    if (!values.length) return [null, null];
+    const sorted = Float64Array.from(values).sort();
+    let [low, high] = [sorted[0], sorted.at(-1)];
+    if (this.options.cap) high = Math.min(high, sorted[sorted.length >> 1] * this.options.cap);
+    const room = (high - low) * 0.08 || Math.abs(high) * 0.05 || 1;
+    return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
+  }
+
+  drawGrid(context, { left, top, width, height, px, py, x0, x1, low, high }) {
+    context.strokeStyle = colour("line");
+    context.fillStyle = colour("muted");
+    context.lineWidth = 1;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const y of ticks(low, high, Math.max(2, height / 34))) {
+      const at = Math.round(py(y)) + 0.5;
+      context.beginPath();
+      context.moveTo(left, at);
+      context.lineTo(left + width, at);
+      context.stroke();
+      context.fillText(this.options.tick(y), left - 8, at);
+    }
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    for (const x of ticks(x0, x1, width / 80)) {
+      if (!Number.isInteger(x)) continue;
+      const at = Math.min(left + width - 12, Math.max(left + 6, px(x)));
+      context.fillText(x.toLocaleString("en-US"), at, top + height + 7);
+    }
+  }
+
+  drawMarks(context, { top, height, px, x0, x1 }) {
+    for (const mark of this.marks) {
+      if (mark.x < x0 || mark.x > x1) continue;
+      const at = Math.round(px(mark.x)) + 0.5;
+      context.strokeStyle = context.fillStyle = colour(mark.colour);
+      context.setLineDash([3, 3]);
+      context.beginPath();
+      context.moveTo(at, top);
+      context.lineTo(at, top + height);
+      context.stroke();
+      context.setLineDash([]);
+      context.beginPath();
+      context.moveTo(at - 4, top - 6);
+      context.lineTo(at + 4, top - 6);
+      context.lineTo(at, top);
+      context.fill();
+    }
+  }
+
+  drawLine(context, { left, top, width, px, py, high }) {
+    const { x, y } = this;
+    context.strokeStyle = context.fillStyle = colour(this.options.stroke);
+    context.lineWidth = 1.5;
+    context.lineJoin = "round";
+    context.beginPath();
+    let [column, least, most, last, drawing] = [-1, 0, 0, 0, false];
+    const carets = new Set();
+    const flush = () => {
+      if (!drawing || column < 0) return;
+      if (most - least > 0.5) {
+        context.lineTo(left + column, least);
+        context.lineTo(left + column, most);
+      }
+      context.lineTo(left + column, last);
+    };
+    for (let i = 0; i < x.length; i++) {
+      if (!known(y[i])) {
+        flush();
+        [drawing, column] = [false, -1];
+        continue;
+      }
+      const at = Math.round((px(x[i]) - left) * 2) / 2;
+      if (y[i] > high) carets.add(Math.round(at));
+      const to = Math.max(top, py(y[i]));
+      if (at !== column) {
+        flush();
+        if (!drawing) context.moveTo(left + at, to);
+        [column, least, most, drawing] = [at, to, to, true];
+      }
+      [least, most, last] = [Math.min(least, to), Math.max(most, to), to];
+    }
+    flush();
+    context.stroke();
+    if (x.length === 1) context.fillRect(left - 1, last - 1, 3, 3);
+    if (carets.size > width / 4) return;
+    for (const at of carets) {
+      context.beginPath();
+      context.moveTo(left + at - 3.5, top + 3);
+      context.lineTo(left + at + 3.5, top + 3);
+      context.lineTo(left + at, top - 3);
+      context.fill();
+    }
+  }
+
+  drawCursor(context, { top, height, px, py, high }) {
+    if (this.cursor === null) return;
+    const i = this.nearest(this.cursor);
+    if (i < 0 || !known(this.y[i])) return;
+    const at = Math.round(px(this.x[i])) + 0.5;
+    context.strokeStyle = colour("faint");
+    context.lineWidth = 1;
+    context.beginPath();
+    context.moveTo(at, top);
+    context.lineTo(at, top + height);
+    context.stroke();
+    context.fillStyle = colour(this.options.stroke);
+    context.beginPath();
+    context.arc(at, py(Math.min(this.y[i], high)), 3.5, 0, 7);
+    context.fill();
+  }
+}
+
+/** Round numbers from low to high, about as many as asked. */
+export function ticks(low, high, many) {
+  const rough = (high - low) / Math.max(1, many);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((f) => f * power).find((s) => s >= rough) ?? 10 * power;
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step + 0); // not -0
+  return found;
+}

@@ -1,0 +1,71 @@
+// What a state means, and what colour it has. Blue, orange and grey stay apart for every kind of colour vision; what is
+// bad has a ring or another shape as well.
+
+import { known, seconds } from "./format.js";
+import { colour, mix } from "./theme.js";
+
+export const CATEGORY = {
+  running: "ok", healthy: "ok", spare: "idle", finished: "idle", done: "idle", joining: "busy", cordoned: "warn",
+  pending: "busy", starting: "busy", restoring: "busy", recovering: "busy", waiting: "wait", suspect: "warn", slow: "warn",
+  hung: "bad", stopped: "bad", exited: "bad", killed: "bad", failed: "bad", faulty: "bad", lost: "bad", dead: "bad",
+};
+export const WORST_FIRST = ["bad", "warn", "wait", "busy", "ok", "idle"];
+// Many ranks wait when one fails: the many are pale, so that the one stands out.
+export const CELL = { ok: "ok-cell", busy: "busy-cell", wait: "wait-cell", warn: "warn", bad: "bad", idle: "idle" };
+const WORKING = new Set(["train", "eval", "done"]);
+const LEVELS = 48; // colours of the step-time scale
+const FASTEST = 0.8; // of the median: end of the scale
+const SLOWEST = 1.5;
+
+export const category = (name) => CATEGORY[name] ?? "idle";
+
+/** Category of each rank: a rank that runs but restores, compiles or saves is busy. */
+export function categories(ranks) {
+  const ofState = ranks.states.map(category);
+  const works = ranks.phases.map((phase) => WORKING.has(phase));
+  return ranks.state.map((state, i) => (ofState[state] === "ok" && !works[ranks.phase[i]] ? "busy" : ofState[state]));
+}
+
+/** {palette: [css colour], index: Uint8Array, legend: [...]} for one way to colour the ranks. */
+export function paint(ranks, cats, by) {
+  return by === "time" ? byTime(ranks) : byState(cats);
+}
+
+function byState(cats) {
+  const index = Uint8Array.from(cats, (cat) => WORST_FIRST.indexOf(cat));
+  return { palette: WORST_FIRST.map((cat) => colour(CELL[cat])), index };
+}
+
+function byTime(ranks) {
+  const median = medianOf(ranks.step_seconds);
+  const palette = [...Array(LEVELS).keys()].map((level) => timeColour(level / (LEVELS - 1)));
+  palette.push(colour("idle"));
+  const index = Uint8Array.from(ranks.step_seconds, (value) => {
+    if (!known(value) || !median) return LEVELS;
+    return Math.round(Math.min(1, Math.max(0, share(value / median))) * (LEVELS - 1));
+  });
+  return { palette, index, median };
+}
+
+/** Half of the scale for faster than the median, half for slower. */
+function share(ratio) {
+  return ratio < 1 ? (0.5 * (ratio - FASTEST)) / (1 - FASTEST) : 0.5 + (0.5 * (ratio - 1)) / (SLOWEST - 1);
+}
+
+function timeColour(at) {
+  if (at < 0.5) return mix(colour("fast"), colour("mid"), at * 2);
+  if (at < 0.75) return mix(colour("mid"), colour("slow"), (at - 0.5) * 4);
+  return mix(colour("slow"), colour("slowest"), (at - 0.75) * 4);
+}
+
+export function timeRamp() {
+  const stops = [...Array(13).keys()].map((i) => timeColour(i / 12));
+  return `linear-gradient(90deg, ${stops.join(", ")})`;
+}
+
+export const timeLegend = (median) => [seconds(median * FASTEST), `${seconds(median)} median`, `${seconds(median * SLOWEST)} and more`];
+
+export function medianOf(values) {
+  const sorted = Float64Array.from(values.filter(known)).sort();
+  return sorted.length ? sorted[sorted.length >> 1] : null;
+}

@@ -1,0 +1,63 @@
+// Loss and step time by step, with a mark where an incident or a restart was.
+
+import { Chart } from "./chart.js";
+import { byId, segments, setText } from "./dom.js";
+import { count, known, loss, seconds } from "./format.js";
+import { on, state } from "./store.js";
+
+let range = 0;
+
+export function startCurves() {
+  const charts = [
+    { chart: new Chart(byId("loss"), { stroke: "curve", tick: (value) => String(Number(value.toPrecision(4))) }), column: "loss", text: loss, output: byId("loss-value") },
+    { chart: new Chart(byId("time"), { stroke: "curve-2", tick: (value) => (value ? seconds(value) : "0"), cap: 3 }), column: "seconds", text: seconds, output: byId("time-value") },
+  ];
+
+  const tellValues = () => {
+    for (const { chart, text, output } of charts) {
+      const i = chart.cursor === null ? chart.x.length - 1 : chart.nearest(chart.cursor);
+      const label = i < 0 ? "" : chart.cursor === null ? text(chart.y[i]) : `step ${count(chart.x[i])}: ${text(chart.y[i])}`;
+      setText(output, label);
+    }
+  };
+  const show = () => {
+    const { steps } = state;
+    const from = range ? Math.max(0, steps.step.length - range) : 0;
+    const x = steps.step.slice(from);
+    const marks = findMarks(steps, from);
+    for (const { chart, column } of charts) {
+      chart.set(x, steps[column].slice(from), marks);
+      const last = steps[column].at(-1);
+      if (known(last)) chart.canvas.setAttribute("aria-label", `${column} by step, last ${last.toPrecision(4)} at step ${x.at(-1)}`);
+    }
+    tellValues();
+  };
+  for (const { chart } of charts) {
+    chart.onCursor = (x) => {
+      for (const { chart: each } of charts) {
+        each.cursor = x;
+        each.redraw();
+      }
+      tellValues();
+    };
+  }
+  on("steps incidents", show);
+  on("theme", () => charts.forEach(({ chart }) => chart.redraw()));
+  segments(document.querySelector(".curves .segments"), ({ range: wanted }) => {
+    range = Number(wanted);
+    show();
+  });
+}
+
+function findMarks(steps, from) {
+  const marks = [];
+  for (let i = Math.max(1, from); i < steps.step.length; i++) {
+    if (steps.generation[i] !== steps.generation[i - 1]) marks.push({ x: steps.step[i], colour: "busy" });
+  }
+  for (const incident of state.incidents.values()) {
+    const settled = incident.state === "closed";
+    const x = settled ? (incident.step_resumed ?? incident.step_at_fault) : incident.step_at_fault;
+    if (known(x) && incident.opened >= (state.status?.job?.submitted_at ?? 0)) marks.push({ x: Math.max(0, x), colour: settled ? "warn" : "bad" });
+  }
+  return marks;
+}

@@ -1,0 +1,134 @@
+// What is selected: one rank, and the node it runs on.
+
+import { get, post } from "./api.js";
+import { category } from "./colours.js";
+import { byId, make, pairs, setText } from "./dom.js";
+import { bytes, count, known, percent, ranges, seconds } from "./format.js";
+import { repeat } from "./live.js";
+import { announce, indexOf, select } from "./select.js";
+import { on, state } from "./store.js";
+
+let node = null; // as /api/v1/nodes/{name}
+let drawn = "";
+
+async function poll() {
+  const name = state.selected.node;
+  if (!name) return;
+  const fresh = await get(`/nodes/${encodeURIComponent(name)}`).catch(() => null);
+  if (name !== state.selected.node) return;
+  node = fresh;
+  show();
+}
+
+function show() {
+  const { rank, node: name } = state.selected;
+  const body = byId("detail");
+  const parts = [];
+  const i = indexOf(rank);
+  if (rank !== null) parts.push(i < 0 ? make("p", { class: "hint" }, `There is no rank ${rank} now.`) : rankPart(i));
+  if (name) parts.push(node?.name === name ? nodePart() : make("p", { class: "hint" }, `${name}…`));
+  if (!parts.length) parts.push(make("p", { class: "hint" }, "Click a rank in the mesh or a node in the list."));
+  setText(byId("detail-title"), rank !== null ? `Rank ${rank}` : (name ?? "Selection"));
+  const text = parts.map((part) => part.outerHTML).join("");
+  if (text === drawn) return; // keeps focus, and the reader's place
+  drawn = text;
+  const focused = document.activeElement?.dataset?.rank;
+  body.replaceChildren(...parts);
+  if (focused !== undefined) body.querySelector(`[data-rank="${focused}"]`)?.focus();
+  showActions(name);
+}
+
+function rankPart(i) {
+  const { ranks } = state;
+  const stateName = ranks.states[ranks.state[i]];
+  const rows = [["state", make("span", { class: "pill", "data-cat": category(stateName) }, stateName)]];
+  if (ranks.sizes) rows.push(["coordinate", `pp ${ranks.pp[i]}, dp ${ranks.dp[i]}, tp ${ranks.tp[i]}`]);
+  rows.push(["phase", ranks.phases[ranks.phase[i]]], ["operation", ranks.operations[ranks.operation[i]] || "–"]);
+  rows.push(["step", count(ranks.step[i])], ["step time", seconds(ranks.step_seconds[i])]);
+  rows.push(["last progress", known(ranks.progress_age[i]) ? `${seconds(ranks.progress_age[i])} ago` : "–"]);
+  return pairs(rows);
+}
+
+function nodePart() {
+  const rows = [["state", make("span", { class: "pill", "data-cat": category(node.state) }, node.state)]];
+  if (node.reason) rows.push(["reason", node.reason]);
+  if (node.hostname && node.hostname !== node.name) rows.push(["host", node.hostname]);
+  if (node.switch) rows.push(["switch", node.switch]);
+  if (node.pod.name) rows.push(["pod", `${node.pod.namespace}/${node.pod.name}`]);
+  const { cpu_ratio: cpu, memory_used_bytes: used } = node.host;
+  if (known(cpu)) rows.push(["cpu", `${percent(cpu)} of ${node.cpus}`]);
+  if (known(used)) rows.push(["memory", `${bytes(used)} of ${bytes(node.memory_bytes)}`]);
+  const box = make("div", {}, make("h3", {}, `Node ${node.name}`), pairs(rows));
+  const parts = [box];
+  if (node.ranks.length) parts.push(make("div", {}, make("h3", {}, `Ranks ${ranges(node.ranks)}`), rankButtons()));
+  if (node.gpus.length) parts.push(make("div", {}, make("h3", {}, node.gpus[0].model || "GPUs"), ...node.gpus.map(gpuRow)));
+  const all = make("div");
+  all.append(...parts);
+  all.className = "detail-stack";
+  return all;
+}
+
+function rankButtons() {
+  const line = make("div", { class: "ranks-line" });
+  for (const rank of node.ranks) {
+    const i = indexOf(rank);
+    const cat = i < 0 ? "idle" : category(state.ranks.states[state.ranks.state[i]]);
+    line.append(make("button", { type: "button", "data-rank": rank, "data-cat": cat, "aria-current": rank === state.selected.rank ? "true" : null }, String(rank)));
+  }
+  return line;
+}
+
+function gpuRow(gpu) {
+  const { values } = gpu;
+  const meter = make("span", { class: "meter" }, make("i"));
+  const share = values.utilization_ratio;
+  meter.firstChild.style.width = known(share) ? `${Math.round(share * 100)}%` : "0";
+  const cell = (value, unit) => make("span", { class: "num" }, known(value) ? `${Math.round(value)} ${unit}` : "–");
+  return make("div", { class: "meter-row" }, make("span", { class: "muted" }, String(gpu.index)), meter,
+    make("span", { class: "num" }, percent(share)), cell(values.temperature_celsius, "°C"), cell(values.power_watts, "W"));
+}
+
+function showActions(name) {
+  const box = byId("detail-actions");
+  const stateName = name ? state.status?.nodes[name] : null;
+  if (!stateName) {
+    box.replaceChildren();
+    return;
+  }
+  const verb = stateName === "cordoned" ? "uncordon" : "cordon";
+  const key = `${verb} ${name}`;
+  if (box.dataset.key === key && box.children.length) return;
+  box.dataset.key = key;
+  const button = make("button", { class: "ghost", type: "button", title: verb === "cordon" ? "Take the node out of future generations" : "Let the node in again" }, verb === "cordon" ? "Cordon" : "Uncordon");
+  button.addEventListener("click", async () => {
+    if (!button.classList.contains("danger")) {
+      button.classList.add("danger");
+      setText(button, `Really ${verb} ${name}?`);
+      setTimeout(() => (box.dataset.key = "") || showActions(state.selected.node), 4000);
+      return;
+    }
+    try {
+      await post(`/nodes/${encodeURIComponent(name)}/${verb}`);
+      announce(`${name} ${verb}ed`);
+      poll();
+    } catch (error) {
+      setText(button, error.message);
+    }
+  });
+  box.replaceChildren(button);
+}
+
+export function startDetail() {
+  repeat(poll, () => 2000);
+  on("ranks", show);
+  on("selected", () => {
+    if (node?.name !== state.selected.node) poll();
+    show();
+  });
+  on("status", () => showActions(state.selected.node));
+  byId("detail").addEventListener("click", (event) => {
+    const rank = event.target.closest("[data-rank]")?.dataset.rank;
+    if (rank !== undefined) select("rank", Number(rank));
+  });
+  show();
+}

@@ -1,0 +1,80 @@
+// Building elements. Text always goes in as text, never as markup: log lines and names come from outside.
+
+export const byId = (id) => document.getElementById(id);
+
+/** make("span", {class: "x", onclick: f}, child, "text") */
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Sets text only where it differs, so that nothing is laid out or read aloud for nothing. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export function pairs(rows) {
+  const list = make("dl", { class: "pairs" });
+  for (const [name, value] of rows) list.append(make("dt", {}, name), make("dd", {}, value));
+  return list;
+}
+
+/** A row of buttons of which one is on: arrow keys move, as in any radio group. */
+export function segments(group, choose) {
+  const buttons = [...group.querySelectorAll("[role=radio]")];
+  const pick = (button) => {
+    for (const each of buttons) {
+      each.setAttribute("aria-checked", String(each === button));
+      each.tabIndex = each === button ? 0 : -1;
+    }
+    choose(button.dataset);
+  };
+  for (const button of buttons) button.addEventListener("click", () => pick(button));
+  group.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const next = buttons[(buttons.indexOf(document.activeElement) + by + buttons.length) % buttons.length];
+    next.focus();
+    pick(next);
+  });
+}
+
+/** Sizes a canvas for the screen's pixels and gives its context, width and height in CSS pixels. */
+export function fit(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return { context, width, height, ratio };
+}
+
+/** Calls `draw` once in the next frame, however often it is asked. */
+export function framed(draw) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      draw();
+    });
+  };
+}
+
+/** Puts a floating box near a point and keeps it inside its parent. */
+export function placeTip(tip, x, y) {
+  tip.hidden = false;
+  const box = tip.parentElement;
+  const left = x + 16 + tip.offsetWidth > box.clientWidth ? x - tip.offsetWidth - 12 : x + 16;
+  tip.style.left = `${Math.max(4, left)}px`;
+  tip.style.top = `${Math.max(4, Math.min(y + 12, box.clientHeight - tip.offsetHeight - 4))}px`;
+}

@@ -1,0 +1,148 @@
+// Incidents, newest first: what happened, how long each phase took, what the detectors said. The open one also stands
+// on top of the page.
+
+import { byId, make, setText } from "./dom.js";
+import { ago, clock, count, known, seconds } from "./format.js";
+import { select, selectSubject } from "./select.js";
+import { now, on, state } from "./store.js";
+
+const SHADES = 6;
+const LEVEL = { critical: "bad", warning: "warn", info: "busy" };
+const STATE = { open: "bad", recovering: "busy", closed: "ok", failed: "bad" };
+const cards = new Map(); // id -> {card, text}: a card is rebuilt only when its incident changed
+const top = byId("alarm");
+
+export const isOpen = (incident) => incident.state === "open" || incident.state === "recovering";
+export const newestFirst = () => [...state.incidents.values()].sort((a, b) => b.opened - a.opened);
+
+function show() {
+  const incidents = newestFirst();
+  const box = byId("incidents");
+  setText(byId("incidents-count"), incidents.length ? count(incidents.length) : "");
+  if (!incidents.length) {
+    box.replaceChildren(make("p", { class: "quiet" }, "No incident so far."));
+    return;
+  }
+  const wanted = incidents.slice(0, 100).map((incident) => {
+    const text = JSON.stringify(incident);
+    const known = cards.get(incident.id);
+    if (known?.text === text) return known.card;
+    const card = build(incident, true);
+    if (known?.card.querySelector("details")?.open) card.querySelector("details")?.setAttribute("open", "");
+    cards.set(incident.id, { card, text });
+    return card;
+  });
+  if (wanted.length !== box.children.length || wanted.some((card, i) => box.children[i] !== card)) box.replaceChildren(...wanted);
+  showAlarm(incidents.find(isOpen));
+  mark();
+}
+
+function showAlarm(incident) {
+  const text = incident ? JSON.stringify(incident) : "";
+  if (top.dataset.text === text) return;
+  top.dataset.text = text;
+  top.hidden = !incident;
+  top.replaceChildren(...(incident ? [build(incident, false)] : []));
+}
+
+function build(incident, full) {
+  const head = make("div", { class: "incident-head" },
+    make("span", { class: "pill", "data-cat": STATE[incident.state] }, incident.state),
+    make("b", {}, incident.kind.replaceAll("-", " ")),
+    make("button", { class: "link", type: "button", onclick: () => selectSubject(incident.culprit) }, incident.culprit),
+    make("time", { datetime: new Date(incident.opened * 1000).toISOString() }, clock(incident.opened)));
+  const card = make("article", { class: "incident", "aria-label": `${incident.kind}, ${incident.culprit}, ${incident.state}` },
+    head, make("p", { class: "summary" }, incident.summary), phases(incident));
+  card.dataset.id = incident.id;
+  if (incident.action) card.append(make("p", {}, incident.reason ? `${incident.action}: ${incident.reason}` : incident.action));
+  if (!full) {
+    const open = () => {
+      select("incident", incident.id);
+      byId("incidents").focus();
+    };
+    head.insertBefore(make("button", { class: "link", type: "button", onclick: open }, "details"), head.lastChild);
+    return card;
+  }
+  const facts = outcome(incident);
+  if (facts) card.append(make("p", {}, facts));
+  if (incident.findings.length) card.append(findings(incident));
+  return card;
+}
+
+function phases(incident) {
+  const bar = make("div", { class: "phases", role: "img" });
+  const spoken = [];
+  incident.phases.forEach((phase, i) => {
+    const piece = make("span", { class: `shade-${i % SHADES}`, "data-open": phase.end === null });
+    Object.assign(piece.dataset, { name: phase.name, start: phase.start, end: phase.end ?? "" });
+    bar.append(piece);
+    spoken.push(phase.name);
+  });
+  bar.setAttribute("aria-label", `Phases: ${spoken.join(", ")}`);
+  time(bar);
+  return bar;
+}
+
+/** Widths and labels of the phases; those that last grow. */
+function time(bar) {
+  for (const piece of bar.children) {
+    const { name, start, end } = piece.dataset;
+    const lasted = Math.max(0.001, (end ? Number(end) : now()) - Number(start));
+    piece.style.flexGrow = lasted.toFixed(3);
+    piece.style.flexBasis = "0";
+    setText(piece, `${name} ${seconds(lasted)}`);
+    piece.title = piece.textContent;
+  }
+}
+
+function outcome(incident) {
+  const parts = [];
+  if (known(incident.detect_s)) parts.push(`detected in ${seconds(incident.detect_s)}`);
+  if (known(incident.recover_s)) parts.push(`training again in ${seconds(incident.recover_s)}`);
+  if (known(incident.step_resumed)) parts.push(`step ${count(incident.step_at_fault)} → ${count(incident.step_resumed)}`);
+  if (incident.source) parts.push(`from ${incident.source}`);
+  return parts.join(" · ");
+}
+
+function findings(incident) {
+  const { length } = incident.findings;
+  const box = make("details", {}, make("summary", {}, `${length} finding${length === 1 ? "" : "s"}`));
+  if (isOpen(incident)) box.setAttribute("open", "");
+  for (const finding of incident.findings) {
+    const item = make("div", { class: "finding", "data-cat": LEVEL[finding.severity] ?? "idle" },
+      make("div", {}, `${clock(finding.at)} ${finding.subject}: ${finding.text}`));
+    const evidence = Object.entries(finding.evidence ?? {});
+    if (evidence.length) item.append(make("pre", {}, evidence.map(([key, value]) => `${key}: ${plain(value)}`).join("\n")));
+    box.append(item);
+  }
+  return box;
+}
+
+const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+function mark() {
+  for (const [id, { card }] of cards) {
+    const chosen = String(id) === String(state.selected.incident ?? "");
+    if (chosen === card.hasAttribute("data-selected")) continue;
+    card.toggleAttribute("data-selected", chosen);
+    if (chosen) {
+      card.querySelector("details")?.setAttribute("open", "");
+      card.scrollIntoView({ block: "nearest" });
+    }
+  }
+}
+
+function tick() {
+  for (const piece of document.querySelectorAll(".phases span[data-open]")) time(piece.parentElement);
+  for (const [id, { card }] of cards) {
+    const incident = state.incidents.get(id);
+    setText(card.querySelector("time"), now() - incident.opened < 3600 ? ago(now() - incident.opened) : clock(incident.opened));
+  }
+}
+
+export function startIncidents() {
+  on("incidents", show);
+  on("selected", mark);
+  setInterval(tick, 250);
+  show();
+}

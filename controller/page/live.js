@@ -1,0 +1,89 @@
+// Keeps `state` as the controller has it: status and steps by events, ranks and nodes by asking, less often when the
+// cluster is large or nobody looks. A broken line is tried again with growing pauses, and shown until it is back.
+
+import { get, listen } from "./api.js";
+import { now, state, tell } from "./store.js";
+
+const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
+const COLUMNS = ["step", "loss", "seconds", "at", "generation"];
+const MOST_STEPS = 50_000;
+
+export function startLive() {
+  follow();
+  repeat(pollRanks, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
+  repeat(pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
+  get("/incidents").then(mergeIncidents, () => {});
+}
+
+async function follow() {
+  for (let tries = 0; ; tries++) {
+    try {
+      const last = state.steps.step.at(-1) ?? -1;
+      await listen(`/events?since=${last}`, { status: takeStatus, steps: takeSteps }, () => {
+        tries = 0;
+        setConnection("live");
+      });
+    } catch (error) {
+      console.info("events:", error.message);
+    }
+    const pause = BACK_OFF_S[Math.min(tries, BACK_OFF_S.length - 1)] * (0.75 + Math.random() / 2);
+    setConnection("lost", pause);
+    await new Promise((done) => setTimeout(done, pause * 1000));
+  }
+}
+
+function setConnection(name, pause = 0) {
+  const changed = state.connection.state !== name;
+  const since = changed ? now() : state.connection.since;
+  state.connection = { state: name, since, retryAt: now() + pause };
+  if (changed || name === "lost") tell("connection");
+}
+
+function takeStatus(status) {
+  state.skew = status.now - Date.now() / 1000;
+  state.status = { ...status, nodes: status.nodes ?? state.status?.nodes ?? {} };
+  if (status.job?.id !== state.steps.job) resetSteps(status.job?.id ?? null);
+  if (status.incidents) mergeIncidents(status.incidents);
+  tell("status");
+}
+
+function mergeIncidents(incidents) {
+  for (const incident of incidents) state.incidents.set(incident.id, incident);
+  tell("incidents");
+}
+
+function resetSteps(job) {
+  state.steps.job = job;
+  for (const column of COLUMNS) state.steps[column] = [];
+}
+
+function takeSteps(rows) {
+  const { steps } = state;
+  if (rows.job !== undefined && rows.job !== steps.job) resetSteps(rows.job);
+  for (let i = 0; i < rows.step.length; i++) {
+    // A step that is not after the last one: the job went back to a snapshot and does it again.
+    while (steps.step.length && steps.step.at(-1) >= rows.step[i]) for (const column of COLUMNS) steps[column].pop();
+    for (const column of COLUMNS) steps[column].push(rows[column][i]);
+  }
+  const surplus = steps.step.length - MOST_STEPS;
+  if (surplus > 0) for (const column of COLUMNS) steps[column].splice(0, surplus);
+  tell("steps");
+}
+
+async function pollRanks() {
+  state.ranks = await get("/ranks");
+  tell("ranks");
+}
+
+async function pollNodes() {
+  state.nodes = await get("/nodes?detail=false");
+  tell("nodes");
+}
+
+/** Calls `work` again and again, never twice at once, not while the tab is hidden; a failure waits for the next turn. */
+export async function repeat(work, pause) {
+  for (;;) {
+    if (!document.hidden) await work().catch(() => {});
+    await new Promise((done) => setTimeout(done, document.hidden ? 1000 : pause()));
+  }
+}

@@ -1,0 +1,268 @@
+// The mesh panel: holds the view (zoom, pan), what is under the pointer, and the legend; drawing is mesh_draw's.
+
+import { categories, CELL, paint, timeLegend, timeRamp, WORST_FIRST } from "./colours.js";
+import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
+import { count, seconds } from "./format.js";
+import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
+import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
+import { announce, clearSelection, indexOf, select } from "./select.js";
+import { on, state } from "./store.js";
+import { colour } from "./theme.js";
+
+const MEANING = {
+  ok: "running", busy: "starting, restoring or saving", wait: "waiting for others", warn: "suspect", bad: "failed", idle: "idle",
+};
+const canvas = byId("mesh-canvas");
+const tip = byId("mesh-tip");
+let image = null; // the cells as pixels
+let scene = null;
+let view = { scale: 1, x: 0, y: 0 };
+let colourBy = "state";
+let hover = -1;
+let stale = true; // the cells have to be drawn again
+let legendStale = true;
+export const timings = []; // milliseconds of scripting per frame, newest last
+
+const redraw = framed(draw);
+
+function refresh() {
+  stale = true;
+  redraw();
+}
+
+function refreshAll() {
+  legendStale = true;
+  refresh();
+}
+
+function build(width, height) {
+  const { ranks } = state;
+  const shape = shapeOf(ranks);
+  const gutter = { left: shape.pp > 1 || shape.dp > 64 ? 46 : 14, top: 30 };
+  const key = [shape.told, shape.pp, shape.dp, shape.tp, ranks.rank.length, width, height].join();
+  if (scene?.key !== key) {
+    scene = { key, gutter, layout: layOut(shape, ranks.rank.length, width, height, gutter) };
+    view = { scale: 1, x: 0, y: 0 };
+  }
+  if (scene.ranks !== ranks || legendStale) {
+    const cats = categories(ranks);
+    Object.assign(scene, { ranks, cats, paint: paint(ranks, cats, colourBy) });
+  }
+  scene.view = view;
+}
+
+function draw() {
+  const began = performance.now();
+  const { context, width, height, ratio } = fit(canvas);
+  const empty = !state.ranks?.rank.length;
+  byId("mesh-empty").hidden = !empty;
+  setText(byId("mesh-empty"), state.ranks ? "No ranks yet. The mesh appears when a job starts." : "");
+  if (empty || width === 0) {
+    context.clearRect(0, 0, width, height);
+    scene = null;
+    return;
+  }
+  if (stale || !scene) {
+    build(width, height);
+    if (image?.width !== canvas.width || image.height !== canvas.height) image = new ImageData(canvas.width, canvas.height);
+    paintCells(scene, image, ratio);
+    stale = false;
+    if (legendStale) showLegend();
+  }
+  context.putImageData(image, 0, 0);
+  drawOver(context, scene, width, height);
+  const selected = indexOf(state.selected.rank);
+  const node = state.ranks.nodes.indexOf(state.selected.node);
+  const mates = [];
+  if (node >= 0) for (let i = 0; i < scene.ranks.node.length; i++) if (scene.ranks.node[i] === node) mates.push(i);
+  drawMarks(context, scene, { selected, hover, mates });
+  timings.push(performance.now() - began);
+  if (timings.length > 600) timings.shift();
+}
+
+function describe(i) {
+  const { ranks } = scene;
+  const rows = [["node", ranks.nodes[ranks.node[i]]]];
+  if (ranks.sizes) rows.push(["pp, dp, tp", `${ranks.pp[i]}, ${ranks.dp[i]}, ${ranks.tp[i]}`]);
+  rows.push(["state", ranks.states[ranks.state[i]]], ["phase", ranks.phases[ranks.phase[i]]]);
+  const operation = ranks.operations[ranks.operation[i]];
+  if (operation) rows.push(["operation", operation]);
+  rows.push(["step", count(ranks.step[i])], ["step time", seconds(ranks.step_seconds[i])]);
+  rows.push(["progress", `${seconds(ranks.progress_age[i])} ago`]);
+  return rows;
+}
+
+function showTip(i, x, y) {
+  if (i < 0) {
+    tip.hidden = true;
+    return;
+  }
+  tip.replaceChildren(make("b", {}, `Rank ${scene.ranks.rank[i]}`), pairs(describe(i)));
+  placeTip(tip, x, y);
+}
+
+function at(event) {
+  const box = canvas.getBoundingClientRect();
+  const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+  return { x, y, index: scene ? hit(scene.layout, (x - view.x) / view.scale, (y - view.y) / view.scale) : -1 };
+}
+
+function zoom(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
+  const scale = Math.min(40, Math.max(1, view.scale * factor));
+  const grown = scale / view.scale;
+  view = { scale, x: x - (x - view.x) * grown, y: y - (y - view.y) * grown };
+  clampView();
+}
+
+function clampView() {
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  view.x = Math.min(0, Math.max(width * (1 - view.scale), view.x));
+  view.y = Math.min(0, Math.max(height * (1 - view.scale), view.y));
+  if (view.scale === 1) view = { scale: 1, x: 0, y: 0 };
+  refresh();
+}
+
+/** Brings a rank into sight after the keyboard moved there. */
+function reveal(i) {
+  const { layout, gutter } = scene;
+  const [x, y] = [layout.x[i] * view.scale + view.x, layout.y[i] * view.scale + view.y];
+  const [right, bottom] = [canvas.clientWidth - layout.w * view.scale - 8, canvas.clientHeight - layout.h * view.scale - 8];
+  if (x < gutter.left || x > right || y < gutter.top || y > bottom) {
+    view.x += canvas.clientWidth / 2 - x;
+    view.y += canvas.clientHeight / 2 - y;
+    clampView();
+  }
+}
+
+function choose(i) {
+  select("rank", scene.ranks.rank[i]);
+  reveal(i);
+  const rows = describe(i).map(([name, value]) => `${name} ${value}`);
+  announce(`Rank ${scene.ranks.rank[i]}: ${rows.join(", ")}`);
+}
+
+function nextProblem() {
+  if (!scene) return;
+  const from = indexOf(state.selected.rank);
+  const { cats } = scene;
+  for (const wanted of ["bad", "warn"]) {
+    for (let k = 1; k <= cats.length; k++) {
+      const i = (from + k) % cats.length;
+      if (cats[i] === wanted) return choose(i);
+    }
+  }
+}
+
+function onKey(event) {
+  if (!scene || event.ctrlKey || event.metaKey || event.altKey) return;
+  const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  const from = indexOf(state.selected.rank);
+  const last = scene.ranks.rank.length - 1;
+  if (move) choose(from < 0 ? 0 : neighbour(scene.layout, from, ...move));
+  else if (event.key === "Home") choose(0);
+  else if (event.key === "End") choose(last);
+  else if (event.key === "+" || event.key === "=") zoom(1.5);
+  else if (event.key === "-") zoom(1 / 1.5);
+  else if (event.key === "0") zoom(0);
+  else if (event.key.toLowerCase() === "n") nextProblem();
+  else if (event.key === "Escape") clearSelection();
+  else return;
+  event.preventDefault();
+}
+
+function usePointer() {
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, y: event.clientY, far: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag) {
+      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
+      drag.far ||= Math.hypot(dx, dy) > 4;
+      if (drag.far && view.scale > 1) {
+        view = { ...view, x: view.x + dx, y: view.y + dy };
+        [drag.x, drag.y] = [event.clientX, event.clientY];
+        clampView();
+      }
+    }
+    const { x, y, index } = at(event);
+    if (index !== hover) redraw();
+    hover = index;
+    showTip(drag?.far ? -1 : index, x, y);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const { index } = at(event);
+    if (drag && !drag.far && index >= 0) choose(index);
+    drag = null;
+  });
+  canvas.addEventListener("pointerleave", () => {
+    hover = -1;
+    tip.hidden = true;
+    redraw();
+  });
+  canvas.addEventListener("dblclick", (event) => zoom(2.5, at(event).x, at(event).y));
+  canvas.addEventListener("wheel", (event) => {
+    // A bare wheel scrolls the page unless the mesh is already zoomed; with Ctrl, or a pinch, it zooms.
+    if (!event.ctrlKey && !event.metaKey && view.scale === 1) return;
+    event.preventDefault();
+    const { x, y } = at(event);
+    zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.002)), x, y);
+  }, { passive: false });
+}
+
+function showLegend() {
+  legendStale = false;
+  const { cats } = scene;
+  const legend = byId("legend");
+  const tally = {};
+  for (const cat of cats) tally[cat] = (tally[cat] ?? 0) + 1;
+  const problems = (tally.bad ?? 0) + (tally.warn ?? 0);
+  byId("next-problem").hidden = problems === 0;
+  setText(byId("next-problem"), `${count(problems)} problem${problems === 1 ? "" : "s"}: show`);
+  const key = colourBy + JSON.stringify([tally, scene.paint.median, document.documentElement.dataset.theme]);
+  if (legend.dataset.key === key) return;
+  legend.dataset.key = key;
+  if (colourBy === "time") {
+    const ramp = make("span", { class: "ramp" });
+    ramp.style.background = timeRamp();
+    const [low, mid, high] = timeLegend(scene.paint.median ?? NaN);
+    legend.replaceChildren(make("span", {}, low), ramp, make("span", {}, high), make("span", {}, `(${mid})`));
+    return;
+  }
+  legend.replaceChildren(...WORST_FIRST.toReversed().filter((cat) => tally[cat]).map((cat) => {
+    const swatch = make("i");
+    swatch.style.background = colour(CELL[cat]);
+    return make("span", {}, swatch, `${MEANING[cat]} ${count(tally[cat])}`);
+  }));
+}
+
+function showShape() {
+  const { ranks } = state;
+  const shape = ranks.sizes ? `pp ${ranks.sizes[0]} × dp ${ranks.sizes[1]} × tp ${ranks.sizes[2]}` : "nodes × slots";
+  setText(byId("mesh-shape"), ranks.rank.length ? `${shape} · ${count(ranks.rank.length)} ranks` : "");
+  canvas.setAttribute("aria-label", `Mesh of ${ranks.rank.length} ranks, ${shape}`);
+}
+
+export function startMesh() {
+  on("ranks", () => {
+    showShape();
+    refreshAll();
+  });
+  on("theme", refreshAll);
+  on("selected", redraw);
+  segments(document.querySelector(".mesh .segments"), ({ colour: by }) => {
+    colourBy = by;
+    refreshAll();
+  });
+  byId("next-problem").addEventListener("click", () => {
+    nextProblem();
+    canvas.focus();
+  });
+  for (const button of document.querySelectorAll("[data-zoom]")) {
+    button.addEventListener("click", () => zoom({ in: 1.6, out: 1 / 1.6, fit: 0 }[button.dataset.zoom]));
+  }
+  canvas.addEventListener("keydown", onKey);
+  usePointer();
+  new ResizeObserver(refresh).observe(canvas);
+}

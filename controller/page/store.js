@@ -1,0 +1,30 @@
+// What the page knows, and who wants to hear of it. Views read `state`; only live.js and select.js write it.
+
+export const state = {
+  status: null, // as /api/v1/status, nodes and incidents merged in
+  ranks: null, // as /api/v1/ranks
+  nodes: [], // as /api/v1/nodes?detail=false
+  incidents: new Map(), // by id, oldest history included
+  steps: { job: null, step: [], loss: [], seconds: [], at: [], generation: [] },
+  selected: { rank: null, node: null, incident: null },
+  connection: { state: "connecting", since: 0, retryAt: 0 },
+  skew: 0, // controller's clock minus ours, seconds
+};
+
+const listeners = new Map();
+
+export function on(topic, listener) {
+  for (const name of topic.split(" ")) {
+    if (!listeners.has(name)) listeners.set(name, []);
+    listeners.get(name).push(listener);
+  }
+}
+
+export function tell(topic) {
+  for (const listener of listeners.get(topic) ?? []) listener();
+}
+
+/** The controller's time now, in Unix seconds. */
+export function now() {
+  return Date.now() / 1000 + state.skew;
+}

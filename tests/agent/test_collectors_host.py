@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent import log_rules
@@ -77,6 +77,7 @@ def test_no_kernel_log_says_so(tmp_path: Path) -> None:
     assert log.poll() == []
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.text(max_size=80))
 def test_any_record_is_survived(text: str) -> None:
     kernel_log.parse_record(text), xid.parse(text), kernel_log.oom_kill(text)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.log_rules import RateLimit, Rule, Rules, load, parse
@@ -76,6 +76,7 @@ def test_lines_from_the_field(line: str, name: str | None) -> None:
     assert (found.name if found else None) == name
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from([*ORDINARY, *(rule.sample for rule in RULES.all)]), max_size=12))
 def test_a_block_finds_what_its_lines_find(lines: list[str]) -> None:
     expected = [(line, rule) for line in lines if (rule := RULES.match(line)) is not None]

@@ -6,7 +6,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.collectors.nic import BytePair, choose
@@ -209,6 +209,7 @@ def test_growth_of_a_reset_is_zero() -> None:
     assert growth(2**31, 5) == 0
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=40), st.sets(st.integers(0, 40)))
 def test_any_frame_boundaries_keep_the_sum(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], cuts: set[int]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent import log_rules, worker_logs
@@ -86,6 +86,7 @@ PIECES = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(PIECES, st.lists(st.integers(0, 100_000), max_size=10))
 def test_any_cut_loses_and_doubles_nothing(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], cuts: list[int]
@@ -107,6 +108,7 @@ def test_any_cut_loses_and_doubles_nothing(
     assert got == "".join(f"{line}\n" for line in expected)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=60), st.integers(0, 60))
 def test_invalid_utf8_is_replaced_wherever_it_is_cut(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes, cut: int

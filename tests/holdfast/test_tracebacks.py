@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.tracebacks import is_secondary, last_traceback, normalise, signature
@@ -122,6 +122,7 @@ def test_a_culprits_words(text: str) -> None:
     assert not is_secondary(text)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.text(max_size=400))
 def test_any_text_is_survived(text: str) -> None:
     last_traceback(text), signature(text), is_secondary(text), normalise(text)

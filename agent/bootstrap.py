@@ -98,8 +98,7 @@ def _dress(spec: WorkerSpec) -> None:
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=False)
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if (torch := sys.modules.get("torch")) is not None:
-        # Whatever the preload drew must not shift the numbers that a fresh interpreter would draw.
-        torch.default_generator.manual_seed(torch.default_generator.initial_seed())
+        torch.default_generator.seed()  # drawn at random in a new process: no two workers may share it
         if threads.isdigit() and int(threads) > 0:
             torch.set_num_threads(int(threads))
     if (random := sys.modules.get("numpy.random")) is not None:
@@ -195,7 +194,7 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
     first = trace
     while first is not None and first.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         first = first.tb_next
-    return first if first is not None else trace
+    return first
 
 
 def fresh(spec_path: str) -> int:

@@ -5,6 +5,7 @@ so. This module is the only one of the agent that touches torch, and only inside
 """
 
 import functools
+import importlib
 import importlib.util
 import sys
 import weakref
@@ -64,8 +65,7 @@ def install() -> None:
         return
     _installed = True
     try:
-        import torch
-
+        torch: Any = importlib.import_module("torch")
         _watch_optimizers(torch)
         if torch.distributed.is_available():
             _watch_collectives(torch)
@@ -131,8 +131,9 @@ class _Steps:
 
 def _watch_optimizers(torch: Any) -> None:
     steps = _Steps(torch.no_grad)
-    torch.optim.optimizer.register_optimizer_step_pre_hook(steps.before)
-    torch.optim.optimizer.register_optimizer_step_post_hook(steps.after)
+    optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it as an attribute
+    optimizers.register_optimizer_step_pre_hook(steps.before)
+    optimizers.register_optimizer_step_post_hook(steps.after)
 
 
 def _watch_collectives(torch: Any) -> None:

@@ -76,6 +76,8 @@ def fork(body: Callable[[], int], release: Callable[[], None], out_path: str, er
 def run_worker(spec: WorkerSpec, run_dir: Path) -> int:
     """The body of a worker's child: its program, here if this interpreter can stand for a fresh one."""
     _oom_score()
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(f"holdfast-r{spec.rank}")  # what `ps` and `top` show, 15 bytes
     if spec.program.warm and not needs_fresh(spec):
         return bootstrap.main(spec)
     path = run_dir / f"spec-{os.getpid()}.json"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.agent import interpreter
+from holdfast.agent import interpreter, process_tree
 from holdfast.agent.json_lines import LINE_LIMIT
 from holdfast.agent.worker_spec import WorkerSpec
 from holdfast.errors import Unavailable
@@ -298,8 +298,7 @@ async def _reaped(pid: int, deadline_s: float = 5.0) -> None:
     while time.monotonic() < end:
         if _ended(pid) is not None:
             return
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+        process = process_tree.read(pid)
+        if process is None or process.state in "ZX":  # a zombie of somebody else's is not ours to wait for
             return
         await asyncio.sleep(0.005)

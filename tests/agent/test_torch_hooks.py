@@ -1,0 +1,221 @@
+"""Unmodified PyTorch scripts under the hooks, in real worker processes."""
+
+import asyncio
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.probe_reader import ProbeReader
+from holdfast.types import Phase, Program
+from tests.agent.warm_node import Node, eventually, node
+
+pytest.importorskip("torch")
+
+LOOP = """
+import torch
+model = torch.nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+for n in range({steps}):
+    for _ in range(2):  # gradient accumulation
+        loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
+    opt.step()
+    other.step()
+    opt.zero_grad()
+    {end}
+print("done", loss.item())
+"""
+
+TWO_RANKS = """
+import os, torch, torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+from holdfast.agent import probe
+seen = []
+real = probe.operation
+probe.operation = lambda name: seen.append(name) or real(name)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+assert dist.all_reduce is c10d.all_reduce and dist.all_reduce.__name__ == "all_reduce"
+x = torch.ones(3) * (rank + 1)
+assert dist.all_reduce(x) is None and x.tolist() == [3, 3, 3]
+work = dist.all_reduce(x, async_op=True)
+work.wait()
+objects = [None, None]
+dist.all_gather_object(objects, rank)
+assert objects == [0, 1]
+dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+dist.barrier()
+try:
+    dist.all_reduce("not a tensor")
+except TypeError as error:
+    print("passed on:", error)
+operations = [name for name in seen if name]
+seen.clear()
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    out = {"logits": model(torch.ones(1, 4) * rank)}
+    out["logits"].sum().backward()
+    opt.step()
+print(operations)
+print(seen)
+import copy, pickle
+copy.deepcopy(model.module); model.state_dict()
+dist.destroy_process_group()
+"""
+
+
+async def start(one: Node, code: str, rank: int = 0, **env: str) -> ProbeReader:
+    spec = one.spec("", rank)
+    (one.folder / f"script{rank}.py").write_text(code)
+    program = Program(str(one.folder / f"script{rank}.py"), cwd=str(one.folder))
+    path = one.folder / f"probe{rank}"
+    await one.start(code, rank, program=program, env={**spec.env, **env})
+    await eventually(path.exists, 20)
+    return ProbeReader(str(path))
+
+
+def test_unmodified_scripts(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with node(tmp_path, "torch") as one:
+            assert one.warm
+            assert one.warm.preload_errors == {}
+            await steps_are_counted(one)
+            await a_script_that_reports_is_left_alone(one)
+            await nan_reaches_the_loss(one)
+            await two_ranks(one)
+            await a_hang_is_named(one)
+
+    asyncio.run(story())
+
+
+async def steps_are_counted(one: Node) -> None:
+    reader = await start(one, LOOP.format(steps=5, end=""))
+    assert (await one.ended()).code == 0, one.err()
+    assert [record.step for record in reader.new_steps()] == [0, 1, 2, 3, 4]
+    sample = reader.sample(time.monotonic_ns())
+    assert (sample.step, sample.phase) == (4, Phase.DONE)
+    assert math.isnan(sample.loss)
+    reader.close()
+
+
+async def a_script_that_reports_is_left_alone(one: Node) -> None:
+    code = LOOP.format(steps=3, end="probe.step(n + 100, loss=1.0)")
+    reader = await start(one, "from holdfast.agent import probe\nprobe.phase('train')\n" + code, 1)
+    assert (await one.ended(1)).code == 0, one.err(1)
+    assert [record.step for record in reader.new_steps()] == [100, 101, 102]
+    reader.close()
+
+
+async def nan_reaches_the_loss(one: Node) -> None:
+    reader = await start(one, LOOP.format(steps=10**6, end="if loss != loss: break"), 2)
+    await eventually(lambda: reader.sample(0).step > 0)
+    reader.inject("nan")
+    assert (await one.ended(2)).code == 0
+    assert one.out(2) == "done nan\n"
+    reader.close()
+
+
+async def two_ranks(one: Node) -> None:
+    assert one.warm
+    port = await one.warm.start_store("j", "127.0.0.1")
+    assert await one.warm.start_store("j", "127.0.0.1") == port
+    # The workers are clients of the store that runs outside of them, as under torchrun.
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    readers = [await start(one, TWO_RANKS, rank, **env, RANK=str(rank - 10)) for rank in (10, 11)]
+    for rank in (10, 11):
+        assert (await one.ended(rank, 60)).code == 0, one.err(rank)
+        assert "passed on:" in one.out(rank)
+    operations, ddp = one.out(10).splitlines()[-2:]
+    expected = "'init_process_group', 'all_reduce', 'all_reduce', 'all_gather_object'"
+    assert operations.startswith(f"[{expected}")
+    assert operations.endswith("'send', 'barrier', 'all_reduce']")
+    assert "'ddp:forward', '', 'ddp:backward', ''" in ddp
+    for reader in readers:
+        assert len(reader.new_steps()) == 2
+        reader.close()
+
+
+async def a_hang_is_named(one: Node) -> None:
+    assert one.warm
+    port = (await one.warm.start_store("j", "127.0.0.1")) and (await one.warm.start_store("other", "127.0.0.1"))
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    code = (
+        "import torch, torch.distributed as dist, time\ndist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 0: dist.all_reduce(torch.ones(1))\ntime.sleep(60)"
+    )
+    readers = [await start(one, code, rank, **env, RANK=str(rank - 20)) for rank in (20, 21)]
+    await eventually(lambda: readers[0].sample(time.monotonic_ns()).operation == "all_reduce", 20)
+    await eventually(lambda: readers[0].sample(time.monotonic_ns()).operation_age > 0.2)
+    assert readers[0].sample(time.monotonic_ns()).tick_age < 0.5  # waits without the GIL: alive
+    assert readers[1].sample(time.monotonic_ns()).operation == ""
+    await one.warm.kill("j", 1, -1, signal.SIGKILL)
+    for rank in (20, 21):
+        await one.ended(rank)
+    for reader in readers:
+        reader.close()
+    assert await one.warm.stop_store("other")
+    assert not await one.warm.stop_store("nobody")
+
+
+def test_a_fresh_interpreter_installs_the_hooks_when_torch_comes(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with node(tmp_path) as one:
+            program = Program(str(tmp_path / "script0.py"), cwd=str(tmp_path), warm=False)
+            await one.start(LOOP.format(steps=2, end=""), program=program)
+            assert (await one.ended(deadline_s=60)).code == 0, one.err()
+            reader = ProbeReader(str(tmp_path / "probe0"))
+            assert [record.step for record in reader.new_steps()] == [0, 1]
+            reader.close()
+
+    asyncio.run(story())
+
+
+def test_without_hooks_nothing_is_counted_and_the_numbers_are_the_same(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with node(tmp_path, "torch") as one:
+            code = (
+                "import torch; torch.manual_seed(1)"
+                + LOOP.format(steps=3, end="")
+                + "\nprint(torch.rand(1).item(), torch.get_num_threads())"
+            )
+            script = str(tmp_path / "script0.py")
+            await one.start(code, program=Program(script, cwd=str(tmp_path), hooks=False))
+            assert (await one.ended()).code == 0, one.err()
+            reader = ProbeReader(str(tmp_path / "probe0"))
+            assert reader.new_steps() == []
+            reader.close()
+            spec = one.spec(code, 1)
+            program = Program(str(tmp_path / "script1.py"), cwd=str(tmp_path), warm=False)
+            await one.start(code, 1, program=program, env={**spec.env, "OMP_NUM_THREADS": "1"})
+            assert (await one.ended(1, 60)).code == 0, one.err(1)
+            assert one.out(0) == one.out(1)
+            await one.start("import torch; print(torch.get_num_threads())", 2, env={**spec.env, "OMP_NUM_THREADS": "2"})
+            await one.ended(2)
+            assert one.out(2) == "2\n"
+
+    asyncio.run(story())
+
+
+def test_a_store_without_torch_is_a_clear_refusal(tmp_path: Path) -> None:
+    async def story() -> None:
+        from holdfast.agent.warm_client import Warm
+        from holdfast.errors import Unavailable
+
+        (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        warm = await Warm.open(tmp_path / "run", env=env, idle_exit=30.0)
+        with pytest.raises(Unavailable, match="cannot start_store: no rendezvous store without torch on this node"):
+            await warm.start_store("j", "127.0.0.1")
+        await warm.shutdown()
+
+    asyncio.run(story())

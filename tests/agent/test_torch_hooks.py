@@ -5,6 +5,8 @@ import math
 import os
 import signal
 import time
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from holdfast.agent.probe_reader import ProbeReader
 from holdfast.types import Phase, Program
 from tests.agent.warm_node import Node, eventually, node
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 
 LOOP = """
 import torch
@@ -92,6 +94,7 @@ def test_unmodified_scripts(tmp_path: Path) -> None:
             await nan_reaches_the_loss(one)
             await two_ranks(one)
             await a_hang_is_named(one)
+            await a_fresh_interpreter_is_hooked_and_computes_the_same(one)
 
     asyncio.run(story())
 
@@ -167,43 +170,21 @@ async def a_hang_is_named(one: Node) -> None:
     assert not await one.warm.stop_store("nobody")
 
 
-def test_a_fresh_interpreter_installs_the_hooks_when_torch_comes(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with node(tmp_path) as one:
-            program = Program(str(tmp_path / "script0.py"), cwd=str(tmp_path), warm=False)
-            await one.start(LOOP.format(steps=2, end=""), program=program)
-            assert (await one.ended(deadline_s=60)).code == 0, one.err()
-            reader = ProbeReader(str(tmp_path / "probe0"))
-            assert [record.step for record in reader.new_steps()] == [0, 1]
-            reader.close()
-
-    asyncio.run(story())
-
-
-def test_without_hooks_nothing_is_counted_and_the_numbers_are_the_same(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with node(tmp_path, "torch") as one:
-            code = (
-                "import torch; torch.manual_seed(1)"
-                + LOOP.format(steps=3, end="")
-                + "\nprint(torch.rand(1).item(), torch.get_num_threads())"
-            )
-            script = str(tmp_path / "script0.py")
-            await one.start(code, program=Program(script, cwd=str(tmp_path), hooks=False))
-            assert (await one.ended()).code == 0, one.err()
-            reader = ProbeReader(str(tmp_path / "probe0"))
-            assert reader.new_steps() == []
-            reader.close()
-            spec = one.spec(code, 1)
-            program = Program(str(tmp_path / "script1.py"), cwd=str(tmp_path), warm=False)
-            await one.start(code, 1, program=program, env={**spec.env, "OMP_NUM_THREADS": "1"})
-            assert (await one.ended(1, 60)).code == 0, one.err(1)
-            assert one.out(0) == one.out(1)
-            await one.start("import torch; print(torch.get_num_threads())", 2, env={**spec.env, "OMP_NUM_THREADS": "2"})
-            await one.ended(2)
-            assert one.out(2) == "2\n"
-
-    asyncio.run(story())
+async def a_fresh_interpreter_is_hooked_and_computes_the_same(one: Node) -> None:
+    code = "import torch; torch.manual_seed(1)" + LOOP.format(steps=3, end="")
+    code += "print(torch.rand(1).item(), torch.get_num_threads())"
+    bare, fresh = (Program(str(one.folder / f"script{rank}.py"), cwd=str(one.folder)) for rank in (30, 31))
+    await one.start(code, 30, program=replace(bare, hooks=False))
+    await one.start(code, 31, program=replace(fresh, warm=False), env={**one.spec("").env, "OMP_NUM_THREADS": "1"})
+    for rank, steps in ((30, []), (31, [0, 1, 2])):
+        assert (await one.ended(rank, 60)).code == 0, one.err(rank)
+        reader = ProbeReader(str(one.folder / f"probe{rank}"))
+        assert [record.step for record in reader.new_steps()] == steps
+        reader.close()
+    assert one.out(30) == one.out(31)
+    await one.start("import torch; print(torch.get_num_threads())", 32, env={"OMP_NUM_THREADS": "2"})
+    await one.ended(32)
+    assert one.out(32) == "2\n"
 
 
 def test_a_store_without_torch_is_a_clear_refusal(tmp_path: Path) -> None:

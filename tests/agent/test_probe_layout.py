@@ -1,0 +1,58 @@
+"""Sealed blocks, and what the light modules may load."""
+
+import mmap
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.agent import probe_layout as layout
+from tests.agent.processes import ROOT
+
+
+@given(old=st.binary(min_size=64, max_size=64), new=st.binary(min_size=64, max_size=64), cut=st.integers(0, 72))
+def test_a_half_written_block_is_never_taken_for_a_value(old: bytes, new: bytes, cut: int) -> None:
+    buffer = mmap.mmap(-1, mmap.PAGESIZE)
+    written, coming = layout.seal(old), layout.seal(new)
+    buffer[:72] = coming[:cut] + written[cut:]
+    assert layout.open_sealed(buffer, 0, 64) in (old, new, None)
+    buffer[:72] = written[:cut] + coming[cut:]  # a copy may run in either direction
+    assert layout.open_sealed(buffer, 0, 64) in (old, new, None)
+    buffer.close()
+
+
+def test_an_empty_block_is_no_value() -> None:
+    buffer = mmap.mmap(-1, mmap.PAGESIZE)
+    for size in (0, 8, 64):
+        assert layout.open_sealed(buffer, 0, size) is None
+    buffer.close()
+
+
+def test_areas_do_not_overlap() -> None:
+    areas = [
+        (0, layout.HEADER.size),
+        (8 * layout.WORD_PID, 8 * (layout.WORD_NAMES + 1 - layout.WORD_PID)),
+        (layout.AT_STATE, 8 + layout.STATE.size),
+        (layout.AT_OPERATION, 8 + layout.OPERATION.size),
+        (layout.AT_MESH, 8 + layout.MESH.size),
+        (layout.AT_NAMES, layout.NAMES * layout.NAME),
+        (layout.AT_STEPS, layout.STEPS * layout.STEP_STRIDE),
+        (layout.AT_SPANS, layout.SPANS * layout.SPAN_STRIDE),
+        (layout.SIZE, 0),
+    ]
+    for (start, length), (following, _) in zip(areas, areas[1:], strict=False):
+        assert start + length <= following
+    assert 8 + layout.STEP.size == layout.STEP_STRIDE
+    assert 8 + layout.SPAN.size == layout.SPAN_STRIDE
+    assert len(layout.INJECTIONS) < 256
+
+
+def test_the_light_modules_load_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from holdfast.agent import probe, probe_reader, warm, warm_client\n"
+        "print([m for m in ('torch', 'numpy', 'grpc', 'google.protobuf', 'psutil', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "[]\n", done.stderr

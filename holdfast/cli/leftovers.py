@@ -5,8 +5,10 @@ side by side do not end each other's.
 """
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 MARK = "HOLDFAST_LOCAL_CLUSTER"
@@ -43,5 +45,7 @@ def end_marked(mark: str, timeout: float = 5.0) -> list[int]:
     return sorted(ended)
 
 
-def remove_shared_memory(state_dir: Path, shared: Path = Path("/dev/shm")) -> None:
-    """Placeholder until the agent says how it names its files."""
+def remove_shared_memory(folders: Iterable[Path]) -> None:
+    """What the probes of workers wrote, where the agent that would have removed it was killed."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

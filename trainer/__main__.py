@@ -60,9 +60,9 @@ def main(argv: list[str] | None = None) -> int:
 
         run(config, from_environment(os.environ))
     except UsageError as error:
-        return _fail(str(error), 2)
+        return _fail_together(error, 2)
     except HoldfastError as error:
-        return _fail(str(error), 1)
+        return _fail_together(error, 1)
     except RuntimeError as error:
         if not _is_lost_peer(error):
             raise
@@ -78,6 +78,13 @@ def _is_lost_peer(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def _fail_together(error: HoldfastError, code: int) -> int:
+    """Every rank fails alike: one on each node says so, the others only end."""
+    if os.environ.get("LOCAL_RANK", "0") == "0" or getattr(error, "is_local", False):
+        return _fail(str(error), code)
+    return code
 
 
 def _fail(text: str, code: int) -> int:

@@ -14,7 +14,14 @@ from holdfast.errors import HoldfastError, UsageError
 
 
 class ConfigError(UsageError):
-    """A setting, flag or data folder is wrong; the text says where and what would be right."""
+    """A setting, flag or data folder is wrong; the text says where and what would be right.
+
+    `is_local` marks what one rank alone finds out, so that it and not rank 0 must say it.
+    """
+
+    def __init__(self, text: str, *, is_local: bool = False) -> None:
+        super().__init__(text)
+        self.is_local = is_local
 
 
 class TrainingError(HoldfastError):

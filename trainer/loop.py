@@ -187,7 +187,8 @@ def _metrics(config: Config, is_reporter: bool) -> Iterator[TextIO | None]:
         out = open(config.train.metrics_path, "a", encoding="utf-8")  # noqa: SIM115  # closed just below
     except OSError as error:
         raise ConfigError(
-            f"train.metrics_path {config.train.metrics_path}: {error.strerror}; name a file that can be written"
+            f"train.metrics_path {config.train.metrics_path}: {error.strerror}; name a file that can be written",
+            is_local=True,
         ) from None
     with out:
         yield out

@@ -59,7 +59,8 @@ def choose_device(config: Config, launch: Launch) -> torch.device:
     if launch.local_rank >= torch.cuda.device_count():
         raise ConfigError(
             f"parallel.device {wanted}: local rank {launch.local_rank} has no GPU of its own, "
-            f"there are {torch.cuda.device_count()}; use cpu or fewer ranks a node"
+            f"there are {torch.cuda.device_count()}; use cpu or fewer ranks a node",
+            is_local=True,
         )
     return torch.device("cuda", launch.local_rank)
 

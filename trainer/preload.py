@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 
+# Read once, when numpy and torch are loaded: a pool of compute threads would not survive the fork, and
+# ranks on one host have a core or less each.
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # What training touches at import time, including what torch imports only on first use.
 _MODULES = (
     "numpy",
+    "numpy.ctypeslib",
     "safetensors.torch",
     "torch",
     "torch._dynamo",
@@ -28,7 +33,12 @@ _MODULES = (
 
 
 def preload() -> None:
-    """Import and warm up all that a rank needs to reach its first step. Harmless to repeat."""
+    """Import and warm up all that a rank needs to reach its first step. Harmless to repeat.
+
+    Call it before anything else imports numpy or torch, or those may have started threads already.
+    """
+    for variable in _ONE_THREAD:
+        os.environ.setdefault(variable, "1")
     for name in _MODULES:
         importlib.import_module(name)
     _warm_up()
@@ -40,9 +50,9 @@ def preload() -> None:
 def _warm_up() -> None:
     """One tiny step, so that lazy initialisation inside torch happens here and not in every rank."""
     import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import functional
 
-    # A pool of compute threads would not survive the fork; ranks on one host have a core or less each.
     torch.set_num_threads(1)
     x = torch.zeros(1, 2, 4, 4, requires_grad=True)
     weight = torch.nn.Parameter(torch.ones(4, 4))
@@ -51,3 +61,6 @@ def _warm_up() -> None:
     loss = functional.cross_entropy(functional.gelu(logits), torch.zeros(len(logits), dtype=torch.int64))
     torch.autograd.backward(loss)
     torch.optim.AdamW([weight], fused=True).step()
+    # DTensor works out shapes on fake tensors; their first use builds tables that cost a rank 0.1 s.
+    with FakeTensorMode():
+        torch.empty_strided((4, 4), (4, 1)).detach().clone()

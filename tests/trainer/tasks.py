@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import math
 import os
 import time
 from pathlib import Path
@@ -9,8 +12,9 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from holdfast.agent import probe
 from holdfast.trainer import loop
-from holdfast.trainer.__main__ import parse
+from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import from_environment
 from holdfast.trainer.layout import plan
@@ -55,3 +59,28 @@ def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:
     loop.Trainer.step = watched  # type: ignore[method-assign]
     outcome = loop.run(parse(argv), launch)
     return {"first": outcome.first_step, "losses": outcome.losses, "first_step_s": first_step_s}
+
+
+def command(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """The command line as a user runs it: exit code and standard error."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = main(argv)
+    return {"code": code, "stderr": said.getvalue()}
+
+
+def poisoned(folder: Path, argv: list[str], rank: int, step: int) -> dict[str, Any]:
+    """The command line, with a NaN injected on one rank; also what it reported through the probe."""
+    reports: list[tuple[int, float | None]] = []
+
+    def report(n: int, loss: float | None = None, tokens: int | None = None) -> None:
+        reports.append((n, None if loss is None or math.isnan(loss) else loss))
+
+    probe.step = report  # type: ignore[assignment]
+    probe.poisoned = lambda: os.environ["RANK"] == str(rank) and len(reports) == step  # type: ignore[assignment]
+    return {**command(folder, argv), "reports": reports}
+
+
+def disagreeing(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """The command line, with another seed on each rank."""
+    return command(folder, [*argv, "--seed", os.environ["RANK"]])

@@ -64,20 +64,26 @@ def main(argv: list[str] | None = None) -> int:
     except HoldfastError as error:
         return _fail_together(error, 1)
     except RuntimeError as error:
-        if not _is_lost_peer(error):
+        reason = _lost_peer(error)
+        if reason is None:
             raise
-        return _fail(f"rank {os.environ.get('RANK', 0)} lost a peer: {str(error).splitlines()[0]}", 1)
+        return _fail(f"rank {os.environ.get('RANK', 0)} lost a peer: {reason}", 1)
     return 0
 
 
-def _is_lost_peer(error: BaseException | None) -> bool:
-    """Whether the cause was another rank going away; the pipeline wraps such errors in its own."""
+def _lost_peer(error: BaseException | None) -> str | None:
+    """What was said when another rank or the rendezvous went away, None for any other error.
+
+    The pipeline wraps such errors in its own, hence the walk through the causes.
+    """
     signs = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Broken pipe")
+    kinds = ("DistNetworkError", "DistStoreError")
     while error is not None:
-        if any(sign in str(error) for sign in signs):
-            return True
+        text = str(error)
+        if any(sign in text for sign in signs) or type(error).__name__ in kinds:
+            return text.strip().partition("\n")[0]
         error = error.__cause__
-    return False
+    return None
 
 
 def _fail_together(error: HoldfastError, code: int) -> int:

@@ -103,6 +103,8 @@ class TrainConfig:
     """Samples in a micro-batch."""
     log_every: int = 1
     """Steps between log lines; 0: none."""
+    deterministic: bool = True
+    """On a GPU, only algorithms that always give the same bits; slower. The CPU's all do."""
     metrics_path: str = ""
     """Append one JSON line a step here."""
 

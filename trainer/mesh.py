@@ -70,6 +70,9 @@ def join(config: Config, launch: Launch, layout: Layout, device: torch.device) -
     timeout = timedelta(seconds=config.parallel.timeout_s)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        if config.train.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
     # CPU tensors keep a backend of their own: checkpoints and votes go over it while the GPU is busy.
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     with probe.operation("setup:rendezvous"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import math
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from holdfast.agent import probe
+from holdfast.checkpoint.store import FileStore
 from holdfast.trainer import loop
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.corpus import open_corpus
@@ -84,3 +87,29 @@ def poisoned(folder: Path, argv: list[str], rank: int, step: int) -> dict[str, A
 def disagreeing(folder: Path, argv: list[str]) -> dict[str, Any]:
     """The command line, with another seed on each rank."""
     return command(folder, [*argv, "--seed", os.environ["RANK"]])
+
+
+def dying(folder: Path, argv: list[str], rank: int, step: int) -> dict[str, Any]:
+    """The command line; one rank dies in the middle of a step."""
+    original = loop.Trainer.gradients
+
+    def struck(self: loop.Trainer, at: int) -> float:
+        if at == step and os.environ["RANK"] == str(rank):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, at)
+
+    loop.Trainer.gradients = struck  # type: ignore[method-assign]
+    return command(folder, argv)
+
+
+def full_disk(folder: Path, argv: list[str], rank: int, part: str) -> dict[str, Any]:
+    """The command line; one rank's disk is full while it writes below the folder `part`."""
+    original = FileStore.create
+
+    def full(self: FileStore, path: str, pieces: Any) -> None:
+        if path.startswith(part) and os.environ["RANK"] == str(rank):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(self, path, pieces)
+
+    FileStore.create = full  # type: ignore[method-assign]
+    return command(folder, argv)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from forked import REPOSITORY, Zygote
 
+from holdfast.checkpoint.inspect import list_checkpoints
+
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2"]
 
 
@@ -65,6 +67,28 @@ def test_metrics_go_to_their_file_and_training_learns(zygote: Zygote, tiny: list
     assert [line["step"] for line in lines] == list(range(30))
     assert lines[-1]["loss"] < lines[0]["loss"] - 1
     assert {"step", "loss", "grad_norm", "tokens_per_s", "seconds", "time"} <= lines[0].keys()
+
+
+def test_survivors_of_a_kill_say_so_in_one_line(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    argv = [*tiny, *SMALL, "--pp", "2", "--tp", "2", "--steps", "50"]
+    done = zygote.run("dying", 4, tmp_path, args={"argv": argv, "rank": 3, "step": 2})
+    assert done["exits"] == [0, 0, 0, -9]
+    for rank, result in enumerate(done["results"][:3]):
+        assert result["code"] == 1
+        assert result["stderr"].startswith(f"holdfast train: rank {rank} lost a peer: ")
+        assert result["stderr"].count("\n") == 1
+
+
+def test_a_full_disk_costs_one_checkpoint_and_not_the_run(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "store"), "--checkpoint-every", "2", "--steps", "6"]
+    argv = [*tiny, *SMALL, "--tp", "2", *store]
+    done = zygote.run("full_disk", 2, tmp_path / "run", args={"argv": argv, "rank": 1, "part": "step-00000004"})
+    assert [result["code"] for result in done["results"]] == [0, 0]
+    assert done["results"][0]["stderr"] == (
+        "holdfast train: checkpoint of step 4 failed: part-00001.safetensors: No space left on device; "
+        "last good: step 2\n"
+    )
+    assert [info.step for info in list_checkpoints(str(tmp_path / "store"))] == [6, 2]
 
 
 @pytest.mark.slow

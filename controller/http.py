@@ -213,11 +213,12 @@ def _live(facade: Facade, streams: Streams) -> APIRouter:
     @api.get("/events", response_class=EventStream, responses=STREAM, summary="Status and steps as they change")
     async def events(
         since: Annotated[int, Query(ge=-1, description="Send the job's steps after this one.")] = -1,
+        job: Annotated[str, Query(description="Whose step `since` is: another job's are sent from its first.")] = "",
     ) -> Response:
         """Event `status`: as `/status`; `nodes` and `incidents` are left out where they did not change since the
         status before. Event `steps`: new rows as `/steps` gives them, and `job`, the id. A step that is not after
         the one before it means that the job went back: forget the later ones. Comments keep the line alive."""
-        return EventStream(streams.status(since))
+        return EventStream(streams.status(since, job))
 
     @api.get("/job/logs", response_class=EventStream, responses=STREAM, summary="The job's log, live")
     async def logs() -> Response:

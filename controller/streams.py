@@ -78,15 +78,15 @@ class Streams:
         self._closing.set()
         self._changed.set()
 
-    async def status(self, since: int = -1) -> AsyncGenerator[bytes]:
-        """Status on every change, and the job's steps after `since`."""
+    async def status(self, since: int = -1, job: str = "") -> AsyncGenerator[bytes]:
+        """Status on every change, and the steps after `since` of `job`; all of them where another job runs now."""
         self._join()
         try:
             seen: State | None = None
             while not self._closing.is_set():
                 state, changed = self._state, self._changed
                 if state is not None and state is not seen:
-                    if seen is not None and state.job != seen.job:
+                    if job and state.job != job:
                         since = -1
                     since = min(since, state.step)  # the job went back to a snapshot: its steps are done again
                     yield state.since(seen)
@@ -94,7 +94,7 @@ class Streams:
                         rows = self._facade.steps(since=since)
                         yield event("steps", encode({"job": state.job, **rows}))
                         since = max([since, *rows["step"][-1:]])
-                    seen = state
+                    seen, job = state, state.job
                 try:
                     await asyncio.wait_for(changed.wait(), self._heartbeat_s)
                 except TimeoutError:

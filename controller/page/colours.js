@@ -16,14 +16,31 @@ const WORKING = new Set(["train", "eval", "done"]);
 const LEVELS = 48; // colours of the step-time scale
 const FASTEST = 0.8; // of the median: end of the scale
 const SLOWEST = 1.5;
+const OUTLIER = 1.25; // of the median: slower than this gets a ring
 
 export const category = (name) => CATEGORY[name] ?? "idle";
 
-/** Category of each rank: a rank that runs but restores, compiles or saves is busy. */
+/** Category of each rank, as its place in WORST_FIRST: a rank that runs but restores, compiles or saves is busy. */
 export function categories(ranks) {
-  const ofState = ranks.states.map(category);
+  const ofState = ranks.states.map((name) => WORST_FIRST.indexOf(category(name)));
   const works = ranks.phases.map((phase) => WORKING.has(phase));
-  return ranks.state.map((state, i) => (ofState[state] === "ok" && !works[ranks.phase[i]] ? "busy" : ofState[state]));
+  const [ok, busy] = [WORST_FIRST.indexOf("ok"), WORST_FIRST.indexOf("busy")];
+  const found = new Uint8Array(ranks.state.length);
+  for (let i = 0; i < found.length; i++) {
+    const cat = ofState[ranks.state[i]];
+    found[i] = cat === ok && !works[ranks.phase[i]] ? busy : cat;
+  }
+  return found;
+}
+
+/** Ranks that must not be overlooked, at most `most` + 1 of them: what failed and, by step time, what is slow. */
+export function outstanding(ranks, cats, painted, most) {
+  const found = [];
+  const limit = (painted.median ?? Infinity) * OUTLIER;
+  for (let i = 0; i < cats.length && found.length <= most; i++) {
+    if (cats[i] === 0 || ranks.step_seconds[i] > limit) found.push(i);
+  }
+  return found;
 }
 
 /** {palette: [css colour], index: Uint8Array, legend: [...]} for one way to colour the ranks. */
@@ -32,18 +49,18 @@ export function paint(ranks, cats, by) {
 }
 
 function byState(cats) {
-  const index = Uint8Array.from(cats, (cat) => WORST_FIRST.indexOf(cat));
-  return { palette: WORST_FIRST.map((cat) => colour(CELL[cat])), index };
+  return { palette: WORST_FIRST.map((cat) => colour(CELL[cat])), index: cats };
 }
 
 function byTime(ranks) {
   const median = medianOf(ranks.step_seconds);
   const palette = [...Array(LEVELS).keys()].map((level) => timeColour(level / (LEVELS - 1)));
   palette.push(colour("idle"));
-  const index = Uint8Array.from(ranks.step_seconds, (value) => {
-    if (!known(value) || !median) return LEVELS;
-    return Math.round(Math.min(1, Math.max(0, share(value / median))) * (LEVELS - 1));
-  });
+  const index = new Uint8Array(ranks.step_seconds.length).fill(LEVELS);
+  for (let i = 0; median && i < index.length; i++) {
+    const value = ranks.step_seconds[i];
+    if (value !== null) index[i] = Math.round(Math.min(1, Math.max(0, share(value / median))) * (LEVELS - 1));
+  }
   return { palette, index, median };
 }
 

@@ -18,8 +18,9 @@ export function startLive() {
 async function follow() {
   for (let tries = 0; ; tries++) {
     try {
-      const last = state.steps.step.at(-1) ?? -1;
-      await listen(`/events?since=${last}`, { status: takeStatus, steps: takeSteps }, () => {
+      const { job, step } = state.steps;
+      const from = job && step.length ? `?since=${step.at(-1)}&job=${encodeURIComponent(job)}` : "";
+      await listen(`/events${from}`, { status: takeStatus, steps: takeSteps }, () => {
         tries = 0;
         setConnection("live");
       });

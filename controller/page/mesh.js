@@ -145,7 +145,7 @@ function nextProblem() {
   if (!scene) return;
   const from = indexOf(state.selected.rank);
   const { cats } = scene;
-  for (const wanted of ["bad", "warn"]) {
+  for (const wanted of [0, 1]) { // WORST_FIRST: bad, then warn
     for (let k = 1; k <= cats.length; k++) {
       const i = (from + k) % cats.length;
       if (cats[i] === wanted) return choose(i);
@@ -156,6 +156,7 @@ function nextProblem() {
 function onKey(event) {
   if (!scene || event.ctrlKey || event.metaKey || event.altKey) return;
   const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  tip.hidden = true;
   const from = indexOf(state.selected.rank);
   const last = scene.ranks.rank.length - 1;
   if (move) choose(from < 0 ? 0 : neighbour(scene.layout, from, ...move));
@@ -216,8 +217,10 @@ function showLegend() {
   const { cats } = scene;
   const legend = byId("legend");
   const tally = {};
-  for (const cat of cats) tally[cat] = (tally[cat] ?? 0) + 1;
-  const problems = (tally.bad ?? 0) + (tally.warn ?? 0);
+  const many = new Uint32Array(WORST_FIRST.length);
+  for (let i = 0; i < cats.length; i++) many[cats[i]]++;
+  WORST_FIRST.forEach((cat, i) => (tally[cat] = many[i]));
+  const problems = tally.bad + tally.warn;
   byId("next-problem").hidden = problems === 0;
   setText(byId("next-problem"), `${count(problems)} problem${problems === 1 ? "" : "s"}: show`);
   const key = colourBy + JSON.stringify([tally, scene.paint.median, document.documentElement.dataset.theme]);

@@ -1,6 +1,7 @@
 // Draws the ranks. Cells are written as pixels into an image, which is kept until something changes: 12,288 rectangles
 // through the canvas cost 20 ms a frame, as pixels 2. Texts, rings, axes and what follows the pointer go over it.
 
+import { outstanding } from "./colours.js";
 import { count, seconds } from "./format.js";
 import { colour } from "./theme.js";
 
@@ -48,7 +49,7 @@ export function drawOver(context, scene, width, height) {
   drawAxes(context, scene, width, height);
 }
 
-const gapOf = ({ layout, view }) => layout.gaps.rank * Math.min(view.scale, 2);
+const gapOf = ({ layout, view }) => Math.max(layout.gaps.rank * Math.min(view.scale, 2), layout.w * view.scale >= 14 ? 2 : 0);
 
 function channels(css) {
   return css.startsWith("#") ? [1, 3, 5].map((at) => parseInt(css.slice(at, at + 2), 16)) : css.match(/\d+/g).map(Number);
@@ -91,10 +92,9 @@ function inkOn(css) {
 
 /** One bad cell of four pixels among twelve thousand must be seen at once: it gets a ring. */
 function drawRings(context, scene, cw, ch) {
-  const { layout, view, cats } = scene;
+  const { layout, view, ranks, cats, paint } = scene;
   if (Math.min(cw, ch) >= 16) return;
-  const bad = [];
-  for (let i = 0; i < cats.length && bad.length <= MOST_RINGS; i++) if (cats[i] === "bad") bad.push(i);
+  const bad = outstanding(ranks, cats, paint, MOST_RINGS);
   if (bad.length > MOST_RINGS) return; // then the colour alone is plain enough
   for (const [style, line] of [[colour("surface"), 6], [colour("bad"), 3]]) {
     context.strokeStyle = style;

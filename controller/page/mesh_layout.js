@@ -34,7 +34,7 @@ export function layOut(shape, count, width, height, gutter) {
     ...best, shape, cellW, cellH, bandH, left, top,
     x: new Float32Array(count), y: new Float32Array(count),
     columns: perBand * across, rows: bands * shape.pp * down,
-    column: new Int32Array(count), row: new Int32Array(count), index: new Map(),
+    column: new Int32Array(count), row: new Int32Array(count), index: new Int32Array(perBand * across * bands * shape.pp * down).fill(-1),
     total: { width: perBand * cellW, height: bands * bandH },
   };
   for (let i = 0; i < count; i++) {
@@ -44,7 +44,7 @@ export function layOut(shape, count, width, height, gutter) {
     layout.y[i] = top + band * bandH + pp * cellH + sy * h;
     layout.column[i] = at * across + sx;
     layout.row[i] = (band * shape.pp + pp) * down + sy;
-    layout.index.set(layout.row[i] * layout.columns + layout.column[i], i);
+    layout.index[layout.row[i] * layout.columns + layout.column[i]] = i;
   }
   return layout;
 }
@@ -89,7 +89,7 @@ export function hit(layout, x, y) {
   const [pp, at] = [Math.floor(inBand / cellH), Math.floor(dx / cellW)];
   const [sx, sy] = [Math.floor((dx - at * cellW) / w), Math.floor((inBand - pp * cellH) / h)];
   if (pp >= shape.pp || at >= perBand || sx >= across || sy >= down) return -1;
-  return layout.index.get(((band * shape.pp + pp) * down + sy) * layout.columns + at * across + sx) ?? -1;
+  return layout.index[((band * shape.pp + pp) * down + sy) * layout.columns + at * across + sx] ?? -1;
 }
 
 /** The neighbour of a rank on the screen; itself at the edge. */
@@ -99,7 +99,7 @@ export function neighbour(layout, index, dx, dy) {
     column += dx;
     row += dy;
     if (column < 0 || row < 0 || column >= layout.columns || row >= layout.rows) return index;
-    const found = layout.index.get(row * layout.columns + column);
-    if (found !== undefined) return found; // the last band may have holes
+    const found = layout.index[row * layout.columns + column];
+    if (found >= 0) return found; // the last band may have holes
   }
 }

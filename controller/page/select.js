@@ -1,7 +1,7 @@
 // What is selected, in step with the address: #rank=3, #node=node1, #incident=i1 can be sent to a colleague.
 
 import { byId } from "./dom.js";
-import { state, tell } from "./store.js";
+import { on, state, tell } from "./store.js";
 
 export function select(kind, value) {
   const { selected } = state;
@@ -55,6 +55,11 @@ function fromAddress() {
 
 export function startSelect() {
   fromAddress();
+  on("ranks", () => {
+    // A linked rank is known by number before its node is.
+    const { rank, node } = state.selected;
+    if (rank !== null && node !== nodeOf(rank) && indexOf(rank) >= 0) select("rank", rank);
+  });
   addEventListener("hashchange", fromAddress);
 }
 

@@ -4,8 +4,7 @@ import { get } from "./api.js";
 import { byId, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
 import { bitRate, known } from "./format.js";
 import { repeat } from "./live.js";
-import { select } from "./select.js";
-import { on, state } from "./store.js";
+import { on, state, tell } from "./store.js";
 import { colour } from "./theme.js";
 
 const WINDOW_S = 2;
@@ -136,13 +135,14 @@ export function startTraffic() {
     }
     redraw();
   });
-  // Something to look at before anything is chosen.
+  // Something to look at before anything is chosen; only once, and it does not go into the address.
+  let offered = false;
   on("ranks", () => {
-    if (!state.selected.node && !location.hash && state.ranks.rank.length) {
-      state.selected.node = state.ranks.nodes[state.ranks.node[0]];
-      select("node", state.selected.node);
-      history.replaceState(null, "", location.pathname);
-    }
+    if (offered || !state.ranks.rank.length) return;
+    offered = true;
+    if (state.selected.node || location.hash) return;
+    state.selected.node = state.ranks.nodes[state.ranks.node[0]];
+    tell("selected");
   });
   byId("traffic-hold").addEventListener("click", () => hold(!held));
   canvas.addEventListener("pointermove", (event) => {

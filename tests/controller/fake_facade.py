@@ -8,11 +8,11 @@ import math
 import random
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any
 
 from holdfast.controller.facade import Json
 from holdfast.errors import UsageError
 from holdfast.types import NodeState
+from tests.controller.fake_node import make_node
 
 STATES = ["running", "starting", "waiting", "exited", "hung", "stopped", "lost"]
 RUNNING, STARTING, WAITING, EXITED = range(4)
@@ -54,7 +54,7 @@ class FakeFacade:
         self.rank_state = [RUNNING] * self.world
         self.rank_phase = [PHASES.index("train")] * self.world
         self.rank_seconds: list[float | None] = [None] * self.world
-        self.node_rows = [self._node(i) for i in range(self.num_nodes + 1)]
+        self.node_rows = [make_node(i, per_node, self.world) for i in range(self.num_nodes + 1)]
         self.node_rows[-1] |= {"state": NodeState.SPARE, "ranks": []}
         self.submitted: list[Json] = []
         self.injected: list[str] = []
@@ -341,42 +341,6 @@ class FakeFacade:
         row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY
         row["reason"] = "by hand" if on else ""
         self.serial += 1
-
-    def _node(self, index: int) -> Json:
-        gpu: dict[str, Any] = {"model": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 << 30}
-        values = {
-            "utilization_ratio": 0.97,
-            "memory_used_bytes": 61e9,
-            "temperature_celsius": 63.0,
-            "power_watts": 655.0,
-        }
-        per = self.per_node
-        nic = {"kind": "rdma", "speed_bps": 400_000_000_000, "state": "ACTIVE"}
-        return {
-            "name": f"node{index}",
-            "state": NodeState.HEALTHY,
-            "reason": "",
-            "connected": True,
-            "hostname": f"gpu-{index:04d}.cluster",
-            "ips": [f"10.0.{index >> 8}.{index & 255}"],
-            "pod": {"name": "", "namespace": "", "uid": ""},
-            "switch": f"tor-{index // 16}",
-            "slots": per,
-            "cpus": 96,
-            "memory_bytes": 2 << 40,
-            "versions": {"holdfast": "0.1.0", "torch": "2.11.0"},
-            "frame_age": 0.05,
-            "cadence": 0.1,
-            "ranks": list(range(index * per, min(self.world, (index + 1) * per))),
-            "gpus": [
-                gpu | {"index": g, "uuid": f"GPU-{index}-{g}", "pci": f"0000:{g:02x}:00.0", "values": dict(values)}
-                for g in range(per)
-            ],
-            "nics": [nic | {"name": f"mlx5_{n}", "numa_node": n // 2} for n in range(4)],
-            "host": {"cpu_ratio": 0.31, "memory_used_bytes": 4.1e11},
-            "tx_bytes_per_s": 1e10,
-            "rx_bytes_per_s": 1e10,
-        }
 
 
 def llm_175b() -> FakeFacade:

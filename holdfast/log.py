@@ -47,14 +47,20 @@ def _emit(level: int, name: str, fields: dict[str, object], traceback: bool = Fa
         _logger.log(level, name, exc_info=traceback, extra={"fields": fields})
 
 
-def configure(*, verbose: bool = False, stream: TextIO | None = None, env: Mapping[str, str] | None = None) -> None:
+def configure(
+    *,
+    verbose: bool = False,
+    stream: TextIO | None = None,
+    env: Mapping[str, str] | None = None,
+    daemon: bool = True,
+) -> None:
     """Set up the process's log once. HOLDFAST_LOG_LEVEL (debug, info, warning, error) and HOLDFAST_LOG_FORMAT
-    (console, json; by default console on a terminal) rule, `verbose` means debug."""
+    (console, json) rule; by default JSON for a daemon whose log is no terminal. `verbose` means debug."""
     env = os.environ if env is None else env
     stream = sys.stderr if stream is None else stream
     level = DEBUG if verbose else _LEVELS.get(env.get("HOLDFAST_LOG_LEVEL", "info").lower(), INFO)
     wanted = env.get("HOLDFAST_LOG_FORMAT", "").lower()
-    as_json = wanted == "json" or (wanted != "console" and not stream.isatty())
+    as_json = wanted == "json" or (wanted != "console" and daemon and not stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_JsonLine() if as_json else _ConsoleLine(colour=stream.isatty()))
     _logger.handlers[:] = [handler]

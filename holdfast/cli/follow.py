@@ -57,6 +57,12 @@ def overlap(printed: list[str], tail: list[str]) -> int:
     return 0
 
 
+def split(chunk: Json) -> list[Json]:
+    """A chunk as single lines: agents send what a worker printed in one go as one. What was left out counts once."""
+    texts = str(chunk["text"]).removesuffix("\n").split("\n")
+    return [{**chunk, "text": text, "dropped": 0 if i else chunk.get("dropped", 0)} for i, text in enumerate(texts)]
+
+
 def _key(line: Json) -> Key:
     return int(line["rank"]), str(line["stream"])
 
@@ -125,8 +131,8 @@ class Follower:
             if name != "line":
                 continue
             if burst is None:
-                yield line
+                yield from split(line)
             else:
-                burst.append(line)
+                burst += split(line)
         if burst:
             yield from self._seen.fresh(burst)

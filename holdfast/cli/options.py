@@ -15,7 +15,7 @@ import typer
 
 from holdfast import log, settings
 from holdfast.cli.client import Client
-from holdfast.config import ClientConfig, load
+from holdfast.config import AgentConfig, ClientConfig, ControllerConfig, load
 
 Config = TypeVar("Config")
 Command = Callable[..., int]
@@ -34,7 +34,7 @@ def configured(cls: type[Config]) -> Callable[[Command], Command]:
     def decorate(body: Command) -> Command:
         def command(**values: Any) -> int:
             file = values.pop("config_file")
-            log.configure(verbose=values.pop("verbose"))
+            log.configure(verbose=values.pop("verbose"), daemon=cls in (ControllerConfig, AgentConfig))
             flags = {f.name: values.pop(f.name) for f in fields(typing.cast(Any, cls))}
             given = {name: value for name, value in flags.items() if value is not None}
             return body(load(cls, given, file=file), **values)
@@ -49,7 +49,7 @@ def with_client(body: Command) -> Command:
 
     def command(**values: Any) -> int:
         file = values.pop("config_file")
-        log.configure(verbose=values.pop("verbose"))
+        log.configure(verbose=values.pop("verbose"), daemon=False)
         flags = {f.name: values.pop(f.name) for f in fields(ClientConfig)}
         given = {name: value for name, value in flags.items() if value is not None}
         with Client(load(ClientConfig, given, file=file)) as client:

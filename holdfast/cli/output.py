@@ -1,6 +1,7 @@
 """What people see: tables, colours and short numbers. Results go to standard output, the rest to standard error."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -11,6 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 Json = dict[str, Any]
+
+WIDTH_OF_FILES = 240
+"""Into a pipe or a file, lines are not folded at the 80 columns that a terminal is taken to have: grep would miss."""
 
 _STATE_STYLES = {
     "healthy": "green",
@@ -35,11 +39,18 @@ _STATE_STYLES = {
 
 
 def out() -> Console:
-    return Console(highlight=False)
+    return _console(stderr=False)
 
 
 def err() -> Console:
-    return Console(stderr=True, highlight=False)
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_OF_FILES
+    return console
 
 
 def print_json(data: object) -> None:

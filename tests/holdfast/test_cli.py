@@ -182,13 +182,13 @@ def test_run_module_auto(fake: FakeController, capsys: Capture) -> None:
 
 
 def test_run_prints_the_log_and_gives_the_jobs_code(fake: FakeController, capsys: Capture, script: str) -> None:
-    fake.line(0, "hello")
-    fake.line(1, "oops", "err")
+    fake.line(0, "hello\n")
+    fake.line(1, "oops\n\nagain", "err")
     fake.end("failed", exit_code=3, reason="rank1: the same traceback 3 times")
     assert main(["run", script]) == 3
     captured = capsys.readouterr()
     assert captured.out == "[0] hello\n"
-    assert captured.err == "[1] oops\nholdfast: job train failed: rank1: the same traceback 3 times\n"
+    assert captured.err == "[1] oops\n[1] \n[1] again\nholdfast: job train failed: rank1: the same traceback 3 times\n"
 
 
 def test_run_detached(fake: FakeController, capsys: Capture, script: str) -> None:

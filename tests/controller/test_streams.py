@@ -53,7 +53,7 @@ async def until(seen: AsyncIterator[tuple[str, Any]], name: str) -> Any:
 def test_events_tell_status_and_new_steps_to_every_listener(facade: FakeFacade) -> None:
     async def story() -> None:
         app = create_app(facade, Auth())
-        streams, tail = app.state.streams, "/api/v1/events?since=17&job=job-1"
+        streams = app.state.streams
         async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             async with (
                 events(client, "/api/v1/events?since=17&job=job-1") as one,
@@ -153,9 +153,11 @@ def test_a_taken_port_is_said_in_one_line(facade: FakeFacade) -> None:
 
 def test_a_new_job_is_told_from_its_first_step(facade: FakeFacade) -> None:
     async def story() -> None:
-        app = create_app(facade, Auth())
-        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            async with events(client, "/api/v1/events?since=17&job=the-one-before") as seen:
-                assert (await until(seen, "steps"))["step"][0] == 0
+        async with contextlib.AsyncExitStack() as stack:
+            port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            path = "/api/v1/events?since=17&job=the-one-before"
+            seen = await stack.enter_async_context(events(client, path))
+            assert (await until(seen, "steps"))["step"][0] == 0
 
     asyncio.run(story())

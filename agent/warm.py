@@ -143,12 +143,13 @@ class Server:
         self.settle(client)
 
     def hello(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        workers = [asdict(worker) for worker in self.workers.kept()]
         return {
             "pid": os.getpid(),
             "python": sys.version.split()[0],
             "preload_errors": self.errors,
             "threads": warm_children.threads(),
-            "workers": [asdict(worker) for worker in self.workers.kept()],
+            "workers": workers,
             "exits": [asdict(ended) for ended in self.workers.exits.values()],
             "stores": self.workers.stores.ports(),
         }

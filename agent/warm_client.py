@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -96,8 +97,15 @@ class Warm:
             hello = await warm._ask("hello", max(end - time.monotonic(), 0.1))
         except Unavailable as error:
             await warm.close()
+            if started:
+                _ended(started)  # no zombie, should it have died; one that still imports is left for the next try
             raise Unavailable(f"the warm process is not ready: {error}; {warm._log_tail()}") from None
         warm.pid = hello["pid"]
+        if started not in (0, warm.pid):
+            # Another agent's start was faster. Ours must not linger and take over when the other one ends.
+            with suppress(ProcessLookupError):
+                os.kill(started, signal.SIGKILL)
+            await _reaped(started)
         warm.preload_errors = hello["preload_errors"]
         warm.kept = tuple(KeptWorker(**worker) for worker in hello["workers"])
         warm.exits = tuple(WorkerExited(**ended) for ended in hello["exits"])
@@ -116,13 +124,13 @@ class Warm:
         """End the job's store; False when there was none."""
         return bool((await self._ask("stop_store", CALL_TIMEOUT_S, job=job))["stopped"])
 
-    async def kill(self, job: str, generation: int, rank: int, signal: int) -> int:
+    async def kill(self, job: str, generation: int, rank: int, number: int) -> int:
         """Send a signal to a worker; how many got it. Rank -1: all of the job up to and including the generation.
 
         SIGKILL ends everything the worker has started, SIGUSR1 and SIGUSR2 reach the worker alone, others its
         process group.
         """
-        ask = {"job": job, "generation": generation, "rank": rank, "signal": int(signal)}
+        ask = {"job": job, "generation": generation, "rank": rank, "signal": int(number)}
         return int((await self._ask("kill", CALL_TIMEOUT_S, **ask))["killed"])
 
     async def ack_exit(self, job: str, generation: int, rank: int) -> None:
@@ -195,8 +203,10 @@ class Warm:
         try:
             while line := await self._reader.readline():
                 self._handle(json.loads(line))
-        except (OSError, ValueError) as error:
-            self._fail_calls(f"the connection to the warm process broke: {error}")
+        except OSError:
+            pass  # a reset is an end, too
+        except ValueError as error:
+            self._fail_calls(f"the warm process speaks no JSON lines: {error}")
         self._fail_calls("the warm process ended")
         if self.pid:
             await _reaped(self.pid)

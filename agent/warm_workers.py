@@ -93,7 +93,9 @@ class Workers:
                 self._ended(key, started, (-1, 0, False), oom=False)
 
     def kept(self) -> list[KeptWorker]:
-        """Workers that run, and those whose end nobody has acknowledged."""
+        """Workers that run, and those whose end nobody has acknowledged, as of this very moment."""
+        for key in list(self.running):
+            self._on_exit(key)  # it may have ended in this round of the loop
         ended = [KeptWorker(e.job, e.generation, e.rank, -1, e.pid, running=False) for e in self.exits.values()]
         return [one.started.worker for one in self.running.values()] + ended
 
@@ -196,5 +198,5 @@ class Workers:
         worker, (code, number, dumped) = replace(started.worker, running=False), how
         ended = WorkerExited(*key, worker.pid, time.time_ns(), code, signal=number, core_dumped=dumped, oom_killed=oom)
         self.exits[key] = ended
-        self.broadcast({"exited": asdict(ended)})  # first tell, then write: the one has a deadline
-        self.journal.exit(ended)
+        self.journal.exit(ended)  # before anybody hears of it: what was told must not be forgotten
+        self.broadcast({"exited": asdict(ended)})

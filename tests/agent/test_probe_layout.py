@@ -1,5 +1,6 @@
 """Sealed blocks, and what the light modules may load."""
 
+import itertools
 import mmap
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_SPANS, layout.SPANS * layout.SPAN_STRIDE),
         (layout.SIZE, 0),
     ]
-    for (start, length), (following, _) in zip(areas, areas[1:], strict=False):
+    for (start, length), (following, _) in itertools.pairwise(areas):
         assert start + length <= following
     assert 8 + layout.STEP.size == layout.STEP_STRIDE
     assert 8 + layout.SPAN.size == layout.SPAN_STRIDE

@@ -151,14 +151,15 @@ def test_imports_that_take_too_long_run_into_the_deadline(tmp_path: Path) -> Non
         (tmp_path / "slow.py").write_text(
             f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         )
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        patient = asyncio.create_task(Warm.open(tmp_path / "run", preload=["slow"], env=env))
+        await eventually((tmp_path / "pid").exists)
         with pytest.raises(Unavailable, match=r"not ready: the warm process did not answer hello within"):
-            await Warm.open(
-                tmp_path / "run",
-                preload=["slow"],
-                env={**os.environ, "PYTHONPATH": str(tmp_path)},
-                ready_timeout=0.5,
-            )
+            await Warm.open(tmp_path / "run", ready_timeout=0.3)
+        await eventually(lambda: (tmp_path / "pid").read_text())
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        with pytest.raises(Unavailable, match=r"not ready: the warm process ended"):
+            await patient
 
     asyncio.run(story())
 

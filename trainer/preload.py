@@ -14,6 +14,7 @@ import os
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # What training touches at import time, including what torch imports only on first use.
 _MODULES = (
+    "argparse",
     "numpy",
     "numpy.ctypeslib",
     "safetensors.torch",
@@ -27,7 +28,8 @@ _MODULES = (
     "torch.distributed.tensor",
     "torch.distributed.tensor.parallel",
     "torch.optim",
-    "holdfast.trainer.__main__",
+    # Not __main__: runpy, which executes it in the rank, warns of modules that are imported already.
+    "holdfast.trainer.config",
     "holdfast.trainer.loop",
 )
 

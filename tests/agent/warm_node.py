@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -81,10 +82,15 @@ async def eventually(what: object, deadline_s: float = 10.0) -> None:
 
 
 def alive(pid: int) -> bool:
+    """False once all threads have ended, so that its parent can learn how (a zombie leader may still have some)."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
         return False
+    try:
+        return not select.select([pidfd], [], [], 0)[0]
+    finally:
+        os.close(pidfd)
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 """The exceptions that cross module boundaries.
 
-    HoldfastError
-    +-- UsageError        the caller's input is wrong: one line, exit code 2
-    +-- ProtocolError     the peer speaks something we cannot
-    +-- Unavailable       a server, file system or device did not answer in time: may work later
+HoldfastError
++-- UsageError        the caller's input is wrong: one line, exit code 2
++-- ProtocolError     the peer speaks something we cannot
++-- Unavailable       a server, file system or device did not answer in time: may work later
 """
 
 

@@ -20,6 +20,7 @@ from holdfast.trainer.tensor_parallel import hash_of
 
 class Reference:
     def __init__(self, config: Config, corpus: Corpus) -> None:
+        torch.set_num_threads(1)  # tensors this small are slower on more, and ranks run beside us
         self.config = config
         m, v = config.model, corpus.vocab
         small = m.init_std / math.sqrt(2 * m.layers)

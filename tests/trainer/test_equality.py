@@ -84,4 +84,4 @@ def test_choices_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Pa
 
 
 def test_one_rank_equals_reference(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
-    compare(zygote, [*tiny, "--set", "model.dropout=0.1"], tmp_path, world=1)
+    compare(zygote, [*tiny, "--set", "model.dropout=0.1", "--set", "model.layers=2"], tmp_path, world=1)

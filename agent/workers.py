@@ -55,6 +55,7 @@ class Workers:
         self._opening: asyncio.Task[Warm] | None = None
         self._oom = OomWatch()
         self._tasks: set[asyncio.Future[None]] = set()
+        self._stores: set[str] = set()
         self.kept: dict[Key, t.KeptWorker] = {}
         self._readers: dict[Key, ProbeReader] = {}
         self._ended: dict[Key, asyncio.Event] = {}
@@ -93,6 +94,7 @@ class Workers:
         self._warm, self._opening = warm, None
         for name, error in warm.preload_errors.items():
             self._notice("warm", t.Severity.INFO, f"the warm process could not import {name}: {error}")
+        self._stores |= set(warm.stores)
         for worker in warm.kept:
             self._adopt(worker)
         for exited in warm.exits:
@@ -138,7 +140,10 @@ class Workers:
             self._exited(t.WorkerExited(*key, pid=worker.pid, wall_ns=time.time_ns(), code=255))
 
     def _store_exited(self, exited: StoreExited) -> None:
-        self._notice("store", t.Severity.WARNING, f"the rendezvous store of job {exited.job} ended")
+        if exited.job not in self._stores:
+            return
+        self._stores.discard(exited.job)
+        self._notice("store", t.Severity.WARNING, f"the rendezvous store {exited.job} ended by itself")
 
     def _notice(self, kind: str, severity: t.Severity, text: str) -> None:
         self._on_event(t.AgentNotice(time.time_ns(), kind, severity, text))
@@ -250,15 +255,31 @@ class Workers:
         """Do it; what to answer. HoldfastError in one line when it cannot be done."""
         match command.order:
             case t.StartStore() as order:
-                host = order.host or self._own_address()
-                port = await (await self.open()).start_store(command.job, host)
-                return {"host": host, "port": str(port)}
+                return await self._start_store(command, order.host or self._own_address())
             case t.StartWorkers() as order:
                 return await self._start(command, order)
             case t.StopWorkers() as order:
-                return await self._stop(command.job, command.generation, order.grace)
+                stopped = await self._stop(command.job, command.generation, order.grace)
+                await self._stop_stores(command.job, command.generation)
+                return stopped
             case t.Inject() as order:
                 return await self._inject(command, order)
+
+    async def _start_store(self, command: t.Command, host: str) -> dict[str, str]:
+        """A store of its own for the generation to come: what an older one left in its store cannot be met there.
+
+        torch gives an agent's store no prefix per restart, so one store for all would hand out dead addresses.
+        """
+        name = _store_name(command.job, command.generation + 1)
+        port = await (await self.open()).start_store(name, host)
+        self._stores.add(name)
+        return {"host": host, "port": str(port)}
+
+    async def _stop_stores(self, job: str, generation: int) -> None:
+        for name in [n for n in self._stores if n.startswith(f"{job}@") and int(n.rpartition("@")[2]) <= generation]:
+            self._stores.discard(name)
+            if self._warm is not None:
+                await self._warm.stop_store(name)
 
     async def _start(self, command: t.Command, order: t.StartWorkers) -> dict[str, str]:
         job, generation = command.job, command.generation
@@ -365,13 +386,16 @@ class Workers:
             self.shm.rmdir()
 
 
+def _store_name(job: str, generation: int) -> str:
+    return f"{job}@{generation}"
+
+
 def worker_environment(
     base: Mapping[str, str], command: t.Command, order: t.StartWorkers, place: t.Rank
 ) -> dict[str, str]:
     """torchrun's variables for one worker, so that a script written for it needs no change.
 
-    The store lives outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`), and torch gives each generation its own
-    key prefix from `TORCHELASTIC_RESTART_COUNT`.
+    The store lives outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`): each is a client of it, rank 0 too.
     """
     local_world = sum(r.group_rank == place.group_rank for r in order.ranks)
     env = {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)}

@@ -190,7 +190,7 @@ class Brain:
         node.state, node.reason = t.NodeState.SUSPECT, finding.text
         job = self.c.job
         if job is None or job.state.ended or not job.ranks_on(node.name):
-            return [Say("node.left", {"node": node.name, "clean": event.clean})]
+            return []
         self.c.life.node_left(node.name)
         return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
 
@@ -273,7 +273,7 @@ class Brain:
         if record.generation == job.generation:
             job.best_step = max(job.best_step, record.step)
             actions += self.recovery.resumed(record, now)
-        return actions + self._due_faults(job, record.step, now)
+        return actions + self._due_faults(job, now)
 
     # --- events of agents --------------------------------------------------------------------------------------
 
@@ -346,13 +346,19 @@ class Brain:
             job, self.c.nodes, (JobState.STOPPED, "stopped by hand", 130), event.grace, now
         )
 
-    def _due_faults(self, job: Job, step: int, now: Instant) -> list[Action]:
+    def _due_faults(self, job: Job, now: Instant) -> list[Action]:
+        """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
         actions: list[Action] = []
         for text in job.spec.faults:
-            spec = fault_syntax.parse_fault(text)
-            if spec.step is not None and step >= spec.step and text not in job.fired and spec.target != "controller":
+            fault = fault_syntax.parse_fault(text)
+            if text in job.fired or fault.step is None or fault.target == "controller":
+                continue
+            if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
+                continue
+            name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
+            if self.c.nodes[name].connected:
                 job.fired[text] = now.wall
-                actions += [Record("job", job.spec.id, job.to_doc()), *self._inject(spec, now)]
+                actions += [Record("job", job.spec.id, job.to_doc()), *self._inject(fault, now)]
         return actions
 
     def _inject(self, fault: fault_syntax.FaultSpec, now: Instant) -> list[Action]:
@@ -396,6 +402,7 @@ class Brain:
             for finding in self.hangs.observe(self.c.ranks, job.generation, list(self.c.ledger.recent), now):
                 self._mark_stalled(finding)
                 actions += self.recovery.found(self.recovery.at_node(finding, job), now)
+        actions += self._due_faults(job, now) if job.spec.faults else []
         actions += self.recovery.settle(now)
         actions += self.recovery.watch(now)
         actions += self.recovery.late_answers(job, now)

@@ -16,11 +16,10 @@ class AgentJoined:
 
 @dataclass(frozen=True, slots=True)
 class AgentLeft:
-    """The stream of this incarnation ended: broken, or closed by the agent (`clean`)."""
+    """The stream of this incarnation ended, for whatever reason."""
 
     node: str
     incarnation: str
-    clean: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ class Session:
         self.durable_frames = 0
         self.acked: tuple[int, int, float] = (0, 0, 0.0)
         self.acked_at = 0.0
-        self.clean = False
 
     def send(self, message: t.ControllerMessage) -> None:
         self.out.put_nowait(message)
@@ -109,7 +108,6 @@ class Ingest:
             except (grpc.RpcError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 return
             if data is grpc.aio.EOF:
-                session.clean = True
                 return
             if self.sessions.get(session.node) is not session:
                 return
@@ -174,8 +172,8 @@ class Ingest:
         if self.sessions.get(session.node) is session:
             del self.sessions[session.node]
             self.shell.outboxes.pop(session.node, None)
-            log.event("node.left", node=session.node, clean=session.clean)
-            self.shell.handle(AgentLeft(session.node, session.incarnation, session.clean))
+            log.event("node.left", node=session.node)
+            self.shell.handle(AgentLeft(session.node, session.incarnation))
 
 
 def _names(context: Any) -> set[str]:

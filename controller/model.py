@@ -30,7 +30,7 @@ class Options:
     """Seconds between frames in a small cluster."""
     frames_per_second: float = 1536.0
     """What one controller takes in all: beyond it every agent is asked to speak less often."""
-    silence_floor: float = 0.6
+    silence_floor: float = 0.8
     """No node is called silent before this many seconds, however regular it was."""
     silence_beats: float = 3.0
     """Missed beats before silence counts."""

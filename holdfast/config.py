@@ -56,7 +56,7 @@ class ControllerConfig:
     """Listen beyond loopback without TLS and token all the same."""
     cadence: Seconds = 0.1
     """Time between an agent's frames in a small cluster. Shorter sees faults sooner and costs more work."""
-    silence_floor: Seconds = 0.6
+    silence_floor: Seconds = 0.8
     """No node is called silent before this long. Lower sees a dead node sooner and accuses busy ones."""
     silence_beats: float = 3.0
     """Missed frames before silence counts."""

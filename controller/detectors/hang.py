@@ -27,11 +27,11 @@ class HangDetector:
         alive = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
         if not alive.any():
             return []
-        # Judge by what was last reported: a node that is silent is the silence detector's.
+        # Judge by what was reported when it was: silence since then is the node's, and another detector's.
         fresh = alive & (now.mono - ranks.seen_at < 1.0)
         training = fresh & (ranks.phase == _TRAIN)
-        idle = now.mono - ranks.progress_at
-        quiet = now.mono - ranks.tick_at
+        idle = ranks.seen_at - ranks.progress_at
+        quiet = ranks.seen_at - ranks.tick_at
         median = float(np.median(steps)) if len(steps) >= 3 else math.nan
         found = self._lifeless(ranks, fresh, training, idle, quiet, median, steps, now)
         if found or math.isnan(median) or not training.any():

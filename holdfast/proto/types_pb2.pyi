@@ -368,6 +368,7 @@ class KeptWorker(google.protobuf.message.Message):
     generation: builtins.int
     rank: builtins.int
     local_rank: builtins.int
+    """-1 when its start is not remembered"""
     pid: builtins.int
     running: builtins.bool
     def __init__(

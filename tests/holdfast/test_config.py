@@ -91,8 +91,8 @@ def test_variables_that_kubernetes_sets_for_a_service_are_nobodys() -> None:
 
 def test_values_have_units_in_every_source(tmp_path: Path) -> None:
     file = write(tmp_path, "[controller]\ncadence = '250ms'\nhang_floor = 3\ntls_ca = 'ca.pem'\n")
-    config = load(ControllerConfig, {"lost_after": "2m"}, {"HOLDFAST_CONTROLLER_AGENT_GRACE": "1.5s"}, file)
-    assert (config.cadence, config.hang_floor, config.lost_after, config.agent_grace) == (0.25, 3.0, 120.0, 1.5)
+    config = load(ControllerConfig, {"start_timeout": "2m"}, {"HOLDFAST_CONTROLLER_AGENT_GRACE": "1.5s"}, file)
+    assert (config.cadence, config.hang_floor, config.start_timeout, config.agent_grace) == (0.25, 3.0, 120.0, 1.5)
     assert config.tls_ca == tmp_path / "ca.pem"
 
 

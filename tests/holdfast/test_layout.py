@@ -45,6 +45,6 @@ def test_no_file_grew_past_what_one_subject_needs() -> None:
         f"{path.relative_to(ROOT)}: {count}"
         for top in (*TOP, "holdfast")
         for path in (ROOT / top).rglob("*.py")
-        if "proto" not in path.parts and (count := len(path.read_text().splitlines())) > 420
+        if "proto" not in path.parts and (count := len(path.read_text().splitlines())) > 450
     ]
     assert not long, long

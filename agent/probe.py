@@ -188,7 +188,11 @@ def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
     if live is None:
         return
     live.spoken = True
-    live.record_step(n, math.nan if loss is None else loss, tokens or 0)
+    if loss is None:
+        loss = math.nan  # none reported; a loss that is NaN is reported as infinite: both mean not finite
+    elif not math.isfinite(loss):
+        loss = math.inf
+    live.record_step(n, loss, tokens or 0)
 
 
 def phase(name: str) -> None:

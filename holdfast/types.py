@@ -139,7 +139,10 @@ class WorkerSample:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One finished step as one worker saw it. `seconds` since that worker's previous step or phase start."""
+    """One finished step as one worker saw it. `seconds` since that worker's previous step or phase start.
+
+    `loss` NaN: none reported. Infinite: reported, and not finite.
+    """
 
     rank: int
     generation: int

@@ -1,0 +1,347 @@
+"""Decisions in virtual time: every fault of this house, who is blamed, what is done, and that training goes on."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import types as t
+from holdfast.controller.events import CordonAsked, EventSeen, FaultAsked, FrameSeen, StopAsked
+from holdfast.controller.model import IncidentState, JobState
+from holdfast.errors import UsageError
+from tests.controller.virtual import STEP, Virtual
+
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+BUG = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\nValueError: bad batch'
+
+
+def training(nodes: int = 2, **more: object) -> Virtual:
+    v = Virtual(nodes=nodes)
+    v.submit(nnodes=2, **more)
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.best_step >= 6
+    return v
+
+
+def trains_again(v: Virtual, generation: int) -> None:
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.generation == generation
+    before = v.job.best_step
+    v.run(3.0)
+    assert v.job.best_step > before
+
+
+def test_a_job_starts_runs_and_finishes() -> None:
+    v = Virtual()
+    v.last_step = 9
+    v.submit()
+    v.run(10.0)
+    assert v.job.state is JobState.FINISHED
+    assert v.job.exit_code == 0
+    assert sorted(v.brain.c.ledger.rows) == list(range(10))
+    assert not v.incidents
+
+
+def test_quiet_training_raises_nothing() -> None:
+    v = training()
+    v.run(300.0)
+    assert not v.incidents
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ({"signal": 9}, t.FindingKind.WORKER_KILLED),
+        ({"signal": 9, "oom": True}, t.FindingKind.WORKER_OOM),
+        ({"signal": 11}, t.FindingKind.WORKER_SEGFAULT),
+        ({"code": 1, "error": BUG}, t.FindingKind.WORKER_EXCEPTION),
+        ({"code": 7}, t.FindingKind.WORKER_EXIT),
+    ],
+)
+def test_an_exit_is_told_apart_and_mended(how: dict[str, object], kind: t.FindingKind) -> None:
+    v = training()
+    v.exit(3, **how)  # type: ignore[arg-type]
+    trains_again(v, 2)
+    (incident,) = v.incidents
+    assert incident.state is IncidentState.CLOSED
+    assert (incident.cause.kind, incident.cause.subject) == (kind, "rank3")
+    assert [p[0] for p in incident.phases] == ["detected", "stopping", "starting", "restoring"]
+    assert all(end is not None and end >= start for _, start, end in incident.phases)
+
+
+def test_a_victim_is_not_blamed_even_when_it_speaks_first() -> None:
+    v = training()
+    v.exit(0, code=1, error=RESET)
+    v.exit(5, code=1, error=RESET)
+    v.run(0.1)
+    v.exit(2, signal=11)
+    trains_again(v, 2)
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.WORKER_SEGFAULT, "rank2")
+
+
+def test_a_victim_alone_is_acted_upon_after_a_moment() -> None:
+    v = training()
+    v.exit(0, code=1, error=RESET)
+    trains_again(v, 2)
+    assert v.incidents[0].cause.subject == "rank0"
+
+
+@pytest.mark.parametrize("how", ["stop_worker", "hold_gil"])
+def test_a_worker_without_life_is_found_within_three_steps_and_a_second(how: str) -> None:
+    v = training()
+    getattr(v, how)(6)
+    began = v.now
+    while not v.incidents:
+        v.run(0.05)
+        assert v.now - began <= 3 * STEP + 1
+    cause = v.incidents[0].cause
+    assert cause.subject == "rank6"
+    assert cause.kind is (t.FindingKind.WORKER_STOPPED if how == "stop_worker" else t.FindingKind.WORKER_HANG)
+    trains_again(v, 2)
+    assert len(v.incidents) == 1
+
+
+def test_a_worker_that_sleeps_outside_of_every_operation_is_named() -> None:
+    v = training()
+    v.sleep_worker(1)
+    v.run(10 * STEP + 4)
+    assert v.incidents[0].cause.subject == "rank1"
+    trains_again(v, 2)
+
+
+def test_a_long_checkpoint_phase_is_no_hang() -> None:
+    v = training()
+    for worker in v.all_workers():
+        worker.sleeping_at = v.now
+    v.run(1.0)  # nobody trains, nobody is lifeless, nobody waits for another
+    assert not v.incidents
+
+
+def test_an_agent_that_comes_back_ends_its_incident_and_costs_nothing() -> None:
+    v = training()
+    v.kill_agent("node1")
+    v.run(1.5)
+    v.join("node1")
+    v.run(1.0)
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.AGENT_EXIT, "node1")
+    assert incident.state is IncidentState.CLOSED
+    assert v.job.generation == 1
+    trains_again(v, 1)
+
+
+def test_a_frozen_agent_is_found_within_a_second_and_left_alone() -> None:
+    v = training()
+    v.agents["node1"].frozen = True
+    v.run(1.0)
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.NODE_SILENT, "node1")
+    v.run(2.0)
+    v.agents["node1"].frozen = False
+    trains_again(v, 1)
+    assert incident.state is IncidentState.CLOSED
+
+
+def test_a_lost_node_is_replaced_by_a_spare() -> None:
+    v = training(nodes=3)
+    assert v.brain.c.nodes["node2"].state is t.NodeState.SPARE
+    v.lose_node("node0")
+    v.run(v.options.agent_grace + 8)
+    trains_again(v, 2)
+    assert v.job.nodes == ["node2", "node1"]
+    assert v.brain.c.nodes["node0"].state is t.NodeState.LOST
+
+
+def test_a_lost_node_without_a_spare_is_an_alert_and_training_goes_on_when_it_is_back() -> None:
+    v = training()
+    v.lose_node("node0")
+    v.run(v.options.agent_grace + 30)
+    assert v.job.generation == 1
+    (incident,) = v.incidents
+    assert any(f.kind is t.FindingKind.CAPACITY for f in incident.findings)
+    v.join("node0")
+    trains_again(v, 2)
+    assert incident.state is IncidentState.CLOSED
+
+
+def test_an_exit_while_the_agent_is_away_is_heard_later() -> None:
+    v = training()
+    v.kill_agent("node1")
+    v.exit(6, signal=11)
+    v.run(2.0)
+    v.join("node1")
+    trains_again(v, 2)
+    assert [i.cause.subject for i in v.incidents] == ["node1", "rank6"]
+
+
+def test_a_host_that_comes_back_empty_is_noticed() -> None:
+    v = training()
+    v.lose_node("node1")
+    v.run(1.0)
+    v.join("node1")
+    trains_again(v, 2)
+
+
+def test_the_same_traceback_again_and_again_ends_the_job() -> None:
+    v = training()
+    for _ in range(3):
+        v.run(0.01)
+        v.exit(2, code=1, error=BUG)
+        v.run(0.1)
+    assert v.job.state is JobState.FAILED
+    assert v.job.exit_code == 1
+    assert "ValueError" in v.job.reason
+    assert v.incidents[-1].state is IncidentState.FAILED
+    assert all(n.state in (t.NodeState.HEALTHY, t.NodeState.SPARE) for n in v.brain.c.nodes.values())
+
+
+def test_the_same_traceback_with_progress_between_goes_on() -> None:
+    v = training()
+    for generation in range(2, 8):
+        v.exit(2, code=1, error=BUG)
+        trains_again(v, generation)
+
+
+def test_a_limit_of_restarts_is_kept() -> None:
+    v = training(max_restarts=1)
+    v.exit(2, signal=9)
+    trains_again(v, 2)
+    v.exit(2, signal=9)
+    v.run(1.0)
+    assert v.job.state is JobState.FAILED
+    assert v.job.exit_code == 137
+
+
+def test_a_script_that_cannot_start_ends_the_job_with_its_reason() -> None:
+    v = Virtual()
+    v.start_error = "no such file: train.py"
+    v.submit()
+    v.run(5.0)
+    assert v.job.state is JobState.FAILED
+    assert "train.py" in v.job.reason
+
+
+def test_a_loss_that_is_no_number_rolls_back() -> None:
+    v = training()
+    node = "node1"
+    frame_step = t.StepRecord(6, 1, v.job.best_step + 1, int(v.instant.wall * 1e9), STEP, float("inf"))
+    v.feed(FrameSeen(node, t.Frame(1, int(v.instant.wall * 1e9), 1, steps=(frame_step,))))
+    trains_again(v, 2)
+    assert v.incidents[0].cause.kind is t.FindingKind.LOSS_NONFINITE
+
+
+def test_log_lines_are_evidence_of_the_fault_that_follows_and_an_alert_without_one() -> None:
+    v = training()
+    line = t.LogMatched("j1", 1, 3, int(v.instant.wall * 1e9), "cuda-error", "gpu", t.Severity.CRITICAL, "CUDA error")
+    v.feed(EventSeen("node0", line))
+    v.run(0.2)
+    v.exit(3, code=1, error=BUG)
+    v.run(6.0)
+    assert [f.kind for f in v.incidents[0].findings][-1] is t.FindingKind.LOG_RULE
+    v.feed(EventSeen("node0", line))
+    v.run(6.0)
+    assert v.incidents[1].action == "alert"
+    assert v.job.generation == 2
+
+
+def test_a_fault_strikes_once_at_its_step_also_when_steps_are_repeated() -> None:
+    v = training(faults=("kill@9:rank3",))
+    v.run(5.0)
+    v.exit(0, signal=9)
+    v.run(10.0)
+    injected = [s for s in v.sent if isinstance(s.command.order, t.Inject)]
+    assert len(injected) == 1
+    assert injected[0].node == "node0"
+
+
+def test_wishes_that_cannot_be_are_refused_in_one_line() -> None:
+    v = Virtual()
+    with pytest.raises(UsageError, match="no job"):
+        v.feed(StopAsked(0.0))
+    with pytest.raises(UsageError, match="node7"):
+        v.feed(CordonAsked("node7", True))
+    v.submit()
+    v.run(2.0)
+    with pytest.raises(UsageError, match="one job at a time"):
+        v.submit()
+    with pytest.raises(UsageError, match="rank8"):
+        v.feed(FaultAsked("kill:rank8"))
+
+
+def test_stop_by_hand() -> None:
+    v = training()
+    v.feed(StopAsked(5.0))
+    v.run(1.0)
+    assert v.job.state is JobState.STOPPED
+    assert not [w for w in v.all_workers() if w.running]
+
+
+def test_a_cordoned_node_is_not_used_again() -> None:
+    v = training(nodes=3)
+    v.feed(CordonAsked("node1", True))
+    v.exit(3, signal=9)
+    trains_again(v, 2)
+    assert "node1" not in v.job.nodes
+
+
+def test_a_controller_that_dies_comes_back_and_training_never_notices() -> None:
+    v = training()
+    v.restart_controller(away=2.0)
+    v.run(2.0)
+    trains_again(v, 1)
+    (incident,) = v.incidents
+    assert incident.cause.kind is t.FindingKind.CONTROLLER_RESTART
+    assert incident.state is IncidentState.CLOSED
+
+
+def test_a_worker_that_dies_while_the_controller_is_away() -> None:
+    v = training()
+    for agent in v.agents.values():
+        agent.alive = False
+    v.exit(3, signal=9)
+    for agent in v.agents.values():
+        agent.alive = True
+    v.restart_controller()
+    trains_again(v, 2)
+
+
+FAULTS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "controller", "none"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(FAULTS, st.integers(0, 7), st.floats(0.05, 4.0)), min_size=1, max_size=8))
+def test_whatever_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
+    """Any order of faults at any moment: no two generations at once, and at the end it trains or has said why not."""
+    v = Virtual(nodes=3)
+    v.submit(nnodes=2)
+    v.run(1.0)
+    for kind, rank, wait in faults:
+        v.run(wait)
+        alive = [w for w in v.all_workers() if w.running and w.rank == rank]
+        name = f"node{rank % 3}"
+        if kind == "controller":
+            v.restart_controller(away=min(wait, 2.0))
+        elif kind == "agent" and v.agents[name].alive:
+            v.kill_agent(name)
+            v.run(0.5)
+            v.join(name)
+        elif kind == "lose" and v.agents[name].alive:
+            v.lose_node(name)
+        elif alive and kind in ("kill", "bug"):
+            v.exit(rank, **({"signal": 9} if kind == "kill" else {"code": 1, "error": f"{BUG} {rank} {wait}"}))  # type: ignore[arg-type]
+        elif alive and kind in ("stop", "gil"):
+            v.stop_worker(rank) if kind == "stop" else v.hold_gil(rank)
+    v.run(40.0)
+    for agent in v.agents.values():
+        if not agent.alive:
+            v.join(agent.name)
+    v.run(30.0)
+    if v.job.state is JobState.FAILED:
+        assert v.job.reason
+        return
+    assert v.job.state is JobState.RUNNING
+    before = v.job.best_step
+    v.run(3.0)
+    assert v.job.best_step > before

@@ -1,0 +1,293 @@
+"""A cluster in virtual time: the real brain, agents that answer as real ones do, and no wall clock at all."""
+
+import dataclasses
+import math
+from typing import Any
+
+from holdfast import types as t
+from holdfast.controller.brain import Brain
+from holdfast.controller.events import (
+    Action,
+    AgentJoined,
+    AgentLeft,
+    BrainEvent,
+    EventSeen,
+    FrameSeen,
+    JobSubmitted,
+    Record,
+    ResultSeen,
+    Send,
+    Tick,
+)
+from holdfast.controller.ledger import StepRow
+from holdfast.controller.model import Incident, Instant, Job, JobSpec, Options
+
+STEP = 0.3
+TICK = 0.05
+
+
+@dataclasses.dataclass
+class Worker:
+    job: str
+    generation: int
+    rank: int
+    pid: int
+    running: bool = True
+    step: int = -1
+    progress_at: float = 0.0
+    stopped_at: float = math.inf  # process stopped or GIL held: no tick from here on
+    state_t: bool = False
+    sleeping_at: float = math.inf  # alive but stuck outside of any operation
+
+
+@dataclasses.dataclass
+class FakeAgent:
+    name: str
+    slots: int
+    alive: bool = True
+    frozen: bool = False
+    incarnation: int = 0
+    workers: dict[tuple[str, int, int], Worker] = dataclasses.field(default_factory=dict)
+    newest: dict[str, int] = dataclasses.field(default_factory=dict)
+    unheard: list[t.Event] = dataclasses.field(default_factory=list)
+
+
+class Virtual:
+    """`run(seconds)` moves time; faults are methods. Steps go on only while every worker of the world can."""
+
+    def __init__(self, nodes: int = 2, slots: int = 4, options: Options | None = None) -> None:
+        self.now = 100.0
+        self.options = options or Options()
+        self.boots = 0
+        self.saved: dict[tuple[str, str], dict[str, Any]] = {}
+        self.steps: dict[int, StepRow] = {}
+        self.sent: list[Send] = []
+        self.underway: list[Send] = []
+        self.delivering = False
+        self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
+        self.last_step = 10**9  # workers exit 0 after it
+        self.start_error = ""
+        self.step_seconds = STEP
+        self.checkpoint_every = 5
+        self.pids = 1000
+        self.brain = self._boot()
+        for agent in self.agents.values():
+            self.join(agent.name)
+
+    # --- the controller ------------------------------------------------------------------------------------------
+
+    def _boot(self) -> Brain:
+        self.boots += 1
+        return Brain(f"b{self.boots}", self.options)
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.now, 1_000_000 + self.now)
+
+    @property
+    def job(self) -> Job:
+        assert self.brain.c.job is not None
+        return self.brain.c.job
+
+    @property
+    def incidents(self) -> list[Incident]:
+        return list(self.brain.c.book.incidents.values())
+
+    def feed(self, event: BrainEvent) -> list[Action]:
+        actions = self.brain.handle(event, self.instant)
+        for action in actions:
+            if isinstance(action, Record):
+                self.saved[action.kind, action.id] = action.doc
+        self.underway += [action for action in actions if isinstance(action, Send)]
+        while self.underway and not self.delivering:
+            self.delivering = True
+            send = self.underway.pop(0)
+            self.sent.append(send)
+            answer = self._deliver(send)
+            self.delivering = False
+            if answer is not None:
+                self.feed(answer)
+        return actions
+
+    def restart_controller(self, away: float = 1.0) -> None:
+        """SIGKILL the controller: it forgets all but its journal; agents come back one after the other."""
+        self.steps = {row.step: row for row in self.brain.c.ledger.sorted_rows()}
+        self._advance_workers(away)
+        self.now += away
+        self.brain = self._boot()
+        entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
+        self.brain.restore(entities, list(self.steps.values()), self.instant)
+        for agent in self.agents.values():
+            if agent.alive:
+                self.join(agent.name)
+
+    def submit(self, nnodes: int | None = None, nproc: int = 4, **more: Any) -> None:
+        spec = JobSpec("j1", "job", t.Program("train.py"), nnodes or len(self.agents), nproc, **more)
+        self.feed(JobSubmitted(spec))
+
+    # --- agents --------------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> None:
+        agent = self.agents[name]
+        agent.alive, agent.frozen = True, False
+        agent.incarnation += 1
+        kept = tuple(t.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
+        identity = t.Identity(name, name, f"{name}-{agent.incarnation}", slots=agent.slots)
+        self.feed(AgentJoined(t.Hello(identity, kept)))
+        unheard, agent.unheard = agent.unheard, []
+        for event in unheard:
+            self.feed(EventSeen(name, event))
+
+    def kill_agent(self, name: str) -> None:
+        agent = self.agents[name]
+        agent.alive = False
+        self.feed(AgentLeft(name, f"{name}-{agent.incarnation}"))
+
+    def lose_node(self, name: str) -> None:
+        """The whole host is gone, workers and all."""
+        for worker in self.agents[name].workers.values():
+            worker.running = False
+        self.agents[name].workers.clear()
+        self.kill_agent(name)
+
+    def _deliver(self, send: Send) -> ResultSeen | None:
+        agent = self.agents[send.node]
+        if not agent.alive:
+            return None
+        command = send.command
+        error, data = "", {}
+        match command.order:
+            case t.StartStore():
+                data = {"host": "127.0.0.1", "port": "29500"}
+            case t.StopWorkers():
+                for worker in list(agent.workers.values()):
+                    if worker.generation <= command.generation:
+                        worker.running = False
+                        del agent.workers[worker.job, worker.generation, worker.rank]
+            case t.StartWorkers() as order:
+                error = self.start_error
+                assert command.generation >= agent.newest.get(command.job, 0), "an older generation was started"
+                agent.newest[command.job] = command.generation
+                for rank in order.ranks if not error else ():
+                    self.pids += 1
+                    key = (command.job, command.generation, rank.rank)
+                    agent.workers[key] = Worker(*key, self.pids, progress_at=self.now)
+        return ResultSeen(send.node, t.CommandResult(command.id, not error, error, data))
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def worker(self, rank: int) -> Worker:
+        return next(w for w in self.all_workers() if w.rank == rank and w.running)
+
+    def all_workers(self) -> list[Worker]:
+        return [w for a in self.agents.values() for w in a.workers.values()]
+
+    def _holder(self, worker: Worker) -> FakeAgent:
+        key = (worker.job, worker.generation, worker.rank)
+        return next(a for a in self.agents.values() if key in a.workers)
+
+    def exit(self, rank: int, code: int = -1, signal: int = 0, error: str = "", oom: bool = False) -> None:
+        worker = self.worker(rank)
+        agent = self._holder(worker)
+        if agent.alive:
+            self._frame(agent)  # its last steps travel ahead of the news of its end
+        worker.running = False
+        event = t.WorkerExited(
+            worker.job, worker.generation, rank, worker.pid, int(self.instant.wall * 1e9), code, signal,
+            oom_killed=oom, error=error,
+        )  # fmt: skip
+        if agent.alive:
+            self.feed(EventSeen(agent.name, event))
+        else:
+            agent.unheard.append(event)
+
+    def stop_worker(self, rank: int) -> None:
+        worker = self.worker(rank)
+        worker.stopped_at, worker.state_t = self.now, True
+
+    def hold_gil(self, rank: int) -> None:
+        self.worker(rank).stopped_at = self.now
+
+    def sleep_worker(self, rank: int) -> None:
+        self.worker(rank).sleeping_at = self.now
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            self._advance_workers(TICK)
+            self.now += TICK
+            if round(self.now / TICK) % 2 == 0:
+                for agent in self.agents.values():
+                    if agent.alive and not agent.frozen:
+                        self._frame(agent)
+            self.feed(Tick())
+            self.check()
+
+    def _advance_workers(self, seconds: float) -> None:
+        running = [w for w in self.all_workers() if w.running]
+        if not running:
+            return
+        newest = max(w.generation for w in running)
+        world = [w for w in running if w.generation == newest]
+        job = self.brain.c.job
+        complete = job is None or len(world) == job.spec.world
+        able = all(math.isinf(w.stopped_at) and math.isinf(w.sleeping_at) for w in world)
+        if not complete or not able:
+            return
+        if self.now + seconds - max(w.progress_at for w in world) < self.step_seconds:
+            return
+        for worker in world:
+            first = worker.step < 0
+            worker.step = self._resume_step() if first else worker.step + 1
+            worker.progress_at = self.now + seconds
+        if world[0].step >= self.last_step:
+            for worker in world:
+                self.exit(worker.rank, code=0)
+
+    def _resume_step(self) -> int:
+        best = max(self.brain.c.ledger.rows, default=-1)
+        return 0 if best < 0 else (best + 1) // self.checkpoint_every * self.checkpoint_every
+
+    def _frame(self, agent: FakeAgent) -> None:
+        samples, steps = [], []
+        waiting = any(not math.isinf(min(w.stopped_at, w.sleeping_at)) for w in self.all_workers() if w.running)
+        for w in agent.workers.values():
+            if not w.running:
+                continue
+            stuck = not math.isinf(min(w.stopped_at, w.sleeping_at))
+            samples.append(
+                t.WorkerSample(
+                    rank=w.rank, generation=w.generation, pid=w.pid, step=w.step,
+                    phase=t.Phase.TRAIN if w.step >= 0 else t.Phase.SETUP,
+                    operation="tp:all_reduce" if waiting and not stuck else "",
+                    progress_age=self.now - w.progress_at,
+                    tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
+                    stopped=w.state_t, median_step=self.step_seconds,
+                )
+            )  # fmt: skip
+            if w.step >= 0:
+                wall = int((1_000_000 + w.progress_at) * 1e9)
+                steps.append(
+                    t.StepRecord(w.rank, w.generation, w.step, wall, self.step_seconds, 3.0 - w.step * 1e-3, 128)
+                )
+        frame = t.Frame(
+            1, int(self.instant.wall * 1e9), int(self.now * 1e9), workers=tuple(samples), steps=tuple(steps)
+        )
+        self.feed(FrameSeen(agent.name, frame))
+
+    # --- invariants ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold after every event."""
+        generations = {w.generation for w in self.all_workers() if w.running and self._reachable(w)}
+        assert len(generations) <= 1, f"two generations train at once: {generations}"
+        assert sum(i.live for i in self.incidents) <= 1
+        job = self.brain.c.job
+        if job is not None and job.generation and not job.state.ended and self.brain.c.life.stage.value == "up":
+            assert len(set(job.nodes)) == job.spec.nnodes
+
+    def _reachable(self, worker: Worker) -> bool:
+        """Workers behind a lost agent cannot join anybody: their store and their peers are gone."""
+        return self._holder(worker).alive

@@ -81,6 +81,7 @@ class Brain:
         self.c.ledger.restore(steps)
         self.c.job.best_step = max([self.c.job.best_step, *self.c.ledger.rows])
         self.c.ranks = fresh_table(self.c.job)
+        self.c.ranks.counted[:] = max((r.step for r in steps if r.generation == self.c.job.generation), default=-1)
         if self.c.job.state.ended:
             return
         self.c.life.stage = Stage.UP if self.c.job.state is JobState.RUNNING else Stage.IDLE
@@ -260,8 +261,13 @@ class Brain:
 
     def _step(self, record: t.StepRecord, node: str, now: Instant) -> list[Action]:
         job = self.c.job
-        if job is None or record.generation > job.generation:
+        if job is None or record.generation > job.generation or record.rank >= self.c.ranks.world:
             return []
+        if record.generation == job.generation:
+            # An agent that was restarted reads its workers' last steps again.
+            if record.step <= self.c.ranks.counted[record.rank]:
+                return []
+            self.c.ranks.counted[record.rank] = record.step
         actions: list[Action] = []
         finding = loss_finding(record, node, now) if record.generation == job.generation else None
         if finding is not None:

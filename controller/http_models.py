@@ -38,7 +38,9 @@ class JobSpec(_Request):
     program: ProgramSpec
     nnodes: int = Field(default=1, ge=1, description="How many nodes to train on.")
     nproc_per_node: int = Field(default=1, ge=1, description="How many workers on each.")
-    max_restarts: int = Field(default=100, ge=0, description="Restarts before the job is given up.")
+    max_restarts: int | None = Field(
+        default=None, ge=-1, description="Restarts before the job is given up; -1: as many as make progress."
+    )
     max_steps: int | None = Field(default=None, ge=1, description="Where the job ends, if known: for progress.")
     faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
 

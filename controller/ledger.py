@@ -32,7 +32,8 @@ class Ledger:
     def add(self, record: t.StepRecord) -> bool:
         """Take one rank's record of a step; True when the step is new in its generation.
 
-        A step lasts as long as its slowest rank; the loss comes from whoever reports one.
+        A step lasts as long as its slowest rank and has the tokens of all; the loss comes from whoever reports one.
+        The caller sees to it that no rank's record comes twice.
         """
         row = self.rows.get(record.step)
         if row is None or record.generation > row.generation:
@@ -56,7 +57,7 @@ class Ledger:
             self.productive += record.seconds - row.seconds
             row.seconds = record.seconds
             self.dirty.add(record.step)
-        row.tokens = max(row.tokens, record.tokens)
+        row.tokens += record.tokens
         row.at = max(row.at, record.end_wall_ns / 1e9)
         return False
 
@@ -78,6 +79,13 @@ class Ledger:
 
     def sorted_rows(self, since: int = -1) -> list[StepRow]:
         return [self.rows[s] for s in sorted(self.rows) if s > since]
+
+    def tokens_per_second(self) -> float | None:
+        """Over the newest steps that are whole: the last one may still miss some ranks' share."""
+        rows = self.sorted_rows(max(self.rows, default=0) - 22)[:-1]
+        seconds = sum(r.seconds for r in rows)
+        tokens = sum(r.tokens for r in rows)
+        return tokens / seconds if seconds and tokens else None
 
     def goodput(self, started: float, until: float) -> float | None:
         """Productive share of wall time, 0 to 1; None before the first step."""

@@ -113,6 +113,7 @@ class RankTable:
         self.generation: Ints = np.full(world, -1, np.int64)
         self.pid: Ints = np.zeros(world, np.int64)
         self.step: Ints = np.full(world, -1, np.int64)
+        self.counted: Ints = np.full(world, -1, np.int64)  # newest step of each rank that the ledger has
         self.phase: Ints = np.zeros(world, np.int64)
         self.state: Ints = np.zeros(world, np.int64)
         self.seen_at: Floats = np.full(world, np.nan)

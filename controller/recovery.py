@@ -18,7 +18,8 @@ _WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
 class Recovery:
     def __init__(self, cluster: Cluster) -> None:
         self.c = cluster
-        self.stop_at = math.inf  # mono at which a settling incident is acted upon
+        self.settling: Finding | None = None  # a victim's echo that waits for its cause, until `stop_at` (mono)
+        self.stop_at = math.inf
         self.logs: deque[tuple[float, Finding]] = deque(maxlen=100)  # critical lines that nothing followed yet
 
     # --- findings to moves -------------------------------------------------------------------------------------
@@ -33,15 +34,12 @@ class Recovery:
         if live is None:
             live = self.c.book.open(finding, job, now)
             self._recall_logs(live, now)
-            return [said, *self._act(live, job, now)]
+            return [said, *self._act(live, finding, job, now)]
         changed = self.c.book.attach(live, finding)
-        escalates = (
-            live.action in (policy.Move.WATCH, "")
-            or (self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action == policy.Move.RESTART)
-        ) and finding.kind not in _WATCHED
-        if escalates and self.stop_at == math.inf:
-            live.root = live.findings.index(finding) if finding in live.findings else live.root
-            return [said, *self._act(live, job, now)]
+        up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action == policy.Move.RESTART
+        waiting = live.action in (policy.Move.WATCH, "")
+        if (up or waiting) and finding.kind not in _WATCHED and not (finding.secondary and self.settling):
+            return [said, *self._act(live, finding, job, now)]
         return [said, books.saved(live)] if changed else [said]
 
     def _recall_logs(self, incident: Incident, now: Instant) -> None:
@@ -50,19 +48,19 @@ class Recovery:
             if now.mono - at < 30:
                 self.c.book.attach(incident, finding)
 
-    def _act(self, incident: Incident, job: Job, now: Instant) -> list[Action]:
-        cause = incident.cause
-        if cause.secondary and self.stop_at == math.inf:
+    def _act(self, incident: Incident, cause: Finding, job: Job, now: Instant, settled: bool = False) -> list[Action]:
+        """Decide by the newest cause; the incident keeps the one that explains all of it best."""
+        if cause.secondary and not settled:
             # Whoever reset this connection will speak within moments; do not blame the messenger.
-            self.stop_at = now.mono + self.c.options.settle
+            self.settling, self.stop_at = cause, now.mono + self.c.options.settle
             return [books.saved(incident)]
-        self.stop_at = math.inf
+        self.settling, self.stop_at = None, math.inf
         if policy.is_failure(cause.kind):
             policy.count_try(job, cause)
         decision = policy.decide(cause, job, self.c.options)
         incident.action, incident.reason = decision.move.value, decision.reason
         said = Say("incident", {
-            "id": incident.id, "kind": cause.kind.value, "culprit": cause.subject, "action": decision.move.value,
+            "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject, "action": decision.move.value,
             "reason": decision.reason,
         })  # fmt: skip
         if decision.move is policy.Move.RESTART:
@@ -147,16 +145,11 @@ class Recovery:
 
     def settle(self, now: Instant) -> list[Action]:
         """No better explanation came: act on what there is."""
-        if now.mono < self.stop_at or self.c.job is None:
+        if now.mono < self.stop_at or self.c.job is None or self.settling is None:
             return []
-        live = self.c.book.live()
-        if live is None:
-            self.stop_at = math.inf
-            return []
-        self.stop_at = -math.inf
-        actions = self._act(live, self.c.job, now)
-        self.stop_at = math.inf
-        return actions
+        cause, live = self.settling, self.c.book.live()
+        self.settling, self.stop_at = None, math.inf
+        return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
 
     def watch(self, now: Instant) -> list[Action]:
         """A watched incident ends when everybody is back; it escalates when training stands still without them."""

@@ -118,7 +118,7 @@ class Report:
             "exit_code": job.exit_code,
             "step": last.step if last else -1,
             "loss": _number(last.loss) if last else None,
-            "tokens_per_s": last.tokens / median if last and median else None,
+            "tokens_per_s": ledger.tokens_per_second(),
             "step_seconds": median,
             "restarts": job.restarts,
             "goodput": ledger.goodput(job.started_at, until) if job.started_at else None,

@@ -310,7 +310,7 @@ def test_a_worker_that_dies_while_the_controller_is_away() -> None:
 FAULTS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "controller", "none"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(FAULTS, st.integers(0, 7), st.floats(0.05, 4.0)), min_size=1, max_size=8))
 def test_whatever_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
     """Any order of faults at any moment: no two generations at once, and at the end it trains or has said why not."""

@@ -135,7 +135,7 @@ class Ingest:
                     shell.handle(EventSeen(session.node, message.event))
                 session.send(self._ack(session))
             case t.CommandResult():
-                shell.commands["ok" if message.ok else "failed"] += 1
+                shell.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
             case t.LogChunk():
                 shell.logs.add(message)

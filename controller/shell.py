@@ -32,7 +32,7 @@ class Shell:
         self.lag = 0.0
         self.worst_lag = 0.0
         self.journal_seconds = 0.0
-        self.commands: dict[str, int] = {"ok": 0, "failed": 0}
+        self.commands: dict[str, int] = {"ok": 0, "error": 0}
         self.frames = self.frame_bytes = self.events = self.malformed = 0
         self._journal_failing = False
 

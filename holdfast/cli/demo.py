@@ -72,13 +72,13 @@ def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
     client: Client = cluster.client
     heard = time.monotonic()
     while True:
+        if cluster.failure:
+            raise HoldfastError(cluster.failure)
         try:
             status = client.status()
             job, heard = status["job"], time.monotonic()
             view.update(job, client.ranks(), status["incidents"])
         except Unavailable:
-            if cluster.failure:
-                raise HoldfastError(cluster.failure) from None
             if time.monotonic() - heard > SILENCE_S:
                 raise
             job = None

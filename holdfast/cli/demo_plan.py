@@ -96,7 +96,6 @@ def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
         },
         "nnodes": plan.nodes,
         "nproc_per_node": plan.nproc,
-        "max_restarts": 10 + 2 * len(plan.faults),
         "max_steps": plan.steps,
         "faults": [str(fault) for fault in plan.faults],
     }

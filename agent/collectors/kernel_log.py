@@ -61,8 +61,10 @@ def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
     """What a kernel line tells the controller: a GPU fault, an OOM kill, a host rule, or nothing."""
     if (fault := xid.parse(line.text)) is not None:
         rule, kind, severity = f"xid-{fault.code}", "gpu", fault.severity
-    elif oom_kill(line.text) is not None:
-        rule, kind, severity = "host-oom-kill", "memory", Severity.CRITICAL
+    elif (kill := oom_kill(line.text)) is not None:
+        # A group at its own limit is its owner's matter; a host without memory is everybody's.
+        rule, kind = "host-oom-kill", "memory"
+        severity = Severity.WARNING if kill.cgroup else Severity.CRITICAL
     elif (found := rules.match(line.text, host=True)) is not None:
         rule, kind, severity = found.name, found.kind, found.severity
     else:

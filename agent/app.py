@@ -14,6 +14,8 @@ from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
 from holdfast.agent.collectors.kernel_log import KernelLog, event
 from holdfast.agent.collectors.rdma import RdmaCollector
+from holdfast.agent.collectors.xid import OFF_THE_BUS, Xid
+from holdfast.agent.collectors.xid import parse as parse_xid
 from holdfast.agent.heartbeat import Gauges, Heartbeat
 from holdfast.agent.identity import read_identity
 from holdfast.agent.link import Link, read_credentials
@@ -26,6 +28,8 @@ from holdfast.errors import HoldfastError, UsageError
 
 _LOGS_EVERY = 0.05
 _KERNEL_EVERY = 0.5
+_GAUGES_EVERY = 1.0
+_DRIVER_TIMEOUT = 10.0
 
 
 def run(config: AgentConfig) -> int:
@@ -140,6 +144,28 @@ class Agent:
             frame = self.outbox.frame(self.heart.frame(cadence), self.link.connected)
             self.link.send(frame)
 
+    async def _read_host(self) -> None:
+        while True:
+            self.heart.read_host()
+            await asyncio.sleep(_GAUGES_EVERY)
+
+    async def _read_gpus(self) -> None:
+        while True:
+            reading = asyncio.create_task(self.heart.read_gpus())
+            _, late = await asyncio.wait({reading}, timeout=_DRIVER_TIMEOUT)
+            if late:
+                text = f"the GPU driver has not answered for {_DRIVER_TIMEOUT:g} s; training may be stuck in it too"
+                self.tell(t.AgentNotice(time.time_ns(), "gpu", t.Severity.CRITICAL, text))
+            await reading
+            if self.gpus.events_available:
+                for fault in await asyncio.to_thread(self.gpus.poll_xids):
+                    self._tell_xid(fault)
+            await asyncio.sleep(_GAUGES_EVERY)
+
+    def _tell_xid(self, fault: Xid) -> None:
+        text = fault.text or f"Xid {fault.code} on {fault.device}"
+        self.tell(t.LogMatched("", 0, -1, time.time_ns(), f"xid-{fault.code}", "gpu", fault.severity, text))
+
     async def _follow_logs(self) -> None:
         while True:
             await asyncio.sleep(_LOGS_EVERY)
@@ -150,12 +176,12 @@ class Agent:
         while True:
             await asyncio.sleep(_KERNEL_EVERY)
             for line in self.kernel.poll():
+                fault = parse_xid(line.text)
+                if fault is not None and fault.code != OFF_THE_BUS and self.gpus.events_available:
+                    continue  # NVML tells the same; only a GPU that is gone cannot
                 found = event(line, self.rules, time.time_ns())
                 if found is not None:
                     self.tell(found)
-            for fault in self.gpus.poll_xids():
-                text = fault.text or f"Xid {fault.code} on {fault.device}"
-                self.tell(t.LogMatched("", 0, -1, time.time_ns(), f"xid-{fault.code}", "gpu", fault.severity, text))
 
     async def _warm_up(self) -> None:
         try:
@@ -172,6 +198,7 @@ class Agent:
             with suppress(HoldfastError, TimeoutError):
                 await asyncio.wait_for(self.workers.open(), 5.0)
         work = [self.link.run(), self._beat(), self._follow_logs(), self._follow_kernel(), self._obey()]
+        work += [self._read_host(), self._read_gpus()]
         loops = [asyncio.create_task(loop) for loop in work]
         warming = asyncio.create_task(self._warm_up())
         log.event("agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller)

@@ -1,5 +1,10 @@
-"""Collects what a frame holds: millisecond samples, host and GPU gauges, each worker's training state."""
+"""Collects what a frame holds: millisecond samples, host and GPU gauges, each worker's training state.
 
+Gauges are read beside the frames, GPU gauges in a thread: a sick driver may not answer for minutes, and then it is the
+gauges that are missing and never the heartbeat.
+"""
+
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 
@@ -25,27 +30,40 @@ class Heartbeat:
         on_lost_steps: Callable[[int, int], None] = lambda rank, count: None,
     ) -> None:
         self._sampler, self._gauges, self._gpus, self._readers = sampler, list(gauges), gpus, readers
-        self._due: dict[str, float] = {}
+        self._host: dict[str, float] = {}
+        self._gpu: tuple[t.GpuGauges, ...] = ()
         self._lost: dict[int, int] = {}
         self._on_lost = on_lost_steps
 
     def frame(self, cadence: float) -> t.Frame:
         """Everything since the last one; its number is the outbox's to give."""
-        now = time.monotonic()
-        offsets, nics, wall_ns, mono_ns = self._sampler.take(now)
+        offsets, nics, wall_ns, mono_ns = self._sampler.take(time.monotonic())
         samples, steps = self.workers()
+        host, self._host = self._host, {}
+        gpus, self._gpu = self._gpu, ()
         return t.Frame(
             seq=0,
             wall_ns=wall_ns,
             mono_ns=mono_ns,
             offsets=offsets,
             nics=nics,
-            host=self._host(now),
-            gpus=self._gpus.collect() if self._gpus.available and self._is_due("gpu", self._gpus.interval, now) else (),
+            host=host,
+            gpus=gpus,
             workers=samples,
             steps=steps,
             cadence=cadence,
         )
+
+    def read_host(self) -> None:
+        """Read the host's gauges for the next frame."""
+        for collector in self._gauges:
+            if collector.available:
+                self._host |= collector.collect()
+
+    async def read_gpus(self) -> None:
+        """Read the GPUs for the next frame; returns when they answered."""
+        if self._gpus.available:
+            self._gpu = await asyncio.to_thread(self._gpus.collect)
 
     def workers(self) -> tuple[tuple[t.WorkerSample, ...], tuple[t.StepRecord, ...]]:
         samples, steps = [], []
@@ -60,16 +78,3 @@ class Heartbeat:
                 self._on_lost(reader.rank, reader.lost - self._lost.get(reader.rank, 0))
                 self._lost[reader.rank] = reader.lost
         return tuple(samples), tuple(steps)
-
-    def _host(self, now: float) -> dict[str, float]:
-        values: dict[str, float] = {}
-        for collector in self._gauges:
-            if collector.available and self._is_due(collector.name, collector.interval, now):
-                values |= collector.collect()
-        return values
-
-    def _is_due(self, name: str, interval: float, now: float) -> bool:
-        if now < self._due.get(name, 0.0):
-            return False
-        self._due[name] = now + interval
-        return True

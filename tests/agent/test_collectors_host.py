@@ -151,8 +151,8 @@ def test_the_classes_do_not_overlap() -> None:
     ("line", "rule", "severity"),
     [
         (FELL, "xid-79", Severity.CRITICAL),
-        (OOM, "host-oom-kill", Severity.CRITICAL),
-        (f"Memory cgroup {OOM[0].lower()}{OOM[1:]}", "host-oom-kill", Severity.WARNING),
+        (OOM, "host-oom-kill", Severity.WARNING),
+        (OOM.replace("Memory cgroup out", "Out"), "host-oom-kill", Severity.CRITICAL),
         ("mlx5_core 0000:9b:00.0 ens3np0: Link down", "link-down", Severity.WARNING),
         ("usb 1-1: new device", None, None),
     ],

@@ -1,0 +1,237 @@
+"""Each detector alone: what it finds, what it must not find, and by when."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import types as t
+from holdfast.controller.detectors.exits import exit_finding, root_cause
+from holdfast.controller.detectors.hang import HangDetector
+from holdfast.controller.detectors.silence import frame_interval, note_arrival, silence_finding, silence_limit
+from holdfast.controller.detectors.traffic import TrafficDetector
+from holdfast.controller.detectors.training import loss_finding
+from holdfast.controller.model import Finding, Instant, Node, Options, RankState, RankTable
+
+OPTIONS = Options()
+
+
+def at(mono: float) -> Instant:
+    return Instant(mono, 1e6 + mono)
+
+
+# --- silence -----------------------------------------------------------------------------------------------------
+
+
+def node(gaps: Iterator[float] | list[float], cadence: float = 0.1) -> tuple[Node, float]:
+    found = Node("n1", t.Identity("n1", "n1", "a"), connected=True)
+    now = 10.0
+    note_arrival(found, now, cadence)
+    for gap in gaps:
+        now += gap
+        note_arrival(found, now, cadence)
+    return found, now
+
+
+def test_a_regular_node_is_silent_soon_after_it_stops() -> None:
+    found, now = node([0.1] * 100)
+    assert silence_finding(found, at(now + 0.7), 0.0, OPTIONS) is None
+    finding = silence_finding(found, at(now + 0.9), 0.0, OPTIONS)
+    assert finding is not None
+    assert finding.subject == "n1"
+    assert finding.since == pytest.approx(at(now).wall)
+
+
+def test_a_jittery_node_is_given_more_time() -> None:
+    steady, _ = node([0.1] * 200)
+    jittery, _ = node([0.05, 0.6] * 100)
+    assert silence_limit(jittery, OPTIONS) > 2 * silence_limit(steady, OPTIONS)
+
+
+def test_our_own_lag_is_nobody_elses_silence() -> None:
+    found, now = node([0.1] * 50)
+    assert silence_finding(found, at(now + 1.5), 1.4, OPTIONS) is None
+
+
+@given(st.lists(st.floats(0.09, 0.2), min_size=20, max_size=200))
+def test_no_false_alarm_within_ordinary_jitter(gaps: list[float]) -> None:
+    found = Node("n1", t.Identity("n1", "n1", "a"), connected=True)
+    now = 10.0
+    note_arrival(found, now, 0.1)
+    for gap in gaps:
+        assert silence_finding(found, at(now + gap), 0.0, OPTIONS) is None
+        now += gap
+        note_arrival(found, now, 0.1)
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.1), (100, 0.1), (1536, 1.0), (15360, 10.0)])
+def test_the_frame_rate_of_the_whole_is_bounded(nodes: int, seconds: float) -> None:
+    assert frame_interval(nodes, OPTIONS) == pytest.approx(seconds)
+
+
+# --- hang --------------------------------------------------------------------------------------------------------
+
+STEPS = [0.3] * 30
+
+
+def table(world: int = 8, idle: float = 0.1, quiet: float = 0.05, operation: str = "dp:all_reduce") -> RankTable:
+    ranks = RankTable(world)
+    for rank in range(world):
+        ranks.mark(rank, RankState.RUNNING)
+        sample = t.WorkerSample(
+            rank, 1, 100 + rank, step=9, phase=t.Phase.TRAIN, operation=operation, progress_age=idle, tick_age=quiet
+        )
+        ranks.update(sample, 50.0)
+    return ranks
+
+
+def late(ranks: RankTable, rank: int, **change: object) -> None:
+    values: dict[str, object] = {
+        "step": 9, "phase": t.Phase.TRAIN, "operation": "", "progress_age": 1.6, "tick_age": 1.5,
+    }  # fmt: skip
+    ranks.update(t.WorkerSample(rank, 1, 1, **{**values, **change}), 50.0)  # type: ignore[arg-type]
+
+
+def found(ranks: RankTable, steps: list[float] = STEPS, now: float = 50.05) -> list[tuple[str, str]]:
+    return [(f.kind.value, f.subject) for f in HangDetector(OPTIONS).observe(ranks, 1, steps, at(now))]
+
+
+def test_everybody_on_time_is_no_finding() -> None:
+    assert found(table()) == []
+
+
+def test_the_one_without_life_is_named_and_not_those_who_wait_for_it() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    assert found(ranks) == [("worker-hang", "rank3")]
+    late(ranks, 3, stopped=True)
+    assert found(ranks) == [("worker-stopped", "rank3")]
+
+
+def test_a_long_call_that_holds_the_gil_as_recent_steps_did_is_honest() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    assert found(ranks, steps=[0.3] * 20 + [3.0] * 10) == []
+
+
+def test_a_starved_host_is_not_one_bad_worker() -> None:
+    assert found(table(idle=1.6, quiet=1.5)) == []
+
+
+def test_before_any_step_only_a_long_silence_counts() -> None:
+    ranks = table(idle=5.0)
+    late(ranks, 3, phase=t.Phase.SETUP, progress_age=5.0, tick_age=5.0, stopped=True)
+    assert found(ranks, steps=[]) == []
+    late(ranks, 3, phase=t.Phase.SETUP, progress_age=12.0, tick_age=12.0, stopped=True)
+    assert found(ranks, steps=[]) == [("worker-stopped", "rank3")]
+
+
+def test_a_node_that_is_silent_is_not_judged() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    assert found(ranks, now=52.0) == []
+
+
+def test_the_one_outside_of_every_operation_is_named_later() -> None:
+    ranks = table(idle=6.0)
+    late(ranks, 5, progress_age=6.0, tick_age=0.05)
+    assert found(ranks) == [("worker-hang", "rank5")]
+
+
+def test_a_rank_that_still_moves_is_no_hang() -> None:
+    ranks = table(idle=60.0)
+    late(ranks, 5, progress_age=0.1, tick_age=0.05)
+    assert found(ranks) == []
+
+
+def test_when_nobody_stands_out_the_job_is_named_last() -> None:
+    assert found(table(idle=30.0)) == []
+    assert found(table(idle=40.0)) == [("worker-hang", "job")]
+
+
+@given(st.integers(0, 7), st.floats(0.02, 30.0), st.booleans())
+def test_found_within_three_median_steps_and_a_second(rank: int, step: float, stopped: bool) -> None:
+    idle = 3 * step + 1
+    ranks = table(idle=idle)
+    late(ranks, rank, progress_age=idle, tick_age=idle, stopped=stopped)
+    names = [subject for _, subject in found(ranks, steps=[step] * 30)]
+    assert names == [f"rank{rank}"]
+
+
+# --- exits -------------------------------------------------------------------------------------------------------
+
+
+def exited(rank: int, wall: float, **how: object) -> Finding:
+    values: dict[str, object] = {"code": -1, "signal": 0, "error": ""} | how
+    event = t.WorkerExited("j", 1, rank, 1, int(wall * 1e9), **values)  # type: ignore[arg-type]
+    return exit_finding(event, "n1", at(100.0))
+
+
+RESET = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.1]:4000"
+
+
+def test_the_cause_comes_before_its_echo_whatever_the_clocks_say() -> None:
+    echo = exited(0, 5.0, code=1, error=RESET)
+    cause = exited(3, 5.2, signal=11)
+    assert echo.secondary
+    assert root_cause([echo, cause]) == 1
+    assert root_cause([cause, echo]) == 0
+
+
+def test_among_causes_the_earliest() -> None:
+    assert root_cause([exited(1, 6.0, signal=9), exited(2, 5.0, signal=9)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [({"signal": 9}, 137), ({"signal": 11}, 139), ({"code": 3}, 3), ({"code": 1, "error": RESET}, 1)]
+)
+def test_the_exit_code_is_a_shells(how: dict[str, object], code: int) -> None:
+    assert exited(0, 5.0, **how).exit_code == code
+
+
+# --- traffic -----------------------------------------------------------------------------------------------------
+
+
+def feed(detector: TrafficDetector, begin: float, seconds: float, rate: float, training: bool = True) -> list[Finding]:
+    findings = []
+    now = begin
+    while now < begin + seconds:
+        now += 0.1
+        finding = detector.observe("n1", int(rate * 0.1), training, 0.5, at(now))
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def test_traffic_that_stops_is_found_and_its_pauses_are_not() -> None:
+    detector = TrafficDetector()
+    assert not feed(detector, 0, 30, 5e6)
+    assert not feed(detector, 30, 8, 0.0)
+    assert not feed(detector, 38, 5, 5e6)
+    findings = feed(detector, 43, 14, 0.0)
+    assert findings
+    assert findings[0].subject == "n1"
+    assert 10 <= findings[0].at - findings[0].since <= 11.5
+
+
+def test_quiet_phases_and_quiet_jobs_are_no_fault() -> None:
+    detector = TrafficDetector()
+    feed(detector, 0, 30, 5e6)
+    assert not feed(detector, 30, 60, 0.0, training=False)
+    small = TrafficDetector()
+    feed(small, 0, 30, 500.0)
+    assert not feed(small, 30, 60, 0.0)
+
+
+# --- training ----------------------------------------------------------------------------------------------------
+
+
+def test_only_a_reported_loss_can_be_not_finite() -> None:
+    record = t.StepRecord(2, 1, 7, int(5e9), 0.3, math.inf)
+    finding = loss_finding(record, "n1", at(10.0))
+    assert finding is not None
+    assert finding.subject == "rank2"
+    assert loss_finding(t.StepRecord(2, 1, 7, int(5e9), 0.3), "n1", at(10.0)) is None
+    assert loss_finding(t.StepRecord(2, 1, 7, int(5e9), 0.3, 2.5), "n1", at(10.0)) is None

@@ -98,7 +98,9 @@ function time(bar) {
 function outcome(incident) {
   const parts = [];
   if (known(incident.detect_s)) parts.push(`detected in ${seconds(incident.detect_s)}`);
-  if (known(incident.recover_s)) parts.push(`training again in ${seconds(incident.recover_s)}`);
+  // A watched incident stopped no training: what came back is the watcher.
+  const back = incident.action === "watch" ? "back" : "training again";
+  if (known(incident.recover_s)) parts.push(`${back} in ${seconds(incident.recover_s)}`);
   if (known(incident.step_resumed)) parts.push(`step ${count(incident.step_at_fault)} → ${count(incident.step_resumed)}`);
   if (incident.source) parts.push(`from ${incident.source}`);
   return parts.join(" · ");

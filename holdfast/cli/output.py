@@ -136,7 +136,9 @@ def incident_line(incident: Json) -> str:
     if incident.get("detect_s") is not None:
         parts.append(f"seen after {seconds(incident['detect_s'])}")
     if incident.get("recover_s") is not None:
-        parts.append(f"training again after {seconds(incident['recover_s'])}")
+        # A watched incident stopped no training: what came back is the watcher.
+        back = "back" if incident.get("action") == "watch" else "training again"
+        parts.append(f"{back} after {seconds(incident['recover_s'])}")
     if incident.get("action"):
         parts.append(str(incident["action"]))
     if incident.get("source"):

@@ -13,7 +13,8 @@ from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.exits import exit_finding
 from holdfast.controller.detectors.hang import HangDetector
-from holdfast.controller.detectors.silence import note_arrival, silence_finding, stream_finding
+from holdfast.controller.detectors.silence import note_arrival, silence_finding
+from holdfast.controller.detectors.traffic import TrafficDetector
 from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
 from holdfast.controller.events import (
     Action,
@@ -33,6 +34,7 @@ from holdfast.controller.events import (
 )
 from holdfast.controller.ledger import Ledger, StepRow
 from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
+from holdfast.controller.membership import Membership
 from holdfast.controller.model import (
     Finding,
     Incident,
@@ -58,6 +60,7 @@ class Brain:
         options = options or Options()
         self.c = Cluster(options, Lifecycle(boot, options))
         self.recovery = Recovery(self.c)
+        self.membership = Membership(self.c, self.recovery)
         self.hangs = HangDetector(options)
         self.version = 0
         self.steps_total = 0
@@ -117,9 +120,9 @@ class Brain:
             case ResultSeen():
                 return self._result(event, now)
             case AgentJoined():
-                return self._joined(event, now)
+                return self.membership.joined(event, now)
             case AgentLeft():
-                return self._left(event, now)
+                return self.membership.left(event, now)
             case JobSubmitted():
                 return self._submitted(event, now)
             case StopAsked():
@@ -127,86 +130,7 @@ class Brain:
             case FaultAsked():
                 return self._inject(fault_syntax.parse_fault(event.fault), now)
             case CordonAsked():
-                return self._cordon(event)
-
-    # --- nodes -------------------------------------------------------------------------------------------------
-
-    def _joined(self, event: AgentJoined, now: Instant) -> list[Action]:
-        hello, name = event.hello, event.hello.identity.node
-        node = self.c.nodes.get(name)
-        if node is None:
-            node = self.c.nodes[name] = Node(name, hello.identity, cordoned=name in self.c.cordoned)
-        node.identity, node.connected, node.joined_at = hello.identity, True, now.mono
-        # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
-        node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
-        self.c.set_healthy(node)
-        job = self.c.job
-        if job is None or job.state.ended:
-            return self._end_strays(hello, None)
-        actions = self._end_strays(hello, job)
-        actions += self.c.life.node_back(job, name)
-        if self.c.life.stage is Stage.UP:
-            actions += self._compare(job, name, hello, now)
-        return actions + self.c.life.advance(job, self.c.nodes, now) + self.recovery.watch(now)
-
-    def _end_strays(self, hello: t.Hello, job: Job | None) -> list[Action]:
-        """Workers of jobs or generations that are over must not run on."""
-        strays = {
-            (w.job, w.generation)
-            for w in hello.workers
-            if w.running and (job is None or w.job != job.spec.id or w.generation < job.generation)
-        }
-        actions: list[Action] = []
-        for job_id, generation in sorted(strays):
-            node = hello.identity.node
-            actions.append(self.c.life.untracked(node, job_id, generation, t.StopWorkers(0.0)))
-            actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
-        return actions
-
-    def _compare(self, job: Job, name: str, hello: t.Hello, now: Instant) -> list[Action]:
-        """What the node holds against what it should hold; an exit that it knows of comes as an event of its own."""
-        held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
-        lost = [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
-        if not lost:
-            return []
-        finding = Finding(
-            kind=t.FindingKind.WORKER_EXIT,
-            severity=t.Severity.CRITICAL,
-            subject=f"rank{lost[0]}",
-            text=f"{name} is back without its workers (ranks {lost[0]} to {lost[-1]})",
-            since=now.wall,
-            at=now.wall,
-            node=name,
-            rank=lost[0],
-            signature="lost",
-        )
-        return self.recovery.found(finding, now)
-
-    def _left(self, event: AgentLeft, now: Instant) -> list[Action]:
-        node = self.c.nodes.get(event.node)
-        if node is None or node.identity.incarnation != event.incarnation:
-            return []  # an older stream of a node that is back already
-        finding = stream_finding(node, now)
-        node.connected, node.left_at = False, now.mono
-        node.state, node.reason = t.NodeState.SUSPECT, finding.text
-        job = self.c.job
-        if job is None or job.state.ended or not job.ranks_on(node.name):
-            return []
-        self.c.life.node_left(node.name)
-        return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
-
-    def _cordon(self, event: CordonAsked) -> list[Action]:
-        node = self.c.nodes.get(event.node)
-        if node is None:
-            raise UsageError(
-                f"no node {event.node!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}"
-            )
-        node.cordoned = event.on
-        if event.on:
-            node.state, node.reason = t.NodeState.CORDONED, "cordoned by hand"
-        else:
-            self.c.set_healthy(node)
-        return [Record("node", node.name, {"cordoned": event.on})]
+                return self.membership.cordon(event)
 
     # --- heartbeats --------------------------------------------------------------------------------------------
 
@@ -335,7 +259,7 @@ class Brain:
         for text in event.spec.faults:
             fault_syntax.parse_fault(text)
         self.c.job = Job(event.spec, submitted_at=now.wall)
-        self.c.ledger = Ledger()
+        self.c.ledger, self.c.traffic = Ledger(), TrafficDetector()
         self.c.ranks = RankTable(event.spec.world)
         self.c.progress_at = now.mono
         actions = self.c.life.begin(self.c.job, self.c.nodes, now)

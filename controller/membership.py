@@ -1,0 +1,94 @@
+"""Nodes come and go: what a hello says against what should run, strays ended, absences told."""
+
+from holdfast import types as t
+from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors.silence import stream_finding
+from holdfast.controller.events import Action, AgentJoined, AgentLeft, CordonAsked, Record, Say
+from holdfast.controller.lifecycle import Stage
+from holdfast.controller.model import Finding, Instant, Job, Node, RankState
+from holdfast.controller.placement import natural
+from holdfast.controller.recovery import Recovery
+from holdfast.errors import UsageError
+
+
+class Membership:
+    def __init__(self, cluster: Cluster, recovery: Recovery) -> None:
+        self.c = cluster
+        self.recovery = recovery
+
+    def joined(self, event: AgentJoined, now: Instant) -> list[Action]:
+        hello, name = event.hello, event.hello.identity.node
+        node = self.c.nodes.get(name)
+        if node is None:
+            node = self.c.nodes[name] = Node(name, hello.identity, cordoned=name in self.c.cordoned)
+        node.identity, node.connected, node.joined_at = hello.identity, True, now.mono
+        # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
+        node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
+        self.c.set_healthy(node)
+        job = self.c.job
+        if job is None or job.state.ended:
+            return self._end_strays(hello, None)
+        actions = self._end_strays(hello, job)
+        actions += self.c.life.node_back(job, name)
+        if self.c.life.stage is Stage.UP:
+            actions += self._compare(job, name, hello, now)
+        return actions + self.c.life.advance(job, self.c.nodes, now) + self.recovery.watch(now)
+
+    def _end_strays(self, hello: t.Hello, job: Job | None) -> list[Action]:
+        """Workers of jobs or generations that are over must not run on."""
+        strays = {
+            (w.job, w.generation)
+            for w in hello.workers
+            if w.running and (job is None or w.job != job.spec.id or w.generation < job.generation)
+        }
+        actions: list[Action] = []
+        for job_id, generation in sorted(strays):
+            node = hello.identity.node
+            actions.append(self.c.life.untracked(node, job_id, generation, t.StopWorkers(0.0)))
+            actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
+        return actions
+
+    def _compare(self, job: Job, name: str, hello: t.Hello, now: Instant) -> list[Action]:
+        """What the node holds against what it should hold; an exit that it knows of comes as an event of its own."""
+        held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
+        lost = [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
+        if not lost:
+            return []
+        finding = Finding(
+            kind=t.FindingKind.WORKER_EXIT,
+            severity=t.Severity.CRITICAL,
+            subject=f"rank{lost[0]}",
+            text=f"{name} is back without its workers (ranks {lost[0]} to {lost[-1]})",
+            since=now.wall,
+            at=now.wall,
+            node=name,
+            rank=lost[0],
+            signature="lost",
+        )
+        return self.recovery.found(finding, now)
+
+    def left(self, event: AgentLeft, now: Instant) -> list[Action]:
+        node = self.c.nodes.get(event.node)
+        if node is None or node.identity.incarnation != event.incarnation:
+            return []  # an older stream of a node that is back already
+        finding = stream_finding(node, now)
+        node.connected, node.left_at = False, now.mono
+        node.state, node.reason = t.NodeState.SUSPECT, finding.text
+        job = self.c.job
+        if job is None or job.state.ended or not job.ranks_on(node.name):
+            return []
+        self.c.life.node_left(node.name)
+        return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
+
+    def cordon(self, event: CordonAsked) -> list[Action]:
+        node = self.c.nodes.get(event.node)
+        if node is None:
+            raise UsageError(
+                f"no node {event.node!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}"
+            )
+        node.cordoned = event.on
+        if event.on:
+            node.state, node.reason = t.NodeState.CORDONED, "cordoned by hand"
+        else:
+            self.c.set_healthy(node)
+        return [Record("node", node.name, {"cordoned": event.on})]

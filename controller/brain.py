@@ -87,7 +87,11 @@ class Brain:
         self.c.ranks.counted[:] = max((r.step for r in steps if r.generation == self.c.job.generation), default=-1)
         if self.c.job.state.ended:
             return
-        self.c.life.stage = Stage.UP if self.c.job.state is JobState.RUNNING else Stage.IDLE
+        running = self.c.job.state is JobState.RUNNING and not self.c.job.stop_asked
+        self.c.life.stage = Stage.UP if running else Stage.IDLE
+        for kind, key, doc in entities:
+            if kind == "exit" and doc == {"job": self.c.job.spec.id, "generation": self.c.job.generation}:
+                self.c.ranks.mark(int(key.rpartition(":")[2]), RankState.DONE)
         self.c.reconcile_until = now.mono + self.c.options.agent_grace
         self.c.progress_at = now.mono
         finding = Finding(
@@ -225,9 +229,9 @@ class Brain:
         if self.c.life.stage is Stage.ENDING:
             return []
         if clean:
-            if self.c.life.stage is Stage.UP and self.c.ranks.is_in(RankState.DONE).all():
-                return self.recovery.finished(job, now)
-            return []
+            # The agent forgets what we acknowledge: without a record a restarted controller would miss this rank.
+            done = Record("exit", f"{exited.job}:{exited.rank}", {"job": exited.job, "generation": exited.generation})
+            return [done, *self._finish_if_done(job, now)]
         finding = exit_finding(exited, node, now)
         if self.c.life.stage is Stage.CLEARING:
             # We ended them ourselves; only what says something else is evidence of the cause.
@@ -236,6 +240,11 @@ class Brain:
                 return [books.saved(live)]
             return []
         return self.recovery.found(finding, now)
+
+    def _finish_if_done(self, job: Job, now: Instant) -> list[Action]:
+        if self.c.life.stage is Stage.UP and self.c.ranks.is_in(RankState.DONE).all():
+            return self.recovery.finished(job, now)
+        return []
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -271,10 +280,12 @@ class Brain:
             raise UsageError("no job is running")
         job.stop_asked = True
         live = self.c.book.live()
-        actions = books.closed(live, IncidentState.CLOSED, now) if live is not None else []
-        return actions + self.c.life.end(
-            job, self.c.nodes, (JobState.STOPPED, "stopped by hand", 130), event.grace, now
-        )
+        actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
+        actions += books.closed(live, IncidentState.CLOSED, now) if live is not None else []
+        return actions + self._end_by_hand(job, event.grace, now)
+
+    def _end_by_hand(self, job: Job, grace: float, now: Instant) -> list[Action]:
+        return self.c.life.end(job, self.c.nodes, (JobState.STOPPED, "stopped by hand", 130), grace, now)
 
     def _due_faults(self, job: Job, now: Instant) -> list[Action]:
         """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
@@ -286,7 +297,8 @@ class Brain:
             if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
                 continue
             name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
-            if self.c.nodes[name].connected:
+            node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
+            if node is not None and node.connected:
                 job.fired[text] = now.wall
                 actions += [Record("job", job.spec.id, job.to_doc()), *self._inject(fault, now)]
         return actions
@@ -338,7 +350,10 @@ class Brain:
         actions += self.recovery.late_answers(job, now)
         actions += self.recovery.stray_logs(now)
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(job, now):
-            actions += self.recovery.clear_for_restart(job, now)
+            # We died in the middle of a change, or of ending the job.
+            again = self._end_by_hand(job, 0.0, now) if job.stop_asked else self.recovery.clear_for_restart(job, now)
+            actions += again
+        actions += self._finish_if_done(job, now)
         return [*actions, *self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
     def _mark_stalled(self, finding: Finding) -> None:

@@ -60,8 +60,8 @@ class Recovery:
         decision = policy.decide(cause, job, self.c.options)
         incident.action, incident.reason = decision.move.value, decision.reason
         said = Say("incident", {
-            "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject, "action": decision.move.value,
-            "reason": decision.reason,
+            "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject,
+            "action": decision.move.value, "reason": decision.reason,
         })  # fmt: skip
         if decision.move is policy.Move.RESTART:
             incident.state = IncidentState.RECOVERING

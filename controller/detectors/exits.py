@@ -46,7 +46,9 @@ def _explain(event: t.WorkerExited) -> tuple[t.FindingKind, str]:
     if event.error:
         last = event.error.strip().splitlines()[-1][:300]
         return t.FindingKind.WORKER_EXCEPTION, f"{who} raised {last}"
-    return t.FindingKind.WORKER_EXIT, f"{who} exited with code {event.code}"
+    said = next((line.strip() for line in reversed(event.tail.splitlines()) if line.strip()), "")
+    said = f"; its last words: {said[:300]}" if said else ""
+    return t.FindingKind.WORKER_EXIT, f"{who} exited with code {event.code}{said}"
 
 
 def _signal_name(number: int) -> str:

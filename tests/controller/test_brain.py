@@ -307,6 +307,30 @@ def test_a_worker_that_dies_while_the_controller_is_away() -> None:
     trains_again(v, 2)
 
 
+def test_a_rank_that_was_done_before_the_controller_died_is_not_missed() -> None:
+    v = training()
+    v.exit(3, code=0)
+    del v.agents["node0"].workers["j1", 1, 3]  # acknowledged, so the agent forgot it
+    v.restart_controller()
+    v.run(1.0)
+    for rank in (0, 1, 2, 4, 5, 6, 7):
+        v.exit(rank, code=0)
+    v.run(1.0)
+    assert v.job.state is JobState.FINISHED
+    assert v.job.generation == 1
+
+
+def test_a_stop_by_hand_survives_the_controller() -> None:
+    v = training()
+    v.agents["node0"].alive = v.agents["node1"].alive = False  # the orders never arrive
+    v.feed(StopAsked(5.0))
+    v.agents["node0"].alive = v.agents["node1"].alive = True
+    v.restart_controller()
+    v.run(2.0)
+    assert v.job.state is JobState.STOPPED
+    assert not [w for w in v.all_workers() if w.running]
+
+
 FAULTS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "controller", "none"])
 
 

@@ -203,12 +203,17 @@ class Workers:
         self._ended.setdefault(key, asyncio.Event()).set()
 
     def _last_steps(self, key: Key) -> None:
+        path = self._probe_path(key)
         reader = self._readers.pop(key, None)
-        if reader is None:
-            return
-        steps = tuple(reader.new_steps())
-        reader.close()
-        self._probe_path(key).unlink(missing_ok=True)
+        steps: tuple[t.StepRecord, ...] = ()
+        try:
+            # A life between two heartbeats was never read.
+            reader = reader or ProbeReader(str(path))
+            steps = tuple(reader.new_steps())
+            reader.close()
+        except HoldfastError as error:
+            log.debug("probe.unreadable", rank=key[2], error=str(error))
+        path.unlink(missing_ok=True)
         if steps:
             self._on_last_steps(steps)
 

@@ -84,7 +84,7 @@ def run(
         count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         parse_faults(fault or [], count * nproc, count)
         spec: Json = {
-            "name": name or Path(target).stem,
+            "name": name or (target if module else Path(target).stem),
             "program": {
                 "target": path,
                 "args": args or [],

@@ -1,6 +1,5 @@
 """`holdfast demo`: the whole suite on this machine, broken on purpose if you like, ending by itself."""
 
-import shutil
 import signal
 import tempfile
 import time
@@ -51,7 +50,7 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
 
     with LocalCluster(state_dir, nodes=plan.nodes, slots=plan.nproc, http_port=http_port) as cluster:
         with demo_view.View(plan, cluster.url) as view:
-            cluster.client.submit(job_spec(plan, state_dir / "checkpoints", Path.cwd()))
+            cluster.client.submit(job_spec(plan, _own_store(state_dir), Path.cwd()))
             job = _watch(cluster, plan, view)
         steps, incidents = cluster.client.steps(), cluster.client.incidents()
         found = demo_view.result(job, steps, incidents)
@@ -64,6 +63,11 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
     if job["state"] == "finished" and len(found["steps"]) == plan.steps:
         return 0
     return int(job.get("exit_code") or 0) or 1
+
+
+def _own_store(state_dir: Path) -> Path:
+    """A folder that no earlier demo wrote to: from its checkpoints this one would go on, with nothing left to train."""
+    return state_dir / "checkpoints" / time.strftime("%Y%m%d-%H%M%S")
 
 
 def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
@@ -115,9 +119,6 @@ def _terminable() -> Iterator[None]:
 @contextmanager
 def _state_dir(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
-        # Checkpoints of an earlier demo would be gone on from: this one would have nothing to train.
-        if (wanted / "checkpoints").exists():
-            shutil.rmtree(wanted / "checkpoints")
         yield wanted
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.trainer.config import ModelConfig
+from holdfast.trainer.config import Config, ModelConfig
 from holdfast.trainer.tensor_parallel import Parameters, fan_out, hash_of, local, sum_up
 
 
@@ -162,23 +162,15 @@ class Head(nn.Module):
 class Stage(nn.Module):
     """Consecutive layers, with the embedding before the first and the head after the last one."""
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        layers: range,
-        vocab: int,
-        seq_len: int,
-        make: Parameters,
-        moment: Moment,
-        shard_vocabulary: bool,
-    ) -> None:
+    def __init__(self, config: Config, layers: range, vocab: int, make: Parameters, moment: Moment) -> None:
         super().__init__()
-        is_first, is_last = layers.start == 0, layers.stop == model.layers
-        self.embed = Embedding(vocab, model, make, moment, shard_vocabulary) if is_first else None
+        model, shard_vocabulary = config.model, config.parallel.shard_vocabulary
+        self.is_first, self.is_last = layers.start == 0, layers.stop == model.layers
+        self.embed = Embedding(vocab, model, make, moment, shard_vocabulary) if self.is_first else None
         self.layers = nn.ModuleDict({str(i): Block(f"layers.{i}", model, make, moment) for i in layers})
-        self.head = Head(vocab, model, make, shard_vocabulary) if is_last else None
+        self.head = Head(vocab, model, make, shard_vocabulary) if self.is_last else None
         self.rotation: Tensor
-        rotation = rotations(seq_len, model.d_model // model.heads).to(make.device)
+        rotation = rotations(config.data.seq_len, model.d_model // model.heads).to(make.device)
         self.register_buffer("rotation", rotation, persistent=False)
 
     def forward(self, x: Tensor, micro_batch: Tensor) -> Tensor:
@@ -193,6 +185,12 @@ class Stage(nn.Module):
         for layer in self.layers.values():
             x = layer(x, self.rotation, number)
         return x if self.head is None else self.head(x)
+
+
+def boundary(config: Config, tp: int, device: torch.device) -> Tensor:
+    """What goes from one stage to the next for a micro-batch: shape (batch, seq, width), values unset."""
+    shape = (config.train.micro_batch_size, config.data.seq_len, config.model.d_model)
+    return torch.empty(shape, device=device, requires_grad=True)
 
 
 def rotations(length: int, width: int) -> Tensor:

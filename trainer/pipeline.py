@@ -20,7 +20,7 @@ from torch.distributed.pipelining import schedules as torch_schedules
 from holdfast.agent import probe
 from holdfast.trainer.config import Config
 from holdfast.trainer.mesh import Mesh
-from holdfast.trainer.model import Moment, Stage
+from holdfast.trainer.model import Moment, Stage, boundary
 from holdfast.trainer.tensor_parallel import Parameters
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -53,15 +53,7 @@ def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list
     stages = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
-        stage = Stage(
-            config.model,
-            layers,
-            vocab,
-            config.data.seq_len,
-            make,
-            moment,
-            config.parallel.shard_vocabulary,
-        )
+        stage = Stage(config, layers, vocab, make, moment)
         if layout.dp > 1:
             # One unit a stage: a collective costs more than the memory it would save at these sizes.
             fully_shard(stage, mesh=mesh.dp, reshard_after_forward=False)
@@ -75,17 +67,16 @@ def build_schedule(config: Config, mesh: Mesh, stages: list[Stage], loss: LossFu
     Gradients of the losses of all micro-batches are added up, so `loss` does the averaging.
     """
     _watch_waits()
-    width = config.model.d_model
     shape = (config.train.micro_batch_size, config.data.seq_len)
     tokens = torch.empty(shape, dtype=torch.int64, device=mesh.device)
-    hidden = torch.empty((*shape, width), device=mesh.device, requires_grad=True)
+    hidden = boundary(config, mesh.layout.tp, mesh.device)
     pipeline_stages = [
         WatchedStage(
             stage,
             index,
             mesh.layout.stages,
             mesh.device,
-            input_args=tokens if stage.embed is not None else hidden,
+            input_args=tokens if stage.is_first else hidden,
             output_args=hidden,
             group=mesh.pp_group,
         )

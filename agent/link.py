@@ -66,10 +66,11 @@ class Link:
 
     def _tell(self, error: Exception) -> None:
         """Say why, once for every new reason."""
+        reason = str(error) or type(error).__name__
         if isinstance(error, grpc.aio.AioRpcError):
             reason = f"{error.code().name.lower()}: {error.details()}"
-        else:
-            reason = str(error) or type(error).__name__
+            if self._credentials is not None and not self.connected:
+                reason = _handshake(error.details() or "") or reason
         if reason != self._refused:
             self._refused = reason
             log.warning("controller.away", address=f"{self.address[0]}:{self.address[1]}", reason=reason)
@@ -156,6 +157,18 @@ class Link:
         with socket.socket(family, kind, proto) as probe:
             probe.connect(where)  # no packet leaves: it only asks for the route
             return str(probe.getsockname()[0])
+
+
+def _handshake(details: str) -> str:
+    """Why a TLS connection failed, in words; empty when something else was wrong."""
+    _, failed, why = details.partition("CERTIFICATE_VERIFY_FAILED: ")
+    if failed:
+        return f"the controller's certificate is not what --tls-ca vouches for: {why.partition(':')[0]}"
+    if "Hostname Verification Check failed" in details:
+        return "the controller's certificate is for another host: make one with `holdfast certs --host`"
+    if any(sign in details for sign in ("ocket closed", "reset by peer", "Broken pipe")):
+        return "the controller hangs up on us: our certificate must come from its authority and be valid now"
+    return ""
 
 
 async def _failure(call: Any) -> Exception:

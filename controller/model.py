@@ -188,19 +188,23 @@ class Job:
     signature: str = ""
     fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
     stop_asked: bool = False
+    _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def ranks_on(self, node: str) -> range:
-        """The ranks that this node holds; empty when it holds none."""
-        if node not in self.nodes:
+        """The ranks that this node holds; empty when it holds none. Asked for every frame: no search."""
+        if self._grouped is not self.nodes:
+            self._grouped, self._groups = self.nodes, {name: i for i, name in enumerate(self.nodes)}
+        group = self._groups.get(node)
+        if group is None:
             return range(0)
-        group = self.nodes.index(node)
         return range(group * self.spec.nproc, (group + 1) * self.spec.nproc)
 
     def node_of(self, rank: int) -> str:
         return self.nodes[rank // self.spec.nproc] if self.nodes else ""
 
     def to_doc(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if not key.startswith("_")}
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test fast lint format proto proto-check wheel-check clean
+.PHONY: setup demo test fast lint format docs proto proto-check wheel-check clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,9 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: setup
+	$(BIN)/python docs/generate.py
 
 proto: setup
 	bash .ci/protoc "$(CURDIR)/$(BIN)" .

@@ -1,0 +1,253 @@
+"""Writes the parts of the documentation that are tables of the code: `make docs`, or `--check` to only compare.
+
+Between `<!-- generated: NAME -->` and `<!-- end -->` in a page stands what the function NAME below returns; what is
+there by hand is overwritten. The rest of a page is written by people.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import tempfile
+import textwrap
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from holdfast import config, settings
+from holdfast import types as t
+from holdfast.agent import log_rules
+from holdfast.cli.main import build as build_cli
+from holdfast.controller import app, policy
+from holdfast.controller import events as e
+from holdfast.controller.metrics import Metrics
+from holdfast.controller.model import Instant, JobSpec, Options
+from holdfast.controller.report import Report
+from holdfast.trainer import config as trainer
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# A made-up host and GPU, with the gauges that every real one has.
+HOST = {"cpu_ratio": 0.5, "memory_used_bytes": 1e9, "memory_total_bytes": 2e9, "load_1m": 1.0}
+GPU = {"utilization_ratio": 0.9, "memory_used_bytes": 1e9, "temperature_celsius": 60.0, "power_watts": 300.0}
+
+
+def table(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# --- findings and what is done about them ----------------------------------------------------------------------
+
+
+def moves() -> dict[policy.Move, str]:
+    """The texts under the members of Move."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(policy.Move))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts = [inspect.cleandoc(s.value.value) for s in body.body if _is_text(s)]
+    return dict(zip(policy.Move, texts, strict=True))
+
+
+def findings_readme() -> str:
+    """The same for the first page, with the first sentence of each entry in the runbook."""
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    rows = []
+    for kind in t.FindingKind:
+        entry = re.search(rf"^### {kind}\n\n(.+?\.)(?:\s|$)", runbook, re.MULTILINE | re.DOTALL)
+        means = " ".join(entry[1].split()) if entry else ""
+        rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(policy._TABLE[kind])))
+    return table(("finding", "what it means", "what is done"), rows)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def findings() -> str:
+    """Kind, move, and after how many fruitless starts in a row the job is given back."""
+    options = Options()
+    rows = []
+    for kind in t.FindingKind:
+        move = policy._TABLE[kind]
+        tries = options.tries if kind in policy._OWN else options.tries_fault
+        rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(tries) if move is policy.Move.RESTART else ""))
+    parts = [table(("kind", "what Holdfast does", "tries"), rows)]
+    parts += ["", *(f"- `{move}`: {text}" for move, text in moves().items())]
+    return "\n".join(parts)
+
+
+# --- settings --------------------------------------------------------------------------------------------------
+
+
+def _section(cls: type[Any], name: str, with_variable: bool) -> str:
+    docs = settings.field_docs(cls)
+    hints = typing.get_type_hints(cls)
+    rows = []
+    for entry in fields(cls):
+        cells = [f"`{entry.name}`"]
+        if with_variable:
+            cells.append(f"`{settings.variable(name, entry.name)}`")
+        choices = [f"`{choice}`" for choice in typing.get_args(hints[entry.name]) if isinstance(choice, str)]
+        text = docs.get(entry.name, "") + (f" One of {', '.join(choices)}." if choices else "")
+        rows.append((*cells, _default(entry), text.strip()))
+    head = ("key", "environment", "default", "what it is") if with_variable else ("key", "default", "what it is")
+    return f"#### `[{name}]`\n\n" + table(head, rows)
+
+
+def _default(entry: Any) -> str:
+    value = entry.default
+    if value is None or value == "" or not isinstance(value, str | int | float | bool | tuple | Path):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`" if value else ""
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def configuration() -> str:
+    return "\n\n".join(_section(cls, name, True) for name, cls in config.SECTIONS.items())
+
+
+def trainer_configuration() -> str:
+    hints = typing.get_type_hints(trainer.Config)
+    return "\n\n".join(_section(hints[entry.name], entry.name, False) for entry in fields(trainer.Config))
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """Names, types, labels and help, from a scrape of a controller with a node and a job."""
+    rows = []
+    for name, kind, text, labels in _families(_scrape()):
+        rows.append((f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text))
+    return table(("name", "type", "labels", "what it is"), rows)
+
+
+def _scrape() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        shell = app.build(config.ControllerConfig(state_dir=Path(folder)))
+        try:
+            clock = Instant(mono=1000.0, wall=1_000_000.0)
+            gpu = t.Gpu(0, "GPU-0", "H200", "0000:00:00.0")
+            nic = t.Nic("mlx5_0/1", "rdma", 400_000_000_000)
+            identity = t.Identity("node0", "node0", "i", gpus=(gpu,), nics=(nic,), slots=1, memory_bytes=2 << 30)
+            spec = JobSpec("j", "job", t.Program("train.py"), nnodes=1, nproc=1)
+            worker = t.WorkerSample(0, 1, 1, step=1, phase=t.Phase.TRAIN, progress_age=0.1, median_step=0.3)
+            steps = tuple(t.StepRecord(0, 1, n, 10**15 + n, 0.3, 2.0, 100) for n in range(4))
+            gauges = (t.GpuGauges(0, GPU),)
+            frame = t.Frame(1, 10**15, 10**12, host=HOST, gpus=gauges, workers=(worker,), steps=steps)
+            brain = shell.brain
+            brain.handle(e.AgentJoined(t.Hello(identity)), clock)
+            brain.handle(e.JobSubmitted(spec), clock)
+            answer = t.CommandResult(f"{brain.c.life.boot}-1", True, data={"host": "h", "port": "1"})
+            brain.handle(e.ResultSeen("node0", answer), clock)
+            brain.handle(e.FrameSeen("node0", frame), clock)
+            exited = t.WorkerExited("j", 1, 0, 1, 10**15, -1, 9)
+            brain.handle(e.EventSeen("node0", exited), clock)
+            brain.handle(e.StopAsked(0.0), Instant(1001.0, 1_000_001.0))
+            return Metrics().scrape(Report(shell, -1))().decode()
+        finally:
+            shell.journal.close()
+
+
+def _families(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    helps: dict[str, str] = {}
+    kinds: dict[str, str] = {}
+    labels: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            _, _, name, helps[name] = line.split(" ", 3)
+        elif line.startswith("# TYPE "):
+            _, _, name, kinds[name] = line.split(" ", 3)
+        elif match := re.match(r"([\w:]+?)(?:\{(.*)\})? ", line):
+            name = match[1] if match[1] in kinds else re.sub(r"_(count|sum)$", "", match[1])
+            found = labels.setdefault(name, [])
+            found += [label for label in re.findall(r'(\w+)="', match[2] or "") if label not in found]
+    for name in sorted(kinds):
+        yield name, kinds[name], helps[name], labels.get(name, [])
+
+
+# --- command line ----------------------------------------------------------------------------------------------
+
+
+def cli() -> str:
+    return "\n\n".join(_command(get_command(build_cli()), "holdfast", 0))
+
+
+def _command(command: Any, path: str, depth: int) -> Iterator[str]:
+    if path == "holdfast train":
+        return  # its options are the trainer's own: docs/trainer.md
+    if depth:
+        yield f"#### `{path}`"
+        yield inspect.cleandoc(command.help or "").replace("\n\n", "\n").strip()
+    rows = []
+    for parameter in command.params:
+        if parameter.name in ("install_completion", "show_completion", "help") or getattr(parameter, "hidden", False):
+            continue
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper()
+        else:
+            name = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            if not parameter.is_flag:
+                name += f" {parameter.metavar or parameter.type.name.upper()}"
+        rows.append((f"`{name}`", " ".join((parameter.help or "").split())))
+    if rows and depth:
+        yield table(("option", "what it does"), rows)
+    for name in getattr(command, "commands", {}):
+        yield from _command(command.commands[name], f"{path} {name}", depth + 1)
+
+
+# --- log rules -------------------------------------------------------------------------------------------------
+
+
+def rules() -> str:
+    rows = [
+        (f"`{rule.name}`", rule.kind, str(rule.severity), "host" if rule.host else "worker", "yes" * rule.secondary)
+        for rule in log_rules.load().all
+    ]
+    return table(("rule", "kind", "severity", "where", "a victim's line"), rows)
+
+
+# --- pages -----------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[], str]] = {
+    "findings": findings,
+    "findings-readme": findings_readme,
+    "config": configuration,
+    "trainer-config": trainer_configuration,
+    "metrics": metrics,
+    "cli": cli,
+    "log-rules": rules,
+}
+
+
+def pages() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def rendered(path: Path) -> str:
+    """The page with its generated parts as the code is now. KeyError for a part that nobody knows."""
+
+    def fresh(match: re.Match[str]) -> str:
+        return f"{match[1]}{PARTS[match['name']]()}\n{match[3]}"
+
+    return BLOCK.sub(fresh, path.read_text())
+
+
+def main(argv: list[str]) -> int:
+    stale = [page for page in pages() if rendered(page) != page.read_text()]
+    for page in stale:
+        print(f"{'stale' if '--check' in argv else 'written'}: {page.relative_to(ROOT)}")
+        if "--check" not in argv:
+            page.write_text(rendered(page))
+    return 1 if stale and "--check" in argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

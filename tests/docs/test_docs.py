@@ -1,0 +1,123 @@
+"""What the documentation says is so: generated parts are fresh, links resolve, commands exist, examples run."""
+
+import importlib.util
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.main import get_command
+
+from holdfast.agent import log_rules
+from holdfast.cli.main import build
+from holdfast.faults import parse_fault
+from holdfast.types import FindingKind
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r'\]\((?P<to>[^)\s]+)\)|(?:src|srcset)="(?P<file>[^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    return [match["text"] for match in BLOCK.finditer(page.read_text()) if match["language"] in languages]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_generated_parts_are_fresh(page: Path, generate: ModuleType) -> None:
+    assert generate.rendered(page) == page.read_text(), "run `make docs`"
+
+
+def test_every_finding_has_an_entry_in_the_runbook() -> None:
+    entries = re.findall(r"^### (\S+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    assert entries == [str(kind) for kind in FindingKind]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a renderer makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for match in LINK.finditer(page.read_text()):
+        to = match["to"] or match["file"]
+        if "://" in to:
+            continue
+        path, _, anchor = to.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{named(page)}: {to}"
+        assert not anchor or anchor in anchors(target), f"{named(page)}: {to}"
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The lines of the shell blocks, as words."""
+    text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_exist(page: Path) -> None:
+    known = get_command(build()).commands  # type: ignore[attr-defined]  # typer's group is not typed as one
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for words in commands(page):
+        if words[0] == "make":
+            assert words[1] in targets, words
+            if len(words) > 2 and words[2].startswith("DEMO_ARGS="):
+                check_options(known["demo"], words[2].partition("=")[2].split())
+        elif words[0] == "holdfast":
+            assert words[1] in known, words
+            command, rest = known[words[1]], words[2:]
+            if rest and rest[0] in getattr(command, "commands", {}):
+                command, rest = command.commands[rest[0]], rest[1:]
+            if words[1] == "run":  # what follows the script is the script's
+                rest = rest[: next(i for i, word in enumerate(rest) if word.endswith(".py") or word == "-m")]
+            if words[1] != "train":
+                check_options(command, rest)
+
+
+def check_options(command: object, words: list[str]) -> None:
+    options = {name for parameter in command.params for name in parameter.opts}  # type: ignore[attr-defined]
+    for word, value in zip(words, [*words[1:], ""], strict=False):
+        assert not word.startswith("-") or word in options, f"{word} of {words}"
+        if word == "--fault":
+            parse_fault(value)
+
+
+def test_the_detector_of_the_how_to_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector, story = blocks(ROOT / "docs" / "howto-detector.md", "python")
+    module = ModuleType("heat")
+    monkeypatch.setitem(sys.modules, "heat", module)  # dataclasses look their module up
+    exec(compile(f"{detector}\n\n{story}", "heat.py", "exec"), module.__dict__)
+    tests = [value for name, value in vars(module).items() if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test()
+
+
+def test_the_rule_of_the_how_to_works() -> None:
+    (row,) = blocks(ROOT / "docs" / "howto-log-rule.md", "toml")
+    (rule,) = log_rules.parse(row, "rules.toml")
+    assert rule.matches(rule.sample)
+
+
+def test_pictures_are_small() -> None:
+    for picture in (ROOT / "docs" / "images").glob("*.png"):
+        assert picture.stat().st_size < 400_000, picture.name

@@ -10,6 +10,7 @@ import grpc
 
 from holdfast import log, wire
 from holdfast import types as t
+from holdfast.address import claim_port, format_address
 from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, ResultSeen
 from holdfast.controller.shell import Shell
 from holdfast.errors import ProtocolError, UsageError
@@ -204,7 +205,9 @@ async def serving_grpc(
         ]
     )
     server.add_generic_rpc_handlers((ingest.handler(),))
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = format_address(host, port)
+    if port:
+        claim_port(host, port)  # gRPC would say why it cannot have it in lines of its own
     try:
         if cert is not None and key is not None and ca is not None:
             credentials = grpc.ssl_server_credentials(
@@ -216,7 +219,7 @@ async def serving_grpc(
     except OSError as error:
         raise UsageError(f"cannot read the TLS files: {error}") from None
     except RuntimeError:
-        raise UsageError(f"cannot listen on {address}: the port is taken; give another --grpc-port") from None
+        raise UsageError(f"cannot listen on {address}; give another --grpc-port") from None
     await server.start()
     try:
         yield bound

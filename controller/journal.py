@@ -30,7 +30,10 @@ _VERSION = 1
 class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create. UsageError in one line when the file is not ours or cannot be written."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"state_dir {path.parent}: {error.strerror}; give another --state-dir") from None
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")

@@ -1,0 +1,131 @@
+"""The story of the README: a run that is broken in every way there is ends with the losses of one that was not."""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.workers import shared_dir
+from tests.e2e.daemons import Commands, Json, commands, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STEPS = 60
+DEADLINE_S = 280.0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    with commands(tmp_path_factory.mktemp("demo")) as one:
+        yield one
+
+
+def demo(stage: Commands, *faults: str, steps: int = STEPS) -> Json:
+    asked = [part for fault in faults for part in ("--fault", fault)]
+    done = stage.run("demo", "--steps", str(steps), *asked, "--json", deadline_s=DEADLINE_S)
+    assert done.process.returncode == 0, done.err[-6000:]
+    assert done.out.count("\n") == 1
+    assert "Traceback" not in done.err
+    found: Json = json.loads(done.out)
+    assert stage.left() == []
+    check_shape(found, steps)
+    return found
+
+
+def check_shape(found: Json, steps: int) -> None:
+    """As the design's contract has it."""
+    assert found.keys() == {"steps", "incidents", "goodput"}
+    assert [row["step"] for row in found["steps"]] == list(range(steps))
+    for row in found["steps"]:
+        assert row.keys() == {"step", "loss", "seconds"}
+        assert row["loss"] > 0
+        assert row["seconds"] > 0
+    for incident in found["incidents"]:
+        assert incident.keys() == {"id", "kind", "culprit", "detect_s", "recover_s", "source", "action"}
+        assert incident["detect_s"] >= 0
+        assert incident["recover_s"] >= 0
+    assert 0 < found["goodput"] <= 1
+
+
+def losses(found: Json) -> list[str]:
+    """Exact, and readable where they differ."""
+    return [row["loss"].hex() for row in found["steps"]]
+
+
+def told(found: Json) -> list[tuple[str, str]]:
+    return [(incident["kind"], incident["culprit"]) for incident in incidents(found)]
+
+
+def incidents(found: Json) -> list[Json]:
+    """Without the suspicion of an agent that a busy machine kept from speaking: nothing was done about it."""
+    return [one for one in found["incidents"] if (one["kind"], one["action"]) != ("node-silent", "watch")]
+
+
+@pytest.fixture(scope="module")
+def calm(stage: Commands) -> list[str]:
+    """Losses of the run that nothing disturbed."""
+    found = demo(stage)
+    assert incidents(found) == []
+    # It learns: the end is well below the beginning.
+    assert found["steps"][-1]["loss"] < found["steps"][0]["loss"] - 1
+    return losses(found)
+
+
+def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands, calm: list[str]) -> None:
+    found = demo(stage, "kill@20:rank3", "agent-kill@35:node1", "stop@45:rank6")
+    assert told(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
+    assert [i["action"] for i in incidents(found)] == ["restart", "watch", "restart"]
+    assert [i["source"] for i in incidents(found)] == ["store", None, "store"]
+    assert losses(found) == calm
+
+
+def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[str]) -> None:
+    """Some moments by chance, one right after a worker's death, that is within its recovery."""
+    dice = random.Random(20260)
+    steps = 40
+    quiet = sorted(dice.sample([*range(2, 16), *range(26, 38)], 2))
+    faults = ["kill@20:rank5", "controller-kill@20", *(f"controller-kill@{step}" for step in quiet)]
+    found = demo(stage, *faults, steps=steps)
+    assert losses(found) == calm[:steps]
+    assert ("worker-killed", "rank5") in told(found)
+    assert {kind for kind, _ in told(found)} == {"worker-killed", "controller-restart"}
+
+
+OTHERS = {
+    "segfault@6:rank0": ("worker-segfault", "rank0"),
+    "oom@11:rank1": ("worker-oom", "rank1"),
+    "exception@16:rank2": ("worker-exception", "rank2"),
+    "nan@21:rank7": ("loss-nonfinite", "rank7"),
+    "gil@26:rank3": ("worker-stopped", "rank3"),
+    "hang@31:rank4": ("worker-hang", "rank4"),
+    "exit@36:rank5": ("worker-exit", "rank5"),
+}
+
+
+def test_every_other_way_to_break_a_worker(stage: Commands, calm: list[str]) -> None:
+    steps = 42
+    found = demo(stage, *OTHERS, steps=steps)
+    assert losses(found) == calm[:steps]
+    expected = dict(OTHERS)
+    if "worker-oom" not in {kind for kind, _ in told(found)}:  # a kernel that gives us no memory group to be killed in
+        expected["oom@11:rank1"] = ("worker-exception", "rank1")
+    assert told(found) == list(expected.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number: signal.Signals) -> None:
+    state = tmp_path / "state"
+    command = holdfast.start("demo", "--nproc", "2", "--steps", "100000", "--state-dir", str(state))
+    command.says("step 10/", 120)
+    assert len(holdfast.left()) >= 8  # the command, its daemons, their warm processes, workers
+    folders = [shared_dir(state / f"node{n}") for n in range(2)]
+    assert all(folder.is_dir() for folder in folders)
+    os.killpg(command.process.pid, number)  # as a terminal does
+    assert command.wait(60) == 130
+    assert "Traceback" not in command.err
+    wait_for(lambda: holdfast.left() == [], 5, lambda: holdfast.left())
+    assert not any(folder.exists() for folder in folders)

@@ -77,6 +77,13 @@ class Ledger:
     def last(self) -> StepRow | None:
         return self.rows[max(self.rows)] if self.rows else None
 
+    @property
+    def loss(self) -> float:
+        """Of the newest step that has one: whoever reports the last step's may not have spoken yet."""
+        newest = max(self.rows, default=-1)
+        rows = (self.rows.get(step) for step in range(newest, newest - 3, -1))
+        return next((row.loss for row in rows if row is not None and not math.isnan(row.loss)), math.nan)
+
     def sorted_rows(self, since: int = -1) -> list[StepRow]:
         return [self.rows[s] for s in sorted(self.rows) if s > since]
 

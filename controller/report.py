@@ -117,7 +117,7 @@ class Report:
             "ended_at": job.ended_at or None,
             "exit_code": job.exit_code,
             "step": last.step if last else -1,
-            "loss": _number(last.loss) if last else None,
+            "loss": _number(ledger.loss),
             "tokens_per_s": ledger.tokens_per_second(),
             "step_seconds": median,
             "restarts": job.restarts,

@@ -120,11 +120,13 @@ class Stream:
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
-        self.messages: "list[bytes]" = []
+        self.messages: list[bytes] = []
         import queue
 
         self.queue: queue.Queue[bytes | None] = queue.Queue()
-        self.answers = self.channel.stream_stream("/holdfast.v1.Controller/Session")(iter(self.queue.get, None), timeout=30)
+        self.answers = self.channel.stream_stream("/holdfast.v1.Controller/Session")(
+            iter(self.queue.get, None), timeout=30
+        )
 
     def send(self, data: bytes) -> None:
         self.queue.put(data)

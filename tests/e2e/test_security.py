@@ -12,8 +12,8 @@ import grpc
 import httpx
 import pytest
 
-from holdfast import wire
 from holdfast import types as t
+from holdfast import wire
 from holdfast.certs import Credential, issue, load_authority, make_authority
 from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
 

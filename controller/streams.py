@@ -31,6 +31,7 @@ class State:
     version: int
     job: str
     step: int
+    over: bool
     core: bytes
     nodes: bytes
     incidents: bytes
@@ -45,6 +46,7 @@ class State:
             version=version,
             job=str(job.get("id", "")),
             step=-1 if step is None else int(step),
+            over=job.get("state") in ("finished", "failed", "stopped"),
             core=encode(status),
             nodes=encode(nodes),
             incidents=encode(incidents),
@@ -79,21 +81,27 @@ class Streams:
         self._changed.set()
 
     async def status(self, since: int = -1, job: str = "") -> AsyncGenerator[bytes]:
-        """Status on every change, and the steps after `since` of `job`; all of them where another job runs now."""
+        """Status on every change, and the steps after `since` of `job`; all of them where another job runs now.
+
+        The newest step is sent once more with the next one, or with the job's end: when it was sent first, not all
+        ranks had told of it, perhaps not the one that knows the loss.
+        """
         self._join()
         try:
             seen: State | None = None
+            sent = False
             while not self._closing.is_set():
                 state, changed = self._state, self._changed
                 if state is not None and state is not seen:
                     if job and state.job != job:
-                        since = -1
+                        since, sent = -1, False
                     since = min(since, state.step)  # the job went back to a snapshot: its steps are done again
                     yield state.since(seen)
-                    if state.step > since:
-                        rows = self._facade.steps(since=since)
+                    ended = state.over and seen is not None and not seen.over
+                    if state.step > since or (sent and ended):
+                        rows = self._facade.steps(since=since - sent)
                         yield event("steps", encode({"job": state.job, **rows}))
-                        since = max([since, *rows["step"][-1:]])
+                        since, sent = max([since, *rows["step"][-1:]]), True
                     seen, job = state, state.job
                 try:
                     await asyncio.wait_for(changed.wait(), self._heartbeat_s)

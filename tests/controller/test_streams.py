@@ -75,7 +75,10 @@ def test_events_tell_status_and_new_steps_to_every_listener(facade: FakeFacade) 
                 facade.recover()
                 assert (await until(one, "status"))["job"]["step"] == 17
                 facade.tick(facade.base_s * 1.1)
-                assert (await until(one, "steps"))["step"][0] == 18  # done again after the restore
+                assert (await until(one, "steps"))["step"][:2] == [
+                    17,
+                    18,
+                ]  # the kept one once more, then what is done again
             async with asyncio.timeout(5):
                 while streams.listeners:
                     await asyncio.sleep(0.01)

@@ -40,7 +40,8 @@ def run(
     nnodes: Annotated[str, typer.Option(metavar="N|MIN:MAX", help="Nodes to train on.")] = "1",
     nproc_per_node: Annotated[str, typer.Option(metavar="N|auto|gpu|cpu", help="Workers on each node.")] = "1",
     max_restarts: Annotated[
-        int | None, typer.Option(metavar="N", min=-1, help="Restarts before the job is given up; -1: while it advances.")
+        int | None,
+        typer.Option(metavar="N", min=-1, help="Restarts before the job is given up; -1: while it advances."),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="For people and metrics (default: the script's).")] = "",
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="For the workers; may repeat.")] = None,

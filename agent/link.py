@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +106,10 @@ class Link:
             await self._read(call)
         finally:
             writer.cancel()
-            with suppress(asyncio.CancelledError, grpc.RpcError, asyncio.InvalidStateError):
-                await writer
+            # Not `await writer` under a suppress: that would swallow a cancellation of ourselves.
+            await asyncio.wait({writer})
+            if not writer.cancelled():
+                writer.exception()  # the reader tells why the stream ended
 
     async def _write(self, call: Any, queue: "asyncio.Queue[t.AgentMessage]") -> None:
         while True:

@@ -43,7 +43,7 @@ class Ingest:
         self.shell = shell
         self.verified = verified
         self.sessions: dict[str, Session] = {}
-        self.progress: dict[str, tuple[int, int]] = {}  # incarnation -> durable frames, events
+        self.progress: dict[str, tuple[int, int, int]] = {}  # incarnation -> frames received, durable frames, events
         shell.flushed.append(self._acknowledge)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -61,12 +61,13 @@ class Ingest:
             await context.write(wire.encode_controller(t.Refused(str(error) or "no hello in time")))
             return
         session = Session(hello)
-        frames, events = self.progress.get(session.incarnation, (0, 0))
-        session.frames = session.durable_frames = frames
-        session.events = events
+        before = self.sessions.get(session.node)
+        if before is not None and before.incarnation == session.incarnation:
+            self._remember(before)  # its stream broke, and we have not noticed yet
+        session.frames, frames, events = self.progress.get(session.incarnation, (0, 0, 0))
+        session.durable_frames, session.events = frames, events
         protocol = wire.common_protocol(hello.protocol_min, hello.protocol_max)
         session.send(t.Welcome(protocol, self.shell.brain.c.cadence, frames, events))
-        before = self.sessions.get(session.node)
         if before is not None:
             before.send(t.Refused(f"another agent says it is {session.node}"))
             before.out.put_nowait(None)
@@ -166,8 +167,14 @@ class Ingest:
                 return
         context.cancel()
 
+    def _remember(self, session: Session) -> None:
+        self.progress[session.incarnation] = (session.frames, session.durable_frames, session.events)
+
     def _forget(self, session: Session) -> None:
-        self.progress[session.incarnation] = (session.durable_frames, session.events)
+        if self.sessions.get(session.node, session).incarnation != session.incarnation:
+            self.progress.pop(session.incarnation, None)  # that agent is dead
+        elif self.sessions.get(session.node) is session:
+            self._remember(session)
         while len(self.progress) > 20_000:
             self.progress.pop(next(iter(self.progress)))
         if self.sessions.get(session.node) is session:

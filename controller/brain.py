@@ -185,7 +185,10 @@ class Brain:
         busy = (self.c.ranks.phase[part] == _TRAIN) & self.c.ranks.is_in(RankState.RUNNING)[part]
         median = float(self.c.ranks.median_step[ranks.start])
         finding = self.c.traffic.observe(node.name, fresh, bool(busy.all()), median, now)
-        return self.recovery.found(finding, now) if finding else []
+        # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
+        if finding is None or not all(self.c.ranks.operation):
+            return []
+        return self.recovery.found(finding, now)
 
     def _step(self, record: t.StepRecord, node: str, now: Instant) -> list[Action]:
         job = self.c.job
@@ -194,6 +197,7 @@ class Brain:
         if record.generation == job.generation:
             # An agent that was restarted reads its workers' last steps again.
             if record.step <= self.c.ranks.counted[record.rank]:
+                self.c.ledger.complete(record)  # nor do we know, after a restart of ours, whose record was there
                 return []
             self.c.ranks.counted[record.rank] = record.step
         actions: list[Action] = []
@@ -345,6 +349,7 @@ class Brain:
                 self._mark_stalled(finding)
                 actions += self.recovery.found(self.recovery.at_node(finding, job), now)
         actions += self._due_faults(job, now) if job.spec.faults else []
+        actions += self.recovery.survived(job, now)
         actions += self.recovery.settle(now)
         actions += self.recovery.watch(now)
         actions += self.recovery.late_answers(job, now)

@@ -61,6 +61,15 @@ class Ledger:
         row.at = max(row.at, record.end_wall_ns / 1e9)
         return False
 
+    def complete(self, record: t.StepRecord) -> None:
+        """A record that may have been counted: take from it only what its step still lacks."""
+        row = self.rows.get(record.step)
+        if row is None or row.generation != record.generation or math.isnan(record.loss):
+            return
+        if math.isnan(row.loss):
+            row.loss = record.loss
+            self.dirty.add(record.step)
+
     def restore(self, rows: list[StepRow]) -> None:
         for row in rows:
             self.rows[row.step] = row

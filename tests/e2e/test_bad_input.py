@@ -1,6 +1,7 @@
 """What is wrong with the input, or with the world: one clear line, the right exit code, and nobody else disturbed."""
 
 import os
+import queue
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -121,7 +122,6 @@ class Stream:
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)
         self.messages: list[bytes] = []
-        import queue
 
         self.queue: queue.Queue[bytes | None] = queue.Queue()
         self.answers = self.channel.stream_stream("/holdfast.v1.Controller/Session")(

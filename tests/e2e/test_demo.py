@@ -100,7 +100,7 @@ OTHERS = {
     "oom@11:rank1": ("worker-oom", "rank1"),
     "exception@16:rank2": ("worker-exception", "rank2"),
     "nan@21:rank7": ("loss-nonfinite", "rank7"),
-    "gil@26:rank3": ("worker-stopped", "rank3"),
+    "gil@26:rank3": ("worker-hang", "rank3"),
     "hang@31:rank4": ("worker-hang", "rank4"),
     "exit@36:rank5": ("worker-exit", "rank5"),
 }

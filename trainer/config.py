@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from holdfast.trainer.checks import check
 from holdfast.trainer.errors import ConfigError
 
 
@@ -24,10 +25,27 @@ class ModelConfig:
     """Width of the residual stream; a multiple of 2 x heads, since rotary position needs even heads."""
     heads: int = 8
     """Attention heads; tensor parallelism deals out whole heads, so tp divides this."""
+    kv_heads: int = 0
+    """Key-value heads, each shared by heads / kv_heads query heads; tp divides this. 0: one a head."""
     ffn_mult: int = 4
     """Width of the feed-forward layer, in units of d_model."""
+    ffn_width: int = 0
+    """The same as a number, a multiple of the key-value heads; 0: ffn_mult x d_model."""
     block: Literal["parallel", "serial"] = "parallel"
     """parallel: attention and feed-forward read the same input, half the tensor-parallel collectives."""
+    norm: Literal["rms", "layer"] = "rms"
+    """rms: scale only, as in Llama. layer: mean, scale and bias, as in GPT."""
+    norm_eps: float = 1e-5
+    positions: Literal["rope", "learned"] = "rope"
+    """rope: queries and keys are turned by their position. learned: a vector for each of seq_len positions."""
+    rope_theta: float = 10000.0
+    """Longest wavelength of rope, in units of 2 pi positions. More: for longer samples."""
+    mlp: Literal["gelu", "swiglu"] = "gelu"
+    """swiglu has three matrices instead of two: for as many parameters, take 2/3 of the width."""
+    window: int = 0
+    """Each position sees itself and the window - 1 before it; 0: all before it."""
+    tied: bool = False
+    """The head uses the embedding's table instead of one of its own."""
     dropout: float = 0.0
     """Share of activations dropped, 0 to below 1."""
     init_std: float = 0.02
@@ -63,22 +81,29 @@ class ParallelConfig:
     """Ranks that share every layer."""
     schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
     chunks: int = 0
-    """Pieces of the model on each rank; 0: 2 for interleaved, otherwise 1."""
+    """Pieces of the model on each rank; 0: 1 for 1f1b, eager-1f1b and gpipe, otherwise 2."""
     shard_vocabulary: bool = False
     """Split embedding and output layer over tp too: less memory, three more collectives a micro-batch."""
     timeout_s: float = 300.0
+    sequence: bool = False
+    """Between matrices, each tp rank holds its share of the positions only: activations need 1/tp of the
+    memory and as many bytes on the wire. Not faster between processes of one host."""
     """A collective that takes longer is an error. Keep above the slowest step plus a checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class OptimConfig:
-    """AdamW."""
+    """How parameters change in a step."""
 
     lr: float = 3e-3
+    name: Literal["adamw", "lamb", "sgd"] = "adamw"
+    """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use."""
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
+    momentum: float = 0.9
+    """Of sgd."""
     weight_decay: float = 0.1
     """On matrices only."""
     clip_norm: float = 1.0
@@ -86,8 +111,16 @@ class OptimConfig:
     warmup_steps: int = 10
     """Learning rate rises linearly over so many steps."""
     decay_steps: int = 0
-    """Then falls along a cosine to a tenth until this step; 0: stays. Not tied to train.steps, so that
-    going on for longer repeats the same steps."""
+    """Then falls until this step; 0: stays. Not tied to train.steps, so that going on for longer repeats
+    the same steps."""
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    """The way in which it falls."""
+    final_lr: float = 0.1
+    """What is left of it then, as a share of lr."""
+    trust_low: float = 0.0
+    """lamb counts a tensor's norm as at least so much; 0: no bound."""
+    trust_high: float = 0.0
+    """And as at most so much; 0: no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +135,16 @@ class TrainConfig:
     micro_batch_size: int = 2
     """Samples in a micro-batch."""
     log_every: int = 1
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Of parameters and activations. With bfloat16 the optimizer keeps float32 parameters of its own.
+    float64 is for checks."""
+    recompute: str = "none"
+    """What backward computes again instead of keeping: none, selective (attention and the non-linearity)
+    or full (whole layers); one for all stages, or one for each: `full,none`."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """A step whose loss or gradients are not finite ends the run, or is left out and training goes on."""
+    max_skips: int = 10
+    """With skip: so many such steps in a row end the run all the same."""
     """Steps between log lines; 0: none."""
     deterministic: bool = True
     """On a GPU, only algorithms that always give the same bits; slower. The CPU's all do."""
@@ -148,7 +191,7 @@ def load(path: Path | None = None, overrides: Iterable[tuple[str, Any]] = ()) ->
         if not dot:
             raise ConfigError(f"{key!r} in --set: write section.key=value, as in train.steps=100")
         config = _merge(config, {section: {name: value}}, "the command line")
-    _check_ranges(config)
+    check(config)
     return config
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.trainer.checks import obstacle
 from holdfast.trainer.config import Config
 from holdfast.trainer.errors import ConfigError
 
@@ -79,8 +80,8 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
     local = train.micro_batches // dp
     if pp * dp * tp != world:
         return f"pp x dp x tp is {pp * dp * tp}, the world size is {world}"
-    if model.heads % tp:
-        return f"model.heads = {model.heads} is not divisible by tp"
+    if (unfit := obstacle(config, tp, stages)) is not None:
+        return unfit
     if config.parallel.shard_vocabulary and vocab % tp:
         return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"
     if model.layers < stages:

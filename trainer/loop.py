@@ -23,8 +23,10 @@ from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy
 from holdfast.trainer.mesh import Mesh, choose_device, join, leave, require_agreement
 from holdfast.trainer.model import Moment
-from holdfast.trainer.optimizer import Optimizer, Totals, slices_of, sum_over_ranks
+from holdfast.trainer.optimizer import Optimizer, Totals, sum_over_ranks
 from holdfast.trainer.persist import Keeper
+from holdfast.trainer.sequence_parallel import own_positions
+from holdfast.trainer.slices import GradientSums, slices_of
 from holdfast.trainer.state import settings
 from holdfast.trainer.tensor_parallel import hash_of
 from holdfast.trainer.tokens import vocab_of
@@ -42,8 +44,11 @@ class Trainer:
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
         self.schedule = pipeline.build_schedule(config, mesh, self.stages, self._loss)
-        self.slices = slices_of(self.stages, layout.tp)
-        self.optimizer = Optimizer(config.optim, self.slices)
+        self.slices = slices_of(self.stages, mesh)
+        sums = GradientSums(self.slices, mesh, config.parallel.sequence)
+        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
+        self.skipped = 0
+        """Steps in a row that were not finite and were left out."""
         self.batches = Batches(
             corpus.tokens,
             config.data.seq_len,
@@ -69,15 +74,25 @@ class Trainer:
         if not losses:
             return 0.0
         total = float(torch.stack([loss.detach().double() for loss in losses]).sum())
-        return total / (self.mesh.layout.dp * self.mesh.layout.tp)
+        # Either each tp rank knows the loss of all tokens, or each that of its own.
+        return total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
 
     def step(self, step: int) -> Totals:
-        """Do step `step`. Raises NonFiniteLoss on every rank, without applying it, if anything is NaN."""
+        """Do step `step`. One that is not finite is applied nowhere: it is skipped, or ends the run.
+
+        Raises NonFiniteLoss, on every rank.
+        """
         share = self.gradients(step)
         if probe.poisoned():
             share = math.nan
         totals = sum_over_ranks(share, self.optimizer.squares())
-        if totals.bad_ranks or not math.isfinite(totals.loss) or not math.isfinite(totals.norm):
+        if totals.is_finite:
+            self.skipped = 0
+        elif self.config.train.on_nonfinite == "skip" and self.skipped < self.config.train.max_skips:
+            self.skipped += 1
+            self.optimizer.drop()
+            return totals
+        else:
             # Only ranks where it began say so: those that merely learn of it must not look like the cause.
             if self.mesh.device_mesh.get_rank() in totals.bad_ranks or not totals.bad_ranks:
                 probe.step(step, loss=math.nan)
@@ -87,8 +102,20 @@ class Trainer:
         return totals
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        group = self.mesh.tp.get_group() if self.config.parallel.shard_vocabulary else None
-        return cross_entropy(logits, targets, group) / len(self.micro_batches)
+        group, count = self.mesh.tp.get_group(), len(self.micro_batches)
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        if self.config.parallel.shard_vocabulary:
+            return cross_entropy(logits, targets, group) / count
+        if not self.loss_is_split:
+            return cross_entropy(logits, targets) / count
+        own = own_positions(targets, group)
+        return cross_entropy(logits, own) / (count * group.size())
+
+    @property
+    def loss_is_split(self) -> bool:
+        """Whether each tp rank has whole logits, but at its own positions only."""
+        return self.config.parallel.sequence and not self.config.parallel.shard_vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +178,9 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             totals = trainer.step(step)
             seconds = time.perf_counter() - started
             losses.append(totals.loss)
-            probe.step(step, loss=totals.loss if mesh.has_loss else None, tokens=own_tokens)
+            # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
+            is_known = mesh.has_loss and totals.is_finite
+            probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if is_reporter:
                 _report(step, totals, tokens, seconds, train.log_every, metrics)
             if keeper and keeper.is_due(step + 1, is_last=step + 1 == train.steps):
@@ -164,13 +193,17 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
 
 def _report(step: int, totals: Totals, tokens: int, seconds: float, log_every: int, metrics: TextIO | None) -> None:
     rate = tokens / seconds
-    if log_every and step % log_every == 0:
+    if not totals.is_finite:
+        where = f", first seen on rank {', '.join(map(str, totals.bad_ranks))}" if totals.bad_ranks else ""
+        print(f"step {step} skipped: loss {totals.loss} or a gradient is not finite{where}", flush=True)
+    elif log_every and step % log_every == 0:
         print(f"step {step} loss {totals.loss:.6f} tokens/s {rate:.0f} seconds {seconds:.3f}", flush=True)
     if metrics is not None:
         line = {
             "step": step,
-            "loss": totals.loss,
-            "grad_norm": totals.norm,
+            "loss": totals.loss if totals.is_finite else None,
+            "grad_norm": totals.norm if totals.is_finite else None,
+            "skipped": not totals.is_finite,
             "tokens_per_s": rate,
             "seconds": seconds,
             "time": time.time(),

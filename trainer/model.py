@@ -6,202 +6,227 @@ layer computes depends on seed, step and micro-batch, never on which ranks compu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.utils.checkpoint import checkpoint
 
+from holdfast.trainer.attention import attend, rotations
+from holdfast.trainer.checks import recompute_entries
 from holdfast.trainer.config import Config, ModelConfig
-from holdfast.trainer.tensor_parallel import Parameters, fan_out, hash_of, local, sum_up
+from holdfast.trainer.dropout import Dropout
+from holdfast.trainer.dropout import Moment as Moment
+from holdfast.trainer.layers import Embedding, Head, Linear, Positions, Site, gated, norm
+from holdfast.trainer.tensor_parallel import Packed, Parameters
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
-@dataclass(slots=True)
-class Moment:
-    """Where training is; the stages of a rank share one. Only dropout reads it."""
+class Shape:
+    """Widths of one layer. Rows go group by group, so that a split over tp is a split by groups.
 
-    seed: int
-    step: int = 0
-    first_micro_batch: int = 0
-    """Global number of this replica's first micro-batch."""
+    A group is one key-value head with the query heads that share it, and as many parts of the
+    feed-forward layer's width as there are groups.
+    """
 
+    def __init__(self, model: ModelConfig) -> None:
+        self.width = model.d_model
+        self.groups = model.kv_heads or model.heads
+        self.heads = model.heads // self.groups
+        self.head_width = model.d_model // model.heads
+        self.inner = model.ffn_width or model.d_model * model.ffn_mult
+        self.gates = 2 if model.mlp == "swiglu" else 1
+        """Inputs of each unit of the feed-forward layer."""
+        self.qkv = (self.heads + 2) * self.head_width
+        """Columns of one group that attention reads; what it gives has heads x head_width."""
+        self.std = model.init_std
+        self.small = model.init_std / (2 * model.layers) ** 0.5
 
-class Dropout(nn.Module):
-    """Drops activations by a mask that any rank of any layout draws alike."""
+    def qkv_matrix(self, name: str) -> Packed:
+        return Packed(f"{name}.attention.qkv.weight", (self.groups * self.qkv, self.width), self.std)
 
-    def __init__(self, rate: float, site: str, moment: Moment) -> None:
-        super().__init__()
-        self.rate, self.site, self.moment = rate, site, moment
+    def out_matrix(self, name: str) -> Packed:
+        shape = (self.width, self.groups * self.heads * self.head_width)
+        return Packed(f"{name}.attention.out.weight", shape, self.small)
 
-    def forward(self, x: Tensor, micro_batch: int) -> Tensor:
-        if not self.rate:
-            return x
-        moment = self.moment
-        seed = hash_of(moment.seed, "dropout", moment.step, moment.first_micro_batch + micro_batch, self.site)
-        generator = torch.Generator(x.device).manual_seed(seed)
-        kept = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
-        return x * kept.to(x.dtype) / (1 - self.rate)
+    def up_matrix(self, name: str) -> Packed:
+        return Packed(f"{name}.ffn.up.weight", (self.gates * self.inner, self.width), self.std)
 
-
-class Norm(nn.Module):
-    """Root-mean-square normalisation over the last dimension."""
-
-    def __init__(self, width: int, make: Parameters) -> None:
-        super().__init__()
-        self.weight = make.ones((width,))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), local(self.weight), eps=1e-5)
-
-
-class Linear(nn.Module):
-    """A matrix without bias. `shard` 0 splits its outputs over tp, 1 its inputs, None nothing."""
-
-    def __init__(self, name: str, inputs: int, outputs: int, std: float, shard: int | None, make: Parameters):
-        super().__init__()
-        self.weight = make.normal(f"{name}.weight", (outputs, inputs), std, shard)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, local(self.weight))
-
-
-class Attention(nn.Module):
-    """Causal self-attention with rotary positions, on this rank's heads. Returns a partial result."""
-
-    def __init__(self, name: str, model: ModelConfig, make: Parameters) -> None:
-        super().__init__()
-        width, std = model.d_model, model.init_std
-        self.head_width = width // model.heads
-        # Rows go head by head, and q, k, v within a head: a split by rows is then a split by heads.
-        self.qkv = Linear(f"{name}.qkv", width, 3 * width, std, 0, make)
-        self.out = Linear(f"{name}.out", width, width, std / (2 * model.layers) ** 0.5, 1, make)
-
-    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        mixed = self.qkv(x).view(batch, length, -1, 3, self.head_width).transpose(1, 2)
-        q, k, v = mixed.unbind(3)
-        seen = F.scaled_dot_product_attention(rotate(q, rotation), rotate(k, rotation), v, is_causal=True)
-        return self.out(seen.transpose(1, 2).reshape(batch, length, -1))  # type: ignore[no-any-return]
-
-
-class FeedForward(nn.Module):
-    """Two matrices with a GELU between, on this rank's share of the width. Returns a partial result."""
-
-    def __init__(self, name: str, model: ModelConfig, make: Parameters) -> None:
-        super().__init__()
-        width, inner, std = model.d_model, model.d_model * model.ffn_mult, model.init_std
-        self.up = Linear(f"{name}.up", width, inner, std, 0, make)
-        self.down = Linear(f"{name}.down", inner, width, std / (2 * model.layers) ** 0.5, 1, make)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x), approximate="tanh"))  # type: ignore[no-any-return]
+    def down_matrix(self, name: str) -> Packed:
+        return Packed(f"{name}.ffn.down.weight", (self.width, self.inner), self.small)
 
 
 class Block(nn.Module):
-    """One layer. Parallel: x + attention(n(x)) + ffn(n(x)). Serial: one after the other."""
+    """What serial and parallel layers have in common: attention, the non-linearity, what is recomputed."""
 
-    def __init__(self, name: str, model: ModelConfig, make: Parameters, moment: Moment) -> None:
+    def __init__(self, model: ModelConfig, recompute: str, site: Site) -> None:
         super().__init__()
-        self.group = make.mesh.get_group()
-        self.norm = Norm(model.d_model, make)
-        self.attention = Attention(f"{name}.attention", model, make)
-        self.ffn = FeedForward(f"{name}.ffn", model, make)
-        self.ffn_norm = Norm(model.d_model, make) if model.block == "serial" else None
-        self.dropout = Dropout(model.dropout, f"{name}.attention", moment)
-        self.ffn_dropout = Dropout(model.dropout, f"{name}.ffn", moment)
+        self.model, self.site, self.recompute = model, site, recompute
+        self.shape = Shape(model)
 
-    def forward(self, x: Tensor, rotation: Tensor, micro_batch: int) -> Tensor:
-        shared = fan_out(self.norm(x), self.group)
-        partial = self.attention(shared, rotation)
-        if self.ffn_norm is None:
-            # Both partial results need the same sum: one collective for the two.
-            return x + self.dropout(sum_up(partial + self.ffn(shared), self.group), micro_batch)  # type: ignore[no-any-return]
-        x = x + self.dropout(sum_up(partial, self.group), micro_batch)
-        shared = fan_out(self.ffn_norm(x), self.group)
-        return x + self.ffn_dropout(sum_up(self.ffn(shared), self.group), micro_batch)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
+        if self.recompute != "full":
+            return self.layer(x, rotation, micro_batch)
+        return _again(self.layer, x, rotation, micro_batch)
 
+    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
+        raise NotImplementedError
 
-class Embedding(nn.Module):
-    """Tokens to vectors; with `shard`, each tp rank holds its share of the vocabulary."""
+    def grouped(self, columns: Tensor) -> Tensor:
+        """(batch, sequence, columns of a matrix) with the groups as a dimension of their own."""
+        return columns.view(*columns.shape[:-1], self.shape.groups // self.site.group.size(), -1)
 
-    def __init__(self, vocab: int, model: ModelConfig, make: Parameters, moment: Moment, shard: bool) -> None:
-        super().__init__()
-        self.group: dist.ProcessGroup | None = make.mesh.get_group() if shard else None
-        rows = vocab // make.mesh.size()
-        self.first = make.mesh.get_local_rank() * rows if shard else 0
-        self.weight = make.normal("embed.weight", (vocab, model.d_model), model.init_std, 0 if shard else None)
-        self.dropout = Dropout(model.dropout, "embed", moment)
+    def attend(self, mixed: Tensor, rotation: Tensor | None) -> Tensor:
+        core = functools.partial(
+            attend, heads=self.shape.heads, head_width=self.shape.head_width, window=self.model.window
+        )
+        if self.recompute == "selective":
+            return _again(lambda m, r: core(m, rotation=r), mixed, rotation)
+        return core(mixed, rotation=rotation)
 
-    def forward(self, tokens: Tensor, micro_batch: int) -> Tensor:
-        weight = local(self.weight)
-        if self.group is None:
-            found = F.embedding(tokens, weight)
-        else:
-            row = tokens - self.first
-            ours = (row >= 0) & (row < weight.shape[0])
-            found = F.embedding(row.clamp(0, weight.shape[0] - 1), weight) * ours.unsqueeze(-1)
-            found = sum_up(found, self.group)
-        return self.dropout(found, micro_batch)  # type: ignore[no-any-return]
+    def activate(self, inner: Tensor) -> Tensor:
+        if self.recompute == "selective":
+            return _again(gated, inner, self.model.mlp)
+        return gated(inner, self.model.mlp)
 
 
-class Head(nn.Module):
-    """Vectors to logits; with `shard`, of this rank's share of the vocabulary."""
+class SerialBlock(Block):
+    """One after the other: x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
-    def __init__(self, vocab: int, model: ModelConfig, make: Parameters, shard: bool) -> None:
-        super().__init__()
-        self.group: dist.ProcessGroup | None = make.mesh.get_group() if shard else None
-        self.norm = Norm(model.d_model, make)
-        self.out = Linear("head.out", model.d_model, vocab, model.init_std, 0 if shard else None, make)
+    def __init__(
+        self, name: str, model: ModelConfig, recompute: str, site: Site, make: Parameters, moment: Moment
+    ) -> None:
+        super().__init__(model, recompute, site)
+        shape = self.shape
+        self.norm, self.ffn_norm = norm(model, make), norm(model, make)
+        self.attention = nn.ModuleDict(
+            {
+                "qkv": Linear([shape.qkv_matrix(name)], 0, shape.groups, make),
+                "out": Linear([shape.out_matrix(name)], 1, shape.groups, make),
+            }
+        )
+        self.ffn = nn.ModuleDict(
+            {
+                "up": Linear([shape.up_matrix(name)], 0, shape.groups, make),
+                "down": Linear([shape.down_matrix(name)], 1, shape.groups, make),
+            }
+        )
+        self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
+        self.ffn_dropout = Dropout(model.dropout, f"{name}.ffn", moment, site.split)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x)
-        return self.out(x if self.group is None else fan_out(x, self.group))  # type: ignore[no-any-return]
+    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
+        mixed = self.grouped(self.attention["qkv"](self.site.spread(self.norm(x))))
+        seen = self.attention["out"](self.attend(mixed, rotation).flatten(-2))
+        x = x + self.dropout(self.site.join(seen), micro_batch)
+        inner = self.grouped(self.ffn["up"](self.site.spread(self.ffn_norm(x))))
+        fed = self.ffn["down"](self.activate(inner).flatten(-2))
+        return x + self.ffn_dropout(self.site.join(fed), micro_batch)  # type: ignore[no-any-return]
+
+
+class ParallelBlock(Block):
+    """Both from the same input: x + attention(norm(x)) + feed-forward(norm(x)) (MegaScale, section 3.1).
+
+    One matrix in and one out for the two, and one pair of collectives under tensor parallelism.
+    """
+
+    def __init__(
+        self, name: str, model: ModelConfig, recompute: str, site: Site, make: Parameters, moment: Moment
+    ) -> None:
+        super().__init__(model, recompute, site)
+        shape = self.shape
+        self.norm = norm(model, make)
+        self.inward = Linear([shape.qkv_matrix(name), shape.up_matrix(name)], 0, shape.groups, make)
+        self.outward = Linear([shape.out_matrix(name), shape.down_matrix(name)], 1, shape.groups, make)
+        self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
+
+    def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
+        columns = self.grouped(self.inward(self.site.spread(self.norm(x))))
+        seen = self.attend(columns[..., : self.shape.qkv], rotation)
+        fed = self.activate(columns[..., self.shape.qkv :])
+        both = self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))
+        return x + self.dropout(self.site.join(both), micro_batch)  # type: ignore[no-any-return]
 
 
 class Stage(nn.Module):
     """Consecutive layers, with the embedding before the first and the head after the last one."""
 
-    def __init__(self, config: Config, layers: range, vocab: int, make: Parameters, moment: Moment) -> None:
+    def __init__(self, config: Config, index: int, layers: range, vocab: int, make: Parameters, moment: Moment) -> None:
+        """Stage number `index` of the job's, with these layers."""
         super().__init__()
-        model, shard_vocabulary = config.model, config.parallel.shard_vocabulary
+        model, shard = config.model, config.parallel.shard_vocabulary
         self.is_first, self.is_last = layers.start == 0, layers.stop == model.layers
-        self.embed = Embedding(vocab, model, make, moment, shard_vocabulary) if self.is_first else None
-        self.layers = nn.ModuleDict({str(i): Block(f"layers.{i}", model, make, moment) for i in layers})
-        self.head = Head(vocab, model, make, shard_vocabulary) if self.is_last else None
-        self.rotation: Tensor
-        rotation = rotations(config.data.seq_len, model.d_model // model.heads).to(make.device)
-        self.register_buffer("rotation", rotation, persistent=False)
+        self.is_tied = model.tied and (self.is_first or self.is_last)
+        group = make.mesh.get_group()
+        site = Site(group, config.parallel.sequence and group.size() > 1)
+        self.embed = Embedding(vocab, model, make, shard, site) if self.is_first or self.is_tied else None
+        self.positions: Positions | None = None
+        if self.is_first and model.positions == "learned":
+            self.positions = Positions(config.data.seq_len, model, make, site)
+        self.dropout = Dropout(model.dropout, "embed", moment, site.split)
+        kind = ParallelBlock if model.block == "parallel" else SerialBlock
+        recompute = recompute_of(config.train.recompute, index)
+        self.layers = nn.ModuleDict({str(i): kind(f"layers.{i}", model, recompute, site, make, moment) for i in layers})
+        self.head = Head(vocab, model, make, shard, site) if self.is_last else None
+        self.rotation: Tensor | None
+        self.register_buffer("rotation", _rotation(config, make), persistent=False)
 
     def forward(self, x: Tensor, micro_batch: Tensor) -> Tensor:
         """One micro-batch through this stage.
 
-        `x` is (batch, seq) tokens in the first stage, (batch, seq, width) in others; `micro_batch` is one
-        number, counted within the replica. Returns (batch, seq, width), or logits from the last stage.
+        `x` is (batch, seq) tokens in the first stage, as `boundary` in others; `micro_batch` is one
+        number, counted within the replica. Returns as `boundary`, or logits from the last stage.
         """
         number = int(micro_batch)
-        if self.embed is not None:
-            x = self.embed(x, number)
+        if self.is_first:
+            assert self.embed is not None
+            x = self.embed(x)
+            x = self.dropout(x if self.positions is None else self.positions(x), number)
         for layer in self.layers.values():
             x = layer(x, self.rotation, number)
-        return x if self.head is None else self.head(x)
+        if self.head is None:
+            return x
+        table = self.embed.weight if self.embed is not None and self.is_tied else None
+        return self.head(x, table)  # type: ignore[no-any-return]
+
+
+def recompute_of(setting: str, stage: int) -> str:
+    """What a stage recomputes in backward: the only entry of train.recompute, or its own."""
+    entries = recompute_entries(setting)
+    return entries[0] if len(entries) == 1 else entries[stage]
+
+
+def _rotation(config: Config, make: Parameters) -> Tensor | None:
+    model = config.model
+    if model.positions != "rope":
+        return None
+    precision = torch.float64 if make.dtype == torch.float64 else torch.float32
+    angles = rotations(config.data.seq_len, model.d_model // model.heads, model.rope_theta, precision)
+    return angles.to(make.device)
 
 
 def boundary(config: Config, tp: int, device: torch.device) -> Tensor:
-    """What goes from one stage to the next for a micro-batch: shape (batch, seq, width), values unset."""
-    shape = (config.train.micro_batch_size, config.data.seq_len, config.model.d_model)
-    return torch.empty(shape, device=device, requires_grad=True)
+    """What goes from one stage to the next for a micro-batch: shape (batch, seq, width), values unset.
+
+    With sequence parallelism each tp rank sends its own positions.
+    """
+    length = config.data.seq_len // (tp if config.parallel.sequence else 1)
+    shape = (config.train.micro_batch_size, length, config.model.d_model)
+    return torch.empty(shape, dtype=DTYPES[config.train.dtype], device=device, requires_grad=True)
 
 
-def rotations(length: int, width: int) -> Tensor:
-    """Cosine and sine of each position's angles, shape (2, length, width // 2)."""
-    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), rates)
-    return torch.stack([angles.cos(), angles.sin()]).float()
+def sum_precision(config: Config) -> MixedPrecisionPolicy:
+    """How replicas add up gradients: those of bfloat16 parameters in float32."""
+    is_coarse = config.train.dtype == "bfloat16"
+    return MixedPrecisionPolicy(reduce_dtype=torch.float32 if is_coarse else None)
 
 
-def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn pairs (i, i + half) of the last dimension of x, (..., length, width), by position."""
-    cos, sin = rotation[:, : x.shape[-2]]
-    left, right = x.chunk(2, dim=-1)
-    return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1)
+def _again(function: Callable[..., Tensor], *args: Tensor | int | str | None) -> Tensor:
+    """Call it now, keep none of its intermediate results, and call it again in backward.
+
+    Dropout draws from seeds of its own, so both calls give the same bits without saving generators.
+    """
+    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    return result

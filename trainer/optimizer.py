@@ -1,13 +1,13 @@
-"""AdamW on this rank's own shards, and the one collective that every step needs.
+"""The optimizer on this rank's own shards, and the one collective that every step needs.
 
-The optimizer works on plain tensors that share memory with the DTensor parameters: the update is
-elementwise, so nothing is lost, and it costs no DTensor dispatch.
+It works on plain tensors that share memory with the DTensor parameters, which costs no DTensor dispatch.
+Of bfloat16 parameters it keeps float32 ones of its own, which it updates and then rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,35 +17,12 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.agent import probe
 from holdfast.trainer.config import OptimConfig
+from holdfast.trainer.learning_rate import learning_rate
+from holdfast.trainer.mesh import Mesh
+from holdfast.trainer.slices import Slice
+from holdfast.trainer.update_rules import Target, rule
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One parameter as this rank holds it."""
-
-    name: str
-    """Global name, the same in every layout."""
-    parameter: nn.Parameter
-    """What the model computes with: a DTensor, gradients arrive here."""
-    shard: nn.Parameter
-    """The same memory as a plain tensor, for the optimizer and checkpoints."""
-    copies: int
-    """How many tp ranks hold this same slice."""
-
-
-def slices_of(modules: Iterable[nn.Module], tp_size: int) -> list[Slice]:
-    """All parameters of the rank's stages, in order. Call after sharding."""
-    found = []
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            assert isinstance(parameter, DTensor)
-            with torch.no_grad():
-                shard = nn.Parameter(parameter.to_local().detach())
-            is_split = any(place.is_shard() for place in parameter.placements[-1:])
-            found.append(Slice(name, parameter, shard, 1 if is_split else tp_size))
-    return found
+MASTER = "master"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,71 +35,91 @@ class Totals:
     bad_ranks: list[int]
     """Ranks whose own loss or gradients were not finite."""
 
+    @property
+    def is_finite(self) -> bool:
+        return not self.bad_ranks and math.isfinite(self.loss) and math.isfinite(self.norm)
+
 
 class Optimizer:
-    """AdamW over slices. Steps are counted from 0; the learning rate is a function of the step."""
+    """Updates slices. The learning rate is a function of the step, counted from 0."""
 
-    def __init__(self, config: OptimConfig, slices: list[Slice]) -> None:
-        self.config = config
+    def __init__(self, config: OptimConfig, slices: Sequence[Slice], mesh: Mesh, sums: Callable[[], None]) -> None:
+        """`sums` completes gradients of which other ranks have a part. Called by all ranks together."""
+        self.config, self.all, self._sums = config, list(slices), sums
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
         self.slices = [piece for piece in slices if piece.shard.numel()]
-        matrices = [s.shard for s in self.slices if s.parameter.dim() > 1]
-        vectors = [s.shard for s in self.slices if s.parameter.dim() == 1]
-        groups = [
-            {"params": matrices, "weight_decay": config.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+        self.applied = 0
+        """Updates done: one a step, but for steps that were skipped."""
+        self._updated = [_master(piece) for piece in self.all]
+        self._place = {id(piece): index for index, piece in enumerate(self.all)}
+        targets = [
+            Target(shard, piece.parameter.dim() > 1, 1 if piece.is_split else mesh.layout.tp, piece.is_tied)
+            for piece, shard in zip(self.all, self._updated, strict=True)
         ]
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            fused=True,
-        )
+        self._rule = rule(config, targets, _stage_group(mesh))
 
     def collect(self) -> None:
-        """Move the gradients of the step to the shards."""
+        """Move the gradients of the step to the shards, and complete them."""
         with torch.no_grad():
             for piece in self.slices:
                 grad = piece.parameter.grad
                 piece.shard.grad = grad.to_local() if isinstance(grad, DTensor) else grad
+            self._sums()
 
     def squares(self) -> float:
         """This rank's share of the squared gradient norm: summed over all ranks it is the whole."""
-        norms = torch._foreach_norm([_grad(s) for s in self.slices])
+        grads = [_grad(s) for s in self.slices]
+        precision = torch.float32 if any(g.dtype == torch.bfloat16 for g in grads) else None
+        norms = torch._foreach_norm(grads, 2, precision)
         return math.fsum(float(n) ** 2 / s.copies for n, s in zip(norms, self.slices, strict=True))
 
     def apply(self, step: int, norm: float) -> None:
         """Clip by the global `norm`, update, and drop the gradients."""
+        for piece, updated in zip(self.all, self._updated, strict=True):
+            if updated is not piece.shard and piece.shard.grad is not None:
+                updated.grad = piece.shard.grad.to(updated.dtype)
         limit = self.config.clip_norm
         if limit and norm > limit:
-            torch._foreach_mul_([_grad(s) for s in self.slices], limit / norm)
-        for group in self._adamw.param_groups:
-            group["lr"] = learning_rate(self.config, step)
-        self._adamw.step()
-        for piece in self.slices:
-            piece.shard.grad = piece.parameter.grad = None
+            grads = [updated.grad for updated in self._updated if updated.grad is not None]
+            torch._foreach_mul_(grads, limit / norm)
+        self._rule.update(learning_rate(self.config, step), self.applied)
+        self.applied += 1
+        self._round()
+        self.drop()
 
-    def moments(self, piece: Slice) -> dict[str, Tensor]:
-        """AdamW's two averages of a slice, zeros before the first step."""
-        held = self._adamw.state.get(piece.shard, {})
-        return {key: held.get(key, torch.zeros_like(piece.shard)).detach() for key in _MOMENTS}
+    def drop(self) -> None:
+        """Forget the gradients."""
+        for piece, updated in zip(self.all, self._updated, strict=True):
+            piece.shard.grad = piece.parameter.grad = updated.grad = None
 
-    def set_moments(self, piece: Slice, moments: Mapping[str, Tensor], steps: int) -> None:
-        """Put back what `moments` gave after `steps` steps."""
-        held = {key: moments[key].to(piece.shard.device).clone() for key in _MOMENTS}
-        count = torch.tensor(float(steps), device=piece.shard.device)
-        self._adamw.state[piece.shard] = {"step": count, **held}
+    def state(self, piece: Slice) -> dict[str, Tensor]:
+        """What the optimizer keeps of a slice, by name: averages, and the float32 form of a bfloat16 one."""
+        index = self._place[id(piece)]
+        held = dict(self._rule.averages(index))
+        if self._updated[index] is not piece.shard:
+            held[MASTER] = self._updated[index].detach()
+        return held
 
+    def set_state(self, piece: Slice, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Set `applied` first."""
+        index = self._place[id(piece)]
+        self._rule.restore(index, state, self.applied)
+        if self._updated[index] is not piece.shard:
+            with torch.no_grad():
+                self._updated[index].copy_(state[MASTER])
 
-def learning_rate(config: OptimConfig, step: int) -> float:
-    """Learning rate of step `step`: linear warm-up, then constant or a cosine down to a tenth."""
-    if step < config.warmup_steps:
-        return config.lr * (step + 1) / config.warmup_steps
-    if not config.decay_steps:
-        return config.lr
-    done = (step - config.warmup_steps) / max(1, config.decay_steps - config.warmup_steps)
-    return config.lr * (0.1 + 0.9 * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+    def follow(self) -> None:
+        """Take over parameters that were set from outside."""
+        with torch.no_grad():
+            for piece, updated in zip(self.all, self._updated, strict=True):
+                if updated is not piece.shard:
+                    updated.copy_(piece.shard)
+
+    def _round(self) -> None:
+        with torch.no_grad():
+            for piece, updated in zip(self.all, self._updated, strict=True):
+                if updated is not piece.shard:
+                    piece.shard.copy_(updated)
 
 
 def sum_over_ranks(loss: float, squares: float) -> Totals:
@@ -139,6 +136,24 @@ def sum_over_ranks(loss: float, squares: float) -> Totals:
             dist.all_reduce(shares)
     numbers = shares.tolist()
     return Totals(numbers[0], math.sqrt(numbers[1]), [r for r in range(world) if numbers[2 + r]])
+
+
+def _master(piece: Slice) -> nn.Parameter:
+    """What the rule updates: the shard itself, or a finer copy of a bfloat16 one."""
+    if piece.shard.dtype != torch.bfloat16:
+        return piece.shard
+    return nn.Parameter(piece.shard.detach().float())
+
+
+def _stage_group(mesh: Mesh) -> dist.ProcessGroup:
+    """All ranks of this pipeline rank: together they hold every part of the same parameters."""
+    layout = mesh.layout
+    if layout.tp == 1 or layout.dp == 1:
+        return (mesh.dp if layout.tp == 1 else mesh.tp).get_group()
+    first = mesh.pp_rank * layout.dp * layout.tp
+    ranks = list(range(first, first + layout.dp * layout.tp))
+    group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
+    return group
 
 
 def _grad(piece: Slice) -> Tensor:

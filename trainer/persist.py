@@ -16,7 +16,8 @@ from holdfast.trainer.config import CheckpointConfig
 from holdfast.trainer.errors import ConfigError
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.mesh import Mesh
-from holdfast.trainer.optimizer import Optimizer, Slice
+from holdfast.trainer.optimizer import Optimizer
+from holdfast.trainer.slices import Slice
 from holdfast.trainer.state import capture, put_back, tiles
 
 
@@ -48,7 +49,7 @@ class Keeper:
         found = restore(self.store, self.group, mesh=self.mesh.sizes, state=self.settings, warn=warn)
         if found is None:
             return 0
-        put_back(found.tensors, self.slices, self.optimizer, found.manifest.step)
+        put_back(found.tensors, self.slices, self.optimizer)
         self.last_saved = found.manifest.step
         return found.manifest.step
 

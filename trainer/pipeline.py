@@ -20,7 +20,7 @@ from torch.distributed.pipelining import schedules as torch_schedules
 from holdfast.agent import probe
 from holdfast.trainer.config import Config
 from holdfast.trainer.mesh import Mesh
-from holdfast.trainer.model import Moment, Stage, boundary
+from holdfast.trainer.model import DTYPES, Moment, Stage, boundary, sum_precision
 from holdfast.trainer.tensor_parallel import Parameters
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -49,14 +49,14 @@ class WatchedStage(PipelineStage):
 def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list[Stage]:
     """This rank's stages, with parameters initialised, split over tp and sharded over dp."""
     layout = mesh.layout
-    make = Parameters(config.train.seed, mesh.tp, mesh.device)
+    make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
     stages = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
-        stage = Stage(config, layers, vocab, make, moment)
+        stage = Stage(config, index, layers, vocab, make, moment)
         if layout.dp > 1:
             # One unit a stage: a collective costs more than the memory it would save at these sizes.
-            fully_shard(stage, mesh=mesh.dp, reshard_after_forward=False)
+            fully_shard(stage, mesh=mesh.dp, reshard_after_forward=False, mp_policy=sum_precision(config))
         stages.append(stage)
     return stages
 

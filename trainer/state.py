@@ -14,7 +14,11 @@ from torch.distributed.tensor import DTensor
 from holdfast.trainer.config import Config
 from holdfast.trainer.layout import Layout
 from holdfast.trainer.mesh import Mesh
-from holdfast.trainer.optimizer import Optimizer, Slice
+from holdfast.trainer.optimizer import Optimizer
+from holdfast.trainer.slices import Slice
+
+APPLIED = "optimizer@applied"
+"""Name of the number of updates done."""
 
 
 def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]:
@@ -26,6 +30,8 @@ def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]
         "data.digest": data_digest,
         "parallel.chunks": layout.chunks,
         "parallel.shard_vocabulary": config.parallel.shard_vocabulary,
+        "optim.name": config.optim.name,
+        "train.dtype": config.train.dtype,
         "train.seed": config.train.seed,
         "train.micro_batches": config.train.micro_batches,
         "train.micro_batch_size": config.train.micro_batch_size,
@@ -33,23 +39,23 @@ def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]
 
 
 def capture(slices: list[Slice], optimizer: Optimizer) -> dict[str, Tensor]:
-    """This rank's tensors by name: parameters, and for each the optimizer's averages. Not copied."""
-    tensors = {}
+    """This rank's tensors by name: parameters, and for each what the optimizer keeps. Not copied."""
+    tensors = {APPLIED: torch.tensor(optimizer.applied)}
     for piece in slices:
         tensors[piece.name] = piece.shard.detach()
-        for key, value in optimizer.moments(piece).items():
+        for key, value in optimizer.state(piece).items():
             tensors[f"{piece.name}@{key}"] = value
     return tensors
 
 
-def put_back(tensors: Mapping[str, Tensor], slices: list[Slice], optimizer: Optimizer, steps: int) -> None:
-    """Undo `capture`: parameters and averages as they were after `steps` steps."""
+def put_back(tensors: Mapping[str, Tensor], slices: list[Slice], optimizer: Optimizer) -> None:
+    """Undo `capture`."""
+    optimizer.applied = int(tensors[APPLIED])
     with torch.no_grad():
         for piece in slices:
             piece.shard.copy_(tensors[piece.name])
-            if piece.shard.numel():
-                moments = {key: tensors[f"{piece.name}@{key}"] for key in ("exp_avg", "exp_avg_sq")}
-                optimizer.set_moments(piece, moments, steps)
+            state = {key: tensors[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
+            optimizer.set_state(piece, state)
 
 
 def tiles(slices: list[Slice], mesh: Mesh) -> dict[str, str]:

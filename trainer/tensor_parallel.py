@@ -73,6 +73,15 @@ def local(weight: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """One of the matrices that share a parameter. Its values depend on the seed and its name alone."""
+
+    name: str
+    shape: tuple[int, ...]
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters:
     """Makes parameters whose full values depend on the seed and their global name only."""
 
@@ -80,15 +89,29 @@ class Parameters:
     mesh: DeviceMesh
     """The tp dimension."""
     device: torch.device
+    dtype: torch.dtype = torch.float32
+    """Of the parameters; values are drawn in float32 whatever it is."""
 
     def normal(self, name: str, shape: tuple[int, ...], std: float, shard: int | None = None) -> nn.Parameter:
         """A parameter of normal values; split along dimension `shard` over tp, None: the same on all."""
-        generator = torch.Generator().manual_seed(hash_of(self.seed, name))
-        return self._place(torch.empty(shape).normal_(0.0, std, generator=generator), shard)
+        return self._place(self._draw(Packed(name, shape, std)), shard)
 
-    def ones(self, shape: tuple[int, ...]) -> nn.Parameter:
-        """A replicated parameter of ones."""
-        return self._place(torch.ones(shape), None)
+    def packed(self, pieces: list[Packed], shard: int, groups: int) -> nn.Parameter:
+        """Matrices side by side along dimension `shard`, group by group, split along it over tp.
+
+        Each piece's dimension divides into `groups`: group 0 of every piece, then group 1 of every piece...
+        """
+        drawn = [self._draw(piece) for piece in pieces]
+        parts = [full.view(*full.shape[:shard], groups, -1, *full.shape[shard + 1 :]) for full in drawn]
+        return self._place(torch.cat(parts, dim=shard + 1).flatten(shard, shard + 1), shard)
+
+    def constant(self, shape: tuple[int, ...], value: float) -> nn.Parameter:
+        """A replicated parameter with the same value everywhere."""
+        return self._place(torch.full(shape, value), None)
+
+    def _draw(self, piece: Packed) -> Tensor:
+        generator = torch.Generator().manual_seed(hash_of(self.seed, piece.name))
+        return torch.empty(piece.shape, dtype=torch.float32).normal_(0.0, piece.std, generator=generator)
 
     def _place(self, full: Tensor, shard: int | None) -> nn.Parameter:
         placement: tuple[Placement, ...]
@@ -98,7 +121,7 @@ class Parameters:
             # Layout checks have made sure that it divides, so every rank's piece is of one size.
             piece = full.chunk(self.mesh.size(), dim=shard)[self.mesh.get_local_rank()].clone()
             placement = (Shard(shard),)
-        placed = DTensor.from_local(piece.to(self.device), self.mesh, placement, run_check=False)
+        placed = DTensor.from_local(piece.to(self.device, self.dtype), self.mesh, placement, run_check=False)
         return nn.Parameter(placed)
 
 

@@ -28,21 +28,24 @@ def assembled(folder: Path, world: int) -> dict[str, Tensor]:
             for name, tile in json.loads(part.metadata()["tiles"]).items():
                 if name not in part.keys():  # noqa: SIM118  # an open file, not a dict
                     continue
-                full = whole.setdefault(name, torch.full(tile["shape"], torch.nan))
+                full = whole.setdefault(name, torch.full(tile["shape"], torch.nan, dtype=part.get_tensor(name).dtype))
                 place = tuple(slice(o, o + s) for o, s in zip(tile["offset"], tile["size"], strict=True))
                 full[place] = part.get_tensor(name)
     return whole
 
 
-def compare(zygote: Zygote, argv: list[str], folder: Path, world: int = 8) -> None:
-    argv = [*argv, "--steps", str(STEPS)]
+def compare(
+    zygote: Zygote, argv: list[str], folder: Path, world: int = 8, steps: int = STEPS, within: float = 1e-5
+) -> None:
+    """Gradients `within` so much of their norm, losses within ten times that."""
+    argv = [*argv, "--steps", str(steps)]
     config = parse(argv)
     corpus = open_corpus(config.data)
     oracle = Reference(config, corpus)
     oracle.gradients(0)
     expected = {name: t.grad.clone() for name, t in oracle.p.items() if t.grad is not None}
-    oracle.adamw.zero_grad()
-    losses = oracle.train(STEPS)
+    oracle.forget()
+    losses = oracle.train(steps)
 
     done = zygote.run("gradients", world, folder, args={"argv": argv})
     assert done["exits"] == [0] * world
@@ -52,8 +55,8 @@ def compare(zygote: Zygote, argv: list[str], folder: Path, world: int = 8) -> No
     worst = max(errors, key=lambda n: errors[n])
     apart = max(abs(a - b) for r in done["results"] for a, b in zip(r["losses"], losses, strict=True))
     print(f"gradients within {errors[worst]:.1e} ({worst}), losses within {apart:.1e}, {done['seconds']:.1f} s")
-    assert errors[worst] < 1e-5
-    assert apart < 1e-4
+    assert errors[worst] < within
+    assert apart < 10 * within
 
 
 def mesh(pp: int, dp: int, tp: int) -> list[str]:

@@ -1,0 +1,80 @@
+"""Causal self-attention without its matrices: rotary positions, grouped keys, sliding windows."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attend(mixed: Tensor, heads: int, head_width: int, rotation: Tensor | None, window: int) -> Tensor:
+    """What each position takes from those before it.
+
+    `mixed` is (batch, sequence, groups, (heads + 2) x head_width): per group of `heads` query heads these
+    heads, then the key and the value that they share. `rotation` as `rotations` makes it; None: none.
+    `window` as in `allowed`; 0: all that came before. Returns (batch, sequence, groups, heads x head_width).
+    """
+    batch, length, groups, _ = mixed.shape
+    split = mixed.view(batch, length, groups, heads + 2, head_width)
+    # (batch, heads in all, sequence, head_width), as the library wants it.
+    q = split[:, :, :, :heads].reshape(batch, length, groups * heads, head_width).transpose(1, 2)
+    k, v = split[:, :, :, heads].transpose(1, 2), split[:, :, :, heads + 1].transpose(1, 2)
+    if rotation is not None:
+        q, k = rotate(q, rotation), rotate(k, rotation)
+    if not window or window >= length:
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads > 1)
+    elif q.is_cuda:
+        seen = _windowed_on_gpu(q, k, v, window)
+    else:
+        mask = allowed(length, window, q.device)
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=heads > 1)
+    return seen.transpose(1, 2).reshape(batch, length, groups, heads * head_width)
+
+
+@functools.lru_cache(maxsize=8)
+def allowed(length: int, window: int, device: torch.device) -> Tensor:
+    """Which key j a query i may see, as (length, length): those with 0 <= i - j < window."""
+    position = torch.arange(length, device=device)
+    distance = position.unsqueeze(1) - position
+    return (distance >= 0) & (distance < window)
+
+
+def score_pairs(length: int, window: int = 0) -> int:
+    """Number of pairs (i, j) that `allowed` allows: w s - w (w - 1) / 2 for w <= s; window 0 is w = s."""
+    width = min(window or length, length)
+    return width * length - width * (width - 1) // 2
+
+
+def rotations(length: int, width: int, theta: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Cosine and sine of each position's angles, shape (2, length, width // 2)."""
+    rates = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), rates)
+    return torch.stack([angles.cos(), angles.sin()]).to(dtype)
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Turn pairs (i, i + half) of the last dimension of x, (..., length, width), by position."""
+    cos, sin = rotation[:, : x.shape[-2]]
+    left, right = x.chunk(2, dim=-1)
+    # In the angles' own precision: bfloat16 positions would be too coarse to tell neighbours apart.
+    return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1).to(x.dtype)
+
+
+def _windowed_on_gpu(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """FlexAttention, which skips the blocks outside the window; it has no backward on a CPU."""
+    flex, block_mask = _flex(q.shape[-2], window, q.device)
+    seen: Tensor = flex(q, k, v, block_mask=block_mask, enable_gqa=q.shape[1] != k.shape[1])
+    return seen
+
+
+@functools.lru_cache(maxsize=8)
+def _flex(length: int, window: int, device: torch.device) -> tuple[Any, Any]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def near(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (i >= j) & (i - j < window)
+
+    return torch.compile(flex_attention), create_block_mask(near, None, None, length, length, device=str(device))

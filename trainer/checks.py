@@ -1,0 +1,118 @@
+"""Which settings make sense. Pure: settings in, nothing or one clear line out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.trainer.config import Config, ModelConfig
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for a value that can work on no layout."""
+    _check_ranges(config)
+    _check_model(config.model)
+    _check_choices(config)
+
+
+def _check_ranges(config: Config) -> None:
+    at_least_one = {
+        "model": ("layers", "d_model", "heads", "ffn_mult"),
+        "data": ("seq_len", "max_bytes"),
+        "parallel": ("pp", "tp"),
+        "train": ("steps", "micro_batches", "micro_batch_size"),
+        "checkpoint": ("keep",),
+    }
+    not_negative = {
+        "parallel": ("dp", "chunks"),
+        "model": ("kv_heads", "ffn_width", "window", "init_std"),
+        "optim": (
+            *("lr", "eps", "weight_decay", "clip_norm", "warmup_steps", "decay_steps"),
+            *("momentum", "final_lr", "trust_low", "trust_high"),
+        ),
+        "train": ("log_every", "seed", "max_skips"),
+        "checkpoint": ("every",),
+    }
+    for low, table in ((1, at_least_one), (0, not_negative)):
+        for section, keys in table.items():
+            for key in keys:
+                value = getattr(getattr(config, section), key)
+                if not value >= low:
+                    raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
+    below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum")}
+    for section, keys in below_one.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            if not 0 <= value < 1:
+                raise ConfigError(f"{section}.{key} is {value}: must be from 0 to below 1")
+    above = {"model": ("norm_eps", "rope_theta"), "parallel": ("timeout_s",)}
+    for section, keys in above.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            if not value > 0:
+                raise ConfigError(f"{section}.{key} is {value}: must be above 0")
+
+
+def _check_model(model: ModelConfig) -> None:
+    """Whether the widths of the model divide as they must."""
+    unit = 2 * model.heads if model.positions == "rope" else model.heads
+    if model.d_model % unit:
+        nearest = max(1, round(model.d_model / unit)) * unit
+        raise ConfigError(
+            f"model.d_model is {model.d_model} with {model.heads} heads: "
+            f"must be a multiple of {'2 x heads' if model.positions == 'rope' else 'heads'}, as {nearest}"
+        )
+    groups = model.kv_heads or model.heads
+    if model.heads % groups:
+        below = next(n for n in range(groups, 0, -1) if model.heads % n == 0)
+        raise ConfigError(f"model.kv_heads is {groups} with {model.heads} heads: must divide them, as {below}")
+    inner = model.ffn_width or model.d_model * model.ffn_mult
+    if inner % groups:
+        nearest = max(1, round(inner / groups)) * groups
+        raise ConfigError(f"model.ffn_width is {inner} with {groups} key-value heads: must be a multiple, as {nearest}")
+
+
+def _check_choices(config: Config) -> None:
+    """Settings that are words with a form of their own, and pairs of which one forbids the other."""
+    kind, _, size = config.data.tokenizer.partition(":")
+    if config.data.tokenizer != "bytes" and not (kind == "bpe" and size.isdigit() and 257 <= int(size) <= 65536):
+        raise ConfigError(
+            f"data.tokenizer is {config.data.tokenizer!r}: write bytes, or bpe:N with N from 257 to 65536"
+        )
+    for entry in recompute_entries(config.train.recompute):
+        if entry not in RECOMPUTE:
+            raise ConfigError(
+                f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage"
+            )
+    low, high = config.optim.trust_low, config.optim.trust_high
+    if high and low > high:
+        raise ConfigError(f"optim.trust_low is {low}, above optim.trust_high = {high}: must not be")
+    if 0 < config.optim.decay_steps <= config.optim.warmup_steps and config.optim.decay != "constant":
+        raise ConfigError(
+            f"optim.decay_steps is {config.optim.decay_steps}: must be above "
+            f"optim.warmup_steps = {config.optim.warmup_steps}, or 0"
+        )
+
+
+def recompute_entries(setting: str) -> list[str]:
+    """Entries of train.recompute: one for all stages, or one for each."""
+    return [entry.strip() for entry in setting.split(",")]
+
+
+def obstacle(config: Config, tp: int, stages: int) -> str | None:
+    """Why the model cannot be laid over `tp` ranks a layer and so many stages, None if it can."""
+    model, length = config.model, config.data.seq_len
+    entries = len(recompute_entries(config.train.recompute))
+    if model.heads % tp:
+        return f"model.heads = {model.heads} is not divisible by tp"
+    if model.kv_heads and model.kv_heads % tp:
+        return f"model.kv_heads = {model.kv_heads} is not divisible by tp"
+    if config.parallel.sequence and length % tp:
+        return f"data.seq_len = {length} is not divisible by tp (or set parallel.sequence = false)"
+    if entries not in (1, stages):
+        return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"
+    return None

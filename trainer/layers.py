@@ -1,0 +1,149 @@
+"""What a transformer is made of, each piece on this rank's share of its parameters.
+
+Activations between layers are (batch, sequence, width): whole on every tp rank, or with sequence
+parallelism this rank's positions. `Site` hides which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.trainer.config import ModelConfig
+from holdfast.trainer.sequence_parallel import gather_sequence, own_positions, scatter_sum
+from holdfast.trainer.tensor_parallel import Packed, Parameters, fan_out, local, sum_up
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """How activations lie on the tp ranks, and how they get into and out of a split layer."""
+
+    group: dist.ProcessGroup
+    is_split: bool
+    """Whether each rank holds its own positions only (sequence parallelism)."""
+
+    @property
+    def split(self) -> dist.ProcessGroup | None:
+        return self.group if self.is_split else None
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Hand an activation to all shards of a layer: whole afterwards."""
+        return gather_sequence(x, self.group) if self.is_split else fan_out(x, self.group)
+
+    def join(self, partial: Tensor) -> Tensor:
+        """Add up what the shards made of it."""
+        return scatter_sum(partial, self.group) if self.is_split else sum_up(partial, self.group)
+
+    def own(self, x: Tensor) -> Tensor:
+        """The part that lies here of something that every rank has whole."""
+        return own_positions(x, self.group) if self.is_split else x
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square normalisation over the last dimension."""
+
+    def __init__(self, model: ModelConfig, make: Parameters) -> None:
+        super().__init__()
+        self.eps = model.norm_eps
+        self.weight = make.constant((model.d_model,), 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), local(self.weight), eps=self.eps)
+
+
+class LayerNorm(nn.Module):
+    """Normalisation to mean 0 and variance 1 over the last dimension, with a bias."""
+
+    def __init__(self, model: ModelConfig, make: Parameters) -> None:
+        super().__init__()
+        self.eps = model.norm_eps
+        self.weight = make.constant((model.d_model,), 1.0)
+        self.bias = make.constant((model.d_model,), 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (x.shape[-1],), local(self.weight), local(self.bias), eps=self.eps)
+
+
+def norm(model: ModelConfig, make: Parameters) -> nn.Module:
+    """The normalisation that the settings ask for."""
+    return RmsNorm(model, make) if model.norm == "rms" else LayerNorm(model, make)
+
+
+class Linear(nn.Module):
+    """A matrix without bias: packed from `pieces`, its dimension `shard` split over tp."""
+
+    def __init__(self, pieces: list[Packed], shard: int, groups: int, make: Parameters) -> None:
+        super().__init__()
+        self.weight = make.packed(pieces, shard, groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, local(self.weight))
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors; with `shard`, each tp rank holds its share of the vocabulary.
+
+    Tied embeddings are this table in the last stage too, where only its weight is used.
+    """
+
+    def __init__(self, vocab: int, model: ModelConfig, make: Parameters, shard: bool, site: Site) -> None:
+        super().__init__()
+        self.shard, self.site = shard, site
+        self.first = make.mesh.get_local_rank() * (vocab // make.mesh.size()) if shard else 0
+        self.weight = make.normal("embed.weight", (vocab, model.d_model), model.init_std, 0 if shard else None)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, sequence) whole to (batch, sequence, width) as activations lie."""
+        weight = local(self.weight)
+        if not self.shard:
+            return F.embedding(self.site.own(tokens), weight)
+        row = tokens - self.first
+        ours = (row >= 0) & (row < weight.shape[0])
+        found = F.embedding(row.clamp(0, weight.shape[0] - 1), weight) * ours.unsqueeze(-1)
+        return self.site.join(found)
+
+
+class Positions(nn.Module):
+    """One learned vector for each position."""
+
+    def __init__(self, length: int, model: ModelConfig, make: Parameters, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.weight = make.normal("positions.weight", (length, model.d_model), model.init_std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.site.own(local(self.weight).unsqueeze(0))
+
+
+class Head(nn.Module):
+    """Vectors to logits.
+
+    With `shard`, of this rank's share of the vocabulary at all positions; without, of all the vocabulary
+    at the positions that lie here.
+    """
+
+    def __init__(self, vocab: int, model: ModelConfig, make: Parameters, shard: bool, site: Site) -> None:
+        super().__init__()
+        self.shard, self.site = shard, site
+        self.norm = norm(model, make)
+        self.weight: nn.Parameter | None = None
+        if not model.tied:
+            self.weight = make.normal("head.weight", (vocab, model.d_model), model.init_std, 0 if shard else None)
+
+    def forward(self, x: Tensor, tied: Tensor | None) -> Tensor:
+        """`tied` is the embedding's table, when the head has none of its own."""
+        weight = self.weight if tied is None else tied
+        assert weight is not None
+        x = self.norm(x)
+        return F.linear(self.site.spread(x) if self.shard else x, local(weight))
+
+
+def gated(x: Tensor, mlp: str) -> Tensor:
+    """The feed-forward layer's non-linearity, over the last dimension: GELU, or SwiGLU on (gate, up)."""
+    if mlp == "gelu":
+        return F.gelu(x, approximate="tanh")
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up

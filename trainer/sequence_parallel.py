@@ -1,0 +1,108 @@
+"""Sequence parallelism: between the matrices of a layer, each tp rank holds its share of the positions.
+
+All activations are (batch, sequence, width) with the sequence split in rank order. A gather forward is a
+reduce-scatter backward and the other way round, so a layer moves no more bytes than with all-reduces, and
+norms, dropout and residuals are done once instead of tp times (Megatron, arXiv 2205.05198, section 4.2.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast.agent import probe
+
+GATHER = "tp:all_gather"
+SCATTER = "tp:reduce_scatter"
+
+
+def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The shards (batch, sequence / ranks, width) of all ranks as one (batch, sequence, width)."""
+    batch, length, width = x.shape
+    ranks = group.size()
+    parts = x.new_empty(ranks, batch, length, width)
+    with probe.operation(GATHER):
+        _all_gather(parts.view(-1), x.contiguous().view(-1), group)
+    return parts.transpose(0, 1).reshape(batch, ranks * length, width)
+
+
+def reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over ranks of (batch, sequence, width), of which each keeps (batch, sequence / ranks, width)."""
+    batch, length, width = x.shape
+    ranks = group.size()
+    parts = x.view(batch, ranks, length // ranks, width).transpose(0, 1).contiguous()
+    if x.is_cuda:
+        total = x.new_empty(batch, length // ranks, width)
+        with probe.operation(SCATTER):
+            _reduce_scatter(total.view(-1), parts.view(-1), group)
+        return total
+    # gloo's reduce-scatter is an all-reduce, twice the bytes: exchange the pieces and add them up here.
+    received = torch.empty_like(parts)
+    with probe.operation(SCATTER):
+        dist.all_to_all_single(received.view(-1), parts.view(-1), group=group)
+    return received.sum(dim=0)
+
+
+def own_positions(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """This rank's positions of `x`, whose second dimension is the whole sequence. No communication."""
+    ranks = group.size()
+    return x if ranks == 1 else x.chunk(ranks, dim=1)[dist.get_rank(group)]
+
+
+class _Gather(torch.autograd.Function):
+    """Whole sequence forward; backward adds up the gradients and keeps this rank's positions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return all_gather(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return reduce_scatter(grads[0].contiguous(), ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    """Partial results added up forward, this rank's positions kept; backward gathers the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return reduce_scatter(x.contiguous(), group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return all_gather(grads[0], ctx.group), None
+
+
+def gather_sequence(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """All positions of an activation, for the shards of the next layer to work on."""
+    if group.size() == 1:
+        return x
+    result: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    return result
+
+
+def scatter_sum(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Add the shards' partial results; every rank gets the sum at its own positions."""
+    if group.size() == 1:
+        return x
+    result: Tensor = _Scatter.apply(x, group)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    return result
+
+
+def _all_gather(into: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
+    if hasattr(dist, "all_gather_single"):
+        dist.all_gather_single(into, x, group=group)
+    else:
+        dist.all_gather_into_tensor(into, x, group=group)
+
+
+def _reduce_scatter(into: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
+    if hasattr(dist, "reduce_scatter_single"):
+        dist.reduce_scatter_single(into, x, group=group)
+    else:
+        dist.reduce_scatter_tensor(into, x, group=group)

@@ -1,10 +1,12 @@
 """What the benchmarks share: figures of processes, medians, tables, a scratch folder in memory."""
 
 import argparse
+import importlib.util
 import json
 import math
 import os
 import subprocess
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
@@ -124,3 +126,17 @@ def end(process: "subprocess.Popen[Any]", seconds: float = 10.0) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def synthetic_sysfs(root: Path, devices: int) -> Path:
+    """RDMA devices as the kernel lays them out, every counter there: the tests' own builder."""
+    path = Path(__file__).parents[1] / "tests" / "agent" / "sysfs.py"
+    spec = importlib.util.spec_from_file_location("synthetic_sysfs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["synthetic_sysfs"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sysfs = module.Sysfs(root)
+    for n in range(devices):
+        sysfs.rdma(f"mlx5_{n}", numa=n // 4)
+    return root

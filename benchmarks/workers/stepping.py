@@ -1,0 +1,62 @@
+"""A worker without torch that makes steps as a training loop would: some work, a wait for its peers, a report.
+
+    stepping.py --seconds 0.1 [--barrier FOLDER]
+
+With --barrier all workers of the job wait for each other in every step, through small files, and say so to the
+probe as a collective does: when one of them stops, all do.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from holdfast.agent import probe
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a step")
+    parser.add_argument("--steps", type=int, default=10**9)
+    parser.add_argument("--barrier", type=Path, help="folder in memory, shared by all workers")
+    options = parser.parse_args()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    wait = Barrier(options.barrier, rank, world) if options.barrier else None
+    probe.phase("train")
+    due = time.monotonic()
+    for step in range(options.steps):
+        due = max(due + options.seconds, time.monotonic())
+        with probe.span("forward"):
+            time.sleep(max(0.0, due - time.monotonic()))
+        if wait is not None:
+            with probe.operation("all_reduce"):
+                wait.step(step)
+        probe.step(step, loss=1.0, tokens=1)
+
+
+class Barrier:
+    """Each worker counts its steps in a file of its own and waits until every other has come as far."""
+
+    def __init__(self, folder: Path, rank: int, world: int) -> None:
+        # One folder per generation: what an older one counted is not for us.
+        folder = folder / os.environ["HOLDFAST_GENERATION"]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.own = os.open(folder / str(rank), os.O_RDWR | os.O_CREAT)
+        self.paths = [folder / str(r) for r in range(world)]
+        self.others: list[int] = []
+
+    def step(self, step: int) -> None:
+        os.pwrite(self.own, str(step + 1).zfill(12).encode(), 0)
+        while len(self.others) < len(self.paths):
+            path = self.paths[len(self.others)]
+            if path.exists():
+                self.others.append(os.open(path, os.O_RDONLY))
+            else:
+                time.sleep(0.005)
+        for other in self.others:
+            while int(os.pread(other, 12, 0) or b"0") <= step:
+                time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main()

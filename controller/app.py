@@ -32,6 +32,8 @@ def _options(config: ControllerConfig) -> Options:
         hang_steps=config.hang_steps,
         hang_floor=config.hang_floor,
         agent_grace=config.agent_grace,
+        tries=config.tries,
+        tries_fault=config.tries_fault,
         start_timeout=config.start_timeout,
         stop_timeout=config.stop_timeout,
     )

@@ -25,7 +25,7 @@ class IncidentBook:
         )
         incident.phases.append(("detected", finding.since, now.wall))
         self.incidents[incident.id] = incident
-        self._count(finding)
+        self.count(finding)
         return incident
 
     def attach(self, incident: Incident, finding: Finding) -> bool:
@@ -34,20 +34,20 @@ class IncidentBook:
         if (finding.kind, finding.subject) in known or len(incident.findings) >= 200:
             return False
         incident.findings.append(finding)
-        self._count(finding)
+        self.count(finding)
         before = incident.root
         incident.root = root_cause(incident.findings)
         if incident.root != before:
             incident.since = incident.cause.since
         return incident.root != before
 
-    def _count(self, finding: Finding) -> None:
+    def count(self, finding: Finding) -> None:
         self.counts[finding.kind.value] = self.counts.get(finding.kind.value, 0) + 1
 
     def restore(self, incident: Incident) -> None:
         self.incidents[incident.id] = incident
         for finding in incident.findings:
-            self._count(finding)
+            self.count(finding)
 
 
 def saved(incident: Incident) -> Record:

@@ -1,7 +1,7 @@
 """A job's generations: place, stop what is left, make sure of a store, launch, run, end.
 
 Two generations never overlap: a launch waits until every node that may still hold workers of an older one has
-answered that they are gone, or is lost (its workers cannot join: each generation has its own store prefix, and an
+answered that they are gone, or is lost (its workers cannot join: each generation has its own store, and an
 agent that comes back is told to end them first).
 """
 
@@ -40,6 +40,7 @@ class Lifecycle:
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
     unstopped: set[str] = field(default_factory=set)  # gone nodes that may still hold workers
     deadline: float = 0.0
+    up_at: float = 0.0  # mono at which the running generation was up
     store: str = ""
     final: tuple[JobState, str, int] | None = None
     issued: int = 0
@@ -104,6 +105,7 @@ class Lifecycle:
             return self._clear(job, nodes, now)
         if self.stage is Stage.LAUNCHING and not self.waiting:
             self.stage = Stage.UP
+            self.up_at = now.mono
             job.state = JobState.RUNNING
             return [Record("job", job.spec.id, job.to_doc())]
         if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:

@@ -38,8 +38,12 @@ CONTROLLER_COUNTERS = {
     "events": ("events_total", "Events received from agents."),
     "steps": ("steps_total", "Finished steps received from workers."),
     "journal_seconds": ("journal_seconds_total", "Time spent writing the journal."),
-    "productive_seconds": ("productive_seconds", "Job time that made lasting progress."),
-    "wall_seconds": ("wall_seconds", "Job time altogether."),
+}
+# Gauges: a step done again after a fault takes the lost one's time back, and another job begins at nothing.
+CONTROLLER_GAUGES = {
+    "job_productive_seconds": ("productive_seconds", "Job time that made lasting progress."),
+    "job_wall_seconds": ("wall_seconds", "Job time altogether."),
+    "controller_loop_lag_seconds": ("loop_lag_seconds", "How late the controller's event loop runs."),
 }
 
 
@@ -151,10 +155,11 @@ def _controller(metrics: Json) -> Iterable[Metric]:
     )
     lost = metrics["lost_seconds"]
     yield _each("holdfast_lost_seconds", "Job time lost, by reason.", "reason", lost, counter=True)
-    lag = GaugeMetricFamily("holdfast_controller_loop_lag_seconds", "How late the controller's event loop runs.")
-    if _known(metrics["loop_lag_seconds"]):
-        lag.add_metric([], metrics["loop_lag_seconds"])
-    yield lag
+    for name, (key, text) in CONTROLLER_GAUGES.items():
+        gauge = GaugeMetricFamily(f"holdfast_{name}", text)
+        if _known(metrics[key]):
+            gauge.add_metric([], metrics[key])
+        yield gauge
 
 
 def _each(name: str, text: str, label: str, values: Mapping[str, float], counter: bool = False) -> Metric:

@@ -12,6 +12,7 @@ from holdfast.controller.events import Action, Say
 from holdfast.controller.lifecycle import Stage, fresh_table
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job, JobState
 
+_STAYS_UP = 5.0  # seconds
 _WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
 
 
@@ -99,17 +100,24 @@ class Recovery:
                 return [books.saved(live)]
         if self.c.life.stage is Stage.UP and live is not None and recovering and live.phases[-1][0] == "starting":
             live.enter("restoring", now.wall)
-            if job.best_step < 0:
-                # A program that never reported a step has none to wait for.
-                return [books.saved(live), *books.closed(live, IncidentState.CLOSED, now)]
             return [books.saved(live)]
         return []
+
+    def survived(self, job: Job, now: Instant) -> list[Action]:
+        """A program that never reported a step has none to wait for: it is well again when it stays up."""
+        live = self.c.book.live()
+        if live is None or job.best_step >= 0 or live.phases[-1][0] != "restoring":
+            return []
+        if self.c.life.stage is not Stage.UP or now.mono - self.c.life.up_at < _STAYS_UP:
+            return []
+        return books.closed(live, IncidentState.CLOSED, now)
 
     def logged(self, finding: Finding, generation: int, now: Instant) -> list[Action]:
         live = self.c.book.live()
         if live is not None and (finding.rank < 0 or generation >= live.generation_from):
             self.c.book.attach(live, finding)
             return [books.saved(live)]
+        self.c.book.count(finding)
         if finding.severity is t.Severity.CRITICAL:
             self.logs.append((now.mono, finding))
         return []

@@ -66,6 +66,10 @@ class ControllerConfig:
     """What a worker gets on top of that. Raise it where steps vary much."""
     agent_grace: Seconds = 10.0
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""
+    tries: int = 3
+    """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
+    tries_fault: int = 5
+    """The same for faults that are not the script's own: kills, crashes, hangs."""
     start_timeout: Seconds = 120.0
     """How long the workers of a generation may take to start."""
     stop_timeout: Seconds = 20.0
@@ -78,7 +82,8 @@ class ControllerConfig:
     def __post_init__(self) -> None:
         _check_port("grpc_port", self.grpc_port)
         _check_port("http_port", self.http_port)
-        for name in ("cadence", "silence_floor", "silence_beats", "hang_steps", "start_timeout", "stop_timeout"):
+        positive = ("cadence", "silence_floor", "silence_beats", "hang_steps", "start_timeout", "stop_timeout")
+        for name in (*positive, "tries", "tries_fault"):
             _check_positive(name, getattr(self, name))
         if self.max_restarts < -1:
             raise UsageError(f"max_restarts must be -1 (no limit) or more, but is {self.max_restarts}")

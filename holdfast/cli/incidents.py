@@ -61,9 +61,11 @@ def _show(one: output.Json) -> None:
         f"{output.state(one['state'])}, {output.text(one.get('severity'))}: {output.text(one.get('summary'))}"
     )
     console.print(f"action: {output.text(one.get('action'))} ({output.text(one.get('reason'))})")
+    # A watched incident stopped no training, so nothing was recovered but the watcher.
+    back = "back" if one.get("action") == "watch" else "training again"
     console.print(
         f"detected after {output.seconds(one.get('detect_s'))}, "
-        f"training again after {output.seconds(one.get('recover_s'))}, state from {output.text(one.get('source'))}"
+        f"{back} after {output.seconds(one.get('recover_s'))}, state from {output.text(one.get('source'))}"
     )
     console.print(
         f"generation {output.text(one.get('generation_from'))} -> {output.text(one.get('generation_to'))}, "

@@ -1,28 +1,27 @@
 """The workers of this node: starts, stops and breaks them on command, and says how each of them ended."""
 
 import asyncio
+import dataclasses
 import hashlib
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 
 from holdfast import log, tracebacks
 from holdfast import types as t
-from holdfast.agent import injections, process_tree
+from holdfast.agent import error_file, injections
 from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
 from holdfast.agent.probe_reader import ProbeReader
-from holdfast.agent.warm_client import StoreExited, Warm, Watch, watch_pid
+from holdfast.agent.warm_client import StoreExited, Warm
+from holdfast.agent.worker_environment import worker_environment
 from holdfast.agent.worker_logs import WorkerLogs
-from holdfast.agent.worker_spec import Key, WorkerSpec, mark
+from holdfast.agent.worker_spec import Key, WorkerSpec
 from holdfast.errors import HoldfastError, Unavailable, UsageError
 
 _TAIL = 16 * 1024
 _GONE_TIMEOUT = 15.0
-_NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
 
 
 def shared_dir(state_dir: Path) -> Path:
@@ -59,7 +58,7 @@ class Workers:
         self.kept: dict[Key, t.KeptWorker] = {}
         self._readers: dict[Key, ProbeReader] = {}
         self._ended: dict[Key, asyncio.Event] = {}
-        self._orphans: dict[Key, Watch] = {}
+        self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
         self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
 
     # --- the warm process ----------------------------------------------------------------------------------------
@@ -112,13 +111,11 @@ class Workers:
             log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
 
     def _lost(self) -> None:
-        """The warm process died: its workers are nobody's children, but still ours to watch and to end."""
+        """The warm process died: a new one takes its workers over, and learns of their ends though not how."""
+        if self._warm is not None:
+            self._spawn(self._warm.close())
         self._warm = None
         self._notice("warm", t.Severity.WARNING, "the warm process died; its workers run on, a new one is started")
-        loop = asyncio.get_running_loop()
-        for key, worker in self.kept.items():
-            if worker.running and key not in self._orphans:
-                self._orphans[key] = watch_pid(loop, worker.pid, partial(self._orphan_ended, key))
         self._spawn(self._reopen())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -131,13 +128,6 @@ class Workers:
             await self.open()
         except HoldfastError as error:
             self._notice("warm", t.Severity.CRITICAL, str(error))
-
-    def _orphan_ended(self, key: Key, _pid: int) -> None:
-        self._orphans.pop(key, None)
-        worker = self.kept.get(key)
-        if worker is not None and worker.running:
-            # Nobody was there to collect its status; the log may still say why.
-            self._exited(t.WorkerExited(*key, pid=worker.pid, wall_ns=time.time_ns(), code=255))
 
     def _store_exited(self, exited: StoreExited) -> None:
         if exited.job not in self._stores:
@@ -175,47 +165,43 @@ class Workers:
     def _exited(self, exited: t.WorkerExited) -> None:
         """Called once for each worker, as soon as the kernel knows."""
         key = (exited.job, exited.generation, exited.rank)
-        worker = self.kept.get(key)
-        if worker is not None and not worker.running:
+        if key in self._told:
             return
+        self._told.add(key)
+        worker = self.kept.get(key)
         self.kept[key] = t.KeptWorker(
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
         )
-        self._last_steps(key)
+        phase = self._last_words(key)
         for chunk in self._logs.drain(*key):
             self._on_log(chunk)
-        oom = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
+        unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
+        code = 0 if unknown and phase is t.Phase.DONE else exited.code
+        killed = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
         tail = self._logs.tail(*key, "err", _TAIL)
-        error = "" if exited.code == 0 else self._error(key, tail)
-        self._on_event(
-            t.WorkerExited(
-                *key,
-                exited.pid,
-                exited.wall_ns,
-                exited.code,
-                exited.signal,
-                exited.core_dumped,
-                oom,
-                error,
-                tail[-4000:],
-            )
-        )
+        error = "" if code == 0 else self._error(key, tail)
+        oom = killed or exited.oom_killed
+        self._on_event(dataclasses.replace(exited, code=code, oom_killed=oom, error=error, tail=tail[-4000:]))
         self._ended.setdefault(key, asyncio.Event()).set()
 
-    def _last_steps(self, key: Key) -> None:
+    def _last_words(self, key: Key) -> t.Phase | None:
+        """Take what the worker's probe still holds, and remove it; the phase that it ended in, if it told one."""
         path = self._probe_path(key)
         reader = self._readers.pop(key, None)
         steps: tuple[t.StepRecord, ...] = ()
+        phase = None
         try:
             # A life between two heartbeats was never read.
             reader = reader or ProbeReader(str(path))
             steps = tuple(reader.new_steps())
+            phase = reader.sample(time.monotonic_ns()).phase
             reader.close()
         except HoldfastError as error:
             log.debug("probe.unreadable", rank=key[2], error=str(error))
         path.unlink(missing_ok=True)
         if steps:
             self._on_last_steps(steps)
+        return phase
 
     def _oom_killed(self, pid: int) -> bool:
         self._kernel.poll()
@@ -224,14 +210,8 @@ class Workers:
         return any(verdicts)
 
     def _error(self, key: Key, tail: str) -> str:
-        try:
-            message = json.loads(self._error_file(key).read_text())["message"]
-            trace = message["extraInfo"]["py_callstack"] if isinstance(message, dict) else message
-            if trace:
-                return str(trace)[-_TAIL:]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # the worker had no time to write it
-        return tracebacks.last_traceback(tail)
+        """Its traceback: from its own report, else, when it had no time to write one, from its log."""
+        return error_file.read(str(self._error_file(key)))[-_TAIL:] or tracebacks.last_traceback(tail)
 
     def _error_file(self, key: Key) -> Path:
         return self.run_dir / "errors" / f"{key[0]}-g{key[1]}-rank{key[2]}.json"
@@ -292,6 +272,7 @@ class Workers:
             raise UsageError(f"generation {generation} of job {job} is over: {self.newest[job]} was here already")
         await self._stop(job, generation - 1, 0.0)
         self.newest[job] = generation
+        self._told = {key for key in self._told if key[0] == job and key[1] >= generation - 1}
         warm = await self.open()
         self.shm.mkdir(mode=0o700, exist_ok=True)
         self._error_file(("", 0, 0)).parent.mkdir(parents=True, exist_ok=True)
@@ -331,23 +312,15 @@ class Workers:
             return {"stopped": "0"}
         count = len(left())
         if grace > 0:
-            await self._signal(left(), job, generation, signal.SIGTERM)
+            await (await self.open()).kill(job, generation, -1, signal.SIGTERM)
             await self._wait_gone(left(), grace)
         if left():
-            await self._signal(left(), job, generation, signal.SIGKILL)
+            await (await self.open()).kill(job, generation, -1, signal.SIGKILL)
             await self._wait_gone(left(), _GONE_TIMEOUT)
         if left():
             ranks = ", ".join(str(k[2]) for k in left())
             raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
         return {"stopped": str(count)}
-
-    async def _signal(self, keys: list[Key], job: str, generation: int, number: signal.Signals) -> None:
-        if self._warm is not None:
-            await self._warm.kill(job, generation, -1, number)
-        orphans = [k for k in keys if k in self._orphans]
-        if orphans:
-            marks = [mark(k) for k in orphans]
-            await asyncio.to_thread(process_tree.kill_tree, [self.kept[k].pid for k in orphans], number, marks)
 
     async def _wait_gone(self, keys: list[Key], timeout: float) -> None:
         waits = [asyncio.ensure_future(self._ended[k].wait()) for k in keys if k in self._ended]
@@ -393,40 +366,3 @@ class Workers:
 
 def _store_name(job: str, generation: int) -> str:
     return f"{job}@{generation}"
-
-
-def worker_environment(
-    base: Mapping[str, str], command: t.Command, order: t.StartWorkers, place: t.Rank
-) -> dict[str, str]:
-    """torchrun's variables for one worker, so that a script written for it needs no change.
-
-    The store lives outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`): each is a client of it, rank 0 too.
-    """
-    local_world = sum(r.group_rank == place.group_rank for r in order.ranks)
-    env = {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)}
-    env |= order.program.env
-    if local_world > 1:
-        env.setdefault("OMP_NUM_THREADS", "1")
-    if order.master_addr in ("127.0.0.1", "::1", "localhost"):
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    restarts = command.generation - 1
-    env |= {
-        "RANK": str(place.rank),
-        "LOCAL_RANK": str(place.local_rank),
-        "GROUP_RANK": str(place.group_rank),
-        "ROLE_RANK": str(place.rank),
-        "ROLE_NAME": "default",
-        "WORLD_SIZE": str(order.world_size),
-        "LOCAL_WORLD_SIZE": str(local_world),
-        "GROUP_WORLD_SIZE": str(order.nnodes),
-        "ROLE_WORLD_SIZE": str(order.world_size),
-        "MASTER_ADDR": order.master_addr,
-        "MASTER_PORT": str(order.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(max(order.max_restarts, restarts)),
-        "TORCHELASTIC_RUN_ID": command.job,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "HOLDFAST_JOB": command.job,
-        "HOLDFAST_GENERATION": str(command.generation),
-    }
-    return env

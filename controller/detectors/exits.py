@@ -24,7 +24,7 @@ def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
         rank=event.rank,
         secondary=secondary,
         signature=tracebacks.signature(event.error) if event.error else kind.value,
-        exit_code=128 + event.signal if event.signal else event.code,
+        exit_code=128 + event.signal if event.signal else max(event.code, 1),
         evidence={
             "pid": event.pid, "code": event.code, "signal": event.signal, "core_dumped": event.core_dumped,
             "oom_killed": event.oom_killed, "error": event.error[-4000:], "tail": event.tail[-2000:],
@@ -46,6 +46,8 @@ def _explain(event: t.WorkerExited) -> tuple[t.FindingKind, str]:
     if event.error:
         last = event.error.strip().splitlines()[-1][:300]
         return t.FindingKind.WORKER_EXCEPTION, f"{who} raised {last}"
+    if event.code < 0:
+        return t.FindingKind.WORKER_EXIT, f"{who} ended while nobody was there to learn how"
     said = next((line.strip() for line in reversed(event.tail.splitlines()) if line.strip()), "")
     said = f"; its last words: {said[:300]}" if said else ""
     return t.FindingKind.WORKER_EXIT, f"{who} exited with code {event.code}{said}"

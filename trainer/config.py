@@ -79,15 +79,16 @@ class ParallelConfig:
     """Replicas, each with its share of the batch; 0: world size / (pp x tp)."""
     tp: int = 1
     """Ranks that share every layer."""
-    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    schedule: Literal["1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs", "zbv", "interleaved-zero-bubble"] = "1f1b"
+    """In which order micro-batches go through the stages: docs/trainer.md compares them."""
     chunks: int = 0
     """Pieces of the model on each rank; 0: 1 for 1f1b, eager-1f1b and gpipe, otherwise 2."""
     shard_vocabulary: bool = False
     """Split embedding and output layer over tp too: less memory, three more collectives a micro-batch."""
-    timeout_s: float = 300.0
     sequence: bool = False
     """Between matrices, each tp rank holds its share of the positions only: activations need 1/tp of the
     memory and as many bytes on the wire. Not faster between processes of one host."""
+    timeout_s: float = 300.0
     """A collective that takes longer is an error. Keep above the slowest step plus a checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -96,14 +97,14 @@ class ParallelConfig:
 class OptimConfig:
     """How parameters change in a step."""
 
-    lr: float = 3e-3
     name: Literal["adamw", "lamb", "sgd"] = "adamw"
     """lamb scales each tensor's change by the tensor's norm, for batches that adamw cannot use."""
+    lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.95
-    eps: float = 1e-8
     momentum: float = 0.9
     """Of sgd."""
+    eps: float = 1e-8
     weight_decay: float = 0.1
     """On matrices only."""
     clip_norm: float = 1.0
@@ -134,7 +135,6 @@ class TrainConfig:
     """Micro-batches in a step over all replicas; dp divides this."""
     micro_batch_size: int = 2
     """Samples in a micro-batch."""
-    log_every: int = 1
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Of parameters and activations. With bfloat16 the optimizer keeps float32 parameters of its own.
     float64 is for checks."""
@@ -145,6 +145,7 @@ class TrainConfig:
     """A step whose loss or gradients are not finite ends the run, or is left out and training goes on."""
     max_skips: int = 10
     """With skip: so many such steps in a row end the run all the same."""
+    log_every: int = 1
     """Steps between log lines; 0: none."""
     deterministic: bool = True
     """On a GPU, only algorithms that always give the same bits; slower. The CPU's all do."""
@@ -258,41 +259,3 @@ def _converted(kind: Any, value: Any, where: str) -> Any:
 def _nearest(word: str, known: list[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
     return f": did you mean {close[0]}?" if close else f": known are {', '.join(known)}"
-
-
-def _check_ranges(config: Config) -> None:
-    """Checks of single values; how they fit together is layout's matter."""
-    at_least_one = {
-        "model": ("layers", "d_model", "heads", "ffn_mult"),
-        "data": ("seq_len", "max_bytes"),
-        "parallel": ("pp", "tp"),
-        "train": ("steps", "micro_batches", "micro_batch_size"),
-        "checkpoint": ("keep",),
-    }
-    not_negative = {
-        "parallel": ("dp", "chunks"),
-        "optim": ("lr", "eps", "weight_decay", "clip_norm", "warmup_steps", "decay_steps"),
-        "train": ("log_every", "seed"),
-        "checkpoint": ("every",),
-    }
-    for low, table in ((1, at_least_one), (0, not_negative)):
-        for section, keys in table.items():
-            for key in keys:
-                value = getattr(getattr(config, section), key)
-                if not value >= low:
-                    raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
-    if not 0 <= config.model.dropout < 1:
-        raise ConfigError(f"model.dropout is {config.model.dropout}: must be from 0 to below 1")
-    if not config.parallel.timeout_s > 0:
-        raise ConfigError(f"parallel.timeout_s is {config.parallel.timeout_s}: must be above 0")
-    if config.model.d_model % (2 * config.model.heads):
-        nearest = max(1, round(config.model.d_model / (2 * config.model.heads))) * 2 * config.model.heads
-        raise ConfigError(
-            f"model.d_model is {config.model.d_model} with {config.model.heads} heads: "
-            f"must be a multiple of 2 x heads, as {nearest}"
-        )
-    kind, _, size = config.data.tokenizer.partition(":")
-    if config.data.tokenizer != "bytes" and not (kind == "bpe" and size.isdigit() and 257 <= int(size) <= 65536):
-        raise ConfigError(
-            f"data.tokenizer is {config.data.tokenizer!r}: write bytes, or bpe:N with N from 257 to 65536"
-        )

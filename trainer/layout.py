@@ -10,6 +10,10 @@ from holdfast.trainer.checks import obstacle
 from holdfast.trainer.config import Config
 from holdfast.trainer.errors import ConfigError
 
+_LOOPED = {"interleaved", "bfs", "interleaved-zero-bubble"}
+_FOLDED = {"zbv"}
+_IN_ROUNDS = {"interleaved", "interleaved-zero-bubble"}
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -22,6 +26,8 @@ class Layout:
     """Stages on each rank."""
     local_micro_batches: int
     """Micro-batches that one replica does in a step."""
+    folded: bool = False
+    """Every second round of stages runs back over the ranks, as a V: rank 0 holds the first and the last."""
 
     @property
     def world(self) -> int:
@@ -37,7 +43,12 @@ class Layout:
 
     def stages_of(self, pp_rank: int) -> list[int]:
         """Stage numbers that a pipeline rank holds, dealt out round by round."""
-        return [pp_rank + self.pp * chunk for chunk in range(self.chunks)]
+        return [stage for stage in range(self.stages) if self.rank_of(stage) == pp_rank]
+
+    def rank_of(self, stage: int) -> int:
+        """The pipeline rank that holds a stage."""
+        turn, place = divmod(stage, self.pp)
+        return self.pp - 1 - place if self.folded and turn % 2 else place
 
     def layers_of(self, stage: int, layers: int) -> range:
         """Global numbers of the layers in `stage`; the first stages take what does not divide evenly."""
@@ -66,11 +77,12 @@ def plan(config: Config, world: int, vocab: int) -> Layout:
 
 
 def _layout(config: Config, pp: int, dp: int, tp: int) -> Layout:
-    return Layout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp)
+    is_folded = config.parallel.schedule in _FOLDED
+    return Layout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, is_folded)
 
 
 def _chunks(config: Config) -> int:
-    return config.parallel.chunks or (2 if config.parallel.schedule == "interleaved" else 1)
+    return config.parallel.chunks or (2 if config.parallel.schedule in _LOOPED | _FOLDED else 1)
 
 
 def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int) -> str | None:
@@ -88,14 +100,15 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"model.layers = {model.layers} are fewer than {stages} stages"
     if train.micro_batches % dp:
         return f"train.micro_batches = {train.micro_batches} is not divisible by dp"
-    if schedule != "interleaved" and _chunks(config) != 1:
-        return f"parallel.chunks = {config.parallel.chunks} needs parallel.schedule = interleaved"
-    if schedule == "interleaved" and pp == 1:
-        return "parallel.schedule = interleaved needs pp of 2 or more"
-    if schedule == "1f1b" and local < pp:
-        return f"1f1b needs pp = {pp} micro-batches in each replica, train.micro_batches / dp is {local}"
-    if schedule == "interleaved" and local % max(1, local // pp):
-        return f"interleaved needs {local} micro-batches in each replica to fill whole rounds of {pp}"
+    if schedule not in _LOOPED | _FOLDED and _chunks(config) != 1:
+        looped = ", ".join(sorted(_LOOPED))
+        return f"parallel.chunks = {config.parallel.chunks} needs parallel.schedule to be one of {looped}"
+    if schedule in _FOLDED and _chunks(config) != 2:
+        return f"parallel.schedule = {schedule} needs parallel.chunks = 2, a way out and a way back"
+    if schedule in _LOOPED | _FOLDED and pp == 1:
+        return f"parallel.schedule = {schedule} needs pp of 2 or more"
+    if schedule in _IN_ROUNDS and local % max(1, local // pp):
+        return f"{schedule} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
     return None
 
 

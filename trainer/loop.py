@@ -43,7 +43,8 @@ class Trainer:
         self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment)
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
-        self.schedule = pipeline.build_schedule(config, mesh, self.stages, self._loss)
+        self.plan = pipeline.build_plan(config, layout, mesh.device)
+        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss)
         self.slices = slices_of(self.stages, mesh)
         sums = GradientSums(self.slices, mesh, config.parallel.sequence)
         self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
@@ -69,7 +70,7 @@ class Trainer:
                 x, y = self.batches.read(step, self.micro_batches)
             inputs = torch.from_numpy(x).to(self.mesh.device) if self.has_first else None
             targets = torch.from_numpy(y).to(self.mesh.device) if self.has_last else None
-        losses = pipeline.run_schedule(self.schedule, self.stages, inputs, targets, len(self.micro_batches))
+        losses = pipeline.run_step(self.runtime, inputs, targets, len(self.micro_batches))
         self.optimizer.collect()
         if not losses:
             return 0.0

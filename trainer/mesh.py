@@ -44,7 +44,7 @@ class Mesh:
     @property
     def has_loss(self) -> bool:
         """Whether this rank holds the last stage, where losses come from."""
-        return self.pp_rank == self.layout.pp - 1
+        return self.pp_rank == self.layout.rank_of(self.layout.stages - 1)
 
     @property
     def sizes(self) -> dict[str, int]:

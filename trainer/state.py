@@ -28,7 +28,7 @@ def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]
         "data.tokenizer": config.data.tokenizer,
         "data.seq_len": config.data.seq_len,
         "data.digest": data_digest,
-        "parallel.chunks": layout.chunks,
+        "parallel.chunks": f"{layout.chunks} folded" if layout.folded else layout.chunks,
         "parallel.shard_vocabulary": config.parallel.shard_vocabulary,
         "optim.name": config.optim.name,
         "train.dtype": config.train.dtype,

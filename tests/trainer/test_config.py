@@ -39,7 +39,7 @@ def test_overrides_read_toml_and_plain_words() -> None:
         (["--set", "steps=3"], "write section.key=value"),
         (["--set", "train.steps"], "write section.key=value"),
         (["--set", "train.steps=many"], "train.steps in the command line is 'many': write a whole number"),
-        (["--set", "parallel.schedule=zigzag"], "choose one of 1f1b, gpipe, interleaved"),
+        (["--set", "parallel.schedule=zigzag"], "choose one of 1f1b, eager-1f1b, gpipe, interleaved, bfs, zbv"),
         (["--set", "model.dropout=1.0"], "must be from 0 to below 1"),
         (["--set", "checkpoint.restore=1"], "write true or false"),
         (["--set", "data.suffixes=3"], "write a list of strings"),
@@ -94,9 +94,15 @@ def test_every_factorisation_of_eight_has_a_plan() -> None:
         ({"parallel.tp": 16}, 16, "model.heads = 8 is not divisible by tp"),
         ({"parallel.pp": 8}, 8, "model.layers = 4 are fewer than 8 stages"),
         ({"train.micro_batches": 6}, 4, "train.micro_batches = 6 is not divisible by dp"),
-        ({"parallel.pp": 4, "train.micro_batches": 4}, 8, "1f1b needs pp = 4 micro-batches in each replica"),
         ({"parallel.schedule": "interleaved"}, 2, "needs pp of 2 or more; nearest that works: pp=2 dp=1 tp=1"),
-        ({"parallel.chunks": 2}, 1, "needs parallel.schedule = interleaved"),
+        ({"parallel.schedule": "zbv"}, 2, "parallel.schedule = zbv needs pp of 2 or more; nearest that works: pp=2"),
+        ({"parallel.schedule": "zbv", "parallel.chunks": 3}, 2, "zbv needs parallel.chunks = 2, a way out and a way"),
+        (
+            {"parallel.schedule": "interleaved-zero-bubble", "parallel.pp": 2, "train.micro_batches": 5},
+            2,
+            "interleaved-zero-bubble needs 5 micro-batches in each replica to fill whole rounds of 2",
+        ),
+        ({"parallel.chunks": 2}, 1, "needs parallel.schedule to be one of bfs, interleaved, interleaved-zero-bubble"),
     ],
 )
 def test_impossible_layouts_name_reason_and_cure(settings: dict[str, int], world: int, says: str) -> None:

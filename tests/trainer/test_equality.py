@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from holdfast.trainer.__main__ import parse
+from holdfast.trainer.config import ParallelConfig
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.layout import factorisations
 
@@ -84,6 +86,22 @@ def test_layout_equals_one_process(zygote: Zygote, tiny: list[str], tmp_path: Pa
 def test_choices_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, settings: list[str]) -> None:
     chosen = [word for setting in settings for word in ("--set", setting)]
     compare(zygote, [*tiny, *mesh(2, 2, 2), *chosen], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["eager-1f1b", "bfs", "zbv", "interleaved-zero-bubble"])
+def test_schedules_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str) -> None:
+    chosen = ["--set", f"parallel.schedule={schedule}", "--set", "model.dropout=0.1"]
+    compare(zygote, [*tiny, *mesh(2, 2, 1), *chosen], tmp_path, world=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", get_args(get_type_hints(ParallelConfig)["schedule"]))
+def test_schedules_over_four_ranks_equal_one_process(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str
+) -> None:
+    chosen = ["--set", f"parallel.schedule={schedule}", "--set", "train.micro_batches=4"]
+    compare(zygote, [*tiny, *mesh(4, 1, 1), *chosen], tmp_path, world=4)
 
 
 def test_one_rank_equals_reference(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:

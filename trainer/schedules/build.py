@@ -1,0 +1,65 @@
+"""From settings to the job's plan: which schedule, over which stages, with everything that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.plan import Action, Layers, Mesh, Op, Order, Plan
+from holdfast.plan_check import verify
+from holdfast.trainer.layout import Layout
+from holdfast.trainer.schedules.breadth_first import breadth_first
+from holdfast.trainer.schedules.gpipe import gpipe
+from holdfast.trainer.schedules.interleaved import interleaved
+from holdfast.trainer.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
+from holdfast.trainer.schedules.sharding import add_reduce, add_unshard
+from holdfast.trainer.schedules.transfers import add_transfers, post_ahead
+
+Builder = Callable[[int, int, int], list[Order]]
+"""Ranks, chunks a rank and micro-batches to one list of computations a rank."""
+
+BUILDERS: dict[str, Builder] = {
+    "gpipe": lambda ranks, _, count: gpipe(ranks, count),
+    "1f1b": lambda ranks, _, count: one_f_one_b(ranks, count),
+    "eager-1f1b": lambda ranks, _, count: eager_one_f_one_b(ranks, count),
+    "interleaved": interleaved,
+    "bfs": breadth_first,
+}
+
+
+def job_plan(
+    layout: Layout, schedule: str, layers: int, computations: Sequence[Order], *, ahead: int = 0, live: int = 0
+) -> Plan:
+    """The whole plan around `computations`, one list a pipeline rank.
+
+    `ahead`: computations by which receives are posted early (see `post_ahead`). `live`: stages of a rank whose
+    parameters are whole at a time, 0 for all of them; without replicas nothing is gathered. AssertionError when
+    the lists could not be executed: a builder's fault, found here instead of in a job that hangs.
+    """
+    rank_of = [layout.rank_of(stage) for stage in range(layout.stages)]
+    orders = list(computations)
+    if layout.dp > 1:
+        orders = [add_unshard(order, live or layout.chunks) for order in orders]
+        orders = [add_reduce(order, layout.local_micro_batches) for order in orders]
+    orders = add_transfers(orders, rank_of)
+    if ahead:
+        orders = [post_ahead(order, rank_of, ahead) for order in orders]
+    orders = [_whole_step(layout, rank, order) for rank, order in enumerate(orders)]
+    ranges = [layout.layers_of(stage, layers) for stage in range(layout.stages)]
+    plan = Plan(
+        schedule,
+        Mesh.of(pp=layout.pp, dp=layout.dp, tp=layout.tp),
+        tuple(Layers(r.start, r.stop, rank) for r, rank in zip(ranges, rank_of, strict=True)),
+        layout.local_micro_batches,
+        tuple(orders),
+    )
+    wrong = verify(plan)
+    assert not wrong, f"{schedule} on {layout}: {'; '.join(wrong[:3])}"
+    return plan
+
+
+def _whole_step(layout: Layout, rank: int, order: Order) -> Order:
+    """Data comes in where inputs or targets are needed; each stage is stepped at the end."""
+    stages = layout.stages_of(rank)
+    ends = [stage for stage in stages if stage in (0, layout.stages - 1)]
+    loads = [Action(Op.LOAD, ends[0])] if ends else []
+    return (*loads, *order, *(Action(Op.STEP, stage) for stage in stages))

@@ -6,6 +6,7 @@ but LAMB are elementwise, so shards need no more than their own gradients; LAMB'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -170,7 +171,7 @@ class Lamb(_Own):
                     dist.all_reduce(pairs, group=self._group)
                     squares[[*tied, *(at + len(self._targets) for at in tied)]] = pairs
         size, length = squares.sqrt().chunk(2)
-        bounded = size.clamp(self.config.trust_low or None, self.config.trust_high or None)
+        bounded = size.clamp(self.config.trust_low, self.config.trust_high or math.inf)
         return torch.where((size > 0) & (length > 0), bounded / length, torch.ones_like(size))
 
 

@@ -91,8 +91,11 @@ class Reference:
         losses = []
         for step in range(steps):
             losses.append(self.gradients(step))
-            if self.config.optim.clip_norm:
-                torch.nn.utils.clip_grad_norm_(list(self.p.values()), self.config.optim.clip_norm)
+            limit = self.config.optim.clip_norm
+            norm = torch.cat([t.grad.flatten() for t in self.p.values() if t.grad is not None]).norm()
+            if limit and norm > limit:
+                for tensor in self.p.values():
+                    tensor.grad = tensor.grad * (limit / norm) if tensor.grad is not None else None
             with torch.no_grad():
                 self.update(learning_rate(self.config.optim, step), step)
             self.forget()

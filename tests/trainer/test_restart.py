@@ -16,18 +16,25 @@ def losses(done: dict[str, list[dict[str, list[float]]]]) -> list[float]:
 
 
 def strike(
-    zygote: Zygote, argv: list[str], tmp_path: Path, victim: int, step: int, steps: int = 20, every: int = 5
+    zygote: Zygote,
+    argv: list[str],
+    tmp_path: Path,
+    victim: int,
+    step: int,
+    steps: int = 20,
+    every: int = 5,
+    world: int = 8,
 ) -> None:
-    whole = zygote.run("train", 8, tmp_path / "whole", args={"argv": [*argv, "--steps", str(steps)]})
-    assert whole["exits"] == [0] * 8
+    whole = zygote.run("train", world, tmp_path / "whole", args={"argv": [*argv, "--steps", str(steps)]})
+    assert whole["exits"] == [0] * world
     store = ["--store", (tmp_path / "store").as_uri(), "--checkpoint-every", str(every)]
     argv = [*argv, *store, "--steps", str(steps)]
     folder = tmp_path / "struck"
-    first = zygote.run("train", 8, folder, args={"argv": argv, "mark": True}, kill={victim: step})
+    first = zygote.run("train", world, folder, args={"argv": argv, "mark": True}, kill={victim: step})
     assert first["exits"][victim] == -9
     assert 0 not in first["exits"]
-    second = zygote.run("train", 8, folder, args={"argv": argv}, generation=1)
-    assert second["exits"] == [0] * 8
+    second = zygote.run("train", world, folder, args={"argv": argv}, generation=1)
+    assert second["exits"] == [0] * world
     resumed = second["results"][0]["first"]
     assert resumed == step // every * every
     assert losses(second) == losses(whole)[resumed:]
@@ -51,3 +58,23 @@ def test_kill_and_restore_on_other_layouts(zygote: Zygote, tiny: list[str], tmp_
 def test_interleaved_restarts_too(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     argv = [*tiny, "--pp", "2", "--tp", "2", "--set", "parallel.schedule=interleaved"]
     strike(zygote, argv, tmp_path, victim=7, step=11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["optim.name=lamb", "model.tied=true", "parallel.sequence=true"],
+        ["optim.name=sgd", "optim.lr=0.1", "train.recompute=full", "model.window=5"],
+        ["train.dtype=bfloat16", "model.mlp=swiglu", "model.kv_heads=4"],
+        ["train.dtype=bfloat16", "optim.name=lamb", "model.norm=layer", "model.positions=learned"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("layout", [["--dp", "2", "--tp", "2"], ["--pp", "2", "--tp", "2"]], ids=" ".join)
+def test_optimizers_and_precisions_restart_too(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, settings: list[str], layout: list[str]
+) -> None:
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    small = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1"]
+    strike(zygote, [*tiny, *small, *chosen, *layout], tmp_path, victim=3, step=5, steps=8, every=3, world=4)

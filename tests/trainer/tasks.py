@@ -9,14 +9,16 @@ import math
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 
 from holdfast.agent import probe
 from holdfast.checkpoint.store import FileStore
-from holdfast.trainer import loop
+from holdfast.trainer import loop, sequence_parallel
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import from_environment
@@ -113,3 +115,37 @@ def full_disk(folder: Path, argv: list[str], rank: int, part: str) -> dict[str, 
 
     FileStore.create = full  # type: ignore[method-assign]
     return command(folder, argv)
+
+
+def collectives(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """One step's tensor-parallel collectives, by name and direction, and the bytes each sends to the peer."""
+    counts: Counter[str] = Counter()
+    way = "forward"
+    sent: dict[str, set[int]] = {}
+    original, backward = probe.operation, torch.autograd.backward
+
+    def operation(name: str) -> Any:
+        if name.startswith("tp:"):
+            counts[f"{name} {way}"] += 1
+        return original(name)
+
+    def going_back(*args: Any, **kwargs: Any) -> Any:
+        nonlocal way
+        way = "backward"
+        backward(*args, **kwargs)
+        way = "after"
+
+    def gather(x: Any, group: Any) -> Any:
+        sent.setdefault("tp:all_gather", set()).add(x.nbytes * (group.size() - 1))
+        return all_gather(x, group)
+
+    def scatter(x: Any, group: Any) -> Any:
+        sent.setdefault("tp:reduce_scatter", set()).add(x.nbytes * (group.size() - 1) // group.size())
+        return reduce_scatter(x, group)
+
+    all_gather, reduce_scatter = sequence_parallel.all_gather, sequence_parallel.reduce_scatter
+    sequence_parallel.all_gather, sequence_parallel.reduce_scatter = gather, scatter
+    probe.operation = operation  # type: ignore[assignment]
+    torch.autograd.backward = going_back
+    loop.run(parse(argv), from_environment(os.environ))
+    return {"counts": counts, "wire_bytes": {name: sorted(sizes) for name, sizes in sent.items()}}

@@ -83,6 +83,9 @@ def _check_choices(config: Config) -> None:
         raise ConfigError(
             f"data.tokenizer is {config.data.tokenizer!r}: write bytes, or bpe:N with N from 257 to 65536"
         )
+    where = config.parallel.rendezvous
+    if where != "env" and not where.startswith(("redis://", "rediss://")):
+        raise ConfigError(f"parallel.rendezvous is {where!r}: write env, or redis://HOST:PORT/DB")
     for entry in recompute_entries(config.train.recompute):
         if entry not in RECOMPUTE:
             raise ConfigError(

@@ -91,6 +91,8 @@ class ParallelConfig:
     timeout_s: float = 300.0
     """A collective that takes longer is an error. Keep above the slowest step plus a checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    rendezvous: str = "env"
+    """Where ranks meet: env, the store that the launcher names, or redis://HOST:PORT/DB. Not where checkpoints go."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     coordinate = layout.coordinate(launch.rank)
     probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
     mesh = join(config, launch, layout, device)
+    done = False
     try:
         trainer = Trainer(config, mesh, corpus)
         fixed = settings(config, layout, corpus.digest)
@@ -154,9 +155,11 @@ def run(config: Config, launch: Launch) -> Outcome:
         keeper = None
         if config.checkpoint.store:
             keeper = Keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
-        return _train(config, launch, trainer, keeper)
+        outcome = _train(config, launch, trainer, keeper)
+        done = launch.rank == 0
+        return outcome
     finally:
-        leave()
+        leave(mesh.store, done)
 
 
 def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | None) -> Outcome:
@@ -188,6 +191,7 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
                 probe.phase("checkpoint")
                 keeper.save(step + 1)
                 probe.phase("train")
+            mesh.keep_meeting_place()
     probe.phase("done")
     return Outcome(first, losses)
 

@@ -9,13 +9,16 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` is, where type checkers see it
+from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.agent import probe
 from holdfast.trainer.config import Config
 from holdfast.trainer.errors import ConfigError, Disagreement
 from holdfast.trainer.launch import Launch, keep_loopback_local
 from holdfast.trainer.layout import Layout
+from holdfast.trainer.redis_store import RedisStore
+from holdfast.trainer.rendezvous import open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,13 @@ class Mesh:
     pp_rank: int
     dp_rank: int
     tp_rank: int
+    store: Store
+    """Where the ranks met. Held here because torch does not keep a store that is written in Python alive."""
+
+    def keep_meeting_place(self) -> None:
+        """Keep the store from forgetting a job that goes on for long. Cheap: call it between steps."""
+        if isinstance(self.store, RedisStore) and self.device_mesh.get_rank() == 0:
+            self.store.keep_alive()
 
     @property
     def tp(self) -> DeviceMesh:
@@ -65,8 +75,11 @@ def choose_device(config: Config, launch: Launch) -> torch.device:
     return torch.device("cuda", launch.local_rank)
 
 
-def join(config: Config, launch: Launch, layout: Layout, device: torch.device) -> Mesh:
-    """Meet the other ranks and build the mesh. Called once in a process, by every rank of the job."""
+def join(config: Config, launch: Launch, layout: Layout, device: torch.device, store: Store | None = None) -> Mesh:
+    """Meet the other ranks and build the mesh. Called once in a process, by every rank of the job.
+
+    `store`: where to meet, instead of where the settings say.
+    """
     timeout = timedelta(seconds=config.parallel.timeout_s)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -76,27 +89,44 @@ def join(config: Config, launch: Launch, layout: Layout, device: torch.device) -
     # CPU tensors keep a backend of their own: checkpoints and votes go over it while the GPU is busy.
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     with probe.operation("setup:rendezvous"):
-        if launch.is_distributed:
-            keep_loopback_local(os.environ)
-            dist.init_process_group(backend, rank=launch.rank, world_size=launch.world, timeout=timeout)
-        else:
-            store = dist.HashStore()  # type: ignore[attr-defined]  # public, but torch forgot to list it
-            dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+        keep_loopback_local(os.environ)
+        if store is None:
+            store = open_store(config.parallel.rendezvous, launch, os.environ, timeout)
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=timeout)
     with probe.operation("setup:mesh"):
-        device_mesh = init_device_mesh(
-            device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp")
-        )
+        device_mesh = _own_groups(layout, launch.rank, device)
     pp, dp, tp = layout.coordinate(launch.rank)
-    return Mesh(layout, device, device_mesh, pp, dp, tp)
+    return Mesh(layout, device, device_mesh, pp, dp, tp, store)
 
 
-def leave() -> None:
-    """Give the process groups back. Safe to call when there are none."""
+def _own_groups(layout: Layout, rank: int, device: torch.device) -> DeviceMesh:
+    """The mesh out of groups that only their members make, and only among themselves.
+
+    The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of
+    one axis share no rank and every rank goes through the axes in the same order, so nobody waits in a circle.
+    """
+    sizes = (layout.pp, layout.dp, layout.tp)
+    ranks = torch.arange(layout.world).view(sizes)
+    here = layout.coordinate(rank)
+    groups = []
+    for axis in range(len(sizes)):
+        line = ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))]
+        groups.append(dist.new_group(line.tolist(), use_local_synchronization=True))
+    return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=("pp", "dp", "tp"))
+
+
+def leave(store: Store | None = None, done: bool = False) -> None:
+    """Give the process groups back, and the store where the ranks met. Safe to call when there are none.
+
+    `done`: all ranks have come to their end, and nobody will want to meet here again.
+    """
     if dist.is_initialized():
         with warnings.catch_warnings():
             # A group torn down after a peer died complains; the death itself has been reported.
             warnings.simplefilter("ignore")
             dist.destroy_process_group()
+    if isinstance(store, RedisStore):
+        store.close(done)
 
 
 def require_agreement(fingerprint: int, what: str) -> None:

@@ -5,8 +5,10 @@ No thread, process group, store or device context may exist afterwards: a fork w
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import importlib.metadata
 import os
 
 # Read once, when numpy and torch are loaded: a pool of compute threads would not survive the fork, and
@@ -32,6 +34,8 @@ _MODULES = (
     "holdfast.trainer.config",
     "holdfast.trainer.loop",
 )
+# What only some jobs need, and some machines lack. A library costs each of many ranks that import it at once dearly.
+_OPTIONAL = ("redis",)
 
 
 def preload() -> None:
@@ -43,6 +47,10 @@ def preload() -> None:
         os.environ.setdefault(variable, "1")
     for name in _MODULES:
         importlib.import_module(name)
+    for name in _OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+            importlib.metadata.version(name)  # a Redis client looks its own up, and the search is remembered
     _warm_up()
     gc.collect()
     # Forked ranks then do not touch, and so do not copy, the pages of everything loaded so far.

@@ -1,11 +1,12 @@
 """A warm process that forks ranks on demand. Run as a script; speaks JSON lines on standard input and output.
 
-A request names a task of tasks.py, a world size and arguments; the answer holds what each rank returned,
+A request names a task of tasks.py, or of another module as `module:task`, a world size and arguments; the answer holds what each rank returned,
 or how it ended. Every wait has a deadline, after which the ranks are killed by process id.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -21,14 +22,16 @@ def serve() -> None:
     from holdfast.trainer.preload import preload
 
     preload()
-    import tasks
+    importlib.import_module("tasks")
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what ranks print must not mix with the answers
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        result = run_job(getattr(tasks, request["task"]), **request["job"])
+        module, _, name = request["task"].rpartition(":")
+        task = getattr(importlib.import_module(module or "tasks"), name)
+        result = run_job(task, **request["job"])
         print(json.dumps(result), file=answers, flush=True)
 
 
@@ -52,6 +55,7 @@ def run_job(
             environment = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(world),
                 "WORLD_SIZE": str(world),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),

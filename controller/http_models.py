@@ -215,9 +215,9 @@ class Ranks(_Answer):
 
     rank: list[int]
     node: list[int] = Field(description="Index into `nodes`.")
-    pp: list[int]
-    dp: list[int]
-    tp: list[int]
+    pp: list[int | None]
+    dp: list[int | None]
+    tp: list[int | None]
     step: list[int | None]
     phase: list[int] = Field(description="Index into `phases`.")
     state: list[int] = Field(description="Index into `states`.")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, FaultAsked, JobSubmitted, StopAsked
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
@@ -42,7 +41,7 @@ class Report:
             counts[node.state.value] += 1
         newest = list(reversed(self._c.book.incidents.values()))
         return {
-            "version": holdfast.__version__,
+            "version": self.version(),
             "now": time.time(),
             "started_at": self.shell.started_at,
             "job": self.job(),

@@ -69,8 +69,8 @@ def root_cause(findings: list[Finding]) -> int:
 
 
 def _weight(finding: Finding) -> int:
-    if finding.secondary:
-        return 3
+    if finding.secondary or finding.kind is t.FindingKind.CONTROLLER_RESTART:
+        return 3  # training does not notice a controller's death: it explains nothing that happened meanwhile
     if finding.kind is t.FindingKind.LOG_RULE:
         return 2
     if finding.kind in (t.FindingKind.TRAFFIC_STOPPED, t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT):

@@ -1,4 +1,4 @@
-"""Workers of a node: real processes under a real warm process, started, found again, broken and ended with all theirs."""
+"""Workers of a node, under a real warm process: started, found again, broken, and ended with all that is theirs."""
 
 import asyncio
 import os

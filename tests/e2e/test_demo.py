@@ -91,8 +91,9 @@ def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[str]) -
     faults = ["kill@20:rank5", "controller-kill@20", *(f"controller-kill@{step}" for step in quiet)]
     found = demo(stage, *faults, steps=steps)
     assert losses(found) == calm[:steps]
+    # What happened while one incident was open is part of it, but a controller's death never explains a worker's.
     assert ("worker-killed", "rank5") in told(found)
-    assert {kind for kind, _ in told(found)} == {"worker-killed", "controller-restart"}
+    assert {kind for kind, _ in told(found)} <= {"worker-killed", "controller-restart"}
 
 
 OTHERS = {

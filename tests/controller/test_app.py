@@ -1,0 +1,113 @@
+"""A controller as it comes up: with what its journal knows."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from holdfast import types as t
+from holdfast.config import ControllerConfig
+from holdfast.controller.app import build
+from holdfast.controller.events import FrameSeen, Record, Tick
+from holdfast.controller.journal import Journal
+from holdfast.controller.ledger import StepRow
+from holdfast.controller.model import JobState
+from holdfast.errors import UsageError
+from tests.controller.virtual import Virtual
+
+
+def remember(folder: Path, v: Virtual) -> None:
+    """Write the journal that the brain of `v` would have left."""
+    journal = Journal(folder / "controller.sqlite")
+    journal.write([Record(kind, key, doc) for (kind, key), doc in v.saved.items()], 1.0)
+    if v.brain.c.job is not None:
+        journal.write_steps(v.job.spec.id, v.brain.c.ledger.sorted_rows())
+    journal.close()
+
+
+def training() -> Virtual:
+    v = Virtual()
+    v.submit()
+    v.run(5.0)
+    return v
+
+
+def test_from_nothing(tmp_path: Path) -> None:
+    shell = build(ControllerConfig(state_dir=tmp_path / "new", cadence=0.25, agent_grace=3.0))
+    assert (shell.brain.c.job, shell.brain.c.nodes) == (None, {})
+    assert (shell.brain.c.options.cadence, shell.brain.c.options.agent_grace) == (0.25, 3.0)
+    shell.journal.close()
+
+
+def test_a_running_job_is_taken_up(tmp_path: Path) -> None:
+    v = training()
+    remember(tmp_path, v)
+    shell = build(ControllerConfig(state_dir=tmp_path))
+    job = shell.brain.c.job
+    assert job is not None
+    assert (job.spec, job.state, job.generation, job.nodes) == (v.job.spec, JobState.RUNNING, 1, ["node0", "node1"])
+    assert shell.brain.c.ledger.sorted_rows() == v.brain.c.ledger.sorted_rows()
+    assert [i.cause.kind for i in shell.brain.c.book.incidents.values()] == [t.FindingKind.CONTROLLER_RESTART]
+    shell.journal.close()
+
+
+def test_a_job_that_is_over_stays_over(tmp_path: Path) -> None:
+    v = Virtual()
+    v.last_step = 5
+    v.submit()
+    v.run(5.0)
+    assert v.job.state is JobState.FINISHED
+    remember(tmp_path, v)
+    shell = build(ControllerConfig(state_dir=tmp_path))
+    assert shell.brain.c.active is None
+    assert shell.brain.c.job is not None
+    assert shell.brain.c.job.exit_code == 0
+    assert shell.brain.c.book.live() is None
+    shell.journal.close()
+
+
+def test_a_fault_that_is_due_before_its_node_is_back(tmp_path: Path) -> None:
+    """The controller died between a fault's step and the fault: nobody is there yet whom it could ask."""
+    v = Virtual()
+    v.submit(faults=("kill@3:rank7",))
+    v.run(5.0)
+    v.saved["job", "j1"] = v.saved["job", "j1"] | {"fired": {}}
+    remember(tmp_path, v)
+    shell = build(ControllerConfig(state_dir=tmp_path))
+    v.brain = shell.brain
+    sent: list[t.ControllerMessage] = []
+    shell.outboxes["node1"] = sent.append
+    shell.handle(Tick())
+    v.join("node0")
+    shell.handle(Tick())
+    assert sent == []
+    v.join("node1")
+    shell.handle(Tick())
+    [command] = sent
+    assert isinstance(command, t.Command)
+    assert command.order == t.Inject("kill", 7)
+    shell.journal.close()
+
+
+def test_a_loss_that_comes_after_the_restart_is_kept(tmp_path: Path) -> None:
+    """Its step was written down as the first rank reported it, and that one has no loss."""
+    v = training()
+    last = max(v.brain.c.ledger.rows)
+    rows = v.brain.c.ledger.rows
+    rows[last] = StepRow(last, math.nan, 0.3, 128, 1.0, 1)
+    remember(tmp_path, v)
+    shell = build(ControllerConfig(state_dir=tmp_path))
+    v.brain = shell.brain
+    v.join("node0")
+    v.join("node1")
+    record = t.StepRecord(7, 1, last, 10**9, 0.3, loss=2.5, tokens=128)
+    shell.handle(FrameSeen("node1", t.Frame(1, 1, 1, steps=(record,))))
+    assert shell.brain.c.ledger.rows[last].loss == 2.5
+    assert last in shell.brain.c.ledger.dirty
+    shell.journal.close()
+
+
+def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="give another --state-dir"):
+        build(ControllerConfig(state_dir=tmp_path / "file" / "state"))

@@ -144,7 +144,7 @@ class Report:
             "step_seconds": _column(r.median_step),
             "progress_age": _column(now - r.progress_at),
             "operation": [index[name] for name in r.operation],
-            "nodes": list(job.nodes) if job is not None else [],
+            "nodes": (job.nodes or [""] * job.spec.nnodes) if job is not None else [],  # nameless until placed
             "phases": [p.value for p in t.PHASES],
             "states": [s.value for s in RANK_STATES],
             "operations": operations,

@@ -52,6 +52,7 @@ from holdfast.controller.recovery import Recovery
 from holdfast.errors import UsageError
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
+_ABSENT = 0.2  # seconds that our own loop was late, beyond which we did not hear anybody
 
 
 class Brain:
@@ -143,7 +144,8 @@ class Brain:
         if node is None:
             return []
         note_arrival(node, now.mono, frame.cadence)
-        if node.state is t.NodeState.SUSPECT and node.connected:
+        if node.state in (t.NodeState.SUSPECT, t.NodeState.LOST) and node.connected:
+            # One that was given up and speaks again on the same stream has its orders to stop in that stream.
             self.c.set_healthy(node)
         if frame.host:
             node.host = frame.host
@@ -335,8 +337,11 @@ class Brain:
 
     def _tick(self, event: Tick, now: Instant) -> list[Action]:
         actions: list[Action] = []
+        absent = event.lag >= _ABSENT
+        if absent:
+            self._pardon(event.lag, now)
         for node in self.c.nodes.values():
-            finding = silence_finding(node, now, event.lag, self.c.options)
+            finding = silence_finding(node, now, 0.0 if absent else event.lag, self.c.options)
             if finding is not None and node.state in (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING):
                 node.state, node.reason = t.NodeState.SUSPECT, finding.text
                 holds = self.c.job is not None and not self.c.job.state.ended and self.c.job.ranks_on(node.name)
@@ -344,7 +349,7 @@ class Brain:
         job = self.c.job
         if job is None or job.state.ended:
             return actions
-        if self.c.life.stage is Stage.UP and event.lag < 0.2:
+        if self.c.life.stage is Stage.UP and not absent:
             for finding in self.hangs.observe(self.c.ranks, job.generation, list(self.c.ledger.recent), now):
                 self._mark_stalled(finding)
                 actions += self.recovery.found(self.recovery.at_node(finding, job), now)
@@ -360,6 +365,14 @@ class Brain:
             actions += again
         actions += self._finish_if_done(job, now)
         return [*actions, *self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
+
+    def _pardon(self, away: float, now: Instant) -> None:
+        """We stood still ourselves (stopped, starved, a laptop asleep): that time counts against nobody, not even
+        in the next tick, which may come before the first frame that waited for us is read."""
+        for node in self.c.nodes.values():
+            node.frame_at = min(now.mono, node.frame_at + away) if node.frame_at else 0.0
+        self.c.progress_at = min(now.mono, self.c.progress_at + away)
+        self.c.life.deadline += away
 
     def _mark_stalled(self, finding: Finding) -> None:
         if finding.rank >= 0:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import types as t
-from holdfast.controller.events import CordonAsked, EventSeen, FaultAsked, FrameSeen, StopAsked
+from holdfast.controller.events import CordonAsked, EventSeen, FaultAsked, FrameSeen, StopAsked, Tick
 from holdfast.controller.model import IncidentState, JobState
 from holdfast.errors import UsageError
 from tests.controller.virtual import STEP, Virtual
@@ -142,6 +142,28 @@ def test_a_frozen_agent_is_found_within_a_second_and_left_alone() -> None:
     v.agents["node1"].frozen = False
     trains_again(v, 1)
     assert incident.state is IncidentState.CLOSED
+
+
+def test_a_controller_that_stood_still_blames_nobody() -> None:
+    v = training()
+    v.now += 25.0
+    v.feed(Tick(25.0))
+    v.feed(Tick())  # at once, before the first frame that waited is read
+    v.run(3.0)
+    assert not v.incidents
+    trains_again(v, generation=1)
+
+
+def test_a_node_that_was_given_up_and_speaks_again_on_its_stream_is_used_again() -> None:
+    v = training()
+    v.agents["node1"].frozen = True
+    v.stop_worker(5)
+    v.run(14.0)
+    assert v.brain.c.nodes["node1"].state is t.NodeState.LOST
+    v.agents["node1"].frozen = False
+    v.run(1.0)
+    assert v.brain.c.nodes["node1"].state is t.NodeState.HEALTHY
+    trains_again(v, generation=2)
 
 
 def test_a_lost_node_is_replaced_by_a_spare() -> None:

@@ -3,11 +3,14 @@
     stepping.py --seconds 0.1 [--barrier FOLDER]
 
 With --barrier all workers of the job wait for each other in every step, through small files, and say so to the
-probe as a collective does: when one of them stops, all do.
+probe as a collective does: when one of them stops, all do; a new generation goes on where the last one ended. On
+SIGUSR2 a worker holds its interpreter for ever.
 """
 
 import argparse
+import ctypes
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -22,9 +25,11 @@ def main() -> None:
     options = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     wait = Barrier(options.barrier, rank, world) if options.barrier else None
+    # PyDLL keeps the interpreter's lock during the call, as a broken C extension would.
+    signal.signal(signal.SIGUSR2, lambda *_: ctypes.PyDLL(None).sleep(1_000_000))
     probe.phase("train")
     due = time.monotonic()
-    for step in range(options.steps):
+    for step in range(wait.first if wait else 0, options.steps):
         due = max(due + options.seconds, time.monotonic())
         with probe.span("forward"):
             time.sleep(max(0.0, due - time.monotonic()))
@@ -38,12 +43,16 @@ class Barrier:
     """Each worker counts its steps in a file of its own and waits until every other has come as far."""
 
     def __init__(self, folder: Path, rank: int, world: int) -> None:
+        self.progress = folder / "progress"
+        # No step can end before all have come here, so that all read the same.
+        self.first = int(self.progress.read_text()) if self.progress.exists() else 0
         # One folder per generation: what an older one counted is not for us.
         folder = folder / os.environ["HOLDFAST_GENERATION"]
         folder.mkdir(parents=True, exist_ok=True)
         self.own = os.open(folder / str(rank), os.O_RDWR | os.O_CREAT)
         self.paths = [folder / str(r) for r in range(world)]
         self.others: list[int] = []
+        self.is_first = rank == 0
 
     def step(self, step: int) -> None:
         os.pwrite(self.own, str(step + 1).zfill(12).encode(), 0)
@@ -56,6 +65,10 @@ class Barrier:
         for other in self.others:
             while int(os.pread(other, 12, 0) or b"0") <= step:
                 time.sleep(0.002)
+        if self.is_first:
+            new = self.progress.with_suffix(".new")
+            new.write_text(str(step + 1))
+            new.rename(self.progress)
 
 
 if __name__ == "__main__":

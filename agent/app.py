@@ -147,6 +147,7 @@ class Agent:
     async def _read_host(self) -> None:
         while True:
             self.heart.read_host()
+            self.workers.look_for_plans()
             await asyncio.sleep(_GAUGES_EVERY)
 
     async def _read_gpus(self) -> None:

@@ -301,6 +301,24 @@ def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Iterable[int] = (1, 1,
         )
 
 
+def publish_plan(data: bytes) -> None:
+    """Tell the controller what this job does in every step: a `holdfast.wire_plan` message. Called once, by rank 0.
+
+    Goes beside the probe file, whole or not at all. Nobody may fail for want of a plan: errors are one line.
+    """
+    path = os.environ.get(layout.ENV_PATH, "")
+    if _live is None or not path:
+        return
+    path += layout.PLAN_SUFFIX
+    try:
+        with open(f"{path}.part", "wb") as part:
+            part.write(data)
+        os.replace(f"{path}.part", path)
+    except OSError as error:
+        with suppress(OSError):
+            os.write(2, f"holdfast: the plan of this job is not told: {error}\n".encode())
+
+
 def observed_step(n: int) -> None:
     """A hook saw optimizer step `n` end. Counts only while the script itself says nothing through this module."""
     live = _live

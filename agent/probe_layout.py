@@ -21,6 +21,9 @@ from holdfast.errors import ProtocolError, Unavailable
 ENV_PATH = "HOLDFAST_PROBE"
 ENV_GENERATION = "HOLDFAST_GENERATION"
 
+PLAN_SUFFIX = ".plan"
+"""A job's rank 0 leaves its plan beside its probe, under the probe's name and this."""
+
 MAGIC = b"HFPROBE1"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""

@@ -3,6 +3,7 @@
 The order of an answer matters: every `Record` in a batch is durable before any `Send` of it leaves.
 """
 
+import base64
 import dataclasses
 from typing import Any
 
@@ -80,8 +81,12 @@ class Brain:
                 job = Job.from_doc(doc)
                 if self.c.job is None or job.submitted_at >= self.c.job.submitted_at:
                     self.c.job = job
+            elif kind == "plan":
+                self.c.plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
         if self.c.job is None:
             return
+        if self.c.plan is not None and self.c.plan.job != self.c.job.spec.id:
+            self.c.plan = None
         self.c.ledger.restore(steps)
         self.c.job.best_step = max([self.c.job.best_step, *self.c.ledger.rows])
         self.c.ranks = fresh_table(self.c.job)
@@ -225,6 +230,18 @@ class Brain:
                 return self.recovery.logged(log_finding(matched, event.node, now), matched.generation, now)
             case t.AgentNotice() as notice:
                 return self.recovery.alert(notice_finding(notice, event.node, now), now)
+            case t.PlanPublished() as published:
+                return self._planned(published)
+
+    def _planned(self, published: t.PlanPublished) -> list[Action]:
+        job, known = self.c.job, self.c.plan
+        if job is None or published.job != job.spec.id or published.generation != job.generation:
+            return []
+        self.c.plan = published
+        if known is not None and known.data == published.data:
+            return []  # every generation tells again: one copy in the journal is enough
+        data = base64.b64encode(published.data).decode()
+        return [Record("plan", "newest", {"job": published.job, "generation": published.generation, "data": data})]
 
     def _exited(self, exited: t.WorkerExited, node: str, now: Instant) -> list[Action]:
         job = self.c.job
@@ -274,7 +291,7 @@ class Brain:
         for text in event.spec.faults:
             fault_syntax.parse_fault(text)
         self.c.job = Job(event.spec, submitted_at=now.wall)
-        self.c.ledger, self.c.traffic = Ledger(), TrafficDetector()
+        self.c.ledger, self.c.traffic, self.c.plan = Ledger(), TrafficDetector(), None
         self.c.ranks = RankTable(event.spec.world)
         self.c.progress_at = now.mono
         actions = self.c.life.begin(self.c.job, self.c.nodes, now)

@@ -18,6 +18,7 @@ class Cluster:
     nodes: dict[str, Node] = field(default_factory=dict)
     cordoned: set[str] = field(default_factory=set)
     job: Job | None = None
+    plan: t.PlanPublished | None = None  # what the job's rank 0 said that it does in every step
     ranks: RankTable = field(default_factory=lambda: RankTable(0))
     ledger: Ledger = field(default_factory=Ledger)
     book: IncidentBook = field(default_factory=IncidentBook)

@@ -29,6 +29,11 @@ class Facade(Protocol):
         exit_code, step (last finished, -1 none), loss, tokens_per_s, step_seconds (recent median), restarts,
         goodput, sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
 
+    def plan(self) -> Json | None:
+        """What the job does in every step, if its rank 0 has told: {job, generation, schedule, micro_batches,
+        axes: [[name, size]], stages: [{first, stop, rank}] (layers, pipeline rank), orders: [[action id]] (by
+        pipeline rank)}. The id of an action is its stage, op and micro-batch, as "0F3" or "1SEND_F2"."""
+
     def ranks(self) -> Json:
         """Columns, one entry per rank: {rank, node (index into nodes), pp, dp, tp, step, phase (index into phases),
         state (index into states), step_seconds, progress_age, operation (index into operations)} and the tables

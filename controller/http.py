@@ -138,6 +138,11 @@ def _reads(facade: Facade) -> APIRouter:
     async def job() -> Response:
         return small(facade.job())
 
+    @api.get("/job/plan", response_model=models.Plan | None, summary="What it does in a step; null until it has told")
+    async def plan(request: Request) -> Response:
+        data = facade.plan()
+        return await answer(request, lambda: encode(data))
+
     @api.get("/ranks", response_model=models.Ranks, summary="All ranks, as columns")
     async def ranks(request: Request) -> Response:
         data = facade.ranks()

@@ -113,6 +113,22 @@ class Job(_Answer):
     max_steps: int | None
 
 
+class Layers(_Answer):
+    first: int = Field(description="First layer of the stage.")
+    stop: int = Field(description="The layer after its last one.")
+    rank: int = Field(description="Pipeline rank that holds it.")
+
+
+class Plan(_Answer):
+    job: str
+    generation: int
+    schedule: str
+    micro_batches: int = Field(description="In one step of one replica.")
+    axes: list[tuple[str, int]] = Field(description="The mesh, slowest axis first.")
+    stages: list[Layers] = Field(description="By number of stage.")
+    orders: list[list[str]] = Field(description="By pipeline rank, the ids of its actions: stage, op, micro-batch.")
+
+
 class Phase(_Answer):
     name: str
     start: float

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from holdfast import log
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, FaultAsked, JobSubmitted, StopAsked
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
-from holdfast.errors import UsageError
+from holdfast.errors import ProtocolError, UsageError
 from holdfast.faults import parse_fault, parse_faults
+from holdfast.wire_plan import decode_plan
 
 Json = dict[str, Any]
 _INCIDENTS_IN_STATUS = 20
@@ -26,6 +28,7 @@ class Report:
     def __init__(self, shell: Shell, max_restarts: int) -> None:
         self.shell = shell
         self.max_restarts = max_restarts
+        self._plan: tuple[t.PlanPublished, Json | None] | None = None  # read once, asked for often
 
     @property
     def _c(self) -> Any:
@@ -162,6 +165,14 @@ class Report:
             "generation": [r.generation for r in rows],
         }
 
+    def plan(self) -> Json | None:
+        published: t.PlanPublished | None = self._c.plan
+        if published is None:
+            return None
+        if self._plan is None or self._plan[0] is not published:
+            self._plan = published, _plan(published)
+        return self._plan[1]
+
     def incidents(self) -> list[Json]:
         return [_incident(i) for i in reversed(self._c.book.incidents.values())]
 
@@ -240,6 +251,24 @@ class Report:
 
     async def cordon(self, node: str, on: bool) -> None:
         self.shell.handle(CordonAsked(node, on))
+
+
+def _plan(published: t.PlanPublished) -> Json | None:
+    """A plan for people and programs; None for one that this controller cannot read."""
+    try:
+        plan = decode_plan(published.data)
+    except ProtocolError as error:
+        log.warning("plan.unreadable", job=published.job, error=str(error))
+        return None
+    return {
+        "job": published.job,
+        "generation": published.generation,
+        "schedule": plan.schedule,
+        "micro_batches": plan.micro_batches,
+        "axes": [[name, size] for name, size in plan.mesh.axes],
+        "stages": [{"first": s.first, "stop": s.stop, "rank": s.rank} for s in plan.stages],
+        "orders": [[action.id for action in order] for order in plan.orders],
+    }
 
 
 def _incident(i: Incident) -> Json:

@@ -228,7 +228,16 @@ class AgentNotice:
     text: str
 
 
-Event = WorkerExited | LogMatched | AgentNotice
+@dataclass(frozen=True, slots=True)
+class PlanPublished:
+    """What rank 0 said that the whole job does in every step: `data` is a `wire_plan` message."""
+
+    job: str
+    generation: int
+    data: bytes
+
+
+Event = WorkerExited | LogMatched | AgentNotice | PlanPublished
 
 
 # --- commands (controller -> agent) ----------------------------------------------------------------------------

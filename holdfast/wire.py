@@ -22,6 +22,7 @@ _EVENT_FIELDS: dict[str, type[t.Event]] = {
     "worker_exited": t.WorkerExited,
     "log_matched": t.LogMatched,
     "notice": t.AgentNotice,
+    "plan_published": t.PlanPublished,
 }
 
 
@@ -253,6 +254,8 @@ def _event(n: t.Numbered) -> c.Event:
             return c.Event(seq=n.seq, log_matched=p.LogMatched(**_fields(n.event)))
         case t.AgentNotice():
             return c.Event(seq=n.seq, notice=p.AgentNotice(**_fields(n.event)))
+        case t.PlanPublished():
+            return c.Event(seq=n.seq, plan_published=p.PlanPublished(**_fields(n.event)))
 
 
 def _from_event(e: c.Event) -> t.Numbered:

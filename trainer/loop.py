@@ -13,6 +13,7 @@ from typing import TextIO
 import torch
 
 from holdfast.agent import probe
+from holdfast.plan import Plan
 from holdfast.trainer import pipeline
 from holdfast.trainer.batches import Batches
 from holdfast.trainer.config import Config
@@ -150,6 +151,8 @@ def run(config: Config, launch: Launch) -> Outcome:
     done = False
     try:
         trainer = Trainer(config, mesh, corpus)
+        if launch.rank == 0 and probe.attached():
+            _tell(trainer.plan)
         fixed = settings(config, layout, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
         keeper = None
@@ -194,6 +197,14 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             mesh.keep_meeting_place()
     probe.phase("done")
     return Outcome(first, losses)
+
+
+def _tell(plan: Plan) -> None:
+    # Late: protobuf is the agent's dependency, and a trainer does without.
+    with contextlib.suppress(ImportError):
+        from holdfast.wire_plan import encode_plan
+
+        probe.publish_plan(encode_plan(plan))
 
 
 def _report(step: int, totals: Totals, tokens: int, seconds: float, log_every: int, metrics: TextIO | None) -> None:

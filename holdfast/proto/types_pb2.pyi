@@ -493,6 +493,30 @@ class AgentNotice(google.protobuf.message.Message):
 global___AgentNotice = AgentNotice
 
 @typing.final
+class PlanPublished(google.protobuf.message.Message):
+    """What a job's rank 0 says that the whole job will do in every step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    generation: builtins.int
+    data: builtins.bytes
+    """a Plan"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        generation: builtins.int = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "generation", b"generation", "job", b"job"]) -> None: ...
+
+global___PlanPublished = PlanPublished
+
+@typing.final
 class Rank(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -269,6 +269,17 @@ class FakeFacade:
         names = ("step", "loss", "seconds", "tokens", "at", "generation")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
+    def plan(self) -> Json | None:
+        return {
+            "job": "j1",
+            "generation": self.generation,
+            "schedule": "1f1b",
+            "micro_batches": 1,
+            "axes": [["pp", 2], ["dp", 2], ["tp", 2]],
+            "stages": [{"first": 0, "stop": 2, "rank": 0}, {"first": 2, "stop": 4, "rank": 1}],
+            "orders": [["0F0", "0SEND_F0", "0RECV_B0", "0B0"], ["1RECV_F0", "1F0", "1B0", "1SEND_B0"]],
+        }
+
     def incidents(self) -> list[Json]:
         return self.known_incidents
 

@@ -60,6 +60,7 @@ class Warm:
     _listener: asyncio.Task[None] | None = None
     _calls: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    _started: int = 0  # the process that we started, until it is known to be the one
 
     @classmethod
     async def open(
@@ -80,37 +81,54 @@ class Warm:
         is not ready after `ready_timeout` seconds.
         """
         warm = cls(Path(run_dir).absolute(), on_exit, on_store_exit, on_lost)
-        end = time.monotonic() + ready_timeout
-        started = 0
-        while not await warm._connect():
-            if started and (ended := _ended(started)) is not None:
-                if ended != 3:  # 3: somebody else was faster
-                    raise Unavailable(f"the warm process ended with {ended} at its start: {warm._log_tail()}")
-                started = 0
-            elif not started:
-                started = _spawn(warm.run_dir, preload, os.environ if env is None else env, idle_exit)
-            if time.monotonic() > end:
-                raise Unavailable(f"the warm process did not start within {ready_timeout:g} s: {warm._log_tail()}")
-            await asyncio.sleep(0.02)
-        warm._listener = asyncio.create_task(warm._listen(), name="holdfast-warm")
         try:
-            hello = await warm._ask("hello", max(end - time.monotonic(), 0.1))
-        except Unavailable as error:
-            await warm.close()
-            if started:
-                _ended(started)  # no zombie, should it have died; one that still imports is left for the next try
-            raise Unavailable(f"the warm process is not ready: {error}; {warm._log_tail()}") from None
-        warm.pid = hello["pid"]
-        if started not in (0, warm.pid):
-            # Another agent's start was faster. Ours must not linger and take over when the other one ends.
-            with suppress(ProcessLookupError):
-                os.kill(started, signal.SIGKILL)
-            await _reaped(started)
-        warm.preload_errors = hello["preload_errors"]
-        warm.kept = tuple(KeptWorker(**worker) for worker in hello["workers"])
-        warm.exits = tuple(WorkerExited(**ended) for ended in hello["exits"])
-        warm.stores = hello["stores"]
+            await warm._reach(preload, os.environ if env is None else env, ready_timeout, idle_exit)
+        except asyncio.CancelledError:
+            await warm._abandon()
+            raise
         return warm
+
+    async def _reach(
+        self, preload: Sequence[str], env: Mapping[str, str], ready_timeout: float, idle_exit: float | None
+    ) -> None:
+        end = time.monotonic() + ready_timeout
+        while not await self._connect():
+            if self._started and (ended := _ended(self._started)) is not None:
+                if ended != 3:  # 3: somebody else was faster
+                    raise Unavailable(f"the warm process ended with {ended} at its start: {self._log_tail()}")
+                self._started = 0
+            elif not self._started:
+                self._started = _spawn(self.run_dir, preload, env, idle_exit)
+            if time.monotonic() > end:
+                raise Unavailable(f"the warm process did not start within {ready_timeout:g} s: {self._log_tail()}")
+            await asyncio.sleep(0.02)
+        self._listener = asyncio.create_task(self._listen(), name="holdfast-warm")
+        try:
+            hello = await self._ask("hello", max(end - time.monotonic(), 0.1))
+        except Unavailable as error:
+            await self.close()
+            if self._started:
+                _ended(self._started)  # no zombie, should it have died; one that imports is left for the next try
+            raise Unavailable(f"the warm process is not ready: {error}; {self._log_tail()}") from None
+        self.pid = hello["pid"]
+        if self._started not in (0, self.pid):
+            # Another agent's start was faster. Ours must not linger and take over when the other one ends.
+            await self._kill_started()
+        self.preload_errors = hello["preload_errors"]
+        self.kept = tuple(KeptWorker(**worker) for worker in hello["workers"])
+        self.exits = tuple(WorkerExited(**ended) for ended in hello["exits"])
+        self.stores = hello["stores"]
+
+    async def _abandon(self) -> None:
+        """Nobody waits for the one that we are starting, and it has no worker yet: it must not outlive us."""
+        await self.close()
+        if self._started:
+            await self._kill_started()
+
+    async def _kill_started(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._started, signal.SIGKILL)
+        await _reaped(self._started)
 
     async def start_worker(self, spec: WorkerSpec) -> int:
         """Start a worker; its process id. Repeating it for the same job, generation and rank changes nothing."""

@@ -29,7 +29,7 @@ async def controller(script: Script) -> AsyncIterator[int]:
         await script(context)
 
     server = grpc.aio.server()
-    handler: Any = grpc.stream_stream_rpc_method_handler(session)  # type: ignore[arg-type]  # its stubs know no asyncio
+    handler: Any = grpc.stream_stream_rpc_method_handler(session)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("holdfast.v1.Controller", {"Session": handler}),)
     )

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast import types as t
 from holdfast.agent.link import Link
@@ -133,7 +133,7 @@ class FakeAgent:
 
 @asynccontextmanager
 async def agent(
-    port: int, node: str = "node0", hostname: str = "host", incarnation: str = "i1", **hello: int
+    port: int, node: str = "node0", hostname: str = "host", incarnation: str = "i1", **hello: Any
 ) -> AsyncIterator[FakeAgent]:
     identity = t.Identity(node, hostname, incarnation, boot_id=f"boot of {hostname}", slots=4)
     outbox = Outbox(1000)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -148,7 +149,7 @@ def streams(controller: Running) -> Iterator[list[Stream]]:
         one.close()
 
 
-def hello(node: str, **more: int) -> bytes:
+def hello(node: str, **more: Any) -> bytes:
     return wire.encode_agent(t.Hello(t.Identity(node, "host", f"i-{node}", boot_id="b"), **more))
 
 

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -73,7 +74,8 @@ def fort(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fort]:
         write(files, "foreign", issue(foreign, "node1", ["node1"], NOW, server=False))
         old = NOW - datetime.timedelta(days=30)
         write(files, "expired", issue(ours, "node1", ["node1"], old, server=False, days=2))
-        yield Fort(one, files, controller, *addresses, token=(files / "api-token").read_text().strip())
+        token = (files / "api-token").read_text().strip()
+        yield Fort(one, files, controller, addresses[0], addresses[1], token)
 
 
 def write(folder: Path, name: str, credential: Credential) -> None:
@@ -138,7 +140,8 @@ def test_no_certificate_no_stream(fort: Fort) -> None:
         grpc.insecure_channel(fort.grpc),
     ):
         with channel, pytest.raises(grpc.RpcError) as error:
-            next(channel.stream_stream("/holdfast.v1.Controller/Session")(iter([hello]), timeout=10))
+            session: Any = channel.stream_stream("/holdfast.v1.Controller/Session")
+            next(session(iter([hello]), timeout=10))
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert fort.nodes() == {}
 

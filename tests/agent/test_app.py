@@ -1,0 +1,156 @@
+"""A whole agent, in this process, against a real controller's gRPC end: it joins, obeys, tells, and leaves in order."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import types as t
+from holdfast.agent.app import Agent
+from holdfast.agent.workers import shared_dir
+from holdfast.config import AgentConfig
+from holdfast.controller.events import EventSeen, FrameSeen, ResultSeen
+from holdfast.errors import UsageError
+from tests.agent.warm_node import alive
+from tests.controller.stage import Stage, eventually, stage
+
+LOOP = "import time\nprint('up', flush=True)\nwhile True: time.sleep(1)\n"
+
+
+def config(folder: Path, port: int, **more: object) -> AgentConfig:
+    settings: dict[str, object] = {
+        "controller": f"127.0.0.1:{port}", "node_name": "node0", "slots": 4, "state_dir": folder / "agent",
+        "preload": (), "nics": ("lo",), "end_with_workers": True,
+    }  # fmt: skip
+    return AgentConfig(**(settings | more))  # type: ignore[arg-type]  # a test's own settings
+
+
+@asynccontextmanager
+async def running(settings: AgentConfig) -> AsyncIterator[Agent]:
+    agent, stop = Agent(settings), asyncio.Event()
+    task = asyncio.create_task(agent.main(stop))
+    try:
+        yield agent
+    finally:
+        stop.set()
+        async with asyncio.timeout(20):
+            assert await task == 0
+
+
+def start(folder: Path, here: Stage, name: str, generation: int = 1, code: str = LOOP) -> None:
+    (folder / "script.py").write_text(code)
+    program = t.Program(str(folder / "script.py"), cwd=str(folder), hooks=False)
+    order = t.StartWorkers(program, (t.Rank(0, 0, 0),), 1, 1, "127.0.0.1", 29500)
+    here.shell.send("node0", t.Command(name, "j1", generation, order))
+
+
+async def answered(here: Stage, count: int) -> list[t.CommandResult]:
+    await eventually(lambda: len(here.brain.of(ResultSeen)) >= count)
+    return [seen.result for seen in here.brain.of(ResultSeen)]
+
+
+def test_from_joining_to_leaving(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here:
+            here.shell.logs.begin("j1")
+            async with running(config(tmp_path, here.port)) as agent:
+                await eventually(lambda: len(here.brain.of(FrameSeen)) >= 2)
+                node = here.brain.c.nodes["node0"]
+                assert (node.identity.slots, node.connected) == (4, True)
+                assert node.identity.incarnation == agent.identity.incarnation
+                await eventually(lambda: node.host)
+                start(tmp_path, here, "c1")
+                [answer] = await answered(here, 1)
+                assert (answer.ok, answer.data) == (True, {"started": "1"})
+                [worker] = agent.workers.hello_workers()
+                # The same command again is answered and not done again.
+                start(tmp_path, here, "c1")
+                first, second = await answered(here, 2)
+                assert first == second
+                assert [w.pid for w in agent.workers.hello_workers()] == [worker.pid]
+                async with asyncio.timeout(10):
+                    line = await anext(here.shell.logs.lines("j1"))
+                assert (line["rank"], line["text"]) == (0, "up\n")
+                os.kill(worker.pid, signal.SIGKILL)
+                await eventually(lambda: here.brain.of(EventSeen))
+                [seen] = here.brain.of(EventSeen)
+                assert isinstance(seen.event, t.WorkerExited)
+                assert (seen.event.rank, seen.event.signal) == (0, signal.SIGKILL)
+                # The controller holds it: nothing of it stays here.
+                await eventually(lambda: agent.workers.hello_workers() == ())
+            await eventually(lambda: not here.brain.c.nodes["node0"].connected)
+            assert not shared_dir(tmp_path / "agent").exists()
+
+    asyncio.run(story())
+
+
+def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, running(config(tmp_path, here.port)):
+            await eventually(lambda: "node0" in here.shell.outboxes)
+            start(tmp_path, here, "c1", generation=3)
+            start(tmp_path, here, "c2", generation=2)
+            here.shell.send("node0", t.Command("c3", "j1", 3, t.Inject("kill", 9)))
+            answers = await answered(here, 3)
+            assert [(a.id, a.ok) for a in answers] == [("c1", True), ("c2", False), ("c3", False)]
+            assert answers[1].error == "generation 2 of job j1 is over: 3 was here already"
+            assert answers[2].error == "rank 9 of generation 3 does not run here"
+
+    asyncio.run(story())
+
+
+def test_workers_live_on_and_the_next_agent_knows_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here:
+            async with running(config(tmp_path, here.port, end_with_workers=False)) as first:
+                await eventually(lambda: "node0" in here.shell.outboxes)
+                start(tmp_path, here, "c1")
+                await answered(here, 1)
+                [worker] = first.workers.hello_workers()
+            assert alive(worker.pid)
+            await eventually(lambda: "node0" not in here.shell.outboxes)
+            async with running(config(tmp_path, here.port)) as second:
+                # Known before the controller is spoken to: the hello says it.
+                await eventually(lambda: "node0" in here.shell.outboxes)
+                assert [w.pid for w in here.ingest.sessions["node0"].hello.workers] == [worker.pid]
+                assert second.identity.incarnation != first.identity.incarnation
+                # The brain knows of no such job: it has them ended.
+                await eventually(lambda: not alive(worker.pid))
+
+    asyncio.run(story())
+
+
+def test_the_controller_may_come_later(tmp_path: Path, free_port: int) -> None:
+    async def story() -> None:
+        async with running(config(tmp_path, free_port)) as agent:
+            agent.tell(t.AgentNotice(1, "test", t.Severity.INFO, "said to nobody"))
+            await asyncio.sleep(0.2)
+            async with stage(tmp_path, free_port) as here:
+                await eventually(lambda: here.brain.of(EventSeen))
+                assert isinstance(here.brain.of(EventSeen)[0].event, t.AgentNotice)
+
+    asyncio.run(story())
+
+
+def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+
+    async def story() -> None:
+        async with running(config(tmp_path, free_port, sysfs_root=tmp_path / "no-sysfs", nics=("auto",))):
+            await asyncio.sleep(0.5)
+
+    asyncio.run(story())
+    absent = [r.fields["collector"] for r in caplog.records if r.message == "collector.absent"]  # type: ignore[attr-defined]
+    assert len(absent) == len(set(absent))
+    assert "rdma" in absent
+
+
+def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="give another --state-dir"):
+        Agent(config(tmp_path, 1, state_dir=tmp_path / "file" / "state"))

@@ -49,7 +49,7 @@ class Link:
     async def run(self) -> None:
         """Connect, serve, reconnect; ends only by cancellation."""
         loop = asyncio.get_running_loop()
-        policy = Backoff(initial=0.05, cap=2.0)
+        policy = Backoff(initial=0.05, cap=1.0)  # while we are away, nobody sees what breaks here
         delays = policy.delays()
         while True:
             began = loop.time()

@@ -13,8 +13,9 @@ import pytest
 from holdfast import types as t
 from holdfast.agent import log_rules
 from holdfast.agent.collectors.kernel_log import KernelLog
+from holdfast.agent.worker_environment import worker_environment
 from holdfast.agent.worker_logs import WorkerLogs
-from holdfast.agent.workers import Workers, shared_dir, worker_environment
+from holdfast.agent.workers import Workers, shared_dir
 from holdfast.errors import UsageError
 from tests.agent.warm_node import alive, eventually
 

@@ -125,9 +125,8 @@ class Stream:
         self.messages: list[bytes] = []
 
         self.queue: queue.Queue[bytes | None] = queue.Queue()
-        self.answers = self.channel.stream_stream("/holdfast.v1.Controller/Session")(
-            iter(self.queue.get, None), timeout=30
-        )
+        session: Any = self.channel.stream_stream("/holdfast.v1.Controller/Session")
+        self.answers: Any = session(iter(self.queue.get, None), timeout=30)
 
     def send(self, data: bytes) -> None:
         self.queue.put(data)

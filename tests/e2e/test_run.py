@@ -63,16 +63,17 @@ def losses(text: str) -> dict[str, str]:
 
 
 def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_path: Path) -> None:
-    calm = runs.start("--nproc-per-node", "4", str(SCRIPT), "--checkpoint", str(tmp_path / "calm.pt"))
+    long = ["--epochs", "12"]
+    calm = runs.start("--nproc-per-node", "4", str(SCRIPT), *long, "--checkpoint", str(tmp_path / "calm.pt"))
     assert calm.wait(WARM_S) == 0, calm.err[-4000:]
     before = len(runs.cluster.client.incidents())
     assert "[0] world 4, starting at step 0\n" in calm.out
-    assert all(f"[{rank}] rank {rank} of 4 is done after step 40\n" in calm.err for rank in range(4))
-    assert list(losses(calm.out)) == [str(step) for step in range(1, 41)]
+    assert all(f"[{rank}] rank {rank} of 4 is done after step 120\n" in calm.err for rank in range(4))
+    assert list(losses(calm.out)) == [str(step) for step in range(1, 121)]
     assert all(re.match(r"\[\d\] ", line) for line in calm.out.splitlines())
 
     struck = runs.start(
-        "--nproc-per-node=4", str(SCRIPT), "--checkpoint", str(tmp_path / "struck.pt"), "--pause", "0.05"
+        "--nproc-per-node=4", str(SCRIPT), *long, "--checkpoint", str(tmp_path / "struck.pt"), "--pause", "0.08"
     )
     client = runs.cluster.client
 

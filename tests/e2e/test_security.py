@@ -139,9 +139,11 @@ def test_no_certificate_no_stream(fort: Fort) -> None:
         grpc.secure_channel(fort.grpc, grpc.ssl_channel_credentials(ca)),
         grpc.insecure_channel(fort.grpc),
     ):
-        with channel, pytest.raises(grpc.RpcError) as error:
-            session: Any = channel.stream_stream("/holdfast.v1.Controller/Session")
-            next(session(iter([hello]), timeout=10))
+        session: Any = channel.stream_stream("/holdfast.v1.Controller/Session")
+        with channel:
+            answers = session(iter([hello]), timeout=10)
+            with pytest.raises(grpc.RpcError) as error:
+                next(answers)
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert fort.nodes() == {}
 

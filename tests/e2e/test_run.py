@@ -57,9 +57,10 @@ def script(folder: Path, code: str, name: str = "train.py") -> str:
     return str(path)
 
 
-def losses(text: str) -> dict[str, str]:
+def losses(text: str) -> dict[int, float]:
     """The last that was printed for each step."""
-    return dict(re.findall(r"^\[0\] epoch \d+ step (\d+) loss (\S+)$", text, re.MULTILINE))
+    found = re.findall(r"^\[0\] epoch \d+ step (\d+) loss (\S+)$", text, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in found}
 
 
 def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_pat
     before = len(runs.cluster.client.incidents())
     assert "[0] world 4, starting at step 0\n" in calm.out
     assert all(f"[{rank}] rank {rank} of 4 is done after step 120\n" in calm.err for rank in range(4))
-    assert list(losses(calm.out)) == [str(step) for step in range(1, 121)]
+    assert list(losses(calm.out)) == list(range(1, 121))
     assert all(re.match(r"\[\d\] ", line) for line in calm.out.splitlines())
 
     struck = runs.start(
@@ -95,7 +96,8 @@ def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_pat
     assert job["step"] >= shown["step"]
     assert "starting at step 0\n" in struck.out
     assert re.search(r"\[0\] world 4, starting at step [1-9]\d*\n", struck.out)
-    assert losses(struck.out) == losses(calm.out)
+    # DDP's first step after any start has other buckets, so sums may round otherwise: that is the script's own affair.
+    assert losses(struck.out) == pytest.approx(losses(calm.out), abs=1e-4)
     [incident] = runs.new_incidents(before)
     assert (incident["kind"], incident["culprit"], incident["state"]) == ("worker-killed", "rank2", "closed")
     assert (incident["generation_from"], incident["generation_to"]) == (1, 2)

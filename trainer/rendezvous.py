@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` is, where type checkers see it
+from torch._C._distributed_c10d import PrefixStore, Store  # what `torch.distributed.Store` is, where type checkers see it
 from torch.distributed.rendezvous import rendezvous
 
 from holdfast.trainer.launch import Launch
@@ -32,7 +32,8 @@ def open_store(where: str, launch: Launch, env: MutableMapping[str, str], timeou
     if where != "env":
         return RedisStore(where, generation_name(launch, env), timeout)
     met: tuple[Store, int, int] = next(rendezvous("env://", launch.rank, launch.world, timeout=timeout))
-    return met[0]
+    # torchrun keeps one store over all restarts: without this, ranks would meet the addresses of the dead.
+    return PrefixStore(str(launch.generation), met[0])
 
 
 def outlives_ranks(where: str, env: Mapping[str, str]) -> bool:

@@ -25,7 +25,7 @@ from common import finish, parser, scratch
 from holdfast.cli.local_cluster import LocalCluster
 
 WORLD = 8
-TIMEOUT_S = 300.0
+TIMEOUT_S = 180.0
 
 
 def arguments(folder: Path) -> list[str]:

@@ -153,6 +153,8 @@ class TrainConfig:
     """On a GPU, only algorithms that always give the same bits; slower. The CPU's all do."""
     metrics_path: str = ""
     """Append one JSON line a step here."""
+    tensorboard_dir: str = ""
+    """Write TensorBoard's files here; needs the package `tensorboard`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,26 +6,26 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TextIO
 
 import torch
 
 from holdfast.agent import probe
 from holdfast.plan import Plan
-from holdfast.trainer import pipeline
+from holdfast.trainer import pipeline, spans
 from holdfast.trainer.batches import Batches
 from holdfast.trainer.config import Config
 from holdfast.trainer.corpus import Corpus, open_corpus
-from holdfast.trainer.errors import ConfigError, NonFiniteLoss
+from holdfast.trainer.errors import NonFiniteLoss
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy
 from holdfast.trainer.mesh import Mesh, choose_device, join, leave, require_agreement
-from holdfast.trainer.model import Moment
+from holdfast.trainer.meters import Meter
+from holdfast.trainer.model import Moment, recompute_of
 from holdfast.trainer.optimizer import Optimizer, Totals, sum_over_ranks
 from holdfast.trainer.persist import Keeper
+from holdfast.trainer.report import Reporter
 from holdfast.trainer.sequence_parallel import own_positions
 from holdfast.trainer.slices import GradientSums, slices_of
 from holdfast.trainer.state import settings
@@ -67,7 +67,7 @@ class Trainer:
         self.moment.step = step
         inputs = targets = None
         if self.has_first or self.has_last:
-            with probe.span("data_wait"):
+            with spans.span("data_wait"):
                 x, y = self.batches.read(step, self.micro_batches)
             inputs = torch.from_numpy(x).to(self.mesh.device) if self.has_first else None
             targets = torch.from_numpy(y).to(self.mesh.device) if self.has_last else None
@@ -99,7 +99,7 @@ class Trainer:
             if self.mesh.device_mesh.get_rank() in totals.bad_ranks or not totals.bad_ranks:
                 probe.step(step, loss=math.nan)
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
-        with probe.span("optimizer"):
+        with spans.span("optimizer"):
             self.optimizer.apply(step, totals.norm)
         return totals
 
@@ -179,8 +179,9 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
     own_tokens = tokens // mesh.layout.world
     losses: list[float] = []
     probe.phase("train")
-    with _metrics(config, is_reporter) as metrics:
+    with _reporter(trainer, tokens) if is_reporter else contextlib.nullcontext() as reporter:
         for step in range(first, train.steps):
+            spans.clock.take()
             started = time.perf_counter()
             totals = trainer.step(step)
             seconds = time.perf_counter() - started
@@ -188,8 +189,8 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
             is_known = mesh.has_loss and totals.is_finite
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
-            if is_reporter:
-                _report(step, totals, tokens, seconds, train.log_every, metrics)
+            if reporter is not None:
+                reporter.step(step, totals, seconds, spans.clock.take())
             if keeper and keeper.is_due(step + 1, is_last=step + 1 == train.steps):
                 probe.phase("checkpoint")
                 keeper.save(step + 1)
@@ -207,40 +208,15 @@ def _tell(plan: Plan) -> None:
         probe.publish_plan(encode_plan(plan))
 
 
-def _report(step: int, totals: Totals, tokens: int, seconds: float, log_every: int, metrics: TextIO | None) -> None:
-    rate = tokens / seconds
-    if not totals.is_finite:
-        where = f", first seen on rank {', '.join(map(str, totals.bad_ranks))}" if totals.bad_ranks else ""
-        print(f"step {step} skipped: loss {totals.loss} or a gradient is not finite{where}", flush=True)
-    elif log_every and step % log_every == 0:
-        print(f"step {step} loss {totals.loss:.6f} tokens/s {rate:.0f} seconds {seconds:.3f}", flush=True)
-    if metrics is not None:
-        line = {
-            "step": step,
-            "loss": totals.loss if totals.is_finite else None,
-            "grad_norm": totals.norm if totals.is_finite else None,
-            "skipped": not totals.is_finite,
-            "tokens_per_s": rate,
-            "seconds": seconds,
-            "time": time.time(),
-        }
-        print(json.dumps(line), file=metrics, flush=True)
-
-
-@contextlib.contextmanager
-def _metrics(config: Config, is_reporter: bool) -> Iterator[TextIO | None]:
-    if not (is_reporter and config.train.metrics_path):
-        yield None
-        return
-    try:
-        out = open(config.train.metrics_path, "a", encoding="utf-8")  # noqa: SIM115  # closed just below
-    except OSError as error:
-        raise ConfigError(
-            f"train.metrics_path {config.train.metrics_path}: {error.strerror}; name a file that can be written",
-            is_local=True,
-        ) from None
-    with out:
-        yield out
+def _reporter(trainer: Trainer, tokens: int) -> Reporter:
+    config, layout = trainer.config, trainer.mesh.layout
+    recomputes = [
+        recompute_of(config.train.recompute, stage)
+        for stage in range(layout.stages)
+        for _ in layout.layers_of(stage, config.model.layers)
+    ]
+    vocab = vocab_of(config.data.tokenizer)
+    return Reporter(config.train, Meter(config, vocab, trainer.mesh.device, layout.world, recomputes), tokens)
 
 
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.agent import probe
+from holdfast.trainer import spans
 from holdfast.trainer.config import OptimConfig
 from holdfast.trainer.learning_rate import learning_rate
 from holdfast.trainer.mesh import Mesh
@@ -132,7 +132,7 @@ def sum_over_ranks(loss: float, squares: float) -> Totals:
     shares[0], shares[1] = loss, squares
     shares[2 + rank] = 0 if math.isfinite(loss) and math.isfinite(squares) else 1
     if world > 1:
-        with probe.operation("world:all_reduce"):
+        with spans.operation("world:all_reduce"):
             dist.all_reduce(shares)
     numbers = shares.tolist()
     return Totals(numbers[0], math.sqrt(numbers[1]), [r for r in range(world) if numbers[2 + r]])

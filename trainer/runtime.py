@@ -18,8 +18,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
-from holdfast.agent import probe
 from holdfast.plan import TORCH, Action, Order, Plan, from_csv
+from holdfast.trainer import spans
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -28,22 +28,22 @@ class WatchedStage(PipelineStage):
     """A stage whose compute and gradient reduction are visible to the probe."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with probe.span("forward", micro_batch=fwd_chunk_id, stage=self.stage_index):
+        with spans.span("forward", micro_batch=fwd_chunk_id, stage=self.stage_index):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with probe.span("backward", micro_batch=bwd_chunk_id, stage=self.stage_index):
+        with spans.span("backward", micro_batch=bwd_chunk_id, stage=self.stage_index):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with probe.span("backward_weight", micro_batch=bwd_chunk_id, stage=self.stage_index):
+        with spans.span("backward_weight", micro_batch=bwd_chunk_id, stage=self.stage_index):
             return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         if not isinstance(self.submod, FSDPModule):
             super().perform_reduce_grad(grad_scale_factor)
             return
-        with probe.operation("dp:reduce_scatter"):
+        with spans.operation("dp:reduce_scatter"):
             super().perform_reduce_grad(grad_scale_factor)
 
 
@@ -68,7 +68,7 @@ class Runtime(_PipelineScheduleRuntime):
         if stage.stage_index not in self.unshard_ops:
             super()._assert_unsharded(stage)
             return
-        with probe.operation("dp:all_gather"):
+        with spans.operation("dp:all_gather"):
             super()._assert_unsharded(stage)
 
 
@@ -130,7 +130,7 @@ def _watch_waits() -> None:
 
     def watched_wait(work: list[dist.Work]) -> None:
         if work:
-            with probe.operation(getattr(work, "operation", "pp:wait")):
+            with spans.operation(getattr(work, "operation", "pp:wait")):
                 wait(work)
 
     watched_wait.is_watched = True  # type: ignore[attr-defined]

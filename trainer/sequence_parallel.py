@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast.agent import probe
+from holdfast.trainer import spans
 
 GATHER = "tp:all_gather"
 SCATTER = "tp:reduce_scatter"
@@ -24,7 +24,7 @@ def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     batch, length, width = x.shape
     ranks = group.size()
     parts = x.new_empty(ranks, batch, length, width)
-    with probe.operation(GATHER):
+    with spans.operation(GATHER):
         _all_gather(parts.view(-1), x.contiguous().view(-1), group)
     return parts.transpose(0, 1).reshape(batch, ranks * length, width)
 
@@ -36,12 +36,12 @@ def reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     parts = x.view(batch, ranks, length // ranks, width).transpose(0, 1).contiguous()
     if x.is_cuda:
         total = x.new_empty(batch, length // ranks, width)
-        with probe.operation(SCATTER):
+        with spans.operation(SCATTER):
             _reduce_scatter(total.view(-1), parts.view(-1), group)
         return total
     # gloo's reduce-scatter is an all-reduce, twice the bytes: exchange the pieces and add them up here.
     received = torch.empty_like(parts)
-    with probe.operation(SCATTER):
+    with spans.operation(SCATTER):
         dist.all_to_all_single(received.view(-1), parts.view(-1), group=group)
     return received.sum(dim=0)
 

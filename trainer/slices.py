@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.agent import probe
+from holdfast.trainer import spans
 from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.model import Stage
 from holdfast.trainer.tensor_parallel import all_reduce
@@ -74,7 +74,7 @@ class GradientSums:
             first, last = (_grad(piece) for piece in self._tied)
             last.copy_(first.add_(last))
         elif self._tied and self._pair is not None:
-            with probe.operation("pp:all_reduce"):
+            with spans.operation("pp:all_reduce"):
                 dist.all_reduce(_grad(self._tied[0]), group=self._pair)
 
     def _sum_partial(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from holdfast.agent import probe
+from holdfast.trainer import spans
 
 OPERATION = "tp:all_reduce"
 
@@ -25,7 +25,7 @@ OPERATION = "tp:all_reduce"
 def all_reduce(tensor: Tensor, group: dist.ProcessGroup, op: Any = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` in place over the group; returns it. No collective in a group of one."""
     if group.size() > 1:
-        with probe.operation(OPERATION):
+        with spans.operation(OPERATION):
             dist.all_reduce(tensor, op, group=group)
     return tensor
 

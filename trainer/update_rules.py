@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from holdfast.agent import probe
+from holdfast.trainer import spans
 from holdfast.trainer.config import OptimConfig
 
 
@@ -164,7 +164,7 @@ class Lamb(_Own):
         if self._group.size() > 1:
             tied = [at for at, target in enumerate(self._targets) if target.is_tied]
             pairs = squares[[*tied, *(at + len(self._targets) for at in tied)]]
-            with probe.operation("lamb:all_reduce"):
+            with spans.operation("lamb:all_reduce"):
                 dist.all_reduce(squares, group=self._group)
                 if tied:
                     # The order of a sum depends on the place in the vector, which the other stage has otherwise.

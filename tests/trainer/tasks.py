@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from holdfast.agent import probe
 from holdfast.checkpoint.store import FileStore
-from holdfast.trainer import loop, sequence_parallel
+from holdfast.trainer import loop, sequence_parallel, spans
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import from_environment
@@ -122,7 +122,7 @@ def collectives(folder: Path, argv: list[str]) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     way = "forward"
     sent: dict[str, set[int]] = {}
-    original, backward = probe.operation, torch.autograd.backward
+    original, backward = spans.operation, torch.autograd.backward
 
     def operation(name: str) -> Any:
         if name.startswith("tp:"):
@@ -145,7 +145,7 @@ def collectives(folder: Path, argv: list[str]) -> dict[str, Any]:
 
     all_gather, reduce_scatter = sequence_parallel.all_gather, sequence_parallel.reduce_scatter
     sequence_parallel.all_gather, sequence_parallel.reduce_scatter = gather, scatter
-    probe.operation = operation  # type: ignore[assignment]
+    spans.operation = operation
     torch.autograd.backward = going_back
     loop.run(parse(argv), from_environment(os.environ))
     return {"counts": counts, "wire_bytes": {name: sorted(sizes) for name, sizes in sent.items()}}

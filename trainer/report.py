@@ -1,0 +1,85 @@
+"""What one rank says of each step: a line on the console, one in a JSON file, points for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import TracebackType
+from typing import Any, TextIO
+
+from holdfast.trainer.config import TrainConfig
+from holdfast.trainer.errors import ConfigError
+from holdfast.trainer.meters import Meter, percent
+from holdfast.trainer.optimizer import Totals
+
+
+class Reporter:
+    """Open while training. A rank that does not report has none."""
+
+    def __init__(self, config: TrainConfig, meter: Meter, tokens: int) -> None:
+        """`tokens` are those of a step over all ranks. Raises ConfigError for a place that cannot be written."""
+        self.config, self.meter, self.tokens = config, meter, tokens
+        self._file: TextIO | None = None
+        self._board: Any = None
+        if config.metrics_path:
+            try:
+                self._file = open(config.metrics_path, "a", encoding="utf-8")  # noqa: SIM115  # closed in __exit__
+            except OSError as error:
+                raise ConfigError(
+                    f"train.metrics_path {config.metrics_path}: {error.strerror}; name a file that can be written",
+                    is_local=True,
+                ) from None
+        if config.tensorboard_dir:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ConfigError(
+                    "train.tensorboard_dir needs TensorBoard: pip install tensorboard, or leave it empty",
+                    is_local=True,
+                ) from None
+            self._board = SummaryWriter(config.tensorboard_dir)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def step(self, step: int, totals: Totals, seconds: float, parts: dict[str, float]) -> None:
+        """One step is done. `parts` is where this rank's `seconds` went, what is missing went elsewhere."""
+        line: dict[str, Any] = {
+            "step": step,
+            "loss": totals.loss if totals.is_finite else None,
+            "grad_norm": totals.norm if totals.is_finite else None,
+            "skipped": not totals.is_finite,
+            "tokens_per_s": self.tokens / seconds,
+            "seconds": seconds,
+            "time": time.time(),
+            **self.meter.utilisation(seconds),
+            "model_flops": self.meter.flops.model,
+            "parts_s": {name: round(value, 6) for name, value in parts.items()},
+            "memory_bytes": self.meter.memory_bytes(),
+        }
+        self._print(step, totals, line)
+        if self._file is not None:
+            print(json.dumps(line), file=self._file, flush=True)
+        if self._board is not None:
+            for name, value in {**line, **{f"part_{k}_s": v for k, v in parts.items()}}.items():
+                if isinstance(value, float) and name != "time":
+                    self._board.add_scalar(name, value, step)
+
+    def _print(self, step: int, totals: Totals, line: dict[str, Any]) -> None:
+        if not totals.is_finite:
+            where = f", first seen on rank {', '.join(map(str, totals.bad_ranks))}" if totals.bad_ranks else ""
+            print(f"step {step} skipped: loss {totals.loss} or a gradient is not finite{where}", flush=True)
+        elif self.config.log_every and step % self.config.log_every == 0:
+            print(
+                f"step {step} loss {totals.loss:.6f} tokens/s {line['tokens_per_s']:.0f} "
+                f"seconds {line['seconds']:.3f} mfu {percent(line['mfu'])}",
+                flush=True,
+            )

@@ -9,7 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store  # what `torch.distributed.Store` is, where type checkers see it
+from torch._C._distributed_c10d import (  # what `torch.distributed.Store` is, where type checkers see it
+    PrefixStore,
+    Store,
+)
 from torch.distributed.rendezvous import rendezvous
 
 from holdfast.trainer.launch import Launch

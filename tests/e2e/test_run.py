@@ -23,7 +23,9 @@ WARM_S = 120.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4) as one:
+    # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
+    patient = ("--hang-floor", "5s")
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4, controller_flags=patient) as one:
         yield one
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,25 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}, on the command line; see --help")
 
 
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What to do with the newest checkpoint instead of training."""
+
+    sample: str | None
+    """Print text that follows on this."""
+    tokens: int
+    temperature: float
+    export_hf: Path | None
+    """Write its weights here as a Hugging Face Llama."""
+
+
 def parse(argv: Sequence[str]) -> Config:
     """The settings that the command line and its file describe. Raises ConfigError."""
+    return parse_all(argv)[0]
+
+
+def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
+    """As `parse`, and what is wanted instead of training."""
     parser = _Parser(prog="holdfast train", description=__doc__, allow_abbrev=False)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
     parser.add_argument(
@@ -46,15 +64,57 @@ def parse(argv: Sequence[str]) -> Config:
     )
     for flag, (key, kind, text) in _FLAGS.items():
         parser.add_argument(flag, type=kind, dest=key, metavar=kind.__name__.upper(), help=text)
+    parser.add_argument(
+        "--sample", metavar="TEXT", help="print text that the newest checkpoint in --store goes on with"
+    )
+    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="how much of it (default: 200)")
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token")
+    parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint as a HF Llama")
+    parser.add_argument("--import-hf", type=Path, metavar="DIR", help="train a HF Llama on: its shape, its weights")
     options = vars(parser.parse_args(argv))
     flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
-    return load(options["config"], [*options["set"], *flags])
+    theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
+    config = load(options["config"], [*options["set"], *flags, *theirs])
+    if options["sample"] is None and options["export_hf"] is None:
+        return config, None
+    if not config.checkpoint.store:
+        raise ConfigError("--sample and --export-hf need --store: where the checkpoint lies, as file:///path")
+    if options["tokens"] < 0 or not options["temperature"] >= 0:
+        raise ConfigError("--tokens and --temperature must be 0 or more")
+    return config, Instead(options["sample"], options["tokens"], options["temperature"], options["export_hf"])
+
+
+def _imported(folder: Path) -> list[tuple[str, Any]]:
+    from holdfast.trainer.hugging_face import settings_of
+
+    found, _ = settings_of(folder)
+    return [*((f"model.{key}", value) for key, value in found.items()), ("train.start_from", str(folder))]
+
+
+def _do_instead(config: Config, wanted: Instead) -> None:
+    from holdfast.trainer.hugging_face import export
+    from holdfast.trainer.sample import sample
+    from holdfast.trainer.tokens import vocab_of
+    from holdfast.trainer.weights import newest
+
+    trained = newest(config.checkpoint.store)
+    if wanted.export_hf is not None:
+        try:
+            export(wanted.export_hf, trained.model, vocab_of(trained.tokenizer), trained.seq_len, trained.weights)
+        except OSError as error:
+            raise ConfigError(f"--export-hf {wanted.export_hf}: {error.strerror}; name a folder to write") from None
+        print(f"step {trained.step} is in {wanted.export_hf}", flush=True)
+    if wanted.sample is not None:
+        print(wanted.sample + sample(config, trained, wanted.sample, wanted.tokens, wanted.temperature), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Train; 0 when all steps are done, 1 when training failed, 2 when the input was wrong."""
     try:
-        config = parse(sys.argv[1:] if argv is None else argv)
+        config, instead = parse_all(sys.argv[1:] if argv is None else argv)
+        if instead is not None:
+            _do_instead(config, instead)
+            return 0
         # Only now: a wrong flag should be told in no time, and torch takes seconds.
         from holdfast.trainer.launch import from_environment
         from holdfast.trainer.loop import run

@@ -137,6 +137,9 @@ class TrainConfig:
     """Micro-batches in a step over all replicas; dp divides this."""
     micro_batch_size: int = 2
     """Samples in a micro-batch."""
+    start_from: str = ""
+    """Folder of a Hugging Face Llama whose weights are the first, where no checkpoint is found; empty: weights
+    are drawn from the seed."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Of parameters and activations. With bfloat16 the optimizer keeps float32 parameters of its own.
     float64 is for checks."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from holdfast.trainer.config import DataConfig
 from holdfast.trainer.errors import ConfigError
-from holdfast.trainer.tokens import SEPARATOR, Tokens, make, vocab_of
+from holdfast.trainer.tokens import SEPARATOR, Tokenizer, Tokens, make, restored, vocab_of
 
 _VERSION = 1
 # Folders of the standard library that are tests of it, or not part of it.
@@ -64,6 +64,15 @@ def open_corpus(config: DataConfig) -> Corpus:
             f"one sample needs more than data.seq_len = {config.seq_len}"
         )
     return corpus
+
+
+def open_tokenizer(config: DataConfig) -> Tokenizer:
+    """The tokenizer that the configured folder was cut with. Raises ConfigError."""
+    if config.tokenizer == "bytes":
+        return restored(config.tokenizer, "")
+    open_corpus(config)
+    index = cache_folder(config) / f"{_key(list_sources(config), config)}.json"
+    return restored(config.tokenizer, json.loads(index.read_text())["model"])
 
 
 def _open(config: DataConfig) -> Corpus:

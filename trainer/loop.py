@@ -7,6 +7,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -31,6 +32,7 @@ from holdfast.trainer.slices import GradientSums, slices_of
 from holdfast.trainer.state import settings
 from holdfast.trainer.tensor_parallel import hash_of
 from holdfast.trainer.tokens import vocab_of
+from holdfast.trainer.weights import start_from
 
 
 class Trainer:
@@ -48,6 +50,8 @@ class Trainer:
         self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss)
         self.slices = slices_of(self.stages, mesh)
         sums = GradientSums(self.slices, mesh, config.parallel.sequence)
+        if config.train.start_from:
+            start_from(Path(config.train.start_from), config, mesh, self.slices)
         self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""

@@ -108,13 +108,6 @@ class Optimizer:
             with torch.no_grad():
                 self._updated[index].copy_(state[MASTER])
 
-    def follow(self) -> None:
-        """Take over parameters that were set from outside."""
-        with torch.no_grad():
-            for piece, updated in zip(self.all, self._updated, strict=True):
-                if updated is not piece.shard:
-                    updated.copy_(piece.shard)
-
     def _round(self) -> None:
         with torch.no_grad():
             for piece, updated in zip(self.all, self._updated, strict=True):

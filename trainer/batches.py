@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,19 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _ROUNDS = 4
 
 
+class Row(Protocol):
+    """A long row of tokens: an array, or files that read as one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> Tokens: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Batches:
     """Samples of seq_len tokens, dealt out to steps and micro-batches."""
 
-    tokens: Tokens
+    tokens: Row
     seq_len: int
     seed: int
     micro_batches: int

@@ -34,7 +34,8 @@ def _check_ranges(config: Config) -> None:
             *("lr", "eps", "weight_decay", "clip_norm", "warmup_steps", "decay_steps"),
             *("momentum", "final_lr", "trust_low", "trust_high"),
         ),
-        "train": ("log_every", "seed", "max_skips"),
+        "train": ("log_every", "seed", "max_skips", "gc_every"),
+        "data": ("prefetch",),
         "checkpoint": ("every",),
     }
     for low, table in ((1, at_least_one), (0, not_negative)):

@@ -56,7 +56,10 @@ class DataConfig:
     """Where text comes from, and how it is cut."""
 
     path: str = ""
-    """Folder of text files; empty: the sources of Python's standard library."""
+    """Folder of text files; `hf:PATH`: a Hugging Face dataset on this machine, as a folder or file; empty: the sources
+    of Python's standard library."""
+    column: str = "text"
+    """Of a dataset: the column to read."""
     suffixes: tuple[str, ...] = ()
     """Read only files that end so; empty: every file (for the standard library: .py)."""
     tokenizer: str = "bytes"
@@ -67,6 +70,10 @@ class DataConfig:
     """Stop reading after so much text. More: longer to prepare, once."""
     cache_dir: str = ""
     """Where tokenised text is kept; empty: the user's cache folder."""
+    loader: Literal["inline", "shared"] = "inline"
+    """Who reads: every rank for itself, or one process for all ranks of a node, through shared memory."""
+    prefetch: int = 0
+    """Steps to read ahead, by a thread of the rank or by the shared loader (which is always 1 ahead or more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,8 @@ class TrainConfig:
     """Steps between log lines; 0: none."""
     deterministic: bool = True
     """On a GPU, only algorithms that always give the same bits; slower. The CPU's all do."""
+    gc_every: int = 50
+    """Steps between collections of Python's garbage, on all ranks between the same two; 0: whenever Python likes."""
     metrics_path: str = ""
     """Append one JSON line a step here."""
     tensorboard_dir: str = ""

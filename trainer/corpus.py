@@ -21,12 +21,15 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.trainer.config import DataConfig
+from holdfast.trainer.documents import Documents, Source, cache_folder, list_sources
 from holdfast.trainer.errors import ConfigError
-from holdfast.trainer.tokens import SEPARATOR, Tokenizer, Tokens, make, restored, vocab_of
+from holdfast.trainer.progress import Progress
+from holdfast.trainer.shards import Shards, ShardWriter
+from holdfast.trainer.tokens import SEPARATOR, Tokenizer, make, restored, vocab_of
 
-_VERSION = 1
-# Folders of the standard library that are tests of it, or not part of it.
-_SKIPPED = {"__pycache__", "test", "tests", "site-packages", "dist-packages"}
+_VERSION = 2
+_SHARD_BYTES = 256 << 20
+"""Size at which a file of tokens is full and the next begins."""
 _WAIT_S = 300.0
 
 
@@ -34,19 +37,11 @@ _WAIT_S = 300.0
 class Corpus:
     """Tokens ready to be cut into samples."""
 
-    tokens: Tokens
+    tokens: Shards
     """One row, read-only, mapped from the cache."""
     vocab: int
     digest: int
     """CRC-32 over the tokens: equal on all ranks that train on the same text."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    name: str
-    path: str
-    size: int
-    mtime_ns: int
 
 
 def open_corpus(config: DataConfig) -> Corpus:
@@ -85,58 +80,22 @@ def _open(config: DataConfig) -> Corpus:
         with _locked(folder / f"{key}.lock"):
             corpus = _read(folder, key)
             if corpus is None:
-                _write(folder, key, sources, config.tokenizer)
+                _write(folder, key, Documents(config, sources), config.tokenizer)
                 corpus = _read(folder, key)
     assert corpus is not None, f"{folder}/{key} vanished right after it was written"
     return corpus
 
 
-def list_sources(config: DataConfig) -> list[_Source]:
-    """The files to read, by name, up to data.max_bytes. Raises ConfigError when there are none."""
-    if config.path:
-        root, suffixes, skipped = Path(config.path).expanduser(), config.suffixes, {"__pycache__"}
-        if not root.is_dir():
-            raise ConfigError(f"data.path {config.path}: no such folder")
-    else:
-        root, suffixes, skipped = Path(os.__file__).parent, config.suffixes or (".py",), _SKIPPED
-    found, total = [], 0
-    for source in _walk(str(root), "", suffixes, skipped):
-        if total >= config.max_bytes:
-            break
-        total += source.size
-        found.append(source)
-    if not found:
-        what = f"files ending in {', '.join(suffixes)}" if suffixes else "files with text"
-        raise ConfigError(f"data.path {root}: holds no {what}")
-    return found
-
-
-def cache_folder(config: DataConfig) -> Path:
-    """Where the tokens of any corpus are kept."""
-    if config.cache_dir:
-        return Path(config.cache_dir).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "holdfast" / "tokens"
-
-
-def _walk(root: str, below: str, suffixes: tuple[str, ...], skipped: set[str]) -> Iterator[_Source]:
-    folders = []
-    with os.scandir(os.path.join(root, below)) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            name = os.path.join(below, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name not in skipped and not entry.name.startswith("."):
-                    folders.append(name)
-            elif entry.is_file() and (not suffixes or entry.name.endswith(suffixes)):
-                stat = entry.stat()
-                if stat.st_size:
-                    yield _Source(name, entry.path, stat.st_size, stat.st_mtime_ns)
-    for name in folders:
-        yield from _walk(root, name, suffixes, skipped)
-
-
-def _key(sources: list[_Source], config: DataConfig) -> str:
-    text = json.dumps([_VERSION, config.tokenizer, config.max_bytes, [(s.path, s.size, s.mtime_ns) for s in sources]])
+def _key(sources: list[Source], config: DataConfig) -> str:
+    text = json.dumps(
+        [
+            _VERSION,
+            config.tokenizer,
+            config.max_bytes,
+            config.path[:3] == "hf:" and config.column,
+            [(s.path, s.size, s.mtime_ns) for s in sources],
+        ]
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -144,38 +103,41 @@ def _read(folder: Path, key: str) -> Corpus | None:
     """The cached corpus, None when it is not there or not whole."""
     try:
         index = json.loads((folder / f"{key}.json").read_text())
-        path = folder / f"{key}.tokens"
-        dtype = np.dtype(index["dtype"])
-        if index["version"] != _VERSION or path.stat().st_size != index["tokens"] * dtype.itemsize:
+        if index["version"] != _VERSION:
             return None
-        return Corpus(np.memmap(path, dtype=dtype, mode="r"), index["vocab"], index["crc32"])
+        counts = index["shards"]
+        paths = [_shard(folder, key, number) for number in range(len(counts))]
+        return Corpus(Shards(paths, counts, index["dtype"]), index["vocab"], index["crc32"])
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
-def _write(folder: Path, key: str, sources: list[_Source], tokenizer: str) -> None:
-    made = make(tokenizer, (Path(s.path).read_bytes() for s in sources))
+def _shard(folder: Path, key: str, number: int) -> Path:
+    return folder / f"{key}-{number:05}.tokens"
+
+
+def _write(folder: Path, key: str, documents: Documents, tokenizer: str) -> None:
+    made = make(tokenizer, documents.read())
     dtype = np.dtype(np.uint8 if made.vocab <= 256 else np.uint16)
     end = np.array([SEPARATOR], dtype=dtype).tobytes()
-    count = crc = 0
-    aside = folder / f"{key}.tokens.tmp"
-    with open(aside, "wb") as out:
-        for source in sources:
-            piece = made.encode(Path(source.path).read_bytes()).astype(dtype, copy=False).tobytes() + end
-            out.write(piece)
+    crc = files = 0
+    shards = ShardWriter(lambda number: _shard(folder, key, number), dtype, _SHARD_BYTES)
+    with shards, Progress(f"tokenising {documents.name}", documents.size) as progress:
+        for document in documents.read():
+            piece = made.encode(document).astype(dtype, copy=False).tobytes() + end
+            shards.write(piece)
             crc = zlib.crc32(piece, crc)
-            count += len(piece) // dtype.itemsize
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(aside, folder / f"{key}.tokens")
+            files += 1
+            progress.add(len(document))
     index = {
         "version": _VERSION,
         "tokenizer": tokenizer,
         "vocab": vocab_of(tokenizer),
         "dtype": dtype.name,
-        "tokens": count,
+        "tokens": sum(shards.counts),
+        "shards": shards.counts,
         "crc32": crc,
-        "files": len(sources),
+        "files": files,
         "model": made.describe(),
     }
     aside = folder / f"{key}.json.tmp"

@@ -22,6 +22,10 @@ class Launch:
     job: str = ""
     is_distributed: bool = False
     """Whether a launcher started us; if not, we are alone and need no rendezvous."""
+    local_world: int = 1
+    """Ranks on this node."""
+    node: str = ""
+    """The node's number among those of the job, "" when the launcher does not say."""
 
 
 def from_environment(env: Mapping[str, str]) -> Launch:
@@ -38,6 +42,8 @@ def from_environment(env: Mapping[str, str]) -> Launch:
         generation=_number(env, "HOLDFAST_GENERATION", env.get("TORCHELASTIC_RESTART_COUNT", "0")),
         job=env.get("HOLDFAST_JOB", ""),
         is_distributed=True,
+        local_world=_number(env, "LOCAL_WORLD_SIZE", "1"),
+        node=env.get("GROUP_RANK", ""),
     )
     if launch.world < 1 or launch.rank >= launch.world:
         raise ConfigError(f"RANK={launch.rank} WORLD_SIZE={launch.world} in the environment: ranks count from 0")

@@ -18,6 +18,8 @@ from holdfast.trainer.batches import Batches
 from holdfast.trainer.config import Config
 from holdfast.trainer.corpus import Corpus, open_corpus
 from holdfast.trainer.errors import NonFiniteLoss
+from holdfast.trainer.feed import Feed, Inline, open_feed
+from holdfast.trainer.garbage import kept_out
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy
@@ -55,13 +57,9 @@ class Trainer:
         self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
         self.skipped = 0
         """Steps in a row that were not finite and were left out."""
-        self.batches = Batches(
-            corpus.tokens,
-            config.data.seq_len,
-            config.train.seed,
-            config.train.micro_batches,
-            config.train.micro_batch_size,
-        )
+        batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
+        self.batches = Batches(corpus.tokens, *batches)
+        self.feed: Feed = Inline(self.batches, self.micro_batches)
 
     def gradients(self, step: int) -> float:
         """Forward and backward of one step; gradients are then on the shards.
@@ -72,7 +70,7 @@ class Trainer:
         inputs = targets = None
         if self.has_first or self.has_last:
             with spans.span("data_wait"):
-                x, y = self.batches.read(step, self.micro_batches)
+                x, y = self.feed.read(step)
             inputs = torch.from_numpy(x).to(self.mesh.device) if self.has_first else None
             targets = torch.from_numpy(y).to(self.mesh.device) if self.has_last else None
         losses = pipeline.run_step(self.runtime, inputs, targets, len(self.micro_batches))
@@ -152,11 +150,12 @@ def run(config: Config, launch: Launch) -> Outcome:
     coordinate = layout.coordinate(launch.rank)
     probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
     mesh = join(config, launch, layout, device)
-    done = False
+    done, trainer = False, None
     try:
         trainer = Trainer(config, mesh, corpus)
         if launch.rank == 0 and probe.attached():
             _tell(trainer.plan)
+        trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, layout, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
         keeper = None
@@ -166,6 +165,8 @@ def run(config: Config, launch: Launch) -> Outcome:
         done = launch.rank == 0
         return outcome
     finally:
+        if trainer is not None:
+            trainer.feed.close()
         leave(mesh.store, done)
 
 
@@ -183,7 +184,8 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
     own_tokens = tokens // mesh.layout.world
     losses: list[float] = []
     probe.phase("train")
-    with _reporter(trainer, tokens) if is_reporter else contextlib.nullcontext() as reporter:
+    reporting = _reporter(trainer, tokens) if is_reporter else contextlib.nullcontext()
+    with reporting as reporter, kept_out(train.gc_every) as collect_garbage:
         for step in range(first, train.steps):
             spans.clock.take()
             started = time.perf_counter()
@@ -200,6 +202,7 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
                 keeper.save(step + 1)
                 probe.phase("train")
             mesh.keep_meeting_place()
+            collect_garbage(step + 1)
     probe.phase("done")
     return Outcome(first, losses)
 

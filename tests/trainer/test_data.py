@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import io
+import json
 import os
 import subprocess
 import sys
@@ -14,8 +17,11 @@ from hypothesis import strategies as st
 
 from holdfast.trainer.batches import Batches, permuted
 from holdfast.trainer.config import DataConfig
-from holdfast.trainer.corpus import list_sources, open_corpus
+from holdfast.trainer.corpus import open_corpus
+from holdfast.trainer.documents import list_sources
 from holdfast.trainer.errors import ConfigError
+from holdfast.trainer.garbage import kept_out
+from holdfast.trainer.progress import Progress
 
 
 def config(text: Path, tmp_path: Path, **more: object) -> DataConfig:
@@ -52,20 +58,18 @@ def test_samples_do_not_depend_on_where_a_run_began(micro_batches: int, size: in
 def test_bytes_with_separators(text: Path, tmp_path: Path) -> None:
     corpus = open_corpus(config(text, tmp_path))
     whole = b"".join(p.read_bytes() + b"\0" for p in sorted(text.iterdir()))
-    assert corpus.tokens.tobytes() == whole
+    assert corpus.tokens[:].tobytes() == whole
     assert corpus.vocab == 256
 
 
 def test_byte_pairs_are_fewer_and_come_back(text: Path, tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    import json
-
     corpus = open_corpus(config(text, tmp_path, tokenizer="bpe:400"))
     assert corpus.vocab == 400
-    assert corpus.tokens.max() < 400
+    assert corpus.tokens[:].max() < 400
     (index,) = (tmp_path / "cache").glob("*.json")
     decoder = tokenizers.Tokenizer.from_str(json.loads(index.read_text())["model"])
-    first, *_ = np.split(corpus.tokens, np.flatnonzero(corpus.tokens == 0))
+    first, *_ = np.split(corpus.tokens[:], np.flatnonzero(corpus.tokens[:] == 0))
     assert decoder.decode(first.tolist()).encode() == (text / "0.txt").read_bytes()
     assert len(first) < (text / "0.txt").stat().st_size / 2
 
@@ -119,3 +123,100 @@ def test_too_little_text_is_named(tmp_path: Path) -> None:
 
 def test_max_bytes_stops_reading(text: Path) -> None:
     assert len(list_sources(DataConfig(path=str(text), max_bytes=1))) == 1
+
+
+def test_large_text_fills_several_files(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = open_corpus(config(text, tmp_path))
+    monkeypatch.setattr("holdfast.trainer.corpus._SHARD_BYTES", 10_000)
+    parts = open_corpus(DataConfig(path=str(text), cache_dir=str(tmp_path / "other")))
+    assert len(parts.tokens.paths) > 1
+    assert max(parts.tokens.counts) <= 10_000
+    assert parts.digest == whole.digest
+    assert (parts.tokens[:] == whole.tokens[:]).all()
+
+
+def test_progress_is_a_line_for_every_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.trainer.progress._QUIET_S", 0.0)
+    out = io.StringIO()
+    with Progress("tokenising x", 2_000_000, out) as progress:
+        for _ in range(1000):
+            progress.add(2000)
+    lines = out.getvalue().splitlines()
+    assert [line.split()[2] for line in lines] == [f"{5 * n}%" for n in range(1, 21)]
+    assert lines[0].startswith("tokenising x: 5% of 2.0 MB, ")
+
+
+def test_progress_of_a_moment_says_nothing() -> None:
+    out = io.StringIO()
+    with Progress("tokenising x", 10, out) as progress:
+        progress.add(10)
+    assert out.getvalue() == ""
+
+
+def test_progress_at_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.trainer.progress._QUIET_S", 0.0)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    with Progress("tokenising x", 10, out) as progress:
+        progress.add(5)
+    assert "tokenising x" in out.getvalue()
+    assert "MB/s" not in out.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own, of its many parts
+def test_a_local_dataset_is_a_source(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [f"row {n}: {'x' * n}" for n in range(50)]
+    whole = b"".join(row.encode() + b"\0" for row in rows)
+    lines = [json.dumps({"text": row, "other": n}) + "\n" for n, row in enumerate(rows)]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    table = datasets.load_dataset(
+        "json", data_files=str(tmp_path / "rows.jsonl"), split="train", cache_dir=str(tmp_path / "hf")
+    )
+    table.save_to_disk(str(tmp_path / "saved"))
+    for name in ("saved", "rows.jsonl"):
+        ours = DataConfig(path=f"hf:{tmp_path / name}", cache_dir=str(tmp_path / "cache"))
+        assert open_corpus(ours).tokens[:].tobytes() == whole
+    wrong = DataConfig(path=f"hf:{tmp_path / 'saved'}", column="body", cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match=r"data\.column is 'body': the dataset has text, other"):
+        open_corpus(wrong)
+    (tmp_path / "bad.parquet").write_text("no")
+    with pytest.raises(ConfigError, match="not a dataset that can be read"):
+        open_corpus(DataConfig(path=f"hf:{tmp_path / 'bad.parquet'}", cache_dir=str(tmp_path / "cache")))
+
+
+def test_a_dataset_needs_its_library_and_must_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="only datasets on this machine are read"):
+        open_corpus(DataConfig(path="hf:some/name", cache_dir=str(tmp_path)))
+    (tmp_path / "rows.parquet").write_text("x")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match="needs the datasets library: pip install datasets"):
+        open_corpus(DataConfig(path=f"hf:{tmp_path / 'rows.parquet'}", cache_dir=str(tmp_path / "cache")))
+
+
+def test_garbage_waits_for_its_step() -> None:
+    collected: list[str] = []
+
+    def watch(phase: str, info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    with kept_out(3) as collect:
+        gc.callbacks.append(watch)
+        try:
+            for done in range(1, 8):
+                for _ in range(2000):
+                    knot: list[object] = []
+                    knot.append(knot)
+                    del knot
+                collect(done)
+                assert collected.count("stop") == done // 3
+        finally:
+            gc.callbacks.remove(watch)
+    assert gc.isenabled()
+    with kept_out(0) as collect:
+        assert gc.isenabled()
+        collect(3)

@@ -1,7 +1,7 @@
 """A warm process that forks ranks on demand. Run as a script; speaks JSON lines on standard input and output.
 
-A request names a task of tasks.py, or of another module as `module:task`, a world size and arguments; the answer holds what each rank returned,
-or how it ended. Every wait has a deadline, after which the ranks are killed by process id.
+A request names a task of tasks.py, or of another module as `module:task`, a world size and arguments; the answer holds
+what each rank returned, or how it ended. Every wait has a deadline, after which the ranks are killed by process id.
 """
 
 from __future__ import annotations

@@ -1,0 +1,31 @@
+"""Python's garbage collector, kept out of the step.
+
+Left alone it runs when it likes, on one rank after the other, and all the others wait each time. Here every rank
+collects between the same two steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def kept_out(every: int) -> Iterator[Callable[[int], None]]:
+    """Collect only when told: what is yielded takes the number of steps done. `every` 0 leaves Python its ways."""
+    if not every or not gc.isenabled():
+        yield lambda done: None
+        return
+
+    def tend(done: int) -> None:
+        if done % every == 0:
+            gc.collect()
+
+    gc.collect()
+    gc.freeze()  # what is there now stays for the whole run: collections need not look at it
+    gc.disable()
+    try:
+        yield tend
+    finally:
+        gc.enable()

@@ -162,7 +162,7 @@ class Brain:
             return []
         for sample in frame.workers:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
-                self.c.ranks.update(sample, now.mono)
+                self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
         actions: list[Action] = []
         for record in frame.steps:
             actions += self._step(record, node.name, now)
@@ -217,6 +217,8 @@ class Brain:
         self.c.progress_at = now.mono
         if record.generation == job.generation:
             job.best_step = max(job.best_step, record.step)
+            job.life_first = record.step if job.life_first < 0 else min(job.life_first, record.step)
+            job.life_last = max(job.life_last, record.step)
             actions += self.recovery.resumed(record, now)
         return actions + self._due_faults(job, now)
 
@@ -363,6 +365,7 @@ class Brain:
                 node.state, node.reason = t.NodeState.SUSPECT, finding.text
                 holds = self.c.job is not None and not self.c.job.state.ended and self.c.job.ranks_on(node.name)
                 actions += self.recovery.found(finding, now) if holds else [Say("node.silent", {"text": finding.text})]
+        self.membership.give_up(now)
         job = self.c.job
         if job is None or job.state.ended:
             return actions

@@ -150,6 +150,7 @@ class Lifecycle:
         else:
             job.started_at = now.wall
         job.generation += 1
+        job.life_first = job.life_last = -1
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""
         host, _, port = self.store.rpartition(":")
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]

@@ -80,6 +80,14 @@ class Membership:
         self.c.life.node_left(node.name)
         return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
 
+    def give_up(self, now: Instant) -> None:
+        """A node without work whose agent does not come back is lost, and nobody waits for it."""
+        job = self.c.active
+        for node in self.c.nodes.values():
+            away = not node.connected and node.state is t.NodeState.SUSPECT
+            if away and now.mono - node.left_at > self.c.options.agent_grace and not (job and job.ranks_on(node.name)):
+                node.state, node.reason = t.NodeState.LOST, "its agent left and did not come back"
+
     def cordon(self, event: CordonAsked) -> list[Action]:
         node = self.c.nodes.get(event.node)
         if node is None:

@@ -36,6 +36,7 @@ CONTROLLER_COUNTERS = {
     "frame_bytes": ("frame_bytes_total", "Bytes of the heartbeat frames received."),
     "malformed_frames": ("malformed_total", "Heartbeat frames that could not be read."),
     "events": ("events_total", "Events received from agents."),
+    "controller_bugs": ("bugs_total", "Events that the controller failed at: report each, its log has the traceback."),
     "steps": ("steps_total", "Finished steps received from workers."),
     "journal_seconds": ("journal_seconds_total", "Time spent writing the journal."),
 }

@@ -36,7 +36,7 @@ class Options:
     """Missed beats before silence counts."""
     hang_steps: float = 2.0
     """A worker that shows no life is late after this many median steps ..."""
-    hang_floor: float = 0.5
+    hang_floor: float = 0.75
     """... plus this many seconds."""
     agent_grace: float = 10.0
     """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
@@ -76,6 +76,7 @@ class Node:
     left_at: float = 0.0
     frame_at: float = 0.0  # mono of the newest frame's arrival
     cadence: float = 0.1
+    lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
     gap_mean: float = 0.0  # of arrivals, seconds, exponentially weighted
     gap_dev: float = 0.0
     host: dict[str, float] = field(default_factory=dict)
@@ -122,13 +123,16 @@ class RankTable:
         self.stopped: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)
         self.median_step: Floats = np.full(world, np.nan)
         self.loss: Floats = np.full(world, np.nan)
+        self.lag: Floats = np.zeros(world)  # of the rank's node
+        self.period: Floats = np.full(world, 0.1)  # between the frames of the rank's node, seconds
         self.operation: list[str] = [""] * world
         self.operation_at: Floats = np.full(world, np.nan)
         self.coordinate: Ints = np.full((world, 3), -1, np.int64)
         self.sizes: tuple[int, int, int] | None = None
 
-    def update(self, sample: t.WorkerSample, at: float) -> None:
+    def update(self, sample: t.WorkerSample, at: float, lag: float = 0.0, period: float = 0.1) -> None:
         r = sample.rank
+        self.lag[r], self.period[r] = lag, period
         self.generation[r] = sample.generation
         self.pid[r] = sample.pid
         self.step[r] = sample.step
@@ -186,6 +190,9 @@ class Job:
     best_step: int = -1
     tries_step: int = -1  # best_step when `tries` was last counted
     signature: str = ""
+    life_first: int = -1  # first and newest step of the running generation, as its program numbers them
+    life_last: int = -1
+    life_before: int = 0  # steps that the generation before it did
     fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
     stop_asked: bool = False
     _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)

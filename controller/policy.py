@@ -67,13 +67,19 @@ _WHY = {
 
 
 def count_try(job: Job, cause: Finding) -> None:
-    """Note a failed life of the job before deciding: progress since the last one starts the count anew."""
-    same = job.signature == cause.signature
-    if job.best_step > job.tries_step or not same:
+    """Note a failed life of the job before deciding: progress since the last one starts the count anew.
+
+    A script whose steps were counted for it counts from 0 in every life, wherever it resumed. Of such a one a bug that
+    strikes at the same place is told by lives of the same length.
+    """
+    life = job.life_last - job.life_first + 1 if job.life_first >= 0 else 0
+    counts_anew = job.generation > 1 and job.life_first == 0 and job.best_step >= job.life_last
+    moved = counts_anew and life > 0 and abs(life - job.life_before) > 0.1 * max(life, job.life_before)
+    if job.best_step > job.tries_step or moved or job.signature != cause.signature:
         job.tries = 1
     else:
         job.tries += 1
-    job.tries_step, job.signature = job.best_step, cause.signature
+    job.tries_step, job.signature, job.life_before = job.best_step, cause.signature, life
 
 
 def is_failure(kind: t.FindingKind) -> bool:

@@ -196,6 +196,7 @@ class Report:
             "frame_bytes_total": self.shell.frame_bytes,
             "events_total": self.shell.events,
             "malformed_total": self.shell.malformed,
+            "bugs_total": self.shell.bugs,
             "commands_total": dict(self.shell.commands),
             "steps_total": self.shell.brain.steps_total,
             "journal_seconds_total": self.shell.journal_seconds,

@@ -13,7 +13,7 @@ from holdfast.controller.journal import Journal
 from holdfast.controller.log_hub import LogHub
 from holdfast.controller.model import Instant
 from holdfast.controller.samples import Samples
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 
 _TICK = 0.05
 _FLUSH = 0.2
@@ -34,17 +34,24 @@ class Shell:
         self.journal_seconds = 0.0
         self.commands: dict[str, int] = {"ok": 0, "error": 0}
         self.frames = self.frame_bytes = self.events = self.malformed = 0
+        self.bugs = 0
         self._journal_failing = False
 
     def handle(self, event: BrainEvent) -> None:
         """Decide and act. UsageError when the event was a wish that cannot be."""
+        if isinstance(event, FrameSeen):
+            self.samples.add(event.node, event.frame)
+        try:
+            actions = self.brain.handle(event, now())
+        except HoldfastError:
+            raise
+        except Exception as error:
+            # A bug of ours in one event must not take the watcher of a month's training with it, again at each start.
+            self.bugs += 1
+            log.exception("brain.bug", happened=type(event).__name__, error=repr(error))
+            return
         if isinstance(event, JobSubmitted):
-            actions = self.brain.handle(event, now())
             self.logs.begin(event.spec.id)
-        else:
-            if isinstance(event, FrameSeen):
-                self.samples.add(event.node, event.frame)
-            actions = self.brain.handle(event, now())
         if actions:
             self._perform(actions)
 

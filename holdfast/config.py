@@ -62,7 +62,7 @@ class ControllerConfig:
     """Missed frames before silence counts."""
     hang_steps: float = 2.0
     """A worker that shows no life is late after this many median steps plus the hang floor."""
-    hang_floor: Seconds = 0.5
+    hang_floor: Seconds = 0.75
     """What a worker gets on top of that. Raise it where steps vary much."""
     agent_grace: Seconds = 10.0
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""

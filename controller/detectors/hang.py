@@ -28,7 +28,7 @@ class HangDetector:
         if not alive.any():
             return []
         # Judge by what was reported when it was: silence since then is the node's, and another detector's.
-        fresh = alive & (now.mono - ranks.seen_at < 1.0)
+        fresh = alive & (now.mono - ranks.seen_at < 1.0 + 2 * ranks.period)
         training = fresh & (ranks.phase == _TRAIN)
         idle = ranks.seen_at - ranks.progress_at
         quiet = ranks.seen_at - ranks.tick_at
@@ -53,13 +53,17 @@ class HangDetector:
         limit = np.full(ranks.world, _QUIET_LIMIT)
         if not math.isnan(median):
             limit[training] = o.hang_steps * median + o.hang_floor
+        # What the node's own agent could not do in time, its workers could not either: a starved host, no fault.
+        limit += ranks.lag
         slack = np.zeros(ranks.world)
         if not math.isnan(median):
             # A held GIL can be an honest long call; as long as recent steps were, it is not suspicious.
             slack[training] = max(0.0, 1.2 * float(np.quantile(steps, 0.9)) - o.hang_steps * median)
         stopped = fresh & ranks.stopped & (idle > limit)
-        silent = fresh & ~stopped & (quiet > np.maximum(o.hang_floor, 4 * _TICK)) & (idle > limit + slack)
-        silent &= quiet > np.where(training, o.hang_floor, _QUIET_LIMIT)
+        silent = fresh & ~stopped & (idle > limit + slack)
+        silent &= quiet > np.where(training, max(o.hang_floor, 4 * _TICK), _QUIET_LIMIT) + ranks.lag
+        if silent.sum() > 1:
+            silent &= quiet > 3 * limit  # a GIL is held by one at a time; several at once are starved, until proven
         lifeless = stopped | silent
         if not lifeless.any():
             return []

@@ -16,6 +16,7 @@ def note_arrival(node: Node, now: float, cadence: float) -> None:
     if node.frame_at:
         gap = now - node.frame_at
         delta = gap - node.gap_mean
+        node.lag = max(gap - cadence, 0.8 * node.lag)
         node.gap_mean = gap if not node.gap_mean else node.gap_mean + _WEIGHT * delta
         node.gap_dev += _WEIGHT * (abs(delta) - node.gap_dev)
     node.frame_at = now

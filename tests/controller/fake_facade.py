@@ -306,6 +306,7 @@ class FakeFacade:
             "frame_bytes_total": self.serial * self.num_nodes * 900,
             "events_total": 12,
             "malformed_total": 0,
+            "bugs_total": 0,
             "commands_total": {"ok": 5},
             "steps_total": max(0, self.step + 1) * self.world,
             "journal_seconds_total": 0.25,

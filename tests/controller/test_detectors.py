@@ -120,6 +120,22 @@ def test_a_starved_host_is_not_one_bad_worker() -> None:
     assert found(table(idle=1.6, quiet=1.5)) == []
 
 
+def test_a_host_whose_agent_is_late_too_is_starved_and_its_workers_are_not_blamed() -> None:
+    ranks = table(idle=1.6)
+    ranks.update(t.WorkerSample(3, 1, 1, step=9, phase=t.Phase.TRAIN, progress_age=1.6, tick_age=1.5), 50.0, lag=1.0)
+    assert found(ranks) == []
+
+
+def test_two_that_go_quiet_at_once_are_starved_until_it_lasts() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    late(ranks, 4)
+    assert found(ranks) == []
+    late(ranks, 3, progress_age=9.0, tick_age=9.0)
+    late(ranks, 4, progress_age=9.0, tick_age=9.0)
+    assert found(ranks) == [("worker-hang", "rank3"), ("worker-hang", "rank4")]
+
+
 def test_before_any_step_only_a_long_silence_counts() -> None:
     ranks = table(idle=5.0)
     late(ranks, 3, phase=t.Phase.SETUP, progress_age=5.0, tick_age=5.0, stopped=True)

@@ -144,3 +144,22 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
     shell = asyncio.run(story())
     assert shell.worst_lag >= 0.2
     shell.journal.close()
+
+
+class Broken(Brain):
+    """Fails at every tick, as a bug of ours would."""
+
+    def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
+        if isinstance(event, Tick):
+            raise ZeroDivisionError("a bug of ours")
+        return super().handle(event, now)
+
+
+def test_a_bug_of_the_brain_is_told_and_the_watch_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shell = make_shell(tmp_path, Broken("b1"))
+    shell.handle(Tick())
+    assert shell.bugs == 1
+    assert "a bug of ours" in caplog.text
+    with pytest.raises(UsageError):
+        shell.handle(StopAsked(0.0))
+    shell.journal.close()

@@ -67,6 +67,7 @@ class Virtual:
         self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
         self.last_step = 10**9  # workers exit 0 after it
         self.start_error = ""
+        self.counts_from_zero = False
         self.step_seconds = STEP
         self.checkpoint_every = 5
         self.pids = 1000
@@ -248,7 +249,7 @@ class Virtual:
 
     def _resume_step(self) -> int:
         best = max(self.brain.c.ledger.rows, default=-1)
-        return 0 if best < 0 else (best + 1) // self.checkpoint_every * self.checkpoint_every
+        return 0 if best < 0 or self.counts_from_zero else (best + 1) // self.checkpoint_every * self.checkpoint_every
 
     def _frame(self, agent: FakeAgent) -> None:
         samples, steps = [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.trainer import transport
 from holdfast.trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +18,20 @@ def check(config: Config) -> None:
     _check_ranges(config)
     _check_model(config.model)
     _check_choices(config)
+    check_transport(policy(config), infiniband=config.parallel.device == "cuda")
+
+
+def check_transport(policy: transport.Transport, infiniband: bool) -> None:
+    """Raise ConfigError if the network's layers would give up in the wrong order."""
+    reason = transport.obstacle(policy, infiniband)
+    if reason is not None:
+        raise ConfigError(reason)
+
+
+def policy(config: Config) -> transport.Transport:
+    """All waiting times of the job's network, from where they are set."""
+    t = config.transport
+    return transport.Transport(t.flap_s, t.ib_timeout, t.ib_retries, config.parallel.timeout_s, t.driver_s)
 
 
 def _check_ranges(config: Config) -> None:
@@ -36,6 +51,7 @@ def _check_ranges(config: Config) -> None:
         ),
         "train": ("log_every", "seed", "max_skips", "gc_every"),
         "data": ("prefetch",),
+        "transport": ("flap_s", "driver_s"),
         "checkpoint": ("every",),
     }
     for low, table in ((1, at_least_one), (0, not_negative)):

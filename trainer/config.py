@@ -103,6 +103,20 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """How long the network's layers wait, parallel.timeout_s among them: see transport.py for their order."""
+
+    flap_s: float = 5.0
+    """The longest time for which a link may be gone without anybody giving up."""
+    ib_timeout: int = 20
+    """NCCL_IB_TIMEOUT: a try waits 4.096 us x 2^this. 20 is NCCL's own of late; with 7 retries, 30 s."""
+    ib_retries: int = 7
+    """NCCL_IB_RETRY_CNT, 0 to 7."""
+    driver_s: float = 0.0
+    """When whoever watches the job from outside gives up on a step; 0: never by the clock alone, as Holdfast."""
+
+
+@dataclass(frozen=True, slots=True)
 class OptimConfig:
     """How parameters change in a step."""
 
@@ -190,6 +204,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    transport: TransportConfig = field(default_factory=TransportConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

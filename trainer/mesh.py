@@ -13,12 +13,14 @@ from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` i
 from torch.distributed.device_mesh import DeviceMesh
 
 from holdfast.agent import probe
+from holdfast.trainer.checks import check_transport, policy
 from holdfast.trainer.config import Config
 from holdfast.trainer.errors import ConfigError, Disagreement
 from holdfast.trainer.launch import Launch, keep_loopback_local
 from holdfast.trainer.layout import Layout
 from holdfast.trainer.redis_store import RedisStore
 from holdfast.trainer.rendezvous import open_store
+from holdfast.trainer.transport import export, heeding
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ def join(config: Config, launch: Launch, layout: Layout, device: torch.device, s
     """
     timeout = timedelta(seconds=config.parallel.timeout_s)
     if device.type == "cuda":
+        transport = heeding(policy(config), os.environ)
+        check_transport(transport, infiniband=True)
+        export(transport, os.environ)
         torch.cuda.set_device(device)
         if config.train.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

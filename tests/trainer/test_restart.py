@@ -55,8 +55,9 @@ def test_kill_and_restore_on_other_layouts(zygote: Zygote, tiny: list[str], tmp_
 
 
 @pytest.mark.slow
-def test_interleaved_restarts_too(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
-    argv = [*tiny, "--pp", "2", "--tp", "2", "--set", "parallel.schedule=interleaved"]
+@pytest.mark.parametrize("schedule", ["interleaved", "eager-1f1b", "bfs", "zbv", "interleaved-zero-bubble"])
+def test_other_schedules_restart_too(zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str) -> None:
+    argv = [*tiny, "--pp", "2", "--tp", "2", "--set", f"parallel.schedule={schedule}"]
     strike(zygote, argv, tmp_path, victim=7, step=11)
 
 

@@ -10,7 +10,11 @@ from plans import computations
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from holdfast.plan import Action, Op, Order, from_csv, to_csv
+from holdfast.plan_check import in_flight
+from holdfast.plan_simulate import durations, simulate
+from holdfast.trainer.layout import Layout
 from holdfast.trainer.runtime import lowered, stages_without_ranks, zero_bubble
+from holdfast.trainer.schedules.build import job_plan
 from holdfast.trainer.schedules.sharding import add_reduce, add_unshard
 from holdfast.trainer.schedules.transfers import add_transfers
 
@@ -82,6 +86,17 @@ def test_zero_bubble_lists_can_be_had_without_ranks(name: str, ranks: int, count
     for order in zero_bubble(name, ranks, 2, count):
         assert sum(action.op is Op.FORWARD for action in order) == 2 * count
         assert {action.op for action in order} == {Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT}
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (2, 8), (4, 8), (4, 16), (8, 16), (8, 32)])
+@pytest.mark.parametrize("name", ["zbv", "interleaved-zero-bubble"])
+def test_zero_bubble_loses_what_it_cannot_fill(name: str, ranks: int, count: int) -> None:
+    """With both halves of a backward as long as a forward, and micro-batches to fill the pipeline twice."""
+    layout = Layout(ranks, 1, 1, 2, count, folded=name == "zbv")
+    plan = job_plan(layout, name, layout.stages, zero_bubble(name, ranks, 2, count), ahead=2)
+    line = simulate(plan, durations(1, 2, chunks=2))
+    assert line.bubble == pytest.approx([(ranks - 1) / (6 * count + ranks - 1)] * ranks)
+    assert in_flight(plan) == (2 * ranks,) * ranks
 
 
 def test_torch_reads_our_text(tmp_path: Any) -> None:

@@ -1,0 +1,210 @@
+"""The bubble of each pipeline schedule, measured: real processes, real messages over gloo, computation that sleeps.
+
+python benchmarks/bubble.py [--ranks 2 4 8] [--unit-ms 80] [--repeats 5] [--json]
+
+A stage takes one unit forward and two backward for a micro-batch, without the processor, so that two cores can run
+eight ranks. What the executor itself takes for an action, some tenths of a millisecond, shows as bubble, and more of
+it on a busy machine: the longer the unit, the less. The bubble is 1 - computation / makespan; of so many repeats
+after one to warm up, the median counts. For the zero-bubble schedules `formula` is the simulator's figure: their first
+stage does both halves of a backward in the second, as it has no input to give a gradient to.
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from common import finish, parser
+
+from holdfast.plan import Action, Op, Plan
+from holdfast.plan_simulate import durations, simulate
+from holdfast.trainer.layout import Layout
+from holdfast.trainer.preload import preload
+from holdfast.trainer.schedules.build import BUILDERS, job_plan
+
+CHUNKS = {"interleaved": 2, "bfs": 2, "zbv": 2, "interleaved-zero-bubble": 2}
+NAMES = (*BUILDERS, "zbv", "interleaved-zero-bubble")
+FORWARD, BACKWARD = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    schedule: str
+    ranks: int
+    micro_batches: int
+
+    @property
+    def layout(self) -> Layout:
+        chunks = CHUNKS.get(self.schedule, 1)
+        return Layout(self.ranks, 1, 1, chunks, self.micro_batches, folded=self.schedule == "zbv")
+
+    @property
+    def plan(self) -> Plan:
+        from holdfast.trainer.runtime import zero_bubble
+
+        size = self.ranks, self.layout.chunks, self.micro_batches
+        build = BUILDERS.get(self.schedule)
+        orders = build(*size) if build else zero_bubble(self.schedule, *size)
+        return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=2)
+
+    @property
+    def formula(self) -> float:
+        chunks = self.layout.chunks
+        if self.schedule in BUILDERS:
+            lost = (self.ranks - 1) / chunks
+            return lost / (self.micro_batches + lost)
+        usual = durations(FORWARD, BACKWARD, chunks)
+
+        def took(action: Action) -> float:
+            if action.stage == 0 and action.op in (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT):
+                return BACKWARD / chunks if action.op is Op.BACKWARD_WEIGHT else 0.0
+            return usual(action)
+
+        line = simulate(self.plan, took)
+        return sum(line.bubble) / self.ranks
+
+
+def measure(cases: Sequence[Case], unit_s: float, repeats: int) -> list[list[float]]:
+    """For each case the bubble of each repeat. All cases have as many ranks; each rank is a process of its own."""
+    preload()
+    forked = multiprocessing.get_context("fork")
+    ranks = cases[0].ranks
+    reader, writer = forked.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        work: Callable[..., None] = _rank
+        processes = [
+            forked.Process(target=work, args=(rank, cases, unit_s, repeats, f"{folder}/store", writer))
+            for rank in range(ranks)
+        ]
+        for process in processes:
+            process.start()
+        writer.close()
+        try:
+            found: list[list[float]] = reader.recv()
+        finally:
+            for process in processes:
+                process.join(60)
+                process.kill()
+    return found
+
+
+def _rank(rank: int, cases: Sequence[Case], unit_s: float, repeats: int, store: str, results: Any) -> None:
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=dist.FileStore(store, cases[0].ranks), rank=rank, world_size=cases[0].ranks)
+    bubbles = [_bubbles(case, rank, unit_s, repeats) for case in cases]
+    if rank == 0:
+        results.send(bubbles)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    from holdfast.trainer.runtime import Runtime, WatchedStage
+
+    cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
+    message = torch.zeros(1, 4, requires_grad=True)
+    stages = [
+        WatchedStage(
+            _sleeping_stage(unit_s),
+            index,
+            layout.stages,
+            cpu,
+            input_args=message if index else message.detach(),
+            output_args=message,
+            group=dist.group.WORLD,
+        )
+        for index in layout.stages_of(rank)
+    ]
+    runtime = Runtime(case.plan, stages, lambda out, target: (out - target).sum())
+    inputs = [torch.ones(count, 4)] if 0 in layout.stages_of(rank) else []
+    target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
+    found = []
+    for _ in range(1 + repeats):
+        # All begin at one moment, which the clock of the host tells them.
+        begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
+        dist.broadcast(begin, 0)
+        time.sleep(max(0.0, float(begin) - time.monotonic()))
+        runtime.step(*inputs, target=target, losses=[], return_outputs=False)
+        makespan = torch.tensor([time.monotonic()], dtype=torch.float64) - begin
+        dist.all_reduce(makespan, dist.ReduceOp.MAX)
+        found.append(1 - count * layout.chunks * (FORWARD + BACKWARD) * unit_s / float(makespan))
+    return found[1:]
+
+
+class Rest:
+    """Sleeps that are right on average: what one takes too long, because others had the processor, the next gives
+    back. Else the more and shorter actions a schedule has, the more of the host's own load would count as bubble."""
+
+    def __init__(self) -> None:
+        self.owed = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        began = time.monotonic()
+        time.sleep(max(0.0, seconds - self.owed))
+        self.owed += time.monotonic() - began - seconds
+
+
+def _sleeping_stage(unit_s: float) -> Any:
+    """A module that takes a unit forward, and backward one for its input and one for its weight."""
+    import torch
+
+    rest = Rest()
+
+    class Sleep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+            rest(seconds)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+            rest(unit_s * BACKWARD / 2)
+            return grads[0], None
+
+    class Stage(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            # The input needs its half of the backward even where nobody asks for its gradient.
+            x = x if x.requires_grad else x.clone().requires_grad_()
+            weight, seen = Sleep.apply(self.weight, 0.0), Sleep.apply(x, unit_s * FORWARD)
+            return seen * weight
+
+    return Stage()
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
+    made.add_argument("--schedules", nargs="+", choices=NAMES, default=NAMES)
+    made.add_argument("--micro-batches", type=int, default=0, help="in a step; 0: two for each rank")
+    made.add_argument("--unit-ms", type=float, default=80.0, help="of a stage's forward of a micro-batch")
+    made.add_argument("--repeats", type=int, default=5)
+    options: argparse.Namespace = made.parse_args()
+    rows, medians, formulas = [], {}, {}
+    for ranks in options.ranks:
+        count = options.micro_batches or 2 * ranks
+        unit_s = options.unit_ms / 1000
+        cases = [Case(name, ranks, count) for name in options.schedules]
+        for case, bubbles in zip(cases, measure(cases, unit_s, options.repeats), strict=True):
+            name = f"{case.schedule} D={ranks} V={case.layout.chunks} N={count}"
+            medians[name], formulas[name] = median(bubbles), case.formula
+            rows.append([name, case.formula, median(bubbles), median(bubbles) - case.formula])
+    result = {"medians_bubble": {"holdfast": medians, "formula": formulas}}
+    finish(result, options.json, ["schedule", "formula", "measured", "apart"], rows)
+
+
+if __name__ == "__main__":
+    main()

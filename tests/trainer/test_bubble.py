@@ -1,0 +1,40 @@
+"""The bubble of real processes, with computation that sleeps, is that of the formula."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from forked import REPOSITORY
+
+
+def apart(ranks: int, schedules: list[str]) -> dict[str, float]:
+    """Measured median of five less formula, by schedule."""
+    options = ["--json", "--unit-ms", "100", "--ranks", str(ranks), "--schedules", *schedules]
+    command = [sys.executable, "benchmarks/bubble.py", *options]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    bubbles = json.loads(done.stdout)["medians_bubble"]
+    return {name.split()[0]: bubbles["holdfast"][name] - bubbles["formula"][name] for name in bubbles["formula"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("ranks", "schedules"),
+    [
+        (2, ["gpipe", "1f1b", "eager-1f1b", "interleaved", "bfs"]),
+        (4, ["1f1b", "interleaved", "bfs"]),
+    ],
+)
+def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str]) -> None:
+    found = apart(ranks, schedules)
+    # A busy machine makes every bubble larger, never smaller: those that came out too large get one more try.
+    if again := [name for name, error in found.items() if error > 0.02]:
+        found |= apart(ranks, again)
+    print(found)
+    assert all(abs(error) < 0.02 for error in found.values()), found

@@ -21,7 +21,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Json, child_pids, cpu_seconds, end, finish, memory_mb, parser, quantile, scratch, synthetic_sysfs
+from common import (
+    Json,
+    child_pids,
+    cpu_seconds,
+    end,
+    finish,
+    free_port,
+    get,
+    memory_mb,
+    parser,
+    quantile,
+    scratch,
+    synthetic_sysfs,
+)
 
 from holdfast.cli.client import Client
 from holdfast.cli.local_cluster import LocalCluster
@@ -93,8 +106,6 @@ def load(folder: Path, interval: float, seconds: float) -> Json:
 
 def samples_per_second(http: str) -> float:
     """What of the samples of one NIC arrived in the last seconds, per second."""
-    from common import get
-
     nics = json.loads(get(http, "/api/v1/nodes/node0/traffic?seconds=5"))["nics"]
     times = nics[0]["t"]
     return (len(times) - 1) / (times[-1] - times[0]) * 1000
@@ -118,7 +129,10 @@ def steps(folder: Path, alternations: int, block: int, restarts: int) -> Json:
     sysfs = synthetic_sysfs(folder / "sys", NICS)
     flags = ["--sysfs-root", str(sysfs), "--nics", "auto", "--sample-interval", "0.001", "--preload", ""]
     walls, cpus, medians = [], [], {"watched": [], "alone": []}  # type: ignore[var-annotated]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | {"OMP_NUM_THREADS": "1"}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    # Else a job of one, which is another thing for the trainer.
+    env |= {"OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+            "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
     with LocalCluster(folder / "state", slots=1, agent_flags=flags) as cluster:
         for turn in range(restarts):
             where = str(folder / f"gate{turn}")
@@ -130,7 +144,8 @@ def steps(folder: Path, alternations: int, block: int, restarts: int) -> Json:
             # A fresh interpreter for both: a fork shares pages and is another thing to compare.
             submit(cluster.client, "gated_trainer.py", job, 1, warm=False)
             alone = subprocess.Popen(
-                [sys.executable, str(HERE / "workers" / args[0]), *[a.format("alone") for a in args[1:]]], env=env
+                [sys.executable, str(HERE / "workers" / args[0]), *[a.format("alone") for a in args[1:]]],
+                env=env | {"MASTER_PORT": str(free_port())},
             )
             try:
                 copies = {copy.name: copy for copy in (Copy(listener.accept()[0]) for _ in range(2))}

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -140,3 +141,10 @@ def synthetic_sysfs(root: Path, devices: int) -> Path:
     for n in range(devices):
         sysfs.rdma(f"mlx5_{n}", numa=n // 4)
     return root
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import finish, parser, scratch
+from common import finish, free_port, parser, scratch
 
 from holdfast.cli.local_cluster import LocalCluster
 
@@ -243,14 +243,6 @@ class Torchrun(System):
                 for pid in [*descendants(self.process.pid), self.process.pid]:
                     os.kill(pid, signal.SIGKILL)
                 self.process.wait()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

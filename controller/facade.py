@@ -54,7 +54,8 @@ class Facade(Protocol):
         sample before], rx: [...]}]}. KeyError when there is no such node."""
 
     def metrics(self) -> Json:
-        """What /metrics needs beyond the above: {frames_total, frame_bytes_total, events_total, malformed_total, bugs_total,
+        """What /metrics needs beyond the above: {frames_total, frame_bytes_total, events_total, malformed_total,
+        bugs_total,
         commands_total: {result: n}, steps_total, journal_seconds_total, loop_lag_seconds, findings_total: {kind: n},
         incidents_total: {kind: n}, restarts_total, lost_seconds: {reason: s}, productive_seconds, wall_seconds}"""
 

@@ -2,26 +2,46 @@
 
 import sys
 from collections.abc import Sequence
-
-import typer
-from typer.main import get_command
+from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.cli import agent, certs, checkpoint, controller, cordon, demo, incidents, inject, job, nodes, run, status
-from holdfast.cli import train as train_command
+from holdfast.cli import daemons
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.service import follow_parent
+
+if TYPE_CHECKING:  # a daemon does without, and so saves a third of its memory
+    import typer
 
 _VERBATIM = {"allow_interspersed_args": False}
 
 
 def _version(wanted: bool) -> None:
+    import typer
+
     if wanted:
         print(f"holdfast {holdfast.__version__}")
         raise typer.Exit
 
 
-def build() -> typer.Typer:
+def build() -> "typer.Typer":
+    import typer
+
+    from holdfast.cli import (
+        agent,
+        certs,
+        checkpoint,
+        controller,
+        cordon,
+        demo,
+        incidents,
+        inject,
+        job,
+        nodes,
+        run,
+        status,
+    )
+    from holdfast.cli import train as train_command
+
     app = typer.Typer(
         help=holdfast.__doc__,
         no_args_is_help=True,
@@ -59,16 +79,29 @@ def build() -> typer.Typer:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the world failed us, 2 bad input, 130 interrupted; `run` gives the job's own."""
     follow_parent()
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        command = get_command(build())
-        code = command.main(sys.argv[1:] if argv is None else list(argv), "holdfast", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        daemon = daemons.find(words)
+        return _command(words) if daemon is None else daemon()
     except UsageError as error:
         return _fail(str(error), 2)
     except HoldfastError as error:
         return _fail(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return 130
+
+
+def _command(words: list[str]) -> int:
+    import typer
+    from typer.main import get_command
+
+    try:
+        code = get_command(build()).main(words, "holdfast", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.Abort:
+        return 130
+    except (HoldfastError, KeyboardInterrupt):
+        raise
     except Exception as error:
         # Typer has changed the home of its usage errors over time; all of them can say what is wrong.
         message = getattr(error, "format_message", None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 import uuid
 from contextlib import suppress
@@ -27,6 +28,9 @@ from holdfast.config import AgentConfig
 from holdfast.errors import HoldfastError, UsageError
 
 _LOGS_EVERY = 0.05
+_LOGS_QUIET = 0.25  # seconds between looks at logs that said nothing for a while
+_QUIET_LOOKS = 20
+_SWITCH = 0.0005  # seconds that one thread may keep the interpreter while the sampler waits for its millisecond
 _KERNEL_EVERY = 0.5
 _GAUGES_EVERY = 1.0
 _DRIVER_TIMEOUT = 10.0
@@ -34,6 +38,8 @@ _DRIVER_TIMEOUT = 10.0
 
 def run(config: AgentConfig) -> int:
     """Serve until a signal comes. Exit codes as in holdfast.service."""
+    service.come_first()
+    sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: Agent(config).main(stop))
 
 
@@ -168,9 +174,12 @@ class Agent:
         self.tell(t.LogMatched("", 0, -1, time.time_ns(), f"xid-{fault.code}", "gpu", fault.severity, text))
 
     async def _follow_logs(self) -> None:
+        quiet = 0
         while True:
-            await asyncio.sleep(_LOGS_EVERY)
+            await asyncio.sleep(_LOGS_EVERY if quiet < _QUIET_LOOKS else _LOGS_QUIET)
+            quiet += 1
             for chunk in self.logs.poll():
+                quiet = 0
                 self.link.send(chunk)
 
     async def _follow_kernel(self) -> None:

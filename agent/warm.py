@@ -25,6 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from holdfast import service
 from holdfast.agent import warm_children
 from holdfast.agent.json_lines import Connection, peer_uid
 from holdfast.agent.warm_workers import Workers
@@ -209,6 +210,7 @@ def main() -> int:
     parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
     options = parser.parse_args()
+    service.give_way()  # the agent may come first; the training that it watches may not
     # Whatever the agent left open across the start: workers would keep it open for as long as they live.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -21,6 +21,7 @@ from holdfast.controller.shell import Shell, now
 
 def run(config: ControllerConfig) -> int:
     """Serve until a signal comes. Exit codes as in holdfast.service."""
+    service.come_first()
     return service.run(lambda stop: _main(config, stop))
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from holdfast import log
 from holdfast.errors import HoldfastError, UsageError
@@ -16,6 +17,10 @@ from holdfast.errors import HoldfastError, UsageError
 PARENT = "HOLDFAST_PARENT_PID"
 """Set by a local cluster for its daemons: the process that they must not outlive."""
 
+NICENESS = "HOLDFAST_NICENESS"
+"""Left by `come_first` for those who start programs: the niceness that these shall have."""
+
+_FIRST = -10
 _PR_SET_PDEATHSIG = 1
 _ECHO_S = 0.5
 """Tools such as timeout(1) signal the process and then its whole group: within this time, two signals are one wish."""
@@ -97,3 +102,34 @@ def follow_parent(environ: dict[str, str] | None = None) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent):  # it died before we could ask
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def come_first() -> None:
+    """Be scheduled ahead of the work that we watch, where we may: starved by it, a watcher takes its own delay for
+    the silence of others. Call it before any thread starts; what is started from here must `give_way` first."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if before <= _FIRST:
+        return
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, _FIRST)
+    except OSError:
+        return  # only root may
+    os.environ[NICENESS] = str(before)
+    _set_autogroup(_FIRST)
+
+
+def give_way() -> None:
+    """Back to the niceness that we would have had, had nobody called `come_first`."""
+    before = os.environ.pop(NICENESS, "")
+    if before:
+        with suppress(OSError, ValueError):
+            os.setpriority(os.PRIO_PROCESS, 0, int(before))
+            _set_autogroup(int(before))
+
+
+def _set_autogroup(niceness: int) -> None:
+    """Where the kernel groups processes by session, niceness counts within a session only: the group has its own."""
+    if os.getsid(0) != os.getpid():
+        return  # somebody else's session, which may be a terminal's
+    with suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
+        file.write(str(niceness))

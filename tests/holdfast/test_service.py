@@ -98,3 +98,23 @@ def test_it_dies_with_its_parent(until: object) -> None:
     while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
         assert time.monotonic() < deadline
         os.sched_yield()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may come first")
+@pytest.mark.parametrize("own", [0, 5])
+def test_a_watcher_comes_first_and_what_it_starts_does_not(own: int) -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "from holdfast import service\n"
+        "def here(): return os.getpriority(os.PRIO_PROCESS, 0), service.NICENESS in os.environ\n"
+        "if len(sys.argv) > 1:\n"
+        "    service.give_way()\n"
+        "    print(*here())\n"
+        "else:\n"
+        "    service.come_first()\n"
+        "    print(*here(), flush=True)\n"
+        "    subprocess.run([sys.executable, '-c', sys.orig_argv[2], 'child'], check=True, start_new_session=True)\n"
+    )
+    command = ["nice", "-n", str(own), sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, start_new_session=True)
+    assert done.stdout.splitlines() == ["-10 True", f"{own} False"]

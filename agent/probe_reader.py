@@ -13,6 +13,8 @@ RETRIES = 8
 """Reads of a block that was being written, before the last good value stands in. One write takes under 0.1 us."""
 MEDIAN_OVER = 21
 """Steps in the rolling median: short enough to follow a change, long enough to ignore an evaluation between."""
+TICK_FRESH = 0.2
+"""Seconds since a worker's liveness thread last ran, two of its periods, within which its process is not stopped."""
 
 
 class ProbeReader:
@@ -51,6 +53,7 @@ class ProbeReader:
                 operation = name.rstrip(b"\0").decode("utf-8", "replace")
                 operation_age = _age(now_ns, since)
         coordinate, sizes = self._mesh()
+        tick_age = _age(now_ns, self._words[layout.WORD_TICK])
         return WorkerSample(
             rank=self.rank,
             generation=self.generation,
@@ -60,8 +63,9 @@ class ProbeReader:
             operation=operation,
             operation_age=operation_age,
             progress_age=_age(now_ns, progress),
-            tick_age=_age(now_ns, self._words[layout.WORD_TICK]),
-            stopped=self._stopped(),
+            tick_age=tick_age,
+            # Who ticks runs: the kernel need not be asked ten times a second.
+            stopped=not tick_age < TICK_FRESH and self._stopped(),
             loss=loss,
             tokens=tokens,
             median_step=self._median,

@@ -1,6 +1,6 @@
 """Group initialisation: seconds, and store operations of the busiest rank, ours against torch's habit.
 
-python benchmarks/group_init.py [--json] [--full] [--repeat 3]
+python benchmarks/group_init.py [--json] [--full | --worlds 4,8] [--repeat 3]
 
 Ranks are forked from a warm process and start together; each joins, makes the mesh (pp, dp, tp) and does one
 all-reduce over all ranks and one in each of its groups, so that connections put off are paid for too. Ours: groups
@@ -178,32 +178,32 @@ def _wait(pids: list[int]) -> list[int]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--full", action="store_true", help="128 ranks too: minutes")
+    options.add_argument("--worlds", default="4,8,32", metavar="N,N", help="numbers of ranks, multiples of 4")
     options.add_argument("--repeat", type=int, default=3, help="timed runs of each system at each size")
     chosen = options.parse_args()
     if shutil.which("redis-server") is None:
         sys.exit("group_init: needs redis-server (Debian: apt-get install redis-server)")
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # hosts without a resolver: a line for each connection
     from holdfast.trainer.preload import preload
 
     preload()
-    worlds = [4, 8, 32, *([128] if chosen.full else [])]
+    worlds = [int(word) for word in chosen.worlds.split(",")] + ([128] if chosen.full else [])
     rows, seconds, joined, operations = [], {}, {}, {}
     generation = 0
     with scratch() as folder:
         for name, system in SYSTEMS.items():
             for world in worlds:
-                runs = []
-                for _ in range(chosen.repeat if world < 128 else 1):
+                key, runs = f"{name} @{world}", []
+                # Counted in a run of its own, for it costs a Python call each; but at 128 every run is minutes of CPU.
+                for number in range(chosen.repeat + 1 if world < 128 else 1):
                     generation += 1
-                    runs.append(measure(system, world, folder, generation, counting=False))
-                generation += 1
-                count = measure(system, world, folder, generation, counting=True)["operations"]
-                key = f"{name} @{world}"
-                joined[key] = median(r["joined_s"] for r in runs)
-                seconds[key] = median(r["talked_s"] for r in runs)
-                operations[key] = count
-                rows.append((name, world, joined[key], seconds[key], count))
-                if not chosen.json:
-                    print(f"{key}: {seconds[key]:.2f} s, {count} operations", file=sys.stderr)
+                    runs.append(measure(system, world, folder, generation, counting=number == 0))
+                timed = runs[1:] or runs
+                joined[key] = median(r["joined_s"] for r in timed)
+                seconds[key] = median(r["talked_s"] for r in timed)
+                operations[key] = runs[0]["operations"]
+                rows.append((name, world, joined[key], seconds[key], operations[key]))
+                print(f"{key}: {seconds[key]:.2f} s, {operations[key]} operations", file=sys.stderr, flush=True)
     largest = worlds[-1]
     result: Json = {
         "medians_s": {name: seconds[f"{name} @{largest}"] for name in SYSTEMS},

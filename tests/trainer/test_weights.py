@@ -28,6 +28,7 @@ SMALL = [word for s in [*LLAMA, "model.layers=2", "train.micro_batches=4"] for w
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)  # tensors this small are slower on more, and ranks run beside us
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 

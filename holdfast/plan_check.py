@@ -131,7 +131,7 @@ def _misplaced(plan: Plan) -> Iterator[str]:
             yield f"rank {rank}: {action.id} belongs on rank {plan.rank_of(action.stage)}"
         if action.op not in WHOLE_STAGE and not 0 <= action.micro_batch < plan.micro_batches:
             yield f"rank {rank}: {action.id} is of no micro-batch of {plan.micro_batches}"
-        if action.turn and action.op not in (Op.UNSHARD, Op.RESHARD):
+        if action.turn and action.op not in (Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD):
             yield f"rank {rank}: {action.text} is there again"
 
 
@@ -167,11 +167,12 @@ def _unpaired(plan: Plan) -> Iterator[str]:
 
 
 def _sharding(plan: Plan) -> Iterator[str]:
-    """A stage that is gathered at all is whole whenever it computes; gradients are reduced once, at the end."""
+    """A stage that is gathered at all is whole whenever it computes; gradients that are reduced at all, all are."""
     sharded = {action.stage for _, action in plan.actions() if action.op is Op.UNSHARD}
     for order in plan.orders:
         whole: set[int] = set()
         reduced: set[int] = set()
+        fresh: dict[int, Action] = {}
         for action in order:
             s = action.stage
             if action.op is Op.UNSHARD:
@@ -183,10 +184,16 @@ def _sharding(plan: Plan) -> Iterator[str]:
                     yield f"{action.id} frees what is not there"
                 whole.discard(s)
             elif action.op is Op.REDUCE_GRAD:
+                if s not in fresh:
+                    yield f"{action.id} has no new gradients to reduce"
+                fresh.pop(s, None)
                 reduced.add(s)
             elif action.op in COMPUTE and s in sharded and s not in whole:
                 yield f"{action.id} computes on shards"
-            if action.op in (*_BACKWARDS, Op.BACKWARD_WEIGHT) and s in reduced:
+            if action.op in _LAST_BACKWARDS:
+                fresh[s] = action
+        for stage, action in fresh.items():
+            if stage in reduced:
                 yield f"{action.id} comes after the gradients of its stage were reduced"
 
 

@@ -103,6 +103,13 @@ def _check_choices(config: Config) -> None:
     where = config.parallel.rendezvous
     if where != "env" and not where.startswith(("redis://", "rediss://")):
         raise ConfigError(f"parallel.rendezvous is {where!r}: write env, or redis://HOST:PORT/DB")
+    if not 0 <= config.parallel.zero <= 3:
+        raise ConfigError(f"parallel.zero is {config.parallel.zero}: write 0, 1, 2 or 3")
+    if config.parallel.zero_unit == "stage" and config.parallel.zero != 3:
+        raise ConfigError(
+            f"parallel.zero_unit is stage with parallel.zero = {config.parallel.zero}: only 3 gathers parameters in "
+            "units; set parallel.zero = 3, or leave parallel.zero_unit = layer"
+        )
     for entry in recompute_entries(config.train.recompute):
         if entry not in RECOMPUTE:
             raise ConfigError(

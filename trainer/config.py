@@ -95,6 +95,12 @@ class ParallelConfig:
     sequence: bool = False
     """Between matrices, each tp rank holds its share of the positions only: activations need 1/tp of the
     memory and as many bytes on the wire. Not faster between processes of one host."""
+    zero: int = 1
+    """What replicas share out among themselves instead of keeping it d times (ZeRO): 0 nothing, 1 what the optimizer
+    keeps, 2 gradients too, 3 parameters too. More saves memory; from 2 on every micro-batch adds traffic."""
+    zero_unit: Literal["layer", "stage"] = "layer"
+    """Of zero = 3: what is gathered, used and freed at once. stage: once for all micro-batches that go through a stage
+    in a row, as bfs has them do; needs two stages a rank."""
     timeout_s: float = 300.0
     """A collective that takes longer is an error. Keep above the slowest step plus a checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -12,6 +12,8 @@ from holdfast.trainer.errors import ConfigError
 
 _LOOPED = {"interleaved", "bfs", "interleaved-zero-bubble"}
 _FOLDED = {"zbv"}
+_HALVED = {"zbv", "interleaved-zero-bubble"}
+"""Backward for inputs and for weights are two actions."""
 _IN_ROUNDS = {"interleaved", "interleaved-zero-bubble"}
 
 
@@ -107,8 +109,26 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"parallel.schedule = {schedule} needs parallel.chunks = 2, a way out and a way back"
     if schedule in _LOOPED | _FOLDED and pp == 1:
         return f"parallel.schedule = {schedule} needs pp of 2 or more"
+    if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
+        return unfit
     if schedule in _IN_ROUNDS and local % max(1, local // pp):
         return f"{schedule} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
+    return None
+
+
+def _unfit_unit(config: Config) -> str | None:
+    """Why replicas cannot share parameters in the unit that the settings ask for, None if they can."""
+    schedule = config.parallel.schedule
+    if config.parallel.zero_unit == "layer" and schedule in _HALVED:
+        return (
+            f"parallel.zero = 3 gathers each layer for a whole backward, and {schedule} does it in halves "
+            "(set parallel.zero_unit = stage, or parallel.zero = 2)"
+        )
+    if config.parallel.zero_unit == "stage" and _chunks(config) == 1:
+        return (
+            "parallel.zero_unit = stage frees a stage while another one works, and a rank has only one "
+            "(set parallel.zero_unit = layer, or parallel.schedule = bfs)"
+        )
     return None
 
 

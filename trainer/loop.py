@@ -68,6 +68,7 @@ class Trainer:
         """
         self.moment.step = step
         inputs = targets = None
+        self.runtime.prefetch()
         if self.has_first or self.has_last:
             with spans.span("data_wait"):
                 x, y = self.feed.read(step)

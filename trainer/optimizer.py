@@ -53,7 +53,7 @@ class Optimizer:
         self._updated = [_master(piece) for piece in self.all]
         self._place = {id(piece): index for index, piece in enumerate(self.all)}
         targets = [
-            Target(shard, piece.parameter.dim() > 1, 1 if piece.is_split else mesh.layout.tp, piece.is_tied)
+            Target(shard, piece.parameter.dim() > 1, piece.holders, piece.is_tied)
             for piece, shard in zip(self.all, self._updated, strict=True)
         ]
         self._rule = rule(config, targets, _stage_group(mesh))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
 
 from holdfast.plan import Order, Plan
 from holdfast.trainer.config import Config
 from holdfast.trainer.layout import Layout
 from holdfast.trainer.mesh import Mesh
-from holdfast.trainer.model import DTYPES, Moment, Stage, boundary, sum_precision
-from holdfast.trainer.runtime import LossFunction, Runtime, WatchedStage, zero_bubble
+from holdfast.trainer.model import DTYPES, Moment, Stage, boundary
+from holdfast.trainer.replicas import by_layer, share, units_of
+from holdfast.trainer.runtime import LossFunction, Runtime, Sharing, WatchedStage, zero_bubble
 from holdfast.trainer.schedules.build import BUILDERS, job_plan
 from holdfast.trainer.tensor_parallel import Parameters
 
@@ -29,20 +29,26 @@ def build_plan(config: Config, layout: Layout, device: torch.device) -> Plan:
         computations = zero_bubble(schedule, layout.pp, layout.chunks, count)
     # NCCL does the messages of a link in the order they were posted in, so there they keep to one order.
     ahead = _POSTED_AHEAD if device.type == "cpu" else 0
-    return job_plan(layout, schedule, config.model.layers, computations, ahead=ahead)
+    return job_plan(
+        layout,
+        schedule,
+        config.model.layers,
+        computations,
+        ahead=ahead,
+        zero=config.parallel.zero,
+        by_layer=by_layer(config, layout.dp),
+    )
 
 
 def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list[Stage]:
-    """This rank's stages, with parameters initialised, split over tp and sharded over dp."""
+    """This rank's stages, with parameters initialised, split over tp and shared out over dp."""
     layout = mesh.layout
     make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
     stages = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
         stage = Stage(config, index, layers, vocab, make, moment)
-        if layout.dp > 1:
-            # One unit a stage: a collective costs more than the memory it would save at these sizes.
-            fully_shard(stage, mesh=mesh.dp, reshard_after_forward=False, mp_policy=sum_precision(config))
+        share(stage, config, mesh)
         stages.append(stage)
     return stages
 
@@ -55,6 +61,7 @@ def build_runtime(config: Config, mesh: Mesh, plan: Plan, stages: list[Stage], l
     shape = (config.train.micro_batch_size, config.data.seq_len)
     tokens = torch.empty(shape, dtype=torch.int64, device=mesh.device)
     hidden = boundary(config, mesh.layout.tp, mesh.device)
+    layered = by_layer(config, mesh.layout.dp)
     pipeline_stages = [
         WatchedStage(
             stage,
@@ -64,6 +71,7 @@ def build_runtime(config: Config, mesh: Mesh, plan: Plan, stages: list[Stage], l
             input_args=tokens if stage.is_first else hidden,
             output_args=hidden,
             group=mesh.pp_group,
+            sharing=Sharing(mesh.dp.get_group(), config.parallel.zero, tuple(units_of(stage)) if layered else ()),
         )
         for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)
     ]

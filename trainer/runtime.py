@@ -7,25 +7,44 @@ trial forward is run. Waits and computation are marked for the probe at the few 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
+from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
+from torch.distributed.tensor import DTensor
 
-from holdfast.plan import TORCH, Action, Order, Plan, from_csv
-from holdfast.trainer import spans
+from holdfast.plan import COMPUTE, TORCH, Action, Op, Order, Plan, from_csv
+from holdfast.trainer import collectives, spans
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a stage's replicas share its state; see replicas.py."""
+
+    group: dist.ProcessGroup
+    zero: int
+    units: tuple[nn.Module, ...] = ()
+    """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
+
+
 class WatchedStage(PipelineStage):
     """A stage whose compute and gradient reduction are visible to the probe."""
+
+    def __init__(self, *args: Any, sharing: Sharing, **kwargs: Any) -> None:
+        """`sharing`: with its replicas; everything else as torch's."""
+        super().__init__(*args, **kwargs)
+        self.sharing = sharing
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with spans.span("forward", micro_batch=fwd_chunk_id, stage=self.stage_index):
@@ -39,12 +58,42 @@ class WatchedStage(PipelineStage):
         with spans.span("backward_weight", micro_batch=bwd_chunk_id, stage=self.stage_index):
             return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
 
+    def backward_maybe_with_nosync(
+        self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        if not self.sharing.units:
+            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        # torch would hold back what FSDP's hooks do here: gather, reduce and free unit by unit.
+        assert backward_type == "full", "halves of a backward are not shared by layer"
+        grads = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
+        return grads, None
+
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        if not isinstance(self.submod, FSDPModule):
-            super().perform_reduce_grad(grad_scale_factor)
-            return
-        with spans.operation("dp:reduce_scatter"):
-            super().perform_reduce_grad(grad_scale_factor)
+        """Add up the gradients that the stage holds over its replicas. With units that has been done in backward."""
+        if isinstance(self.submod, FSDPModule):
+            if not self.sharing.units:
+                self._reduce_scatter()
+        elif self.sharing.group.size() > 1:
+            with spans.operation("dp:all_reduce"), torch.no_grad():
+                collectives.average([_local(p.grad) for p in self.submod.parameters()], self.sharing.group)
+
+    def _reduce_scatter(self) -> None:
+        """As torch's, except that parameters stay whole if more micro-batches are to come."""
+        module: Any = self.submod
+        module.set_is_last_backward(True)
+        module.set_reshard_after_backward(self.sharing.zero != 2)
+        module.set_requires_gradient_sync(True)
+        state = fully_shard.state(module)  # type: ignore[attr-defined]  # torch's
+        for group in (group for unit in state._state_ctx.all_states for group in _parameter_groups(unit)):
+            group.post_backward()
+        state._root_post_backward_final_callback()
+
+    def start_gathering(self, is_forward: bool) -> None:
+        """Start to gather what the stage's next forward, or backward, will need first. No-op if that is under way."""
+        units = self.sharing.units
+        for module in (self.submod, *(units[:1] if is_forward else units[-1:])):
+            if isinstance(module, FSDPModule):
+                module.unshard(async_op=True)
 
 
 class Runtime(_PipelineScheduleRuntime):
@@ -63,8 +112,31 @@ class Runtime(_PipelineScheduleRuntime):
             for rank, order in enumerate(plan.orders)
         }
         self._prepare_schedule_with_comms(actions, format="compute_comms")
+        self._own = {stage.stage_index: stage for stage in stages}
+        # By UNSHARD in this rank's list: the stage, and whether it is for a forward.
+        self._gathers = list(_gathers(plan.orders[self.rank]))
+        self._gathered = 0
+        self._by_layer = any(stage.sharing.units for stage in stages)
+        if self._by_layer:
+            # Hooks do the gathering; the runtime only starts it, while the computation waits for its input.
+            self.register_custom_function(torch_schedules.UNSHARD, self._gather_next)
+            self.register_custom_function(torch_schedules.RESHARD, _has_been_done)
+            self.register_custom_function(torch_schedules.REDUCE_GRAD, _has_been_done)
+
+    def prefetch(self) -> None:
+        """Start the first gathering of a step, before its data is there. `step` goes on with it."""
+        if self._gathers:
+            stage, is_forward = self._gathers[0]
+            self._own[stage].start_gathering(is_forward)
+
+    def _gather_next(self, action: _Action, ctx: Any) -> None:
+        _, is_forward = self._gathers[self._gathered % len(self._gathers)]
+        self._gathered += 1
+        self._own[action.stage_index].start_gathering(is_forward)
 
     def _assert_unsharded(self, stage: Any) -> None:
+        if self._by_layer:
+            return
         if stage.stage_index not in self.unshard_ops:
             super()._assert_unsharded(stage)
             return
@@ -103,6 +175,30 @@ def lowered(schedule: Any) -> list[Order]:
     """The lists with transfers that torch makes of one of its own multi-stage schedules."""
     lists = schedule.pipeline_order_with_comms
     return [tuple(Action.parse(str(action)) for action in lists[rank]) for rank in sorted(lists)]
+
+
+def _gathers(order: Order) -> Iterator[tuple[int, bool]]:
+    """Of each UNSHARD in a list: the stage, and whether the stage's next computation is a forward."""
+    for i, action in enumerate(order):
+        if action.op is Op.UNSHARD:
+            following = (a for a in order[i:] if a.op in COMPUTE and a.stage == action.stage)
+            yield action.stage, next(a.op is Op.FORWARD for a in following)
+
+
+def _has_been_done(action: _Action, ctx: Any) -> None:
+    """For actions that are part of the computation before them."""
+
+
+def _parameter_groups(state: Any) -> list[Any]:
+    """Those of an FSDP state; before torch 2.12 there was one at most."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group else []
+
+
+def _local(grad: Tensor | None) -> Tensor:
+    assert grad is not None, "a parameter got no gradient"
+    return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
 class _Works(list[dist.Work]):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast.trainer import spans
+from holdfast.trainer import collectives, spans
 
 GATHER = "tp:all_gather"
 SCATTER = "tp:reduce_scatter"
@@ -25,7 +25,7 @@ def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     ranks = group.size()
     parts = x.new_empty(ranks, batch, length, width)
     with spans.operation(GATHER):
-        _all_gather(parts.view(-1), x.contiguous().view(-1), group)
+        collectives.all_gather(parts.view(-1), x.contiguous().view(-1), group)
     return parts.transpose(0, 1).reshape(batch, ranks * length, width)
 
 
@@ -34,16 +34,8 @@ def reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     batch, length, width = x.shape
     ranks = group.size()
     parts = x.view(batch, ranks, length // ranks, width).transpose(0, 1).contiguous()
-    if x.is_cuda:
-        total = x.new_empty(batch, length // ranks, width)
-        with spans.operation(SCATTER):
-            _reduce_scatter(total.view(-1), parts.view(-1), group)
-        return total
-    # gloo's reduce-scatter is an all-reduce, twice the bytes: exchange the pieces and add them up here.
-    received = torch.empty_like(parts)
     with spans.operation(SCATTER):
-        dist.all_to_all_single(received.view(-1), parts.view(-1), group=group)
-    return received.sum(dim=0)
+        return collectives.reduce_scatter(parts, group)
 
 
 def own_positions(x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -92,17 +84,3 @@ def scatter_sum(x: Tensor, group: dist.ProcessGroup) -> Tensor:
         return x
     result: Tensor = _Scatter.apply(x, group)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
     return result
-
-
-def _all_gather(into: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
-    if hasattr(dist, "all_gather_single"):
-        dist.all_gather_single(into, x, group=group)
-    else:
-        dist.all_gather_into_tensor(into, x, group=group)
-
-
-def _reduce_scatter(into: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
-    if hasattr(dist, "reduce_scatter_single"):
-        dist.reduce_scatter_single(into, x, group=group)
-    else:
-        dist.reduce_scatter_tensor(into, x, group=group)

@@ -28,12 +28,19 @@ class Slice:
     """What the model computes with: a DTensor, gradients arrive here."""
     shard: nn.Parameter
     """The same memory as a plain tensor, for the optimizer and checkpoints."""
-    copies: int
-    """How many ranks of one replica hold this same slice."""
+    holders: int
+    """How many ranks hold this same slice of the same stage."""
     is_split: bool
     """Whether tp ranks hold different parts of it."""
     is_tied: bool
     """Whether another stage holds it too."""
+    is_sharded: bool
+    """Whether dp ranks hold different rows of it. With tp alone, or ZeRO stage 0, they do not."""
+
+    @property
+    def copies(self) -> int:
+        """How many ranks hold it, those with its copy in the other stage included."""
+        return self.holders * (2 if self.is_tied else 1)
 
 
 def slices_of(stages: Sequence[Stage], mesh: Mesh) -> list[Slice]:
@@ -46,8 +53,9 @@ def slices_of(stages: Sequence[Stage], mesh: Mesh) -> list[Slice]:
                 shard = nn.Parameter(parameter.to_local().detach())
             is_split = any(place.is_shard() for place in parameter.placements[-1:])
             is_tied = name == TIED and stage.is_tied and mesh.layout.stages > 1
-            copies = (1 if is_split else mesh.layout.tp) * (2 if is_tied else 1)
-            found.append(Slice(name, parameter, shard, copies, is_split, is_tied))
+            is_sharded = mesh.layout.dp > 1 and parameter.device_mesh.ndim > 1
+            holders = (1 if is_split else mesh.layout.tp) * (1 if is_sharded else mesh.layout.dp)
+            found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded))
     return found
 
 

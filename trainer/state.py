@@ -70,7 +70,7 @@ def tiles(slices: list[Slice], mesh: Mesh) -> dict[str, str]:
             dim = split.dim  # type: ignore[attr-defined]
             size[dim] //= mesh.layout.tp
             offset[dim] = mesh.tp_rank * size[dim]
-        if mesh.layout.dp > 1:
+        if piece.is_sharded:
             # FSDP cuts the rows of a tp shard as torch.chunk does: full pieces first, then what is left.
             rows = -(-size[0] // mesh.layout.dp)
             skipped = min(mesh.dp_rank * rows, size[0])

@@ -11,7 +11,7 @@ from holdfast.trainer.schedules.breadth_first import breadth_first
 from holdfast.trainer.schedules.gpipe import gpipe
 from holdfast.trainer.schedules.interleaved import interleaved
 from holdfast.trainer.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
-from holdfast.trainer.schedules.sharding import add_reduce, add_unshard
+from holdfast.trainer.schedules.sharding import add_reduce, add_reduce_when_freed, add_unshard, add_unshard_each
 from holdfast.trainer.schedules.transfers import add_transfers, post_ahead
 
 Builder = Callable[[int, int, int], list[Order]]
@@ -27,19 +27,28 @@ BUILDERS: dict[str, Builder] = {
 
 
 def job_plan(
-    layout: Layout, schedule: str, layers: int, computations: Sequence[Order], *, ahead: int = 0, live: int = 0
+    layout: Layout,
+    schedule: str,
+    layers: int,
+    computations: Sequence[Order],
+    *,
+    ahead: int = 0,
+    live: int = 0,
+    zero: int = 1,
+    by_layer: bool = False,
 ) -> Plan:
     """The whole plan around `computations`, one list a pipeline rank.
 
     `ahead`: computations by which receives are posted early (see `post_ahead`). `live`: stages of a rank whose
-    parameters are whole at a time, 0 for all of them; without replicas nothing is gathered. AssertionError when
-    the lists could not be executed: a builder's fault, found here instead of in a job that hangs.
+    parameters are whole at a time, 0 for all of them (with ZeRO stage 3: for one). `zero` and `by_layer` as in
+    trainer/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go on
+    layer by layer inside the computation that these actions surround. AssertionError when the lists could not be
+    executed: a builder's fault, found here instead of in a job that hangs.
     """
     rank_of = [layout.rank_of(stage) for stage in range(layout.stages)]
     orders = list(computations)
     if layout.dp > 1:
-        orders = [add_unshard(order, live or layout.chunks) for order in orders]
-        orders = [add_reduce(order, layout.local_micro_batches) for order in orders]
+        orders = [_shared(order, layout, live, zero, by_layer) for order in orders]
     orders = add_transfers(orders, rank_of)
     if ahead:
         orders = [post_ahead(order, rank_of, ahead) for order in orders]
@@ -55,6 +64,16 @@ def job_plan(
     wrong = verify(plan)
     assert not wrong, f"{schedule} on {layout}: {'; '.join(wrong[:3])}"
     return plan
+
+
+def _shared(order: Order, layout: Layout, live: int, zero: int, by_layer: bool) -> Order:
+    """What replicas do for each other around a rank's computations."""
+    if zero == 3 and by_layer:
+        return add_reduce(add_unshard_each(order), 1)
+    if zero == 3:
+        return add_reduce_when_freed(add_unshard(order, live or 1))
+    gathered = add_unshard(order, live or layout.chunks) if zero else order
+    return add_reduce(gathered, 1 if zero == 2 else layout.local_micro_batches)
 
 
 def _whole_step(layout: Layout, rank: int, order: Order) -> Order:

@@ -29,17 +29,44 @@ def add_unshard(order: Order, live: int) -> Order:
     return numbered([*result, *(Action(Op.RESHARD, stage) for stage in whole)])
 
 
-def add_reduce(order: Order, micro_batches: int) -> Order:
-    """Reduce a stage's gradients over the replicas directly behind its last backward."""
+def add_unshard_each(order: Order) -> Order:
+    """Gather a stage for each computation and free it behind it."""
+    result: list[Action] = []
+    for action in order:
+        s = action.stage
+        around = action.op in COMPUTE
+        result += [Action(Op.UNSHARD, s), action, Action(Op.RESHARD, s)] if around else [action]
+    return numbered(result)
+
+
+def add_reduce(order: Order, every: int) -> Order:
+    """Reduce a stage's gradients over the replicas directly behind `every` backwards of its.
+
+    With the number of micro-batches that is once a step, with 1 after each of them.
+    """
     done: Counter[int] = Counter()
     result: list[Action] = []
     for action in order:
         result.append(action)
         if action.op in _LAST_BACKWARDS:
             done[action.stage] += 1
-            if done[action.stage] == micro_batches:
+            if done[action.stage] % every == 0:
                 result.append(Action(Op.REDUCE_GRAD, action.stage))
-    return tuple(result)
+    return numbered(result)
+
+
+def add_reduce_when_freed(order: Order) -> Order:
+    """Reduce a stage's gradients whenever it is about to be freed, so that they never outlive it."""
+    unreduced: set[int] = set()
+    result: list[Action] = []
+    for action in order:
+        if action.op in _LAST_BACKWARDS:
+            unreduced.add(action.stage)
+        elif action.op is Op.RESHARD and action.stage in unreduced:
+            unreduced.remove(action.stage)
+            result.append(Action(Op.REDUCE_GRAD, action.stage))
+        result.append(action)
+    return numbered(result)
 
 
 def _upcoming(order: Order, start: int, count: int) -> list[int]:

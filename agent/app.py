@@ -1,6 +1,7 @@
 """Wiring: build the parts, run until a signal comes, leave in order. `holdfast agent` calls `run`."""
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -28,11 +29,11 @@ from holdfast.config import AgentConfig
 from holdfast.errors import HoldfastError, UsageError
 
 _LOGS_EVERY = 0.05
-_LOGS_QUIET = 0.25  # seconds between looks at logs that said nothing for a while
+_LOGS_QUIET = 0.5  # seconds between looks at logs that said nothing for a while
 _QUIET_LOOKS = 20
 _SWITCH = 0.0005  # seconds that one thread may keep the interpreter while the sampler waits for its millisecond
 _KERNEL_EVERY = 0.5
-_GAUGES_EVERY = 1.0
+_GAUGES_EVERY = 2.0
 _DRIVER_TIMEOUT = 10.0
 
 
@@ -211,6 +212,8 @@ class Agent:
         work += [self._read_host(), self._read_gpus()]
         loops = [asyncio.create_task(loop) for loop in work]
         warming = asyncio.create_task(self._warm_up())
+        gc.collect()
+        gc.freeze()  # what is here now stays for ever: collections need not walk it again and again
         log.event("agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller)
         ending = asyncio.create_task(stop.wait())
         await asyncio.wait({ending, *loops}, return_when=asyncio.FIRST_COMPLETED)

@@ -34,7 +34,7 @@ class Link:
         self._hello, self._on_command, self._on_durable = hello, on_command, on_durable
         self._credentials = credentials
         self._queue: asyncio.Queue[t.AgentMessage] | None = None
-        self.cadence = 0.1
+        self.cadence = 0.25
         self._refused = ""
 
     @property

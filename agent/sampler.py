@@ -1,8 +1,9 @@
 """Millisecond samples of NIC byte counters: one thread, files held open, two preallocated buffers.
 
-The thread reads all counters of a sweep first and stores them in one short locked section, so `take` may swap
-the buffers at any time and each sample lands in exactly one frame: sums over frames equal the counters'
-growth. Nothing is kept per sample but four bytes per counter.
+The thread reads all counters of a sweep first and stores what they said, unread, in one short locked section, so
+`take` may swap the buffers at any time and each sample lands in exactly one frame: sums over frames equal the
+counters' growth. Text becomes numbers once a frame and column by column: a thread that wakes every millisecond
+finds its caches cold, and each line of Python in it costs several times what it does in a loop.
 """
 
 import errno
@@ -13,6 +14,8 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import sub
 
 from holdfast.agent.collectors.files import GONE
 from holdfast.agent.collectors.nic import BytePair
@@ -56,16 +59,29 @@ def interval_for(pairs: Iterable[BytePair], intervals: Mapping[str, float] = INT
     return max((intervals.get(pair.kind, 1.0) for pair in pairs), default=1.0)
 
 
-class _Buffer:
-    """The samples of one frame. `deltas` holds tx and rx of each NIC in turn."""
+_SIZE, _START = repeat(32), repeat(0)  # of every read of a counter
 
-    def __init__(self, counters: int, capacity: int) -> None:
+
+class _Buffer:
+    """The samples of one frame: what each sweep read, and when."""
+
+    def __init__(self, nics: int, capacity: int) -> None:
         self.offsets = array("I", bytes(4 * capacity))
-        self.deltas = [array("I", bytes(4 * capacity)) for _ in range(counters)]
+        self.rows: list[list[bytes]] = [[]] * capacity
         self.count = 0
         self.mono_ns = 0
         self.wall_ns = 0
-        self.seen = [False] * (counters // 2)
+        self.seen = [False] * nics
+        self.layouts: list[_Layout] = []
+
+
+class _Layout:
+    """Which counters the rows from `first` on hold, in order; those just opened, with their values."""
+
+    __slots__ = ("first", "live", "opened")
+
+    def __init__(self, first: int, live: Sequence[int], opened: Mapping[int, int]) -> None:
+        self.first, self.live, self.opened = first, live, opened
 
 
 class Sampler:
@@ -92,12 +108,14 @@ class Sampler:
         self._notice, self._clock, self._wall = notice, clock_ns, wall_ns
         self._capacity = max(16, math.ceil(max_frame / interval)) if self.pairs else 16
         counters = 2 * len(self.pairs)
-        self._filling, self._spare = (_Buffer(counters, self._capacity) for _ in range(2))
+        self._filling, self._spare = (_Buffer(len(self.pairs), self._capacity) for _ in range(2))
         self._lock = threading.Lock()
         self._paths = [path for pair in self.pairs for path in (pair.tx_path, pair.rx_path)]
         self._scales = [pair.scale for pair in self.pairs for _ in range(2)]
         self._fds = [-1] * counters
-        self._last = [0] * counters
+        self._last = [0] * counters  # values at the end of the last frame taken; only `take` touches it
+        self._opened: dict[int, int] = {}
+        self._suspect = False  # `take` met text that is no number
         self._away = [False] * len(self.pairs)
         self._refused = [False] * len(self.pairs)
         self._live: list[int] = []  # counters that are read, and their descriptors, in step
@@ -135,20 +153,60 @@ class Sampler:
             frame, self._filling = self._filling, self._spare
             self._spare = frame
             self._begin(self._filling, round(now * 1e9))
-            totals = [last * scale for last, scale in zip(self._last, self._scales, strict=True)]
-        # Only this caller touches the spare buffer, so the copies need no lock.
+        # Only this caller touches the spare buffer and the last values, so what follows needs no lock.
+        kept, deltas = self._numbers(frame)
+        totals = [last * scale for last, scale in zip(self._last, self._scales, strict=True)]
         nics = tuple(
             NicSamples(
                 name=pair.name,
                 tx_total=totals[2 * nic],
                 rx_total=totals[2 * nic + 1],
-                tx=_little(frame.deltas[2 * nic], frame.count),
-                rx=_little(frame.deltas[2 * nic + 1], frame.count),
+                tx=_little(deltas[2 * nic]),
+                rx=_little(deltas[2 * nic + 1]),
             )
             for nic, pair in enumerate(self.pairs)
             if frame.seen[nic]
         )
-        return _little(frame.offsets, frame.count), nics, frame.wall_ns, frame.mono_ns
+        return _little(kept), nics, frame.wall_ns, frame.mono_ns
+
+    def _numbers(self, frame: _Buffer) -> "tuple[array[int], list[array[int]]]":
+        """Offsets of the frame's samples, and what each counter grew by in each of them, in bytes."""
+        kept = array("I")
+        deltas = [array("I") for _ in self._last]
+        ends = [layout.first for layout in frame.layouts[1:]] + [frame.count]
+        for layout, end in zip(frame.layouts, ends, strict=True):
+            for counter, value in layout.opened.items():
+                self._last[counter] = value
+            rows, offsets = frame.rows[layout.first : end], frame.offsets[layout.first : end]
+            try:
+                columns = [list(map(int, column)) for column in zip(*rows, strict=True)]
+            except ValueError:
+                good = [i for i, row in enumerate(rows) if all(map(_is_number, row))]
+                offsets = array("I", [offsets[i] for i in good])
+                columns = [list(map(int, column)) for column in zip(*(rows[i] for i in good), strict=True)]
+                self._suspect = True
+            kept += offsets
+            if columns:
+                for counter, values in zip(layout.live, columns, strict=True):
+                    deltas[counter] += self._grown(counter, values)
+            for column in deltas:  # those that were not read
+                if len(column) < len(kept):
+                    column.frombytes(bytes(4 * (len(kept) - len(column))))
+        frame.rows[: frame.count] = [[]] * frame.count
+        return kept, deltas
+
+    def _grown(self, counter: int, values: list[int]) -> "array[int]":
+        before = [self._last[counter], *values[:-1]]
+        self._last[counter] = values[-1]
+        grown = list(map(sub, values, before))
+        if min(grown) < 0:
+            grown = list(map(growth, before, values))
+        scale = self._scales[counter]
+        if scale != 1:
+            grown = [delta * scale for delta in grown]
+        if max(grown) > UINT32_MAX:
+            grown = [min(delta, UINT32_MAX) for delta in grown]
+        return array("I", grown)
 
     def close(self) -> None:
         """End the thread and close all files. Idempotent."""
@@ -175,44 +233,32 @@ class Sampler:
     def sample(self) -> None:
         """One sweep over all counters, stamped with the time it began."""
         began = self._clock()
-        pread = os.pread
         try:
-            values = [int(pread(fd, 32, 0)) for fd in self._live_fds]
-        except (OSError, ValueError):
+            row = list(map(os.pread, self._live_fds, _SIZE, _START))
+        except OSError:
+            self._drop_unreadable()
+            return
+        if b"" in row or self._suspect:  # a file on its way out reads as empty
+            self._suspect = False
             self._drop_unreadable()
             return
         self._judge(self._clock() - began)
         with self._lock:
-            self._store(began, values)
+            buffer = self._filling
+            slot = buffer.count
+            if slot < self._capacity:
+                buffer.count = slot + 1
+            else:
+                slot -= 1  # counters hold sums: the newest values alone tell as much
+            offset = (began - buffer.mono_ns) // 1000
+            buffer.offsets[slot] = 0 if offset < 0 else min(offset, UINT32_MAX)
+            buffer.rows[slot] = row
         if began >= self._reopen_at and len(self._live) < len(self._fds):
             self._reopen_at = began + round(REOPEN_AFTER * 1e9)
             for nic in range(len(self.pairs)):
                 if self._fds[2 * nic] < 0 and not self._refused[nic] and self._open(nic):
                     self._away[nic] = False
                     self._notice(f"counters of {self.pairs[nic].name} are back")
-
-    def _store(self, began: int, values: list[int]) -> None:
-        buffer, last = self._filling, self._last
-        full = buffer.count == self._capacity
-        slot = buffer.count - full
-        offset = (began - buffer.mono_ns) // 1000
-        buffer.offsets[slot] = 0 if offset < 0 else min(offset, UINT32_MAX)
-        deltas, scales = buffer.deltas, self._scales
-        if len(values) < len(last) and not full:
-            for column in deltas:  # those not read keep what an earlier frame left here
-                column[slot] = 0
-        for counter, value in zip(self._live, values, strict=True):
-            delta = value - last[counter]
-            if delta:
-                last[counter] = value
-                if delta < 0:
-                    delta = growth(value - delta, value)
-                delta *= scales[counter]
-            if full:
-                delta += deltas[counter][slot]
-            deltas[counter][slot] = delta if delta <= UINT32_MAX else UINT32_MAX
-        if not full:
-            buffer.count = slot + 1
 
     def _judge(self, took: int) -> None:
         """Stretch the interval when even the quickest of many sweeps takes too large a share of it."""
@@ -232,6 +278,7 @@ class Sampler:
         buffer.wall_ns = self._wall() - (self._clock() - mono_ns)
         for nic in range(len(self.pairs)):
             buffer.seen[nic] = self._fds[2 * nic] >= 0
+        buffer.layouts = [_Layout(0, self._live, {})]
 
     # --- files that come and go (sampling side, except in __init__ and close)
 
@@ -239,13 +286,11 @@ class Sampler:
         try:
             for counter in (2 * nic, 2 * nic + 1):
                 self._fds[counter] = os.open(self._paths[counter], os.O_RDONLY | os.O_CLOEXEC)
-                self._last[counter] = _read(self._fds[counter])
+                self._opened[counter] = _read(self._fds[counter])
         except (OSError, ValueError) as error:
             self._give_up(nic, error)
             return False
         self._list_live()
-        with self._lock:
-            self._filling.seen[nic] = True
         return True
 
     def _drop_unreadable(self) -> None:
@@ -276,8 +321,25 @@ class Sampler:
                 self._fds[counter] = -1
 
     def _list_live(self) -> None:
-        self._live = [counter for counter, fd in enumerate(self._fds) if fd >= 0]
-        self._live_fds = [self._fds[counter] for counter in self._live]
+        live = [counter for counter, fd in enumerate(self._fds) if fd >= 0]
+        opened = {counter: value for counter, value in self._opened.items() if counter in live}
+        self._opened = {}
+        with self._lock:
+            self._live, self._live_fds = live, [self._fds[counter] for counter in live]
+            buffer = self._filling
+            for counter in live:
+                buffer.seen[counter // 2] = True
+            # A full buffer keeps its last slot for the newest row, which is now one of this layout.
+            buffer.count = min(buffer.count, self._capacity - 1)
+            buffer.layouts.append(_Layout(buffer.count, live, opened))
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read(fd: int) -> int:
@@ -288,11 +350,8 @@ def _read(fd: int) -> int:
     return int(raw)
 
 
-def _little(values: "array[int]", count: int) -> bytes:
-    """The first `count` values as little-endian uint32."""
+def _little(values: "array[int]") -> bytes:
+    """The values as little-endian uint32."""
     if sys.byteorder == "big":
-        swapped = values[:count]
-        swapped.byteswap()
-        return swapped.tobytes()
-    with memoryview(values) as view:
-        return view[:count].tobytes()
+        values.byteswap()
+    return values.tobytes()

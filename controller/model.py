@@ -26,7 +26,7 @@ class Instant:
 class Options:
     """The tunables of every decision, in one place."""
 
-    cadence: float = 0.1
+    cadence: float = 0.25
     """Seconds between frames in a small cluster."""
     frames_per_second: float = 1536.0
     """What one controller takes in all: beyond it every agent is asked to speak less often."""
@@ -75,7 +75,7 @@ class Node:
     joined_at: float = 0.0
     left_at: float = 0.0
     frame_at: float = 0.0  # mono of the newest frame's arrival
-    cadence: float = 0.1
+    cadence: float = 0.25
     lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
     gap_mean: float = 0.0  # of arrivals, seconds, exponentially weighted
     gap_dev: float = 0.0

@@ -54,7 +54,7 @@ class ControllerConfig:
     """File with the API token."""
     insecure: bool = False
     """Listen beyond loopback without TLS and token all the same."""
-    cadence: Seconds = 0.1
+    cadence: Seconds = 0.25
     """Time between an agent's frames in a small cluster. Shorter sees faults sooner and costs more work."""
     silence_floor: Seconds = 0.8
     """No node is called silent before this long. Lower sees a dead node sooner and accuses busy ones."""

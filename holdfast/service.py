@@ -89,6 +89,17 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
     finally:
         stopping.cancel()
         second.cancel()
+        _be_deaf(loop)
+
+
+def _be_deaf(loop: asyncio.AbstractEventLoop) -> None:
+    """What has ended in order must not die of an echo of the signal while the interpreter goes."""
+    numbers = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 def follow_parent(environ: dict[str, str] | None = None) -> None:

@@ -121,6 +121,27 @@ def test_a_counter_that_is_no_number_is_refused_for_good(tmp_path: Path) -> None
     sampler.close()
 
 
+def test_text_that_is_no_number_is_no_sample_and_then_refused(tmp_path: Path) -> None:
+    sysfs, clock = Sysfs(tmp_path), Clock()
+    stays, breaks = sysfs.net("eth0"), sysfs.net("eth1")
+    sampler, notices = build((pair(stays), pair(breaks, "eth1")), clock)
+    for value in ("5", "N/A", "9"):
+        clock.tick()
+        put(stays / "tx_bytes", 1)
+        put(breaks / "tx_bytes", value)
+        sampler.sample()
+    put(breaks / "tx_bytes", "N/A")
+    offsets, nics, _, _ = sampler.take(clock.seconds)
+    assert numbers(offsets) == [1000, 3000]
+    assert [numbers(n.tx) for n in nics] == [[1, 0], [5, 4]]
+    sampler.sample()
+    sampler.sample()
+    assert [n.name for n in sampler.take(clock.seconds)[1]] == ["eth0", "eth1"]
+    assert [n.name for n in sampler.take(clock.seconds)[1]] == ["eth0"]
+    assert len(notices) == 1
+    sampler.close()
+
+
 def test_a_frame_nobody_takes_keeps_its_sum(tmp_path: Path) -> None:
     folder, clock = Sysfs(tmp_path).net("eth0"), Clock()
     sampler, _ = build((pair(folder),), clock, interval=0.001, max_frame=0.02)

@@ -66,7 +66,7 @@ def test_no_false_alarm_within_ordinary_jitter(gaps: list[float]) -> None:
         note_arrival(found, now, 0.1)
 
 
-@pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.1), (100, 0.1), (1536, 1.0), (15360, 10.0)])
+@pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.25), (100, 0.25), (1536, 1.0), (15360, 10.0)])
 def test_the_frame_rate_of_the_whole_is_bounded(nodes: int, seconds: float) -> None:
     assert frame_interval(nodes, OPTIONS) == pytest.approx(seconds)
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import types as t
 from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, Record, ResultSeen
 from holdfast.controller.ledger import StepRow
-from holdfast.controller.model import Job, JobSpec
+from holdfast.controller.model import Job, JobSpec, Options
 from tests.controller.stage import agent, eventually, stage, wire_to
 
 
@@ -231,7 +231,7 @@ def test_the_controller_sets_the_pace(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: one.link.connected)
-            assert one.link.cadence == here.brain.c.cadence == 0.1
+            assert one.link.cadence == here.brain.c.cadence == Options().cadence
 
     asyncio.run(story())
 

@@ -51,6 +51,15 @@ def test_a_signal_ends_it_in_its_own_order(number: signal.Signals) -> None:
     assert (process.returncode, out) == (7, "ended in order\n"), err
 
 
+def test_an_echo_that_comes_when_all_is_over_changes_nothing() -> None:
+    code = (
+        "import asyncio, os, signal, sys\nfrom holdfast import service\n"
+        "async def main(stop):\n    return 7\n"
+        "code = service.run(main)\nos.kill(os.getpid(), signal.SIGTERM)\nsys.exit(code)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30).returncode == 7
+
+
 def test_what_does_not_end_is_cancelled_after_the_grace() -> None:
     process = daemon(DEAF, grace=0.2)
     process.send_signal(signal.SIGTERM)

@@ -1,0 +1,224 @@
+"""Which part of which tensor lies where. Pure: tuples of numbers in and out.
+
+A box is a rectangular part of a global tensor. A layout says which boxes each worker holds; workers that hold the
+same elements are replicas, however their boxes are cut. Elements are counted in row-major order everywhere.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# Names of element types as safetensors writes them, and their bytes.
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Box:
+    """A rectangular part of a tensor; of a number without dimensions, both tuples are empty."""
+
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Elements inside."""
+        return math.prod(self.size)
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        return tuple(o + s for o, s in zip(self.offset, self.size, strict=True))
+
+    def meet(self, other: Box) -> Box | None:
+        """What both hold; None when that is nothing."""
+        low = tuple(map(max, self.offset, other.offset))
+        size = tuple(min(a, b) - o for a, b, o in zip(self.stop, other.stop, low, strict=True))
+        return Box(low, size) if all(s > 0 for s in size) else None
+
+    def holds(self, other: Box) -> bool:
+        """Whether all of `other` lies inside."""
+        low = all(a <= b for a, b in zip(self.offset, other.offset, strict=True))
+        return low and all(a >= b for a, b in zip(self.stop, other.stop, strict=True))
+
+    def within(self, outer: Box) -> Box:
+        """The same box counted from the corner of `outer`."""
+        return Box(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.size)
+
+    def out_of(self, outer: Box) -> Box:
+        """Undo `within`."""
+        return Box(tuple(a + b for a, b in zip(self.offset, outer.offset, strict=True)), self.size)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """To index an array with."""
+        return tuple(slice(o, o + s) for o, s in zip(self.offset, self.size, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTensor:
+    """A whole tensor, as the job sees it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """As safetensors spells it: F32, BF16, I64..."""
+
+    @property
+    def box(self) -> Box:
+        return Box((0,) * len(self.shape), self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What every worker holds, or is to hold."""
+
+    tensors: Mapping[str, GlobalTensor]
+    held: Sequence[Mapping[str, Sequence[Box]]]
+    """For each worker, by its number: the boxes of each tensor it has a part of. Empty boxes may be left out."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """State of the whole job that is no tensor, as JSON: steps done, position in the data, the scheduler's."""
+
+    def holders(self, name: str) -> dict[Box, list[int]]:
+        """Distinct boxes of a tensor that are not empty, and who holds them."""
+        found: dict[Box, list[int]] = {}
+        for worker, boxes in enumerate(self.held):
+            for box in boxes.get(name, ()):
+                workers = found.setdefault(box, [])
+                if box.count and (not workers or workers[-1] != worker):
+                    workers.append(worker)
+        return {box: workers for box, workers in found.items() if box.count}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A part of a tensor for which the same workers have it and the same ones want it."""
+
+    box: Box
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+def cells(sources: Mapping[Box, Sequence[int]], targets: Mapping[Box, Sequence[int]]) -> list[Cell]:
+    """Cut along the edges of all boxes, so that every element wanted is in one cell. In row-major order.
+
+    Cells have no sources where nobody holds what is wanted.
+    """
+    boxes = [*sources, *targets]
+    if not boxes:
+        return []
+    dims = range(len(boxes[0].offset))
+    edges = [sorted({edge for box in boxes for edge in (box.offset[d], box.stop[d])}) for d in dims]
+    grid: dict[tuple[int, ...], tuple[set[int], set[int]]] = {}
+    for side, held in enumerate((sources, targets)):
+        for box, workers in held.items():
+            for at in _places(box, edges):
+                grid.setdefault(at, (set(), set()))[side].update(workers)
+    found = []
+    for at in sorted(grid):
+        have, want = grid[at]
+        if want:
+            low = tuple(edges[d][i] for d, i in enumerate(at))
+            size = tuple(edges[d][i + 1] - edges[d][i] for d, i in enumerate(at))
+            found.append(Cell(Box(low, size), tuple(sorted(have)), tuple(sorted(want))))
+    for d in reversed(dims):
+        found = _joined(found, d)
+    return sorted(found, key=lambda cell: cell.box)
+
+
+def _places(box: Box, edges: list[list[int]]) -> Iterator[tuple[int, ...]]:
+    """Grid places that `box` covers."""
+    spans = [
+        range(bisect.bisect_left(edges[d], low), bisect.bisect_left(edges[d], high))
+        for d, (low, high) in enumerate(zip(box.offset, box.stop, strict=True))
+    ]
+    return itertools.product(*spans)
+
+
+def _joined(found: list[Cell], dim: int) -> list[Cell]:
+    """Neighbours along `dim` that differ in nothing else, as one."""
+
+    def across(cell: Cell) -> tuple[Any, ...]:
+        rest = [(o, s) for d, (o, s) in enumerate(zip(cell.box.offset, cell.box.size, strict=True)) if d != dim]
+        return (rest, cell.sources, cell.targets)
+
+    joined: list[Cell] = []
+    for cell in sorted(found, key=lambda cell: (across(cell), cell.box.offset[dim])):
+        last = joined[-1] if joined else None
+        if last and across(last) == across(cell) and last.box.stop[dim] == cell.box.offset[dim]:
+            size = list(last.box.size)
+            size[dim] += cell.box.size[dim]
+            joined[-1] = Cell(Box(last.box.offset, tuple(size)), cell.sources, cell.targets)
+        else:
+            joined.append(cell)
+    return joined
+
+
+def runs(box: Box, outer: Box) -> Iterator[tuple[int, int]]:
+    """`box`, which lies inside `outer`, as runs of elements of `outer`: (first, count), in order, none empty."""
+    if not box.count:
+        return
+    inner = box.within(outer)
+    # Trailing dimensions that are taken whole make one run with the first that is not.
+    last = len(inner.size)
+    while last > 0 and inner.size[last - 1] == outer.size[last - 1]:
+        last -= 1
+    last = max(last - 1, 0)
+    strides = [math.prod(outer.size[d + 1 :]) for d in range(len(outer.size))]
+    length = math.prod(inner.size[last:])
+    start = sum(o * s for o, s in zip(inner.offset, strides, strict=True))
+    for at in itertools.product(*(range(n) for n in inner.size[:last])):
+        yield start + sum(i * s for i, s in zip(at, strides, strict=False)), length
+
+
+def boxes_of_run(outer: Box, first: int, stop: int) -> list[Box]:
+    """The elements [first, stop) of `outer` as boxes of the global tensor, in order: at most 2 x dimensions - 1."""
+    if first >= stop:
+        return []
+    if not outer.size:
+        return [outer]
+    row = math.prod(outer.size[1:])
+    top, bottom = -(-first // row), stop // row
+    if top > bottom:  # all inside one row
+        return _in_row(outer, bottom, first - bottom * row, stop - bottom * row)
+    found = _in_row(outer, top - 1, first - (top - 1) * row, row) if first < top * row else []
+    if top < bottom:
+        found.append(Box((outer.offset[0] + top, *outer.offset[1:]), (bottom - top, *outer.size[1:])))
+    return found + (_in_row(outer, bottom, 0, stop - bottom * row) if stop > bottom * row else [])
+
+
+def _in_row(outer: Box, row: int, first: int, stop: int) -> list[Box]:
+    inner = boxes_of_run(Box(outer.offset[1:], outer.size[1:]), first, stop)
+    return [Box((outer.offset[0] + row, *box.offset), (1, *box.size)) for box in inner]
+
+
+def pieces(box: Box, count: int) -> list[Box]:
+    """`box` cut into at most `count` even parts along the first dimension that is long enough, or the longest."""
+    if count <= 1 or not box.size:
+        return [box]
+    dim = next((d for d, n in enumerate(box.size) if n >= count), max(range(len(box.size)), key=box.size.__getitem__))
+    count = min(count, box.size[dim])
+    edges = [i * box.size[dim] // count for i in range(count + 1)]
+    return [
+        Box(
+            (*box.offset[:dim], box.offset[dim] + low, *box.offset[dim + 1 :]),
+            (*box.size[:dim], high - low, *box.size[dim + 1 :]),
+        )
+        for low, high in itertools.pairwise(edges)
+    ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import os
 import sys
 import time
@@ -33,7 +34,8 @@ _LOGS_QUIET = 0.5  # seconds between looks at logs that said nothing for a while
 _QUIET_LOOKS = 20
 _SWITCH = 0.0005  # seconds that one thread may keep the interpreter while the sampler waits for its millisecond
 _KERNEL_EVERY = 0.5
-_GAUGES_EVERY = 2.0
+_HOST_EVERY = 5  # seconds
+_GPUS_EVERY = 2.0
 _DRIVER_TIMEOUT = 10.0
 
 
@@ -152,10 +154,11 @@ class Agent:
             self.link.send(frame)
 
     async def _read_host(self) -> None:
-        while True:
-            self.heart.read_host()
+        for second in itertools.count():
+            if second % _HOST_EVERY == 0:
+                self.heart.read_host()
             self.workers.look_for_plans()
-            await asyncio.sleep(_GAUGES_EVERY)
+            await asyncio.sleep(1.0)
 
     async def _read_gpus(self) -> None:
         while True:
@@ -168,7 +171,7 @@ class Agent:
             if self.gpus.events_available:
                 for fault in await asyncio.to_thread(self.gpus.poll_xids):
                     self._tell_xid(fault)
-            await asyncio.sleep(_GAUGES_EVERY)
+            await asyncio.sleep(_GPUS_EVERY)
 
     def _tell_xid(self, fault: Xid) -> None:
         text = fault.text or f"Xid {fault.code} on {fault.device}"

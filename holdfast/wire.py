@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -104,8 +105,22 @@ def decode_controller(data: bytes) -> t.ControllerMessage:
 # --- frames ----------------------------------------------------------------------------------------------------
 
 
+_OF_WORKER = (
+    "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
+    "loss", "tokens", "median_step", "coordinate", "sizes",
+)  # fmt: skip
+_OF_STEP = ("rank", "generation", "step", "end_wall_ns", "seconds", "loss", "tokens")
+_worker_row, _step_row = attrgetter(*_OF_WORKER), attrgetter(*_OF_STEP)
+_PHASE_INDEX = {phase: index for index, phase in enumerate(t.PHASES)}
+_NOWHERE = (-1, -1, -1)
+
+
 def _frame(f: t.Frame) -> c.Frame:
-    w, s = f.workers, f.steps
+    workers: dict[str, Any] = dict(zip(_OF_WORKER, zip(*map(_worker_row, f.workers), strict=True), strict=False))
+    if workers:
+        workers["phase"] = [_PHASE_INDEX[phase] for phase in workers["phase"]]
+        for name in ("coordinate", "sizes"):
+            workers[name] = [v for triple in workers[name] for v in triple or _NOWHERE]
     return c.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -115,32 +130,8 @@ def _frame(f: t.Frame) -> c.Frame:
         nics=[p.NicSamples(name=n.name, tx_total=n.tx_total, rx_total=n.rx_total, tx=n.tx, rx=n.rx) for n in f.nics],
         host=f.host,
         gpus=[p.GpuGauges(index=g.index, values=g.values) for g in f.gpus],
-        workers=p.Workers(
-            rank=[x.rank for x in w],
-            generation=[x.generation for x in w],
-            pid=[x.pid for x in w],
-            step=[x.step for x in w],
-            phase=[t.PHASES.index(x.phase) for x in w],
-            operation=[x.operation for x in w],
-            operation_age=[x.operation_age for x in w],
-            progress_age=[x.progress_age for x in w],
-            tick_age=[x.tick_age for x in w],
-            stopped=[x.stopped for x in w],
-            loss=[x.loss for x in w],
-            tokens=[x.tokens for x in w],
-            median_step=[x.median_step for x in w],
-            coordinate=[v for x in w for v in (x.coordinate or (-1, -1, -1))],
-            sizes=[v for x in w for v in (x.sizes or (-1, -1, -1))],
-        ),
-        steps=p.Steps(
-            rank=[x.rank for x in s],
-            generation=[x.generation for x in s],
-            step=[x.step for x in s],
-            end_wall_ns=[x.end_wall_ns for x in s],
-            seconds=[x.seconds for x in s],
-            loss=[x.loss for x in s],
-            tokens=[x.tokens for x in s],
-        ),
+        workers=p.Workers(**workers),
+        steps=p.Steps(**dict(zip(_OF_STEP, zip(*map(_step_row, f.steps), strict=True), strict=False))),
     )
 
 

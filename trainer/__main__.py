@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What to do with the newest checkpoint instead of training."""
+    """What to do instead of training, mostly with the newest checkpoint."""
 
     sample: str | None
     """Print text that follows on this."""
@@ -43,6 +43,8 @@ class Instead:
     temperature: float
     export_hf: Path | None
     """Write its weights here as a Hugging Face Llama."""
+    traffic: bool = False
+    """Say what a step would send. Needs no checkpoint."""
 
 
 def parse(argv: Sequence[str]) -> Config:
@@ -71,10 +73,13 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token")
     parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint as a HF Llama")
     parser.add_argument("--import-hf", type=Path, metavar="DIR", help="train a HF Llama on: its shape, its weights")
+    parser.add_argument("--traffic", action="store_true", help="print the bytes a step sends, instead of training")
     options = vars(parser.parse_args(argv))
     flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
     theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
     config = load(options["config"], [*options["set"], *flags, *theirs])
+    if options["traffic"]:
+        return config, Instead(None, 0, 0.0, None, traffic=True)
     if options["sample"] is None and options["export_hf"] is None:
         return config, None
     if not config.checkpoint.store:
@@ -91,7 +96,32 @@ def _imported(folder: Path) -> list[tuple[str, Any]]:
     return [*((f"model.{key}", value) for key, value in found.items()), ("train.start_from", str(folder))]
 
 
+def _print_traffic(config: Config) -> None:
+    from dataclasses import asdict
+
+    import torch
+
+    from holdfast.trainer.launch import from_environment
+    from holdfast.trainer.layout import plan
+    from holdfast.trainer.pipeline import build_plan
+    from holdfast.trainer.tokens import vocab_of
+    from holdfast.trainer.traffic import traffic
+
+    launch, parallel = from_environment(os.environ), config.parallel
+    world = launch.world if launch.is_distributed else parallel.pp * max(1, parallel.dp) * parallel.tp
+    vocab = vocab_of(config.data.tokenizer)
+    layout = plan(config, world, vocab)
+    of_a_step = traffic(config, layout, build_plan(config, layout, torch.device("cpu")), vocab)
+    if launch.rank == 0:
+        print(f"pp={layout.pp} dp={layout.dp} tp={layout.tp}: bytes of a step, over all ranks")
+        for cause, size in (*asdict(of_a_step).items(), ("total", of_a_step.total)):
+            print(f"{cause:>9} {size:>16,}")
+
+
 def _do_instead(config: Config, wanted: Instead) -> None:
+    if wanted.traffic:
+        _print_traffic(config)
+        return
     from holdfast.trainer.hugging_face import export
     from holdfast.trainer.sample import sample
     from holdfast.trainer.tokens import vocab_of

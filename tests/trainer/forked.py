@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class Zygote:
     """Runs jobs of ranks forked from a warm process; see zygote.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: Sequence[str] = ()) -> None:
+        """`around`: a command that runs the warm process as its arguments."""
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+            [*around, sys.executable, str(Path(__file__).with_name("zygote.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

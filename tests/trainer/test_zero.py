@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from forked import Zygote
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_equality import compare, mesh
+from torch import nn
+
+from holdfast.plan import COMPUTE, Op
+from holdfast.plan_check import verify
+from holdfast.plan_simulate import durations, simulate
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.errors import ConfigError
+from holdfast.trainer.layout import Layout, plan
+from holdfast.trainer.replicas import FineSum
+from holdfast.trainer.schedules.build import BUILDERS, job_plan
 
 STAGES = {
     "0": ["parallel.zero=0"],
@@ -27,3 +41,100 @@ def test_replicas_compute_what_one_process_computes(
 ) -> None:
     more = words([*STAGES[stage], "model.dropout=0.1", f"model.tied={'true' if '3' in stage else 'false'}"])
     compare(zygote, [*tiny, *SMALL, *more, *mesh(1, 2, 1)], tmp_path, world=2, steps=3, within=1e-9)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("stage", STAGES)
+def test_bytes_held_are_those_of_the_table(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, stage: str, replicas: int
+) -> None:
+    large = ["model.layers=6", "model.d_model=128", "data.seq_len=4", f"train.micro_batches={2 * replicas}"]
+    argv = [*tiny, *words([*large, *STAGES[stage]]), *mesh(1, replicas, 1)]
+    done = zygote.run("counting:memory", replicas, tmp_path, args={"argv": argv})
+    assert done["exits"] == [0] * replicas
+    d = replicas
+    between, peak = {
+        "0": (12, 16),
+        "1": (12 / d, 8 + 12 / d),
+        "2": (12 / d, 8 + 16 / d),  # of which 4 are the last micro-batch's own gradients, about to be reduced
+        "3 by layer": (12 / d, 16 / d),
+    }[stage]
+    for result in done["results"]:
+        whole = result["parameters"]
+        held = result["between"] / whole, result["peak"] / whole
+        print(f"zero {stage} on {d}: {held[0]:.2f} between steps, {held[1]:.2f} after backward, for {between}, {peak}")
+        assert held[0] == pytest.approx(between, abs=0.2)
+        assert held[1] == pytest.approx(peak, abs=0.2 + (4 / 3 / d if "3" in stage else 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(BUILDERS)),
+    pp=st.integers(1, 4),
+    chunks=st.integers(1, 3),
+    count=st.integers(1, 8),
+    zero=st.integers(0, 3),
+    by_layer=st.booleans(),
+)
+def test_plans_say_what_is_gathered_and_reduced(
+    name: str, pp: int, chunks: int, count: int, zero: int, by_layer: bool
+) -> None:
+    chunks = chunks if name in ("interleaved", "bfs") else 1
+    if name == "interleaved":
+        count *= pp
+    layout = Layout(pp, 2, 1, chunks, count)
+    made = job_plan(layout, name, layout.stages, BUILDERS[name](pp, chunks, count), zero=zero, by_layer=by_layer)
+    assert verify(made) == []
+    assert simulate(made, durations(1, 2, chunks)).makespan > 0
+    times = Counter((action.op, action.stage) for _, action in made.actions())
+    for stage in range(layout.stages):
+        found = tuple(times[op, stage] for op in (Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD))
+        if zero < 3:
+            assert found == [(0, 0, 1), (1, 1, 1), (1, 1, count)][zero]
+        elif by_layer:
+            assert found == (2 * count, 2 * count, count)
+        elif name == "bfs":
+            is_last = stage // pp == chunks - 1  # it stays between its forwards and its backwards
+            assert found == ((1, 1, 1) if is_last else (2, 2, 1))
+    if zero == 3 and not by_layer:
+        for order in made.orders:
+            whole: set[int] = set()
+            for action in order:
+                if action.op is Op.UNSHARD:
+                    whole.add(action.stage)
+                if action.op is Op.RESHARD:
+                    whole.discard(action.stage)
+                assert len(whole) <= 1
+                assert action.op not in COMPUTE or whole == {action.stage}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        (["parallel.zero=4"], "parallel.zero is 4: write 0, 1, 2 or 3"),
+        (["parallel.zero=2", "parallel.zero_unit=stage"], "set parallel.zero = 3, or leave parallel.zero_unit = layer"),
+        (
+            ["parallel.zero=3", "parallel.schedule=zbv", "parallel.pp=2"],
+            "set parallel.zero_unit = stage, or parallel.z",
+        ),
+        (["parallel.zero=3", "parallel.zero_unit=stage"], "set parallel.zero_unit = layer, or parallel.schedule = bfs"),
+    ],
+)
+def test_what_cannot_be_is_refused(tiny: list[str], chosen: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(parse([*tiny, *words(chosen)]), world=4, vocab=256)
+
+
+def test_gradients_of_several_micro_batches_add_up_finer_than_they_are_kept() -> None:
+    parameter = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    parts = [torch.full((4,), value) for value in (1.0, *[2.0**-9] * 4)]
+    add = FineSum([parameter])
+    for step in range(2):
+        for part in parts:
+            reduced = part.clone()
+            add(reduced)
+            assert parameter.grad is None
+            parameter.grad = reduced.bfloat16()  # as FSDP2 does behind it
+        # One by one, in bfloat16, each of the small ones would have been lost.
+        assert parameter.grad.tolist() == [1 + 2.0**-7] * 4, step
+        parameter.grad = None

@@ -1,0 +1,117 @@
+"""What forked ranks do in the tests of bytes: train, and read the network's counters between steps."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.trainer import loop
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.corpus import open_corpus
+from holdfast.trainer.launch import Launch, from_environment
+from holdfast.trainer.layout import plan
+from holdfast.trainer.mesh import choose_device, join, leave
+from holdfast.trainer.traffic import held_by, traffic
+
+HEADERS = 66
+"""Bytes of Ethernet, IP and TCP in each packet, acknowledgements too."""
+
+
+def loopback_bytes() -> int:
+    """Sent over this network namespace's lo so far, without headers."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    lo = next(line.split(":")[1].split() for line in lines if line.split(":")[0].strip() == "lo")
+    return int(lo[8]) - HEADERS * int(lo[9])
+
+
+def meet(folder: Path, launch: Launch, number: int, deadline_s: float = 60.0) -> None:
+    """Wait for the other ranks without sending anything."""
+    (folder / f"at-{number}-{launch.rank}").touch()
+    give_up = time.monotonic() + deadline_s
+    while any(not (folder / f"at-{number}-{rank}").exists() for rank in range(launch.world)):
+        assert time.monotonic() < give_up, f"ranks did not all come to meeting {number}"
+        time.sleep(0.002)
+
+
+def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
+    """Bytes on lo in `steps` steps and in twice as many, and what a step should take; after one step to settle."""
+    config = parse(argv)
+    launch = from_environment(os.environ)
+    corpus = open_corpus(config.data)
+    layout = plan(config, launch.world, corpus.vocab)
+    mesh = join(config, launch, layout, choose_device(config, launch))
+    torch.set_num_threads(1)
+    try:
+        trainer = loop.Trainer(config, mesh, corpus)
+        readings, done = [], 0
+        for number, count in enumerate((1, steps, 2 * steps)):
+            for _ in range(count):
+                trainer.step(done)
+                done += 1
+            meet(folder, launch, 2 * number)
+            readings.append(loopback_bytes())
+            meet(folder, launch, 2 * number + 1)  # nobody goes on before all have read
+        expected = traffic(config, layout, trainer.plan, corpus.vocab)
+        stages = layout.stages_of(mesh.pp_rank)
+        shapes = [
+            [(held.name, list(held.shape)) for held in held_by(config, layout, corpus.vocab, stage)] for stage in stages
+        ]
+        real = [[(n, list(p.shape)) for n, p in stage.named_parameters()] for stage in trainer.stages]
+        return {
+            "once": readings[1] - readings[0],
+            "twice": readings[2] - readings[1],
+            "expected": expected.total,
+            "as_held": [sorted(stage) for stage in shapes] == [sorted(stage) for stage in real],
+        }
+    finally:
+        leave()
+
+
+def tensor_bytes() -> int:
+    """Of all tensors that Python can reach and their gradients, shared memory counted once."""
+    gc.collect()
+    storages: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.Tensor) or type(thing).__name__ == "FakeTensor":
+            continue
+        for tensor in (thing, thing.grad if thing.is_leaf else None):
+            if tensor is None:
+                continue
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            storage = local.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """Bytes of tensors held before the trainer is made, between steps, and where the last backward has ended."""
+    config = parse(argv)
+    launch = from_environment(os.environ)
+    corpus = open_corpus(config.data)
+    layout = plan(config, launch.world, corpus.vocab)
+    mesh = join(config, launch, layout, choose_device(config, launch))
+    try:
+        before = tensor_bytes()
+        trainer = loop.Trainer(config, mesh, corpus)
+        trainer.step(0)
+        between = tensor_bytes()
+        peaks = []
+        for stage in trainer.runtime._stages:
+            original = stage.backward_one_chunk
+
+            def watched(*args: Any, original: Any = original, **kwargs: Any) -> None:
+                original(*args, **kwargs)
+                peaks.append(tensor_bytes())
+
+            stage.backward_one_chunk = watched
+        trainer.step(1)
+        all_held = [held for s in range(layout.stages) for held in held_by(config, layout, corpus.vocab, s)]
+        parameters = sum(held.elements(layout.tp, layout.dp) for held in all_held)
+        return {"between": between - before, "peak": max(peaks) - before, "parameters": parameters}
+    finally:
+        leave()

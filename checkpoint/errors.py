@@ -5,7 +5,9 @@ CheckpointError (a HoldfastError)
 ├── ManifestInvalid       a manifest that is torn, altered or of another version
 ├── PartInvalid           a part that is missing, truncated or altered
 ├── CheckpointMismatch    a sound checkpoint, of another model, mesh or data order
-└── StaleGeneration       a newer generation owns the store: this one must stop
+├── StaleGeneration       a newer generation owns the store: this one must stop
+├── SnapshotInvalid       a file in shared memory that holds no snapshots of this version
+└── SnapshotRefused       no memory for snapshots, with the figures
 """
 
 from __future__ import annotations
@@ -35,3 +37,11 @@ class CheckpointMismatch(CheckpointError, UsageError):
 
 class StaleGeneration(CheckpointError):
     """A newer generation owns the store: this one must stop."""
+
+
+class SnapshotInvalid(CheckpointError):
+    """A file in shared memory that holds no snapshots of this version."""
+
+
+class SnapshotRefused(CheckpointError):
+    """No memory for snapshots, with the figures."""

@@ -1,0 +1,206 @@
+"""Snapshots in shared memory: complete or not there, whoever dies when."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from holdfast.checkpoint.arena import Arena, require_memory
+from holdfast.checkpoint.checksum import checksums
+from holdfast.checkpoint.errors import SnapshotInvalid, SnapshotRefused
+from holdfast.checkpoint.snapshot import Snapshotter
+from tests.checkpoint.arenas import WHAT
+
+ROOT = Path(__file__).parents[2]
+
+
+def tensors(step: int) -> list[torch.Tensor]:
+    return [
+        torch.full((32, 1000), float(step)),
+        torch.full((7,), step, dtype=torch.bfloat16),
+        torch.tensor(step),
+        torch.empty(0, 3),
+    ]
+
+
+@pytest.fixture
+def arena(tmp_path: Path) -> Iterator[Arena]:
+    made = Arena.create(tmp_path / "w1.snap", WHAT)
+    yield made
+    made.close()
+
+
+def write(arena: Arena, step: int) -> None:
+    slot = arena.begin()
+    assert slot is not None
+    memory = arena.memory(slot)
+    memory[:] = bytes([step]) * len(memory)
+    arena.commit(slot, step, 0, {"applied": step}, checksums(memory))
+
+
+def test_what_was_copied_is_what_is_read(arena: Arena) -> None:
+    shooter = Snapshotter(arena, torch.device("cpu"))
+    for step in (1, 2, 3):
+        assert shooter.begin(step, 4, {"applied": step}, tensors(step))
+        shooter.wait_copied()
+        made = shooter.finish()
+        assert made is not None
+        assert (made.step, made.generation, made.values) == (step, 4, {"applied": step})
+    shooter.close()
+    reader = Arena.open(arena.path)
+    assert [one.step for one in reader.snapshots()] == [3, 2]
+    for one in reader.snapshots():
+        held = reader.held(one.slot)
+        assert np.all(held["w"][0].data.view("f4") == one.step)
+        assert int(held["n"][0].data) == one.step
+        assert held["none"][0].data.shape == (0, 3)
+        assert reader.broken(one) == []
+    del held
+    reader.close()
+
+
+def test_a_new_process_takes_up_the_same_file_with_what_is_in_it(arena: Arena) -> None:
+    write(arena, 5)
+    again = Arena.create(arena.path, WHAT)
+    assert [one.step for one in again.snapshots()] == [5]
+    write(again, 6)
+    assert [one.step for one in arena.snapshots()] == [6, 5]
+    again.close()
+
+
+def test_another_description_is_another_file(arena: Arena) -> None:
+    write(arena, 5)
+    other = Arena.create(arena.path, replace(WHAT, settings="else"))
+    assert other.snapshots() == []
+    assert [one.step for one in arena.snapshots()] == [5]  # who has it open still reads the old one
+    other.close()
+
+
+def test_the_newest_is_kept_until_the_next_is_complete(arena: Arena) -> None:
+    for step in (1, 2):
+        write(arena, step)
+    slot = arena.begin()
+    assert slot is not None
+    assert [one.step for one in arena.snapshots()] == [2]
+    arena.drop(slot)
+    assert arena.begin() == slot
+
+
+def test_what_is_read_is_not_overwritten(arena: Arena) -> None:
+    write(arena, 1)
+    reader = Arena.open(arena.path)
+    (one,) = reader.snapshots()
+    with reader.pinned(one) as is_there:
+        assert is_there
+        write(arena, 2)
+        assert arena.begin() is None  # one slot is the newest, the other is read
+    write(arena, 3)
+    with reader.pinned(one) as is_there:
+        assert not is_there
+    reader.close()
+
+
+def test_a_third_slot_lets_snapshots_go_on_beside_an_upload(tmp_path: Path) -> None:
+    arena = Arena.create(tmp_path / "w1.snap", WHAT, slots=3)
+    write(arena, 1)
+    reader = Arena.open(arena.path)
+    with reader.pinned(reader.snapshots()[0]) as is_there:
+        assert is_there
+        for step in range(2, 9):
+            write(arena, step)
+    assert [one.step for one in arena.snapshots()] == [8, 7, 1]
+    reader.close()
+    arena.close()
+
+
+def test_every_flipped_bit_is_found(arena: Arena) -> None:
+    write(arena, 9)
+    (one,) = arena.snapshots()
+    memory = arena.memory(one.slot)
+    for _ in range(50):
+        at, bit = random.randrange(len(memory)), 1 << random.randrange(8)
+        memory[at] ^= bit
+        assert arena.broken(one) == [at >> 20]
+        memory[at] ^= bit
+    assert arena.broken(one) == []
+
+
+def test_a_record_that_is_torn_is_no_snapshot(arena: Arena) -> None:
+    write(arena, 9)
+    content = arena.path.read_bytes()
+    at = content.index(b'"step"')
+    with open(arena.path, "r+b") as file:
+        file.seek(at + 3)
+        file.write(b"x")
+    assert arena.snapshots() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"HFSNAP01" + bytes(8192), bytes(8192)])
+def test_what_is_no_arena_is_refused_and_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "w1.snap"
+    path.write_bytes(content)
+    with pytest.raises(SnapshotInvalid):
+        Arena.open(path)
+    Arena.create(path, WHAT).close()
+    Arena.open(path).close()
+
+
+def test_memory_that_is_not_there_is_refused_with_figures(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotRefused, match=r"2 snapshots take \d+.* MB, .* has room for"):
+        require_memory(tmp_path, 1 << 60, "2 snapshots")
+    free = psutil.virtual_memory().available
+    with pytest.raises(SnapshotRefused, match="the host has"):
+        require_memory(tmp_path, int(free * 0.999), "one")
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.checksum import checksums
+from tests.checkpoint.arenas import WHAT
+arena = Arena.create(Path(sys.argv[1]), WHAT)
+step = max([one.step for one in arena.snapshots()], default=0)
+while True:
+    step += 1
+    slot = arena.begin()
+    memory = arena.memory(slot)
+    for at in range(0, len(memory), 4096):  # slow enough to be caught in it
+        memory[at : at + 4096] = bytes([step % 251]) * len(memory[at : at + 4096])
+    arena.commit(slot, step, 0, {}, checksums(memory))
+    print(step, flush=True)
+"""
+
+
+def test_killed_at_any_moment_the_last_promise_is_kept(tmp_path: Path) -> None:
+    path, chance = tmp_path / "w1.snap", random.Random(7)
+    for _ in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        time.sleep(chance.random() * 0.05)
+        os.kill(child.pid, signal.SIGKILL)
+        promised = int((child.stdout.read().split() or ["0"])[-1])
+        child.wait()
+        child.stdout.close()
+        arena = Arena.open(path)
+        found = arena.snapshots()
+        assert found[0].step >= promised
+        for one in found:
+            assert arena.broken(one) == []
+            assert set(arena.memory(one.slot)) == {one.step % 251}
+        arena.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
@@ -13,17 +13,32 @@ def pairs_of(case: Mapping[str, Any]) -> set[Pair]:
     return set(itertools.combinations(sorted(case.items()), 2))
 
 
-def cover(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Cases in which every value of every axis meets every value of every other one. Greedy, always alike."""
-    missing: set[Pair] = set()
-    for a, b in itertools.combinations(sorted(axes), 2):
-        missing |= {((a, x), (b, y)) for x in axes[a] for y in axes[b]}
+def wanted(axes: Mapping[str, Sequence[Any]], possible: Callable[[Mapping[str, Any]], bool]) -> set[Pair]:
+    """Every pair of values of two axes that can be."""
+    return {
+        ((a, x), (b, y))
+        for a, b in itertools.combinations(sorted(axes), 2)
+        for x in axes[a]
+        for y in axes[b]
+        if possible({a: x, b: y})
+    }
+
+
+def cover(
+    axes: Mapping[str, Sequence[Any]], possible: Callable[[Mapping[str, Any]], bool] = lambda case: True
+) -> list[dict[str, Any]]:
+    """Cases in which every value of every axis meets every value of every other one. Greedy, always alike.
+
+    `possible` says of some of an axis' values each whether a case can have them all.
+    """
+    missing = wanted(axes, possible)
     cases = []
     while missing:
         case: dict[str, Any] = dict(min(missing, key=repr))
         for axis in axes:
             if axis not in case:
-                case[axis] = max(axes[axis], key=lambda v: len(pairs_of(case | {axis: v}) & missing))
+                values = [value for value in axes[axis] if possible(case | {axis: value})]
+                case[axis] = max(values, key=lambda v: len(pairs_of(case | {axis: v}) & missing))
         missing -= pairs_of(case)
         cases.append(case)
     return cases

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -14,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from holdfast.trainer.__main__ import parse
-from holdfast.trainer.config import ParallelConfig
+from holdfast.trainer.config import Config, ParallelConfig
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.layout import factorisations
 
@@ -36,18 +38,24 @@ def assembled(folder: Path, world: int) -> dict[str, Tensor]:
     return whole
 
 
+@functools.lru_cache(maxsize=32)
+def alone(config: Config) -> tuple[dict[str, Tensor], list[float]]:
+    """What one plain process computes: the gradients of the first step, and the losses of all."""
+    oracle = Reference(config, open_corpus(config.data))
+    oracle.gradients(0)
+    gradients = {name: t.grad.clone() for name, t in oracle.p.items() if t.grad is not None}
+    oracle.forget()
+    return gradients, oracle.train(config.train.steps)
+
+
 def compare(
     zygote: Zygote, argv: list[str], folder: Path, world: int = 8, steps: int = STEPS, within: float = 1e-5
 ) -> None:
     """Gradients `within` so much of their norm, losses within ten times that."""
     argv = [*argv, "--steps", str(steps)]
     config = parse(argv)
-    corpus = open_corpus(config.data)
-    oracle = Reference(config, corpus)
-    oracle.gradients(0)
-    expected = {name: t.grad.clone() for name, t in oracle.p.items() if t.grad is not None}
-    oracle.forget()
-    losses = oracle.train(steps)
+    plain = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
+    expected, losses = alone(plain)
 
     done = zygote.run("gradients", world, folder, args={"argv": argv})
     assert done["exits"] == [0] * world

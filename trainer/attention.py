@@ -19,11 +19,13 @@ def attend(mixed: Tensor, heads: int, head_width: int, rotation: Tensor | None, 
     """
     batch, length, groups, _ = mixed.shape
     split = mixed.view(batch, length, groups, heads + 2, head_width)
-    # (batch, heads in all, sequence, head_width), as the library wants it.
-    q = split[:, :, :, :heads].reshape(batch, length, groups * heads, head_width).transpose(1, 2)
-    k, v = split[:, :, :, heads].transpose(1, 2), split[:, :, :, heads + 1].transpose(1, 2)
+    # Queries and keys are turned together, while they lie side by side.
+    turned = split[:, :, :, : heads + 1]
     if rotation is not None:
-        q, k = rotate(q, rotation), rotate(k, rotation)
+        turned = rotate(turned, rotation[:, :length, None, None])
+    # (batch, heads in all, sequence, head_width), as the library wants it.
+    q = turned[:, :, :, :heads].reshape(batch, length, groups * heads, head_width).transpose(1, 2)
+    k, v = turned[:, :, :, heads].transpose(1, 2), split[:, :, :, heads + 1].transpose(1, 2)
     if not window or window >= length:
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads > 1)
     elif q.is_cuda:
@@ -56,8 +58,8 @@ def rotations(length: int, width: int, theta: float = 10000.0, dtype: torch.dtyp
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn pairs (i, i + half) of the last dimension of x, (..., length, width), by position."""
-    cos, sin = rotation[:, : x.shape[-2]]
+    """Turn pairs (i, i + half) of the last dimension of x, (..., width), by `rotation`, (2, ..., width // 2)."""
+    cos, sin = rotation
     left, right = x.chunk(2, dim=-1)
     # In the angles' own precision: bfloat16 positions would be too coarse to tell neighbours apart.
     return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1).to(x.dtype)

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 
 from holdfast.trainer.config import Config
 from holdfast.trainer.corpus import open_tokenizer
@@ -50,8 +49,7 @@ def build(trained: Trained) -> Stage:
     stage = Stage(config, 0, range(whole.layers), vocab_of(trained.tokenizer), make, Moment(0))
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
-            assert isinstance(parameter, DTensor)
-            parameter.to_local().copy_(trained.weights[name])
+            parameter.copy_(trained.weights[name])  # alone, so a plain tensor
     return stage
 
 

@@ -25,7 +25,7 @@ class Slice:
     name: str
     """Global name, the same in every layout."""
     parameter: nn.Parameter
-    """What the model computes with: a DTensor, gradients arrive here."""
+    """What the model computes with, a DTensor unless all of it lies here; gradients arrive here."""
     shard: nn.Parameter
     """The same memory as a plain tensor, for the optimizer and checkpoints."""
     holders: int
@@ -48,12 +48,14 @@ def slices_of(stages: Sequence[Stage], mesh: Mesh) -> list[Slice]:
     found = []
     for stage in stages:
         for name, parameter in stage.named_parameters():
-            assert isinstance(parameter, DTensor)
+            placed = parameter if isinstance(parameter, DTensor) else None
             with torch.no_grad():
-                shard = nn.Parameter(parameter.to_local().detach())
-            is_split = any(place.is_shard() for place in parameter.placements[-1:])
+                shard = nn.Parameter((parameter if placed is None else placed.to_local()).detach())
+            # The tp dimension is the last one; without tp peers there is none.
+            is_split = placed is not None and mesh.layout.tp > 1 and placed.placements[-1].is_shard()
             is_tied = name == TIED and stage.is_tied and mesh.layout.stages > 1
-            is_sharded = mesh.layout.dp > 1 and parameter.device_mesh.ndim > 1
+            dims = 0 if placed is None else placed.device_mesh.ndim
+            is_sharded = mesh.layout.dp > 1 and dims > (1 if mesh.layout.tp > 1 else 0)
             holders = (1 if is_split else mesh.layout.tp) * (1 if is_sharded else mesh.layout.dp)
             found.append(Slice(name, parameter, shard, holders, is_split, is_tied, is_sharded))
     return found

@@ -62,12 +62,11 @@ def tiles(slices: list[Slice], mesh: Mesh) -> dict[str, str]:
     """Where each slice lies in its whole parameter, as metadata of a part: shape, offset, size by name."""
     table = {}
     for piece in slices:
-        assert isinstance(piece.parameter, DTensor)
         shape = list(piece.parameter.shape)
         offset, size = [0] * len(shape), list(shape)
-        split = piece.parameter.placements[-1]
-        if split.is_shard():
-            dim = split.dim  # type: ignore[attr-defined]
+        if piece.is_split:
+            assert isinstance(piece.parameter, DTensor)
+            dim = piece.parameter.placements[-1].dim  # type: ignore[attr-defined]
             size[dim] //= mesh.layout.tp
             offset[dim] = mesh.tp_rank * size[dim]
         if piece.is_sharded:

@@ -1,8 +1,9 @@
 """Tensor parallelism on local shards.
 
-Parameters are stored as DTensors, so that optimizers, checkpoints and FSDP know what they hold; compute
-works on their local shards with the two collectives below. DTensor's own dispatch would cost more than
-the mathematics of a small layer.
+Parameters of more than one rank are stored as DTensors, so that optimizers, checkpoints and FSDP know what they
+hold; compute works on their local shards with the two collectives below. DTensor's own dispatch would cost more
+than the mathematics of a small layer, and even its gradients cost several percent of it: where a rank has no tp
+peers, parameters are plain tensors.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class Parameters:
 
     def _place(self, full: Tensor, shard: int | None) -> nn.Parameter:
         placement: tuple[Placement, ...]
+        if self.mesh.size() == 1:
+            return nn.Parameter(full.to(self.device, self.dtype))
         if shard is None:
             piece, placement = full, (Replicate(),)
         else:

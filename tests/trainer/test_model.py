@@ -89,7 +89,7 @@ def test_recomputing_gives_the_same_bits(alone: Any, block: str, recompute: str)
         model = stage(alone, "model.layers=2", "model.dropout=0.2", f"model.block={block}", f"train.recompute={kind}")
         logits = model(torch.arange(64).view(1, 64), torch.tensor(3))
         torch.autograd.backward(logits.square().mean())
-        outcomes.append([logits, *(p.grad.to_local() for p in model.parameters())])
+        outcomes.append([logits, *(p.grad for p in model.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
 
 
@@ -105,7 +105,7 @@ def test_recomputing_keeps_less(alone: Any) -> None:
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
             logits = model(torch.arange(64).view(1, 64), torch.tensor(0))
-        kept[kind] = sum(held.values()) - sum(p.to_local().nbytes for p in model.parameters())
+        kept[kind] = sum(held.values()) - sum(p.nbytes for p in model.parameters())
         del logits
     assert kept["full"] < kept["selective"] < kept["none"]
 

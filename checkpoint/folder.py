@@ -1,10 +1,12 @@
 """Names inside a store, and what they mean.
 
-    step-00000020-t0003        a checkpoint after 20 steps, once it holds manifest.json
-    step-00000020-t0003.tmp    the same while its parts are being written
-    fence.json                 who may commit
+    step-00000020-t0003/        a checkpoint after 20 steps, written in term 3; holds parts and manifest.json
+    work-t0003/                 attempts of term 3 while they are being written; a file once the term is over
+    claims/t0003.json           who took the store over as term 3
+    trash-.../                  on its way out
 
-The term in the name means that no checkpoint is ever written over another one.
+A checkpoint gets its name by one atomic rename, when all of it is there. The term in the name means that none is ever
+written over another one.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from holdfast.checkpoint.manifest import Manifest, decode
 from holdfast.checkpoint.store import Store
 
 MANIFEST = "manifest.json"
-FENCE = "fence.json"
-_NAME = re.compile(r"step-(\d{8,})-t(\d{4,})(\.tmp)?")
+PROTECTED = "protected"
+"""A file of this name in a checkpoint's folder keeps it for good."""
+TRASH = "trash-"
+_NAME = re.compile(r"step-(\d{8,})-t(\d{4,})/")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,30 +37,26 @@ class Slot:
     def folder(self) -> str:
         return f"step-{self.step:08d}-t{self.term:04d}"
 
-    @property
-    def attempt(self) -> str:
-        return f"{self.folder}.tmp"
 
-
-def part_name(rank: int) -> str:
-    """File name of one rank's part."""
-    return f"part-{rank:05d}.safetensors"
-
-
-def slots(store: Store) -> Iterator[tuple[Slot, bool]]:
-    """Every checkpoint folder in the store, newest first, with True where it is still an attempt."""
-    found = [(Slot(int(m[1]), int(m[2])), m[3] is not None) for m in map(_NAME.fullmatch, store.list()) if m]
-    yield from sorted(found, reverse=True)
+def slots(store: Store) -> list[Slot]:
+    """Every checkpoint folder in the store, newest first."""
+    return sorted((Slot(int(m[1]), int(m[2])) for m in map(_NAME.fullmatch, store.list()) if m), reverse=True)
 
 
 def read_manifest(store: Store, slot: Slot) -> Manifest:
     """The manifest of a committed checkpoint. Raises ManifestInvalid also when there is none."""
     try:
-        manifest = decode(store.read(f"{slot.folder}/{MANIFEST}"))
+        content = store.read(f"{slot.folder}/{MANIFEST}")
     except FileNotFoundError:
         raise ManifestInvalid("no manifest: never committed") from None
     except OSError as error:
         raise ManifestInvalid(f"unreadable: {error.strerror or error}") from None
+    return parse_manifest(content, slot)
+
+
+def parse_manifest(content: bytes, slot: Slot) -> Manifest:
+    """The manifest in `content`, if it is that of `slot`. Raises ManifestInvalid."""
+    manifest = decode(content)
     if (manifest.step, manifest.term) != (slot.step, slot.term):
         raise ManifestInvalid(f"speaks of step {manifest.step}, term {manifest.term}: a copy of another one")
     return manifest
@@ -64,9 +64,7 @@ def read_manifest(store: Store, slot: Slot) -> Manifest:
 
 def committed(store: Store) -> Iterator[tuple[Slot, Manifest]]:
     """Checkpoints that exist, newest first: those with a valid manifest."""
-    for slot, is_attempt in slots(store):
-        if is_attempt:
-            continue
+    for slot in slots(store):
         try:
             yield slot, read_manifest(store, slot)
         except ManifestInvalid:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
+
+from holdfast.checkpoint.arrays import Buffer
+from holdfast.checkpoint.reading import Sending
 
 Operation = Callable[[str], contextlib.AbstractContextManager[object]]
 """Marks a blocking operation by name, for whoever watches this process."""
@@ -28,6 +33,19 @@ class Group(Protocol):
     def all_agree(self, ok: bool) -> bool:
         """True when every rank says True."""
 
+    def send(self, payload: Buffer, to: int) -> Sending:
+        """Begin to send to one rank; the payload must stay as it is until the end."""
+
+    def receive(self, num_bytes: int, source: int) -> memoryview:
+        """The next message from one rank, of a length that both know."""
+
+
+class _Gone:
+    """A message that was never on its way."""
+
+    def wait(self) -> None:
+        pass
+
 
 class Alone:
     """A group of one."""
@@ -43,6 +61,12 @@ class Alone:
 
     def all_agree(self, ok: bool) -> bool:
         return ok
+
+    def send(self, payload: Buffer, to: int) -> Sending:
+        raise AssertionError("a group of one has nobody to send to")
+
+    def receive(self, num_bytes: int, source: int) -> memoryview:
+        raise AssertionError("a group of one has nobody to receive from")
 
 
 class ProcessGroup:
@@ -82,6 +106,35 @@ class ProcessGroup:
             vote = torch.tensor([int(ok)])
             dist.all_reduce(vote, dist.ReduceOp.MIN, group=self._group)
         return bool(vote.item())
+
+    def send(self, payload: Buffer, to: int) -> Sending:
+        if not len(payload):
+            return _Gone()
+        # Nothing writes to it: torch merely has no tensors that cannot be written to.
+        content = np.frombuffer(payload, dtype=np.uint8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            message = torch.from_numpy(content)
+        with self._operation("checkpoint:send"):
+            work: Any = dist.isend(message, group=self._group, group_dst=to)
+        return _OnItsWay(work, message, self._operation)
+
+    def receive(self, num_bytes: int, source: int) -> memoryview:
+        message = torch.empty(num_bytes, dtype=torch.uint8)
+        if num_bytes:
+            with self._operation("checkpoint:receive"):
+                dist.recv(message, group=self._group, group_src=source)
+        content: memoryview = message.numpy().data
+        return content
+
+
+class _OnItsWay:
+    def __init__(self, work: Any, message: torch.Tensor, operation: Operation) -> None:
+        self._work, self._message, self._operation = work, message, operation
+
+    def wait(self) -> None:
+        with self._operation("checkpoint:send"):
+            self._work.wait()
 
 
 def _framed(payload: bytes, width: int) -> torch.Tensor:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.checkpoint.checksum import CHUNK_BYTES
+from holdfast.checkpoint.copies import Copies
 from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, PartInvalid
-from holdfast.checkpoint.folder import read_manifest, slots
-from holdfast.checkpoint.manifest import Manifest, check_part
+from holdfast.checkpoint.folder import Slot, read_manifest, slots
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.parts import Part
+from holdfast.checkpoint.retention import is_protected
 from holdfast.checkpoint.store import Store, open_store
+
+_SPAN_BYTES = 8 * CHUNK_BYTES
+Progress = Callable[[int, int], None]
+"""Gets bytes done and bytes in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,59 +32,81 @@ class CheckpointInfo:
     mesh: dict[str, int]
     num_parts: int
     num_bytes: int
+    num_tensors: int
+    protected: bool
     folder: str
     """Name of its folder inside the store."""
 
 
 def list_checkpoints(url: str) -> list[CheckpointInfo]:
-    """Committed checkpoints, newest first. Raises StoreUnsupported; a store that is not there has none."""
+    """Committed checkpoints, newest first; a store that is not there has none. Raises StoreUnsupported, OSError."""
     store = open_store(url)
     found = []
-    for slot, is_attempt in slots(store):
-        if is_attempt:
-            continue
+    for slot in slots(store):
         try:
-            found.append(_info(slot.folder, read_manifest(store, slot)))
+            found.append(_info(store, slot, read_manifest(store, slot)))
         except ManifestInvalid:
             continue
     return found
 
 
-def verify(url: str, step: int) -> list[str]:
+def find(store: Store, step: int | None = None) -> tuple[Slot, Manifest]:
+    """The newest checkpoint, or the newest of `step`. Raises CheckpointError when there is none, OSError."""
+    problem = ""
+    for slot in slots(store):
+        if step is None or slot.step == step:
+            try:
+                return slot, read_manifest(store, slot)
+            except ManifestInvalid as error:
+                problem = problem or f"{slot.folder}: manifest: {error}"
+    which = "" if step is None else f" of step {step}"
+    raise CheckpointError(problem or f"no checkpoint{which} in {store.url}")
+
+
+def verify(url: str, step: int, progress: Progress | None = None) -> list[str]:
     """Read every byte of the checkpoints of `step`; one line for each problem, none when all is whole.
 
-    Raises StoreUnsupported, and CheckpointError when the store holds nothing of that step.
+    Raises CheckpointError when the store holds nothing of that step, OSError when it cannot be asked.
     """
     store = open_store(url)
-    ours = [slot for slot, is_attempt in slots(store) if slot.step == step and not is_attempt]
+    ours = [slot for slot in slots(store) if slot.step == step]
     if not ours:
-        raise CheckpointError(f"no checkpoint of step {step} in {url}")
+        raise CheckpointError(f"no checkpoint of step {step} in {store.url}")
     problems: list[str] = []
+    manifests: list[tuple[Slot, Manifest]] = []
     for slot in ours:
         try:
-            manifest = read_manifest(store, slot)
+            manifests.append((slot, read_manifest(store, slot)))
         except ManifestInvalid as error:
             problems.append(f"{slot.folder}: manifest: {error}")
-            continue
-        problems += _part_problems(store, slot.folder, manifest)
+    total, done = sum(manifest.num_bytes for _, manifest in manifests), 0
+    for slot, manifest in manifests:
+        copies = Copies([store], slot.folder, problems.append)
+        for part in manifest.parts:
+            problems += [f"{slot.folder}/{problem}" for problem in _part_problems(store, slot, part, copies)]
+            done += part.bytes
+            if progress is not None:
+                progress(done, total)
     return problems
 
 
-def _part_problems(store: Store, folder: str, manifest: Manifest) -> list[str]:
-    problems = []
-    for part in manifest.parts:
+def _part_problems(store: Store, slot: Slot, part: Part, copies: Copies) -> list[str]:
+    problems: list[str] = []
+    try:
+        size = store.size(f"{slot.folder}/{part.file}")
+    except FileNotFoundError:
+        return [f"{part.file} is missing"]
+    if size != part.bytes:
+        return [f"{part.file} has {size} bytes, written were {part.bytes}"]
+    for start in range(0, part.bytes, _SPAN_BYTES):
         try:
-            check_part(part, store.read(f"{folder}/{part.file}"))
-        except FileNotFoundError:
-            problems.append(f"{folder}/{part.file} is missing")
-        except OSError as error:
-            problems.append(f"{folder}/{part.file}: {error.strerror or error}")
+            copies.read(part, start, min(start + _SPAN_BYTES, part.bytes))
         except PartInvalid as error:
-            problems.append(f"{folder}/{error}")
+            problems.append(str(error))
     return problems
 
 
-def _info(folder: str, manifest: Manifest) -> CheckpointInfo:
+def _info(store: Store, slot: Slot, manifest: Manifest) -> CheckpointInfo:
     return CheckpointInfo(
         step=manifest.step,
         term=manifest.term,
@@ -85,5 +116,7 @@ def _info(folder: str, manifest: Manifest) -> CheckpointInfo:
         mesh=dict(manifest.mesh),
         num_parts=len(manifest.parts),
         num_bytes=manifest.num_bytes,
-        folder=folder,
+        num_tensors=len(manifest.tensors),
+        protected=is_protected(store, slot),
+        folder=slot.folder,
     )

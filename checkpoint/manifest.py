@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import ManifestInvalid, PartInvalid
+from holdfast.checkpoint.checksum import CHUNK_BYTES
+from holdfast.checkpoint.errors import ManifestInvalid
+from holdfast.checkpoint.parts import Entry, Part
+from holdfast.checkpoint.tiles import ITEM_BYTES, Box, GlobalTensor
 
-VERSION = 1
-CHUNK_BYTES = 1 << 20
+VERSION = 2
 _FORMAT = "holdfast-checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a checkpoint, written by one rank."""
-
-    file: str
-    """Name inside the checkpoint's folder."""
-    bytes: int
-    crc32: tuple[int, ...]
-    """One checksum for each MiB of the file, the last one for what is left."""
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +29,20 @@ class Manifest:
     """Steps completed: training goes on with the step of this number, counted from 0."""
     term: int
     """The store's own count of takeovers: newer terms fence out older ones."""
+    attempt: str
+    """Names the one attempt whose parts these are; it stands in every part too."""
     generation: int
     job: str
     created: float
     """Seconds since the epoch, by the clock of rank 0. For people only."""
     mesh: Mapping[str, int]
-    """Mesh dimensions by name, outermost first."""
+    """Mesh dimensions by name, outermost first, of the job that wrote it. Another one can read it."""
+    tensors: Mapping[str, GlobalTensor]
     parts: tuple[Part, ...]
-    """One for each rank, in rank order."""
     state: Mapping[str, Any]
-    """The trainer's own: what must be equal for these parts to fit."""
-    version: int = VERSION
+    """Settings that must be equal in a run that goes on from here."""
+    values: Mapping[str, Any]
+    """State that is no tensor, the same for all workers."""
 
     @property
     def num_bytes(self) -> int:
@@ -58,9 +50,22 @@ class Manifest:
         return sum(part.bytes for part in self.parts)
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: Manifest, version: int = VERSION) -> bytes:
     """The manifest as canonical JSON with its own digest."""
-    body = asdict(manifest)
+    body = {
+        "version": version,
+        "step": manifest.step,
+        "term": manifest.term,
+        "attempt": manifest.attempt,
+        "generation": manifest.generation,
+        "job": manifest.job,
+        "created": manifest.created,
+        "mesh": dict(manifest.mesh),
+        "tensors": {name: [t.dtype, list(t.shape)] for name, t in manifest.tensors.items()},
+        "parts": [part_to_json(part) for part in manifest.parts],
+        "state": dict(manifest.state),
+        "values": dict(manifest.values),
+    }
     return _canonical({"format": _FORMAT, "sha256": _digest(body), "manifest": body})
 
 
@@ -80,51 +85,58 @@ def decode(content: bytes) -> Manifest:
     if body.get("version") != VERSION:
         raise ManifestInvalid(f"version {body.get('version')}, this build reads {VERSION}")
     try:
-        parts = tuple(_part(entry) for entry in body["parts"])
-        manifest = Manifest(**{**body, "parts": parts})
-    except (KeyError, TypeError) as error:
+        tensors = {name: _tensor(name, *entry) for name, entry in body["tensors"].items()}
+        parts = tuple(part_from_json(entry) for entry in body["parts"])
+        rest = {key: value for key, value in body.items() if key != "version"}
+        manifest = Manifest(**{**rest, "tensors": tensors, "parts": parts})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ManifestInvalid(f"fields are missing or unknown: {error}") from None
-    if [part.rank for part in parts] != list(range(len(parts))):
-        raise ManifestInvalid("parts are not one for each rank in order")
+    for part in parts:
+        _check_entries(part, tensors)
     return manifest
 
 
+def part_to_json(part: Part) -> dict[str, Any]:
+    """A part as plain data: checksums as one string of 16 hexadecimal digits for each MiB."""
+    return {
+        "file": part.file,
+        "bytes": part.bytes,
+        "sums": "".join(f"{one:016x}" for one in part.sums),
+        "writer": part.writer,
+        "entries": [[e.tensor, list(e.box.offset), list(e.box.size), e.start] for e in part.entries],
+    }
+
+
 def part_from_json(entry: Mapping[str, Any]) -> Part:
-    """A part as `dataclasses.asdict` wrote it, back. Raises ManifestInvalid."""
+    """Undo `part_to_json`. Raises ManifestInvalid."""
     try:
-        return _part(entry)
-    except (KeyError, TypeError) as error:
+        text = entry["sums"]
+        sums = tuple(int(text[at : at + 16], 16) for at in range(0, len(text), 16))
+        entries = tuple(Entry(name, Box(tuple(low), tuple(size)), at) for name, low, size, at in entry["entries"])
+        part = Part(entry["file"], entry["bytes"], sums, entry["writer"], entries)
+    except (KeyError, TypeError, ValueError) as error:
         raise ManifestInvalid(f"a part lacks fields: {error}") from None
-
-
-def chunks(content: bytes | memoryview) -> Iterator[memoryview]:
-    """`content` in pieces of one MiB, the unit of checksums."""
-    view = memoryview(content)
-    for start in range(0, len(view), CHUNK_BYTES):
-        yield view[start : start + CHUNK_BYTES]
-
-
-def checksums(content: bytes | memoryview) -> tuple[int, ...]:
-    """CRC-32 of each MiB of `content`."""
-    return tuple(zlib.crc32(piece) for piece in chunks(content))
-
-
-def check_part(part: Part, content: bytes) -> None:
-    """Raise PartInvalid, saying where, unless `content` is what was written."""
-    if len(content) != part.bytes:
-        raise PartInvalid(f"{part.file} has {len(content)} bytes, written were {part.bytes}")
-    for index, (got, want) in enumerate(zip(checksums(content), part.crc32, strict=True)):
-        if got != want:
-            raise PartInvalid(f"{part.file} is corrupt within MiB {index} (crc {got:08x}, written {want:08x})")
-
-
-def _part(entry: Mapping[str, Any]) -> Part:
-    part = Part(entry["file"], entry["bytes"], tuple(entry["crc32"]), entry["rank"])
     if not isinstance(part.file, str) or "/" in part.file or part.file.startswith("."):
         raise ManifestInvalid(f"part file {part.file!r} is not a plain name")
-    if len(part.crc32) != -(-part.bytes // CHUNK_BYTES):
-        raise ManifestInvalid(f"part {part.file} has {len(part.crc32)} checksums for {part.bytes} bytes")
+    if len(part.sums) != -(-part.bytes // CHUNK_BYTES):
+        raise ManifestInvalid(f"part {part.file} has {len(part.sums)} checksums for {part.bytes} bytes")
     return part
+
+
+def _tensor(name: str, dtype: str, shape: list[int]) -> GlobalTensor:
+    if dtype not in ITEM_BYTES:
+        raise ManifestInvalid(f"{name} is of type {dtype!r}, this build knows {', '.join(ITEM_BYTES)}")
+    return GlobalTensor(name, tuple(shape), dtype)
+
+
+def _check_entries(part: Part, tensors: Mapping[str, GlobalTensor]) -> None:
+    for entry in part.entries:
+        tensor = tensors.get(entry.tensor)
+        if tensor is None or len(entry.box.size) != len(tensor.shape) or not tensor.box.holds(entry.box):
+            raise ManifestInvalid(f"part {part.file} has {entry.tensor} at {entry.box.offset}, which is no such tensor")
+        stop = entry.start + entry.box.count * tensor.item_bytes
+        if entry.start < 0 or stop > part.bytes or entry.start % tensor.item_bytes:
+            raise ManifestInvalid(f"part {part.file} has {entry.tensor} at byte {entry.start}, which cannot be")
 
 
 def _digest(body: Mapping[str, Any]) -> str:

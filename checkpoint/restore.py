@@ -1,59 +1,80 @@
-"""Read the newest checkpoint that is whole on every rank.
+"""Read the newest checkpoint that is whole, on whatever layout. No torch.
 
-Each rank checks its own part, and all must agree; when one part is bad, every rank moves on to the next
-older checkpoint together, and rank 0 says which file was wrong.
+Every byte is checked by whoever reads it, and all must agree; when something is bad and no copy has it right, every
+worker moves on to the next older checkpoint together, and rank 0 says which file was wrong.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-from safetensors.torch import load as from_safetensors
-
+from holdfast.checkpoint.arrays import Buffer, Held, new
+from holdfast.checkpoint.copies import Copies
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
-from holdfast.checkpoint.folder import Slot, committed, read_manifest
-from holdfast.checkpoint.group import Group
-from holdfast.checkpoint.manifest import Manifest, check_part
+from holdfast.checkpoint.folder import MANIFEST, Slot, committed, parse_manifest
+from holdfast.checkpoint.inspect import Progress
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.reading import Sending, fetch, read_plan
+from holdfast.checkpoint.save import Votes
 from holdfast.checkpoint.store import Store
+from holdfast.checkpoint.tiles import Layout
+
+
+class Peers(Votes, Protocol):
+    """The workers that restore together."""
+
+    def all_agree(self, ok: bool) -> bool:
+        """True when every worker says True."""
+
+    def send(self, payload: Buffer, to: int) -> Sending:
+        """Begin to send to one of them."""
+
+    def receive(self, num_bytes: int, source: int) -> memoryview:
+        """The next message from one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """One rank's share of a checkpoint."""
+    """One worker's share of a checkpoint."""
 
     manifest: Manifest
-    tensors: Mapping[str, torch.Tensor]
+    held: Mapping[str, Sequence[Held]]
+    """The boxes that the layout gives it, in that order."""
+    bytes_read: int
+    """Bytes that this worker read from stores for it."""
 
 
 def restore(
     store: Store,
-    group: Group,
+    group: Peers,
     *,
-    mesh: Mapping[str, int],
+    layout: Layout,
     state: Mapping[str, Any],
     warn: Callable[[str], None],
+    mirrors: Sequence[Store] = (),
 ) -> Restored | None:
-    """The newest checkpoint whose parts are whole everywhere; None when there is none at all.
+    """The newest checkpoint that is whole, cut to `layout`; None when there is none at all.
 
-    Called by all ranks together. `warn` gets one line at rank 0 for each checkpoint passed over. Raises
-    CheckpointMismatch on all ranks when the newest one belongs to another mesh or state, and
-    CheckpointError when there are checkpoints but not one of them is whole.
+    Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `warn` gets a line at
+    rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises CheckpointMismatch on all
+    ranks when the newest one belongs to another model or state, and CheckpointError when there are checkpoints but not
+    one of them is whole.
     """
     listing = b""
     if group.rank == 0:
-        listing = json.dumps(_candidates(store, mesh, state)).encode()
+        listing = json.dumps(_candidates(store, state)).encode()
     found = json.loads(group.broadcast(listing))
+    if found["failed"]:
+        raise CheckpointError(found["failed"])
     for slot in (Slot(*pair) for pair in found["slots"]):
-        restored, problem = _load(store, slot, group.rank)
-        if group.all_agree(restored is not None):
+        restored, problems = _load([store, *mirrors], slot, group, layout, warn)
+        if restored is not None:
             return restored
-        problems = group.gather(problem.encode())
         if group.rank == 0:
-            warn(f"checkpoint of step {slot.step} passed over: {_summary(problems)}")
+            warn(f"checkpoint of step {slot.step} passed over: {problems}")
     if found["mismatch"]:
         raise CheckpointMismatch(found["mismatch"])
     if found["slots"]:
@@ -61,47 +82,98 @@ def restore(
     return None
 
 
-def _candidates(store: Store, mesh: Mapping[str, int], state: Mapping[str, Any]) -> dict[str, Any]:
+def _candidates(store: Store, state: Mapping[str, Any]) -> dict[str, Any]:
     """Checkpoints that fit, newest first, up to the first that does not; and why that one does not."""
     fitting: list[tuple[int, int]] = []
-    for slot, manifest in committed(store):
-        try:
-            require_match(manifest, mesh, state)
-        except CheckpointMismatch as error:
-            return {"slots": fitting, "mismatch": str(error)}
-        fitting.append((slot.step, slot.term))
-    return {"slots": fitting, "mismatch": ""}
-
-
-def _load(store: Store, slot: Slot, rank: int) -> tuple[Restored | None, str]:
-    """This rank's part and no problem, or None and the problem."""
+    mismatch = failed = ""
     try:
-        manifest = read_manifest(store, slot)
-        part = manifest.parts[rank]
-        content = store.read(f"{slot.folder}/{part.file}")
-        check_part(part, content)
-        return Restored(manifest, from_safetensors(content)), ""
-    except FileNotFoundError:
-        return None, f"{slot.folder}/{part.file} is missing"
+        for slot, manifest in committed(store):
+            require_match(manifest, state)
+            fitting.append((slot.step, slot.term))
+    except CheckpointMismatch as error:
+        mismatch = str(error)
     except OSError as error:
-        return None, f"{slot.folder}: {error.strerror or error}"
-    except PartInvalid as error:
-        return None, f"{slot.folder}/{error}"
-    except CheckpointError as error:
-        return None, f"{slot.folder}: {error}"
+        failed = f"{store.url}: {error.strerror or error}"
+    return {"slots": fitting, "mismatch": mismatch, "failed": failed}
 
 
-def require_match(manifest: Manifest, mesh: Mapping[str, int], state: Mapping[str, Any]) -> None:
-    """Raise CheckpointMismatch, naming the first difference, unless the checkpoint fits this run."""
-    for kind, saved, ours in (("mesh", manifest.mesh, mesh), ("setting", manifest.state, state)):
-        for key in sorted({*saved, *ours}):
-            if saved.get(key) != ours.get(key):
-                raise CheckpointMismatch(
-                    f"checkpoint of step {manifest.step} was written with {kind} {key} = {saved.get(key)}, "
-                    f"this run has {ours.get(key)}: use the same, or another store"
-                )
+def _load(
+    stores: Sequence[Store], slot: Slot, group: Peers, layout: Layout, warn: Callable[[str], None]
+) -> tuple[Restored | None, str]:
+    """This worker's share and no problem, or None and, at rank 0, the problem."""
+    content = b""
+    if group.rank == 0:
+        try:
+            content = stores[0].read(f"{slot.folder}/{MANIFEST}")
+        except OSError as error:
+            content = f"{slot.folder}/{MANIFEST}: {error.strerror or error}".encode()
+    content = group.broadcast(content)
+    try:
+        manifest = parse_manifest(content, slot)
+    except CheckpointError:
+        return None, f"{slot.folder}: its manifest changed while it was read"
+    plan = read_plan(manifest, layout)
+    places = {
+        name: [new(layout.tensors[name], box) for box in boxes] for name, boxes in layout.held[group.rank].items()
+    }
+    copies = Copies(stores, slot.folder, warn)
+    problems = fetch(manifest, plan, copies, group, places)
+    if group.all_agree(not problems):
+        return Restored(manifest, places, copies.bytes_read), ""
+    told = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in problems).encode())
+    return None, _summary(told) if group.rank == 0 else ""
 
 
-def _summary(problems: list[bytes]) -> str:
-    said = [text.decode() for text in problems if text]
-    return said[0] + (f" (and {len(said) - 1} more parts)" if len(said) > 1 else "")
+class _Nobody:
+    """The wire of a worker without peers."""
+
+    rank = 0
+
+    def send(self, payload: Buffer, to: int) -> Sending:
+        raise AssertionError("there is nobody to send to")
+
+    def receive(self, num_bytes: int, source: int) -> memoryview:
+        raise AssertionError("there is nobody to receive from")
+
+
+def load_whole(
+    store: Store,
+    slot: Slot,
+    manifest: Manifest,
+    names: Iterable[str],
+    progress: Progress | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Held]:
+    """Whole tensors of a checkpoint, in this process alone, each byte checked. Raises PartInvalid, OSError.
+
+    `report` gets a line for each chunk that was wrong at first.
+    """
+    tensors = {name: manifest.tensors[name] for name in names}
+    layout = Layout(tensors, [{name: [tensor.box] for name, tensor in tensors.items()}])
+    places = {name: [new(tensor, tensor.box)] for name, tensor in tensors.items()}
+    plan = read_plan(manifest, layout)
+    done, total = 0, sum(span.stop - span.start for span in plan)
+    for span in plan:
+        problems = fetch(manifest, [span], Copies([store], slot.folder, report), _Nobody(), places)
+        if problems:
+            raise PartInvalid(f"{slot.folder}/{problems[0]}")
+        done += span.stop - span.start
+        if progress is not None:
+            progress(done, total)
+    return {name: boxes[0] for name, boxes in places.items()}
+
+
+def require_match(manifest: Manifest, state: Mapping[str, Any]) -> None:
+    """Raise CheckpointMismatch, naming the first difference, unless a run with `state` can go on from there."""
+    for key in sorted({*manifest.state, *state}):
+        if manifest.state.get(key) != state.get(key):
+            raise CheckpointMismatch(
+                f"checkpoint of step {manifest.step} was written with setting {key} = {manifest.state.get(key)}, "
+                f"this run has {state.get(key)}: use the same, or another store"
+            )
+
+
+def _summary(problems: Sequence[bytes]) -> str:
+    said = [line for text in problems if text for line in text.decode().split("\n")]
+    more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+    return said[0] + more

@@ -1,8 +1,8 @@
-"""Write a checkpoint of all ranks and commit it.
+"""Write a checkpoint of all workers and commit it. No torch.
 
-Parts go into a folder of this attempt's own; the folder is renamed and the manifest written last. Until
-the manifest is there, nobody sees a checkpoint; once it is there, it is whole. A failure to write is the
-job's misfortune, not its end: every rank learns of it and training goes on.
+Parts go below the run's own work folder, the manifest after them; the folder then gets its final name by one atomic
+rename. Until that instant nobody sees a checkpoint; from then on it is whole. A failure to write is the job's
+misfortune, not its end: every worker learns of it and training goes on.
 """
 
 from __future__ import annotations
@@ -10,19 +10,46 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import torch
-from safetensors.torch import save as to_safetensors
-
-from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
-from holdfast.checkpoint.fence import LOCK, Fence, require
-from holdfast.checkpoint.folder import MANIFEST, Slot, committed, part_name, slots
-from holdfast.checkpoint.group import Group
-from holdfast.checkpoint.manifest import Manifest, Part, checksums, chunks, encode, part_from_json
+from holdfast.checkpoint.arrays import Held
+from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, StaleGeneration
+from holdfast.checkpoint.fence import Fence, require
+from holdfast.checkpoint.folder import MANIFEST, Slot, committed, read_manifest
+from holdfast.checkpoint.manifest import Manifest, encode, part_from_json, part_to_json
+from holdfast.checkpoint.parts import part_name, write_part
+from holdfast.checkpoint.retention import Retention, retain
 from holdfast.checkpoint.store import Store
+from holdfast.checkpoint.tiles import GlobalTensor
+from holdfast.checkpoint.transfer import Share
+
+
+class Votes(Protocol):
+    """The workers that save together. Every call is made by all of them, in the same order."""
+
+    rank: int
+    size: int
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """The payloads of all, in their order, at rank 0; an empty list elsewhere."""
+
+    def broadcast(self, payload: bytes) -> bytes:
+        """Rank 0's payload, everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What stays the same from one checkpoint of a run to the next."""
+
+    mesh: Mapping[str, int]
+    state: Mapping[str, Any]
+    """Settings that must be equal in a run that goes on from a checkpoint."""
+    tensors: Mapping[str, GlobalTensor]
+    shares: Sequence[Share]
+    """Who writes what: `transfer.write_shares` of the layout."""
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,80 +67,85 @@ class Saved:
 
 def save(
     store: Store,
-    group: Group,
+    group: Votes,
     fence: Fence,
+    job: Job,
     step: int,
-    tensors: Mapping[str, torch.Tensor],
-    *,
-    mesh: Mapping[str, int],
-    state: Mapping[str, Any],
-    part_state: Mapping[str, str],
-    keep: int,
+    held: Mapping[str, Sequence[Held]],
+    values: Mapping[str, Any],
+    number: int = 0,
 ) -> Saved:
-    """Save `tensors` of every rank as the checkpoint after `step` steps. Called by all ranks together.
+    """Save what all workers hold as the checkpoint after `step` steps. Called by all of them together.
 
-    `part_state` goes into this rank's file as its metadata, `state` into the manifest. `keep` is how many
-    checkpoints remain afterwards. Raises StaleGeneration on every rank when a newer run owns the store; a
-    failed write is no exception but `Saved(ok=False)`.
+    `held`: this worker's boxes by tensor; `values`: state that is no tensor, taken from rank 0; `number`: how many
+    saves this run began before. Raises StaleGeneration on every rank when a newer run owns the store; a failed write
+    is no exception but `Saved(ok=False)`.
     """
     slot = Slot(step, fence.term)
-    report = group.gather(_write_part(store, slot, group.rank, tensors, part_state))
+    attempt = f"{fence.token}-{number}"
+    folder = f"{fence.work}/step-{step:08d}.{attempt[-20:]}"
+    report = group.gather(_write(store, folder, attempt, group.rank, job, held))
     outcome = b""
     if group.rank == 0:
-        outcome = json.dumps(_finish(store, fence, slot, report, mesh, state, keep)).encode()
+        outcome = json.dumps(_finish(store, fence, slot, folder, attempt, report, job, values)).encode()
     verdict = json.loads(group.broadcast(outcome))
     if verdict.pop("stale"):
         raise StaleGeneration(verdict["reason"])
     return Saved(**verdict)
 
 
-def _write_part(
-    store: Store, slot: Slot, rank: int, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
-) -> bytes:
-    """Write this rank's part; the report to rank 0, an entry for the manifest or the reason why not."""
-    name = part_name(rank)
+def _write(store: Store, folder: str, attempt: str, worker: int, job: Job, held: Mapping[str, Sequence[Held]]) -> bytes:
+    """Write this worker's part; the report to rank 0: an entry for the manifest, nothing, or the reason why not."""
+    name = part_name(worker)
+    metadata = {"format": "pt", "attempt": attempt}
     try:
-        content = to_safetensors({key: t.contiguous() for key, t in tensors.items()}, dict(metadata))
-        store.make_folder(slot.attempt)
-        store.create(f"{slot.attempt}/{name}", (bytes(piece) for piece in chunks(content)))
-    except OSError as error:
-        return json.dumps({"failed": f"{name}: {error.strerror or error}"}).encode()
-    return json.dumps(asdict(Part(name, len(content), checksums(content), rank))).encode()
+        store.make_folder(folder)
+        part = write_part(
+            lambda pieces: store.create(f"{folder}/{name}", pieces), worker, job.tensors, job.shares, held, metadata
+        )
+    except (OSError, CheckpointError) as error:
+        return json.dumps({"failed": f"{name}: {getattr(error, 'strerror', None) or error}"}).encode()
+    return json.dumps(part_to_json(part) if part else {}).encode()
 
 
 def _finish(
     store: Store,
     fence: Fence,
     slot: Slot,
+    folder: str,
+    attempt: str,
     reports: list[bytes],
-    mesh: Mapping[str, int],
-    state: Mapping[str, Any],
-    keep: int,
+    job: Job,
+    values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Commit or clean up; at rank 0 only. The fields of Saved, and whether this run is stale."""
-    entries = [json.loads(report) for report in reports]
-    stale, reason = False, ""
-    num_bytes = 0
+    entries = [entry for entry in map(json.loads, reports) if entry]
+    stale, reason, num_bytes = False, "", 0
     try:
         failures = [entry["failed"] for entry in entries if "failed" in entry]
         if failures:
+            require(store, fence)
             raise OSError("; ".join(failures[:3]) + (" ..." if len(failures) > 3 else ""))
         parts = tuple(part_from_json(entry) for entry in entries)
         num_bytes = sum(part.bytes for part in parts)
-        manifest = Manifest(slot.step, fence.term, fence.generation, fence.job, time.time(), mesh, parts, state)
-        commit(store, fence, slot, manifest)
+        manifest = Manifest(
+            slot.step, fence.term, attempt, fence.generation, fence.job, time.time(), job.mesh, job.tensors, parts,
+            job.state, values,
+        )  # fmt: skip
+        commit(store, fence, slot, folder, manifest)
     except StaleGeneration as error:
         stale, reason = True, str(error)
     except (OSError, CheckpointError) as error:
         reason = str(getattr(error, "strerror", None) or error)
-    if reason:
-        store.remove(slot.attempt)
     # Looking around and tidying up must not turn a committed checkpoint into a failure.
     good = None
-    with contextlib.suppress(OSError):
-        good = max((s.step for s, _ in committed(store)), default=None)
+    with contextlib.suppress(OSError, CheckpointError):
+        if reason and not stale:
+            store.remove(folder)
+        good = next((s.step for s, _ in committed(store)), None)
         if not reason:
-            retain(store, fence, keep)
+            require(store, fence)
+            retain(store, job.retention)
     return {
         "step": slot.step,
         "ok": not reason,
@@ -124,33 +156,18 @@ def _finish(
     }
 
 
-def commit(store: Store, fence: Fence, slot: Slot, manifest: Manifest) -> None:
-    """Make the attempt of `slot` a checkpoint. Raises StaleGeneration, OSError; then nothing changed."""
-    with store.exclusive(LOCK):
+def commit(store: Store, fence: Fence, slot: Slot, folder: str, manifest: Manifest) -> None:
+    """Make the parts in `folder` a checkpoint. Raises StaleGeneration, OSError; then there is none of this attempt.
+
+    If the answer to the rename was lost, and the store cannot be asked, it may be there all the same: whole.
+    """
+    try:
+        content = encode(manifest)
+        store.create(f"{folder}/{MANIFEST}", lambda: [content])
+        store.rename(folder, slot.folder)
+    except OSError:
+        with contextlib.suppress(ManifestInvalid):
+            if read_manifest(store, slot).attempt == manifest.attempt:
+                return  # it was done, and only the answer was lost
         require(store, fence)
-        try:
-            store.rename(slot.attempt, slot.folder)
-            store.replace(f"{slot.folder}/{MANIFEST}", encode(manifest))
-        except OSError:
-            # It may have got as far as being visible without being durable: then it must not stay.
-            _discard(store, slot)
-            raise
-
-
-def retain(store: Store, fence: Fence, keep: int) -> list[Slot]:
-    """Remove all but the newest `keep` committed checkpoints; those removed, newest first."""
-    with store.exclusive(LOCK):
-        require(store, fence)
-        old = [slot for slot, _ in committed(store)][max(keep, 1) :]
-        for slot in old:
-            _discard(store, slot)
-        leftovers = [slot for slot, is_attempt in slots(store) if is_attempt and slot.term < fence.term]
-        for slot in leftovers:
-            store.remove(slot.attempt)
-    return old
-
-
-def _discard(store: Store, slot: Slot) -> None:
-    # The manifest goes first: from then on the checkpoint does not exist, however far the rest gets.
-    store.remove(f"{slot.folder}/{MANIFEST}")
-    store.remove(slot.folder)
+        raise

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from holdfast.checkpoint.errors import CheckpointMismatch
 
 # Names of element types as safetensors writes them, and their bytes.
 ITEM_BYTES = {
@@ -104,6 +107,29 @@ class Layout:
                 if box.count and (not workers or workers[-1] != worker):
                     workers.append(worker)
         return {box: workers for box, workers in found.items() if box.count}
+
+
+def layout_to_json(held: Iterable[tuple[GlobalTensor, Box]]) -> str:
+    """What one worker holds, as JSON."""
+    table: dict[str, Any] = {}
+    for tensor, box in held:
+        entry = table.setdefault(tensor.name, [tensor.dtype, tensor.shape, []])
+        entry[2].append([box.offset, box.size])
+    return json.dumps(table)
+
+
+def layout_from_json(workers: Iterable[str]) -> Layout:
+    """The layout of workers that each described themselves. Raises CheckpointMismatch if they contradict each other."""
+    tensors: dict[str, GlobalTensor] = {}
+    held: list[dict[str, list[Box]]] = []
+    for worker, text in enumerate(workers):
+        held.append({})
+        for name, (dtype, shape, boxes) in json.loads(text).items():
+            tensor = GlobalTensor(name, tuple(shape), dtype)
+            if tensors.setdefault(name, tensor) != tensor:
+                raise CheckpointMismatch(f"worker {worker} has {name} as {dtype}{shape}, others otherwise")
+            held[-1][name] = [Box(tuple(offset), tuple(size)) for offset, size in boxes]
+    return Layout(tensors, held)
 
 
 @dataclass(frozen=True, slots=True)

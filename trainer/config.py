@@ -194,11 +194,19 @@ class CheckpointConfig:
     """Where the state goes, and when."""
 
     store: str = ""
-    """URL, as file:///path; empty: no checkpoints."""
+    """URL: file:///path, hdfs://host:port/path or webhdfs://host:port/path; empty: no checkpoints."""
     every: int = 50
     """Steps between checkpoints; 0: only at the end."""
     keep: int = 3
-    """How many remain in the store."""
+    """How many of the newest remain in the store, besides protected ones."""
+    keep_every: int = 0
+    """Checkpoints after a multiple of so many steps remain for good; 0: none."""
+    timeout_s: float = 30.0
+    """How long a store behind a network may fail before a save counts as failed; training waits for it meanwhile."""
+    max_mb_per_s: float = 0.0
+    """What one rank writes to the store at most, in 10^6 bytes a second; 0: as fast as it goes."""
+    mirrors: tuple[str, ...] = ()
+    """URLs of copies of the store, made by others: what is corrupt in the store is read from there."""
     restore: bool = True
     """Go on from the newest checkpoint if there is one."""
 

@@ -157,7 +157,7 @@ def run(config: Config, launch: Launch) -> Outcome:
         if launch.rank == 0 and probe.attached():
             _tell(trainer.plan)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
-        fixed = settings(config, layout, corpus.digest)
+        fixed = settings(config, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
         keeper = None
         if config.checkpoint.store:

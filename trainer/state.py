@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from holdfast.checkpoint.arrays import Held
+from holdfast.checkpoint.tiles import Box, GlobalTensor
+from holdfast.checkpoint.torch_state import dtype_name, of_local, place, to_torch
 from holdfast.trainer.config import Config
-from holdfast.trainer.layout import Layout
 from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.optimizer import Optimizer
 from holdfast.trainer.slices import Slice
 
-APPLIED = "optimizer@applied"
+APPLIED = "optimizer.applied"
 """Name of the number of updates done."""
 
 
-def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]:
-    """Settings that decide what a part holds and what the next step computes, by name."""
+def settings(config: Config, data_digest: int) -> dict[str, Any]:
+    """Settings that decide what the state means and what the next step computes, by name: not how it is spread."""
     return {
         **{f"model.{key}": value for key, value in asdict(config.model).items()},
         "data.tokenizer": config.data.tokenizer,
         "data.seq_len": config.data.seq_len,
         "data.digest": data_digest,
-        "parallel.chunks": f"{layout.chunks} folded" if layout.folded else layout.chunks,
-        "parallel.shard_vocabulary": config.parallel.shard_vocabulary,
         "optim.name": config.optim.name,
         "train.dtype": config.train.dtype,
         "train.seed": config.train.seed,
@@ -38,19 +37,30 @@ def settings(config: Config, layout: Layout, data_digest: int) -> dict[str, Any]
     }
 
 
-def capture(slices: list[Slice], optimizer: Optimizer) -> dict[str, Tensor]:
-    """This rank's tensors by name: parameters, and for each what the optimizer keeps. Not copied."""
-    tensors = {APPLIED: torch.tensor(optimizer.applied)}
+def capture(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, list[Held]]:
+    """This rank's boxes by tensor: parameters, and for each what the optimizer keeps. On a CPU not copied."""
+    found: dict[str, list[Held]] = {}
     for piece in slices:
-        tensors[piece.name] = piece.shard.detach()
+        tensor, box = place(piece.name, piece.parameter)
+        # Both copies of a tied embedding may lie on one rank; they are equal.
+        found[piece.name] = [of_local(tensor, box, piece.shard)]
         for key, value in optimizer.state(piece).items():
-            tensors[f"{piece.name}@{key}"] = value
-    return tensors
+            more = GlobalTensor(f"{piece.name}@{key}", tensor.shape, dtype_name(value.dtype))
+            found[more.name] = [of_local(more, box, value)]
+    return found
 
 
-def put_back(tensors: Mapping[str, Tensor], slices: list[Slice], optimizer: Optimizer) -> None:
-    """Undo `capture`."""
-    optimizer.applied = int(tensors[APPLIED])
+def values(optimizer: Optimizer) -> dict[str, Any]:
+    """State that is no tensor. Random numbers and the place in the data follow from the step alone."""
+    return {APPLIED: optimizer.applied}
+
+
+def put_back(
+    held: Mapping[str, Sequence[Held]], values: Mapping[str, Any], slices: Sequence[Slice], optimizer: Optimizer
+) -> None:
+    """Undo `capture` and `values`."""
+    tensors: dict[str, Tensor] = {name: to_torch(boxes[0]) for name, boxes in held.items()}
+    optimizer.applied = int(values[APPLIED])
     with torch.no_grad():
         for piece in slices:
             piece.shard.copy_(tensors[piece.name])
@@ -58,22 +68,15 @@ def put_back(tensors: Mapping[str, Tensor], slices: list[Slice], optimizer: Opti
             optimizer.set_state(piece, state)
 
 
-def tiles(slices: list[Slice], mesh: Mesh) -> dict[str, str]:
-    """Where each slice lies in its whole parameter, as metadata of a part: shape, offset, size by name."""
-    table = {}
-    for piece in slices:
-        shape = list(piece.parameter.shape)
-        offset, size = [0] * len(shape), list(shape)
-        if piece.is_split:
-            assert isinstance(piece.parameter, DTensor)
-            dim = piece.parameter.placements[-1].dim  # type: ignore[attr-defined]
-            size[dim] //= mesh.layout.tp
-            offset[dim] = mesh.tp_rank * size[dim]
-        if piece.is_sharded:
-            # FSDP cuts the rows of a tp shard as torch.chunk does: full pieces first, then what is left.
-            rows = -(-size[0] // mesh.layout.dp)
-            skipped = min(mesh.dp_rank * rows, size[0])
-            offset[0], size[0] = offset[0] + skipped, min(rows, size[0] - skipped)
-        assert size == list(piece.shard.shape), f"{piece.name}: tile {size}, shard {list(piece.shard.shape)}"
-        table[piece.name] = {"shape": shape, "offset": offset, "size": size}
+def boxes(slices: Sequence[Slice]) -> dict[str, tuple[GlobalTensor, Box]]:
+    """Where each slice lies in its whole parameter."""
+    return {piece.name: place(piece.name, piece.parameter) for piece in slices}
+
+
+def tiles(slices: Sequence[Slice], mesh: Mesh) -> dict[str, str]:
+    """The same as metadata of a safetensors file: shape, offset, size by name."""
+    table = {
+        name: {"shape": tensor.shape, "offset": box.offset, "size": box.size}
+        for name, (tensor, box) in boxes(slices).items()
+    }
     return {"tiles": json.dumps(table)}

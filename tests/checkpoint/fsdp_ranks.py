@@ -1,6 +1,7 @@
 """Each rank of a job of dp x tp in a process of its own: where its part of a row-split, FSDP-sharded matrix lies.
 
-Prints one JSON line a rank and number of rows: that number, offset, size, and the first column of the part, which counts the rows of the whole.
+Prints one JSON line for each rank and number of rows: that number, offset, size, and the first column of the part,
+which counts the rows of the whole.
 """
 
 import json

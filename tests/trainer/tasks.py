@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from holdfast.agent import probe
-from holdfast.checkpoint.store import FileStore
+from holdfast.checkpoint.file_store import FileStore
 from holdfast.trainer import loop, sequence_parallel, spans
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.corpus import open_corpus
@@ -105,11 +105,11 @@ def dying(folder: Path, argv: list[str], rank: int, step: int) -> dict[str, Any]
 
 
 def full_disk(folder: Path, argv: list[str], rank: int, part: str) -> dict[str, Any]:
-    """The command line; one rank's disk is full while it writes below the folder `part`."""
+    """The command line; one rank's disk is full while it writes what has `part` in its path."""
     original = FileStore.create
 
     def full(self: FileStore, path: str, pieces: Any) -> None:
-        if path.startswith(part) and os.environ["RANK"] == str(rank):
+        if part in path and os.environ["RANK"] == str(rank):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original(self, path, pieces)
 

@@ -74,7 +74,7 @@ def test_overrides_read_toml_and_plain_words() -> None:
         (["--config", "/nowhere.toml"], "/nowhere.toml: No such file"),
         (["--tp", "3"], "nearest that works: pp=1 dp=1 tp=1"),
         (["--data", "/nowhere"], "data.path /nowhere: no such folder"),
-        (["--store", "hdfs://h/p"], "no such scheme 'hdfs'; use file:///path"),
+        (["--store", "s3://h/p"], "no such scheme 's3'; use file:///path"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(

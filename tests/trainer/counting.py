@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from holdfast.trainer import loop
 from holdfast.trainer.__main__ import parse
@@ -16,6 +17,7 @@ from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import Launch, from_environment
 from holdfast.trainer.layout import plan
 from holdfast.trainer.mesh import choose_device, join, leave
+from holdfast.trainer.model import Block
 from holdfast.trainer.traffic import held_by, traffic
 
 HEADERS = 66
@@ -113,5 +115,36 @@ def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
         all_held = [held for s in range(layout.stages) for held in held_by(config, layout, corpus.vocab, s)]
         parameters = sum(held.elements(layout.tp, layout.dp) for held in all_held)
         return {"between": between - before, "peak": max(peaks) - before, "parameters": parameters}
+    finally:
+        leave()
+
+
+def order(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """In the second step: what happened in which order, among gathering (started), reading, and layers forward."""
+    config = parse(argv)
+    launch = from_environment(os.environ)
+    corpus = open_corpus(config.data)
+    layout = plan(config, launch.world, corpus.vocab)
+    mesh = join(config, launch, layout, choose_device(config, launch))
+    happened: list[str] = []
+
+    def noted(name: str, owner: Any, method: str) -> None:
+        original = getattr(owner, method)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            happened.append(name)
+            return original(*args, **kwargs)
+
+        setattr(owner, method, wrapped)
+
+    noted("gather", dist, "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor")
+    noted("layer", Block, "forward")
+    try:
+        trainer = loop.Trainer(config, mesh, corpus)
+        noted("read", type(trainer.feed), "read")
+        trainer.step(0)
+        happened.clear()
+        trainer.step(1)
+        return {"happened": happened}
     finally:
         leave()

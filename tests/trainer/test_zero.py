@@ -138,3 +138,20 @@ def test_gradients_of_several_micro_batches_add_up_finer_than_they_are_kept() ->
         # One by one, in bfloat16, each of the small ones would have been lost.
         assert parameter.grad.tolist() == [1 + 2.0**-7] * 4, step
         parameter.grad = None
+
+
+def test_gathering_starts_before_data_is_there_and_goes_ahead_of_the_layers(
+    zygote: Zygote, tiny: list[str], tmp_path: Path
+) -> None:
+    def happened(zero: str) -> list[str]:
+        argv = [*tiny, *words(["model.layers=4", "train.micro_batches=2", *STAGES[zero]]), *mesh(1, 2, 1)]
+        done = zygote.run("counting:order", 2, tmp_path / zero, args={"argv": argv})
+        assert done["exits"] == [0, 0]
+        assert done["results"][0] == done["results"][1]
+        return list(done["results"][0]["happened"])
+
+    assert happened("0") == ["read", *["layer"] * 4]
+    assert happened("1") == happened("2") == ["gather", "read", *["layer"] * 4]
+    # Embedding, four layers, head: each starts the gathering of the next one before it computes.
+    forward = ["gather", "read", "gather", "gather", "layer", "gather", "layer", "gather", "layer", "gather", "layer"]
+    assert happened("3 by layer") == [*forward, *["gather"] * 6]

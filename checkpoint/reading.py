@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from holdfast.checkpoint.arrays import Buffer, Held, to_bytes
 from holdfast.checkpoint.checksum import CHUNK_BYTES
-from holdfast.checkpoint.copies import Copies
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.parts import Part
@@ -57,10 +56,13 @@ class Span:
     deliveries: tuple[Delivery, ...]
 
 
-def read_plan(manifest: Manifest, target: Layout, span_bytes: int = SPAN_BYTES) -> list[Span]:
+def read_plan(
+    manifest: Manifest, target: Layout, span_bytes: int = SPAN_BYTES, able: Sequence[Sequence[int]] | None = None
+) -> list[Span]:
     """Who reads what of a checkpoint, and for whom, so that all of `target` is filled. Pure.
 
-    Chunks of which nobody wants anything are not read. In the order of work, the same for everybody: readers take
+    `able`: for each part the workers that can read it, where not all can. Chunks of which nobody wants anything are
+    not read. In the order of work, the same for everybody: readers take
     turns. Raises CheckpointMismatch when the checkpoint has not all that is wanted.
     """
     wanted = _wanted(manifest, target)
@@ -80,7 +82,10 @@ def read_plan(manifest: Manifest, target: Layout, span_bytes: int = SPAN_BYTES) 
             for entry, parts in entries:
                 here += _clipped(manifest.tensors[entry.tensor], entry.box, entry.start, parts, low, high)
             found.append((number, low, high, tuple(here)))
-    who = [sorted({target for d in deliveries for target in d.targets}) for *_, deliveries in found]
+    who = []
+    for number, _, _, deliveries in found:
+        wanting = {target for d in deliveries for target in d.targets}
+        who.append(sorted(wanting if able is None else wanting.intersection(able[number]) or able[number]))
     sizes = [high - low for _, low, high, _ in found]
     readers = balanced(list(zip(who, sizes, strict=True)), len(target.held))
     turns: dict[int, int] = {}
@@ -140,6 +145,13 @@ def _clipped(
                 yield Delivery(tensor, both, outer, begin, cell.targets)
 
 
+class Source(Protocol):
+    """Where the bytes of parts come from."""
+
+    def read(self, part: Part, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop) of a part, checked; both at edges of chunks, or `stop` at the end. PartInvalid."""
+
+
 class Wire(Protocol):
     """Messages between two workers, in the order they were sent."""
 
@@ -160,7 +172,7 @@ class Sending(Protocol):
 
 
 def fetch(
-    manifest: Manifest, plan: Sequence[Span], copies: Copies, wire: Wire, places: Mapping[str, Sequence[Held]]
+    manifest: Manifest, plan: Sequence[Span], copies: Source, wire: Wire, places: Mapping[str, Sequence[Held]]
 ) -> list[str]:
     """Do this worker's part of the plan: fill `places`. Called by all workers together.
 
@@ -202,7 +214,7 @@ def fetch(
     return problems
 
 
-def _read_ahead(manifest: Manifest, spans: Sequence[Span], copies: Copies, problems: list[str]) -> Iterator[memoryview]:
+def _read_ahead(manifest: Manifest, spans: Sequence[Span], copies: Source, problems: list[str]) -> Iterator[memoryview]:
     """The bytes of each span in turn; a thread reads the next ones meanwhile."""
     ready: queue.Queue[memoryview | BaseException] = queue.Queue(_AHEAD)
     stopped = threading.Event()
@@ -237,7 +249,7 @@ def _read_ahead(manifest: Manifest, spans: Sequence[Span], copies: Copies, probl
         thread.join()
 
 
-def _checked(part: Part, span: Span, copies: Copies, problems: list[str]) -> memoryview:
+def _checked(part: Part, span: Span, copies: Source, problems: list[str]) -> memoryview:
     try:
         return copies.read(part, span.start, span.stop)
     except CheckpointError as error:

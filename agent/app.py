@@ -157,7 +157,7 @@ class Agent:
         for second in itertools.count():
             if second % _HOST_EVERY == 0:
                 self.heart.read_host()
-            self.workers.look_for_plans()
+            self.workers.look_for_announcements()
             await asyncio.sleep(1.0)
 
     async def _read_gpus(self) -> None:

@@ -306,17 +306,28 @@ def publish_plan(data: bytes) -> None:
 
     Goes beside the probe file, whole or not at all. Nobody may fail for want of a plan: errors are one line.
     """
+    _leave(layout.PLAN_SUFFIX, data, "the plan of this job is not told")
+
+
+def restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
+    """Tell where the state came from that training goes on with: after `step` steps, from "memory", "peer" or "store",
+    in so many seconds and bytes of this job. Called once, by rank 0."""
+    said = f'{{"step": {step}, "source": "{source}", "seconds": {seconds:.6f}, "bytes": {num_bytes}}}'
+    _leave(layout.RESTORED_SUFFIX, said.encode(), "where the state came from is not told")
+
+
+def _leave(suffix: str, data: bytes, otherwise: str) -> None:
     path = os.environ.get(layout.ENV_PATH, "")
     if _live is None or not path:
         return
-    path += layout.PLAN_SUFFIX
+    path += suffix
     try:
         with open(f"{path}.part", "wb") as part:
             part.write(data)
         os.replace(f"{path}.part", path)
     except OSError as error:
         with suppress(OSError):
-            os.write(2, f"holdfast: the plan of this job is not told: {error}\n".encode())
+            os.write(2, f"holdfast: {otherwise}: {error}\n".encode())
 
 
 def observed_step(n: int) -> None:

@@ -22,6 +22,7 @@ ENV_PATH = "HOLDFAST_PROBE"
 ENV_GENERATION = "HOLDFAST_GENERATION"
 
 PLAN_SUFFIX = ".plan"
+RESTORED_SUFFIX = ".restored"
 """A job's rank 0 leaves its plan beside its probe, under the probe's name and this."""
 
 MAGIC = b"HFPROBE1"

@@ -12,8 +12,8 @@ from pathlib import Path
 from holdfast import log, tracebacks
 from holdfast import types as t
 from holdfast.agent import error_file, injections
+from holdfast.agent.announcements import Announcements
 from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
-from holdfast.agent.plans import Plans
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.warm_client import StoreExited, Warm
 from holdfast.agent.worker_environment import worker_environment
@@ -58,7 +58,7 @@ class Workers:
         self._stores: set[str] = set()
         self.kept: dict[Key, t.KeptWorker] = {}
         self._readers: dict[Key, ProbeReader] = {}
-        self._plans = Plans(on_event)
+        self._announcements = Announcements(on_event)
         self._ended: dict[Key, asyncio.Event] = {}
         self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
         self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
@@ -161,11 +161,11 @@ class Workers:
                     log.debug("probe.unreadable", rank=worker.rank, error=str(error))
         return [self._readers[k] for k, w in self.kept.items() if w.running and k in self._readers]
 
-    def look_for_plans(self) -> None:
+    def look_for_announcements(self) -> None:
         """Pass on what the jobs here say of themselves. Cheap; once a second is enough."""
         for key, worker in self.kept.items():
             if worker.running:
-                self._plans.look(key, self._probe_path(key))
+                self._announcements.look(key, self._probe_path(key))
 
     def _probe_path(self, key: Key) -> Path:
         return self.shm / f"{key[0]}-g{key[1]}-rank{key[2]}"
@@ -207,7 +207,7 @@ class Workers:
         except HoldfastError as error:
             log.debug("probe.unreadable", rank=key[2], error=str(error))
         path.unlink(missing_ok=True)
-        self._plans.end(key, path)
+        self._announcements.end(key, path)
         if steps:
             self._on_last_steps(steps)
         return phase

@@ -234,6 +234,10 @@ class Brain:
                 return self.recovery.alert(notice_finding(notice, event.node, now), now)
             case t.PlanPublished() as published:
                 return self._planned(published)
+            case t.StateRestored() as told:
+                job = self.c.job
+                is_ours = job is not None and told.job == job.spec.id
+                return self.recovery.restored(told) if is_ours else []
 
     def _planned(self, published: t.PlanPublished) -> list[Action]:
         job, known = self.c.job, self.c.plan

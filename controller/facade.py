@@ -45,8 +45,8 @@ class Facade(Protocol):
 
     def incidents(self) -> list[Json]:
         """Newest first: [{id, kind, culprit: "rank3"|"node1"|"job", severity, state: open|recovering|closed|failed,
-        summary, opened, closed, action, reason, detect_s, recover_s, source, generation_from, generation_to,
-        step_at_fault, step_resumed, phases: [{name, start, end}],
+        summary, opened, closed, action, reason, detect_s, recover_s, source, restore_s, restored_bytes,
+        generation_from, generation_to, step_at_fault, step_resumed, phases: [{name, start, end}],
         findings: [{kind, severity, subject, text, at, evidence: {}}]}]"""
 
     def traffic(self, node: str, seconds: float = 5.0) -> Json:

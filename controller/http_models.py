@@ -158,6 +158,8 @@ class Incident(_Answer):
     detect_s: Number = Field(description="From the fault to its detection.")
     recover_s: Number = Field(description="From detection to training again.")
     source: str | None = Field(description="Where the state came from: memory, peer or store.")
+    restore_s: Number = Field(description="What reading the state took, of the time to recover.")
+    restored_bytes: int | None = Field(description="Read for it, by all ranks together.")
     generation_from: int | None
     generation_to: int | None
     step_at_fault: int | None

@@ -14,6 +14,10 @@ class IncidentBook:
         """The job's incident that is not over yet."""
         return next((i for i in reversed(self.incidents.values()) if i.live), None)
 
+    def of_generation(self, generation: int) -> Incident | None:
+        """The incident that this generation was started for; it may be over."""
+        return next((i for i in reversed(self.incidents.values()) if i.generation_to == generation > 0), None)
+
     def open(self, finding: Finding, job: Job | None, now: Instant) -> Incident:
         incident = Incident(
             id=f"i{len(self.incidents) + 1}",

@@ -258,6 +258,8 @@ class Incident:
     action: str = ""
     reason: str = ""
     source: str = ""
+    restore_s: float | None = None
+    restored_bytes: int = 0
     closed: float | None = None
     since: float = 0.0
     generation_from: int = 0

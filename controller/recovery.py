@@ -130,6 +130,14 @@ class Recovery:
         incident.action, incident.reason = policy.Move.ALERT.value, "people are told; nothing that a restart would mend"
         return books.closed(incident, IncidentState.CLOSED, now)
 
+    def restored(self, told: t.StateRestored) -> list[Action]:
+        """Where a generation's state came from. The incident it was started for may be over already."""
+        incident = self.c.book.of_generation(told.generation)
+        if incident is None:
+            return []
+        incident.source, incident.restore_s, incident.restored_bytes = told.source, told.seconds, told.num_bytes
+        return [books.saved(incident)]
+
     def resumed(self, record: t.StepRecord, now: Instant) -> list[Action]:
         """The first new step of a new generation ends the incident that made it necessary."""
         live = self.c.book.live()

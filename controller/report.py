@@ -288,6 +288,8 @@ def _incident(i: Incident) -> Json:
         "detect_s": max(0.0, i.opened - i.since),
         "recover_s": resumed - i.opened if resumed else None,
         "source": i.source or None,
+        "restore_s": i.restore_s,
+        "restored_bytes": i.restored_bytes or None,
         "generation_from": i.generation_from,
         "generation_to": i.generation_to or None,
         "step_at_fault": i.step_at_fault,

@@ -237,7 +237,22 @@ class PlanPublished:
     data: bytes
 
 
-Event = WorkerExited | LogMatched | AgentNotice | PlanPublished
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """What rank 0 said of the state that its generation goes on with."""
+
+    job: str
+    generation: int
+    step: int
+    """Steps completed."""
+    source: str
+    """`memory`, `peer` or `store`."""
+    seconds: float
+    num_bytes: int
+    """Of all ranks together, read from there."""
+
+
+Event = WorkerExited | LogMatched | AgentNotice | PlanPublished | StateRestored
 
 
 # --- commands (controller -> agent) ----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ _EVENT_FIELDS: dict[str, type[t.Event]] = {
     "log_matched": t.LogMatched,
     "notice": t.AgentNotice,
     "plan_published": t.PlanPublished,
+    "state_restored": t.StateRestored,
 }
 
 
@@ -247,6 +248,8 @@ def _event(n: t.Numbered) -> c.Event:
             return c.Event(seq=n.seq, notice=p.AgentNotice(**_fields(n.event)))
         case t.PlanPublished():
             return c.Event(seq=n.seq, plan_published=p.PlanPublished(**_fields(n.event)))
+        case t.StateRestored():
+            return c.Event(seq=n.seq, state_restored=p.StateRestored(**_fields(n.event)))
 
 
 def _from_event(e: c.Event) -> t.Numbered:

@@ -102,7 +102,10 @@ function outcome(incident) {
   const back = incident.action === "watch" ? "back" : "training again";
   if (known(incident.recover_s)) parts.push(`${back} in ${seconds(incident.recover_s)}`);
   if (known(incident.step_resumed)) parts.push(`step ${count(incident.step_at_fault)} → ${count(incident.step_resumed)}`);
-  if (incident.source) parts.push(`from ${incident.source}`);
+  if (incident.source) {
+    const took = known(incident.restore_s) ? ` in ${seconds(incident.restore_s)}` : "";
+    parts.push(`state from ${incident.source}${took}`);
+  }
   return parts.join(" · ");
 }
 

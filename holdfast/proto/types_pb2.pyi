@@ -517,6 +517,40 @@ class PlanPublished(google.protobuf.message.Message):
 global___PlanPublished = PlanPublished
 
 @typing.final
+class StateRestored(google.protobuf.message.Message):
+    """What a job's rank 0 says of the state that a generation goes on with."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    NUM_BYTES_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    generation: builtins.int
+    step: builtins.int
+    """steps completed"""
+    source: builtins.str
+    """memory, peer or store"""
+    seconds: builtins.float
+    num_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        generation: builtins.int = ...,
+        step: builtins.int = ...,
+        source: builtins.str = ...,
+        seconds: builtins.float = ...,
+        num_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "job", b"job", "num_bytes", b"num_bytes", "seconds", b"seconds", "source", b"source", "step", b"step"]) -> None: ...
+
+global___StateRestored = StateRestored
+
+@typing.final
 class Rank(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -131,6 +131,8 @@ class FakeFacade:
             "detect_s": None,
             "recover_s": None,
             "source": None,
+            "restore_s": None,
+            "restored_bytes": None,
             "generation_from": self.generation,
             "generation_to": None,
             "step_at_fault": self.step,
@@ -185,6 +187,8 @@ class FakeFacade:
             "closed": self.now,
             "recover_s": self.now - incident["opened"] - 0.4,
             "source": "memory",
+            "restore_s": 0.4,
+            "restored_bytes": 4096,
             "generation_to": self.generation,
             "step_resumed": resumed,
         }

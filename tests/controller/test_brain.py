@@ -1,5 +1,7 @@
 """Decisions in virtual time: every fault of this house, who is blamed, what is done, and that training goes on."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +70,19 @@ def test_an_exit_is_told_apart_and_mended(how: dict[str, object], kind: t.Findin
     assert (incident.cause.kind, incident.cause.subject) == (kind, "rank3")
     assert [p[0] for p in incident.phases] == ["detected", "stopping", "starting", "restoring"]
     assert all(end is not None and end >= start for _, start, end in incident.phases)
+
+
+def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> None:
+    v = training()
+    told = t.StateRestored(v.job.spec.id, v.job.generation, 4, "store", 0.1, 100)
+    v.feed(EventSeen("node0", told))  # at the start of a job: of no incident
+    v.exit(3, signal=9)
+    trains_again(v, 2)
+    (incident,) = v.incidents
+    assert (incident.state, incident.source, incident.restore_s) == (IncidentState.CLOSED, "store", None)
+    v.feed(EventSeen("node0", replace(told, generation=v.job.generation, source="memory")))
+    v.feed(EventSeen("node0", replace(told, generation=v.job.generation, job="another", source="peer")))
+    assert (incident.source, incident.restore_s, incident.restored_bytes) == ("memory", 0.1, 100)
 
 
 def test_a_victim_is_not_blamed_even_when_it_speaks_first() -> None:

@@ -168,7 +168,7 @@ def test_an_incident_appears_live_and_ends(served: Served, watched: Watched) -> 
     expect(card.locator("pre")).to_contain_text("<b>not markup</b>")  # as text
     expect(alarm).to_be_hidden(timeout=8000)
     expect(page.locator("#verdict-text")).to_have_text("Training normally")
-    expect(card).to_contain_text("from memory")
+    expect(card).to_contain_text("state from memory")
     expect(page.locator("#tiles")).to_contain_text("1 restart")
 
 

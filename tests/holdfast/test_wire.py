@@ -87,6 +87,7 @@ IDENTITY = t.Identity(
         t.LogChunk("j", 1, 2, "err", "text", 3),
         t.Numbered(4, t.LogMatched("j", 1, -1, 7, "xid", "gpu", t.Severity.CRITICAL, "NVRM: Xid")),
         t.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
+        t.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
         t.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),
     ],
 )

@@ -6,6 +6,7 @@ trial forward is run. Waits and computation are marked for the probe at the few 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,7 +73,10 @@ class WatchedStage(PipelineStage):
         """Add up the gradients that the stage holds over its replicas. With units that has been done in backward."""
         if isinstance(self.submod, FSDPModule):
             if not self.sharing.units:
-                self._reduce_scatter()
+                # Over gloo the collective itself says that it is one.
+                is_told = self.device.type == "cpu"
+                with contextlib.nullcontext() if is_told else spans.operation("dp:reduce_scatter"):
+                    self._reduce_scatter()
         elif self.sharing.group.size() > 1:
             with spans.operation("dp:all_reduce"), torch.no_grad():
                 collectives.average([_local(p.grad) for p in self.submod.parameters()], self.sharing.group)

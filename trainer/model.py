@@ -179,7 +179,7 @@ class Stage(nn.Module):
         `x` is (batch, seq) tokens in the first stage, as `boundary` in others; `micro_batch` is one
         number, counted within the replica. Returns as `boundary`, or logits from the last stage.
         """
-        number = int(micro_batch)
+        number = int(micro_batch) if self.dropout.rate else 0  # only dropout reads it
         if self.is_first:
             assert self.embed is not None
             x = self.embed(x)

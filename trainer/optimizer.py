@@ -1,5 +1,7 @@
 """The optimizer on this rank's own shards, and the one collective that every step needs.
 
+Loss and norm stay on the device until the one place of a step where the host reads them (`Sums.read`). A GPU's update
+is in its queue by then, and does nothing by itself if the step is not finite.
 It works on plain tensors that share memory with the DTensor parameters, which costs no DTensor dispatch.
 Of bfloat16 parameters it keeps float32 ones of its own, which it updates and then rounds.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,6 +43,23 @@ class Totals:
         return not self.bad_ranks and math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
+class Sums:
+    """Totals on the device: loss, squared norm, and for each rank whether its share was not finite."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+        self.norm = numbers[1].sqrt()
+
+    def bad(self) -> Tensor:
+        """1.0 if the step must not be applied, else 0.0; float32, of no dimension."""
+        return (~torch.isfinite(self.numbers).all() | (self.numbers[2:] > 0).any()).float()
+
+    def read(self) -> Totals:
+        """Wait for the device. The only such place of a step."""
+        loss, squares, *flags = self.numbers.tolist()
+        return Totals(loss, math.sqrt(squares) if squares >= 0 else math.nan, [r for r, bad in enumerate(flags) if bad])
+
+
 class Optimizer:
     """Updates slices. The learning rate is a function of the step, counted from 0."""
 
@@ -57,6 +77,9 @@ class Optimizer:
             for piece, shard in zip(self.all, self._updated, strict=True)
         ]
         self._rule = rule(config, targets, _stage_group(mesh))
+        self.skips_on_device = mesh.device.type == "cuda" and self._rule.heeds_bad
+        """Whether an update is started before the host knows that it is wanted."""
+        self._copies = torch.tensor([s.copies for s in self.slices], dtype=torch.float64, device=mesh.device)
 
     def collect(self) -> None:
         """Move the gradients of the step to the shards, and complete them."""
@@ -66,26 +89,51 @@ class Optimizer:
                 piece.shard.grad = grad.to_local() if isinstance(grad, DTensor) else grad
             self._sums()
 
-    def squares(self) -> float:
-        """This rank's share of the squared gradient norm: summed over all ranks it is the whole."""
+    def squares(self) -> Tensor:
+        """This rank's share of the squared gradient norm: summed over all ranks it is the whole. float64."""
+        if not self.slices:
+            return torch.zeros((), dtype=torch.float64, device=self._copies.device)
         grads = [_grad(s) for s in self.slices]
         precision = torch.float32 if any(g.dtype == torch.bfloat16 for g in grads) else None
-        norms = torch._foreach_norm(grads, 2, precision)
-        return math.fsum(float(n) ** 2 / s.copies for n, s in zip(norms, self.slices, strict=True))
+        norms = torch.stack(torch._foreach_norm(grads, 2, precision)).double()
+        return (norms.square() / self._copies).sum()
 
-    def apply(self, step: int, norm: float) -> None:
-        """Clip by the global `norm`, update, and drop the gradients."""
+    def step(self, step: int, loss: Tensor) -> Totals:
+        """Clip, update and drop the gradients, unless the step is not finite: then only drop them.
+
+        `loss` is this rank's share. Called by all ranks together.
+        """
+        sums = sum_over_ranks(loss, self.squares())
+        with spans.span("optimizer"):
+            if self.skips_on_device:
+                self._update(step, self._clipping(sums.norm), sums.bad())
+                totals = sums.read()
+            else:
+                totals = sums.read()
+                if totals.is_finite:
+                    self._update(step, self._clipping(totals.norm), None)
+        self.applied += totals.is_finite
+        self.drop()
+        return totals
+
+    def _clipping(self, norm: Any) -> Any:
+        """What gradients are multiplied with, a number or a tensor as `norm` is; None: nothing."""
+        limit = self.config.clip_norm
+        if isinstance(norm, Tensor):
+            return (limit / norm).clamp(max=1.0) if limit else None
+        return limit / norm if limit and norm > limit else None
+
+    def _update(self, step: int, clipping: Any, bad: Tensor | None) -> None:
+        """Change the parameters, but for a device that finds `bad` to be 1."""
         for piece, updated in zip(self.all, self._updated, strict=True):
             if updated is not piece.shard and piece.shard.grad is not None:
                 updated.grad = piece.shard.grad.to(updated.dtype)
-        limit = self.config.clip_norm
-        if limit and norm > limit:
+        if clipping is not None:
             grads = [updated.grad for updated in self._updated if updated.grad is not None]
-            torch._foreach_mul_(grads, limit / norm)
-        self._rule.update(learning_rate(self.config, step), self.applied)
-        self.applied += 1
+            factor = clipping.to(grads[0].dtype) if grads and isinstance(clipping, Tensor) else clipping
+            torch._foreach_mul_(grads, factor)
+        self._rule.update(learning_rate(self.config, step), self.applied, bad)
         self._round()
-        self.drop()
 
     def drop(self) -> None:
         """Forget the gradients."""
@@ -115,20 +163,20 @@ class Optimizer:
                     piece.shard.copy_(updated)
 
 
-def sum_over_ranks(loss: float, squares: float) -> Totals:
+def sum_over_ranks(loss: Tensor, squares: Tensor) -> Sums:
     """Add up each rank's share of the loss and of the squared norm, in one collective.
 
     The numbers add in float64 in a fixed order, so a layout always gives the same bits.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    shares = torch.zeros(2 + world, dtype=torch.float64)
-    shares[0], shares[1] = loss, squares
-    shares[2 + rank] = 0 if math.isfinite(loss) and math.isfinite(squares) else 1
+    pair = torch.stack([loss.double(), squares])
+    shares = torch.zeros(2 + world, dtype=torch.float64, device=pair.device)
+    shares[:2] = pair
+    shares[2 + rank] = ~torch.isfinite(pair).all()
     if world > 1:
         with spans.operation("world:all_reduce"):
             dist.all_reduce(shares)
-    numbers = shares.tolist()
-    return Totals(numbers[0], math.sqrt(numbers[1]), [r for r in range(world) if numbers[2 + r]])
+    return Sums(shares)
 
 
 def _master(piece: Slice) -> nn.Parameter:

@@ -37,9 +37,15 @@ class Rule(Protocol):
 
     keys: tuple[str, ...]
     """Names of the averages that it keeps of each shard."""
+    heeds_bad: bool
+    """Whether `update` can take `bad`."""
 
-    def update(self, lr: float, applied: int) -> None:
-        """Apply the gradients once. Called by all ranks together."""
+    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
+        """Apply the gradients once. Called by all ranks together.
+
+        `bad`, float32 of no dimension on the device of the shards: 1 leaves everything as it is, whatever the
+        gradients are, and the host need not know.
+        """
 
     def averages(self, index: int) -> Mapping[str, Tensor]:
         """Those of target `index`, by name; zeros before the first update. Not copied."""
@@ -63,6 +69,7 @@ class AdamW:
     """Adam with decoupled weight decay (arXiv 1711.05101), in torch's fused form."""
 
     keys: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+    heeds_bad = True
 
     def __init__(self, config: OptimConfig, targets: Sequence[Target]) -> None:
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
@@ -82,8 +89,10 @@ class AdamW:
                 fused=True,
             )
 
-    def update(self, lr: float, applied: int) -> None:
+    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
         if self._torch is not None:
+            # What torch's gradient scaler hands to fused optimizers, for the same purpose.
+            self._torch.found_inf = bad  # type: ignore[attr-defined]
             for group in self._torch.param_groups:
                 group["lr"] = lr
             self._torch.step()
@@ -106,6 +115,7 @@ class _Own:
     """Averages in lists of our own, for the rules that torch does not have in a form to shard."""
 
     keys: tuple[str, ...]
+    heeds_bad = False
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self._targets = targets
@@ -136,9 +146,12 @@ class Lamb(_Own):
     def __init__(self, config: OptimConfig, targets: Sequence[Target], group: dist.ProcessGroup) -> None:
         super().__init__(targets)
         self.config, self._group = config, group
+        copies = [target.copies for target in targets] * 2
+        self._copies = torch.tensor(copies, dtype=torch.float64, device=self._shards[0].device if copies else None)
 
     @torch.no_grad()
-    def update(self, lr: float, applied: int) -> None:
+    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
+        assert bad is None
         config, grads = self.config, self._grads()
         first, second = self._averages["exp_avg"], self._averages["exp_avg_sq"]
         torch._foreach_lerp_(first, grads, 1 - config.beta1)
@@ -159,8 +172,7 @@ class Lamb(_Own):
     def _ratios(self, moves: list[Tensor]) -> Tensor:
         """phi(|x|) / |u| of every whole tensor, in float64. One collective for all of them."""
         squares = torch.stack([_square(t) for t in (*self._shards, *moves)])
-        copies = [target.copies for target in self._targets] * 2
-        squares /= torch.tensor(copies, dtype=torch.float64, device=squares.device)
+        squares /= self._copies
         if self._group.size() > 1:
             tied = [at for at, target in enumerate(self._targets) if target.is_tied]
             pairs = squares[[*tied, *(at + len(self._targets) for at in tied)]]
@@ -185,7 +197,8 @@ class Sgd(_Own):
         self.config = config
 
     @torch.no_grad()
-    def update(self, lr: float, applied: int) -> None:
+    def update(self, lr: float, applied: int, bad: Tensor | None = None) -> None:
+        assert bad is None
         held = self._averages["momentum"]
         torch._foreach_mul_(held, self.config.momentum)
         torch._foreach_add_(held, self._grads())

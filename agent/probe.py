@@ -249,10 +249,11 @@ def operation(name: str) -> _Restore:
 
 
 class _Span:
-    __slots__ = ("kind", "start")
+    __slots__ = ("kind", "micro_batch", "num_bytes", "stage", "start", "turn")
 
-    def __init__(self, kind: int) -> None:
-        self.kind = kind
+    def __init__(self, kind: int, stage: int = -1, micro_batch: int = -1, turn: int = 0, num_bytes: int = 0) -> None:
+        self.kind, self.stage, self.micro_batch, self.turn = kind, stage, micro_batch, turn
+        self.num_bytes = num_bytes
 
     def __enter__(self) -> None:
         self.start = _monotonic_ns()
@@ -265,7 +266,10 @@ class _Span:
             return
         index = live.spans
         live.spans = index + 1
-        payload = _pack_span(index, self.kind, self.start, _monotonic_ns())
+        payload = _pack_span(
+            index, self.start, _monotonic_ns(), live.step + 1, self.num_bytes,
+            self.kind, self.stage, self.turn, self.micro_batch,
+        )  # fmt: skip
         at = layout.AT_SPANS + index % layout.SPANS * layout.SPAN_STRIDE
         live.map[at : at + layout.SPAN_STRIDE] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
         live.words[layout.WORD_SPANS] = index + 1
@@ -274,13 +278,16 @@ class _Span:
 _NO_SPAN = _Span(-1)
 
 
-def span(kind: str, **fields: int) -> _Span:
-    """Time a block as one span of this kind ("forward", "send", ...). `fields` say which; not stored yet."""
+def span(kind: str, stage: int = -1, micro_batch: int = -1, turn: int = 0, num_bytes: int = 0) -> _Span:
+    """Time a block as one span of this kind ("forward", "send", ...).
+
+    Kind, stage, micro-batch and turn name the action of the job's plan (`holdfast.plan.Action`) that it belongs to.
+    """
     live = _live
     if live is None:
         return _NO_SPAN
     number = live.kinds.get(kind)
-    return _Span(live.kind(kind) if number is None else number)
+    return _Span(live.kind(kind) if number is None else number, stage, micro_batch, turn, num_bytes)
 
 
 def poisoned() -> bool:

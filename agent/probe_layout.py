@@ -23,9 +23,9 @@ ENV_GENERATION = "HOLDFAST_GENERATION"
 
 PLAN_SUFFIX = ".plan"
 RESTORED_SUFFIX = ".restored"
-"""A job's rank 0 leaves its plan beside its probe, under the probe's name and this."""
+"""A job's rank 0 leaves its plan beside its probe, under the probe's name and this; and where its state came from."""
 
-MAGIC = b"HFPROBE1"
+MAGIC = b"HFPROBE2"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -46,8 +46,8 @@ MESH = struct.Struct("<6i")
 """coordinate pp, dp, tp; sizes pp, dp, tp (all 0: unknown)."""
 STEP = struct.Struct("<qqqddqq")
 """index, step, end_wall_ns, seconds, loss, tokens, generation."""
-SPAN = struct.Struct("<qqqq")
-"""index, kind, start_ns, end_ns."""
+SPAN = struct.Struct("<qqqqqhhhxxi4x")
+"""index, start_ns, end_ns, step, bytes; kind, stage, turn, micro-batch (-1: none)."""
 SEAL = struct.Struct("<Q")
 
 AT_STATE = 256
@@ -60,8 +60,8 @@ AT_STEPS = 4096
 STEP_STRIDE = 64
 STEPS = 2048
 AT_SPANS = AT_STEPS + STEPS * STEP_STRIDE
-SPAN_STRIDE = 40
-SPANS = 1024
+SPAN_STRIDE = 64
+SPANS = 8192
 SIZE = -(-(AT_SPANS + SPANS * SPAN_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan")

@@ -4,6 +4,7 @@ import math
 import os
 from collections import deque
 from statistics import median
+from typing import NamedTuple
 
 from holdfast.agent import probe_layout as layout
 from holdfast.errors import UsageError
@@ -15,6 +16,20 @@ MEDIAN_OVER = 21
 """Steps in the rolling median: short enough to follow a change, long enough to ignore an evaluation between."""
 TICK_FRESH = 0.2
 """Seconds since a worker's liveness thread last ran, two of its periods, within which its process is not stopped."""
+
+
+class Span(NamedTuple):
+    """One timed segment of a worker."""
+
+    kind: str
+    stage: int
+    micro_batch: int
+    turn: int
+    step: int
+    """The step that it was part of."""
+    start_ns: int
+    end_ns: int
+    num_bytes: int
 
 
 class ProbeReader:
@@ -34,6 +49,8 @@ class ProbeReader:
         self._stat: tuple[int, int] | None = None  # pid, descriptor of its /proc stat
         self.lost = 0
         """Steps overwritten before they were read: the reader was away for more than 2,048 steps."""
+        self._next_span = 0
+        self.lost_spans = 0
 
     @property
     def pid(self) -> int:
@@ -85,19 +102,26 @@ class ProbeReader:
             self._median = median(self._recent)
         return found
 
-    def spans(self) -> dict[str, tuple[int, float]]:
-        """Per kind of span: how many of the last 1,024 spans, and the seconds that the latest took."""
-        latest: dict[int, tuple[int, int, float]] = {}  # kind: count, index of the latest, its seconds
-        for slot in range(min(self._words[layout.WORD_SPANS], layout.SPANS)):
-            at = layout.AT_SPANS + slot * layout.SPAN_STRIDE
-            if (raw := layout.open_sealed(self._map, at, layout.SPAN.size)) is None:
+    def new_spans(self) -> list[Span]:
+        """Spans ended since the last call, oldest first. Those overwritten before they were read are counted only."""
+        written = self._words[layout.WORD_SPANS]
+        oldest = max(0, written - layout.SPANS + layout.SPANS // 8)  # some room for the writer
+        if self._next_span < oldest:
+            self.lost_spans += oldest - self._next_span
+            self._next_span = oldest
+        found = []
+        for expected in range(self._next_span, written):
+            at = layout.AT_SPANS + expected % layout.SPANS * layout.SPAN_STRIDE
+            raw = layout.open_sealed(self._map, at, layout.SPAN.size)
+            index, start, end, step, num_bytes, kind, stage, turn, micro_batch = (
+                layout.SPAN.unpack(raw) if raw is not None else (-1, 0, 0, 0, 0, 0, 0, 0, 0)
+            )
+            if index != expected:  # lapped while we read
+                self.lost_spans += 1
                 continue
-            index, kind, start, end = layout.SPAN.unpack(raw)
-            count, newest, seconds = latest.get(kind, (0, -1, 0.0))
-            if index > newest:
-                newest, seconds = index, (end - start) * 1e-9
-            latest[kind] = (count + 1, newest, seconds)
-        return {self._name(kind): (count, seconds) for kind, (count, _, seconds) in sorted(latest.items())}
+            found.append(Span(self._name(kind), stage, micro_batch, turn, step, start, end, num_bytes))
+        self._next_span = max(self._next_span, written)
+        return found
 
     def inject(self, kind: str) -> None:
         """Ask the worker to break at its next step. Raises UsageError for a kind that it does not know."""

@@ -35,7 +35,7 @@ def operation_block() -> None:
 
 
 def span_block() -> None:
-    with probe.span("forward", microbatch=1):
+    with probe.span("forward", micro_batch=1):
         pass
 
 

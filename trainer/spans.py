@@ -70,9 +70,9 @@ class _Block:
             clock.open[-1].within += passed
 
 
-def span(kind: str, **fields: int) -> _Block:
+def span(kind: str, stage: int = -1, micro_batch: int = -1, turn: int = 0) -> _Block:
     """As the probe's."""
-    return _Block(_SPANS.get(kind, kind), probe.span(kind, **fields))
+    return _Block(_SPANS.get(kind, kind), probe.span(kind, stage, micro_batch, turn))
 
 
 def operation(name: str) -> _Block:

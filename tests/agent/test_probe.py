@@ -32,7 +32,7 @@ def test_without_the_variable_every_call_does_nothing(monkeypatch: pytest.Monkey
     probe.step(1, loss=2.0, tokens=3)
     probe.phase("train")
     probe.mesh(pp=1, sizes=(2, 1, 1))
-    with probe.operation("all_reduce"), probe.span("forward", microbatch=1):
+    with probe.operation("all_reduce"), probe.span("forward", micro_batch=1):
         pass
     assert not probe.poisoned()
 
@@ -65,7 +65,7 @@ probe.phase("train")
 probe.step(0, loss=2.5, tokens=100)
 probe.step(1, loss=2.25, tokens=100)
 with probe.operation("all_reduce"):
-    with probe.span("forward", microbatch=0):
+    with probe.span("forward", stage=2, micro_batch=7, num_bytes=9):
         pass
     with probe.operation("x" * 80):
         print("inner", flush=True); input()
@@ -101,8 +101,27 @@ print("none", flush=True); input()
         ]
         assert abs(steps[-1].end_wall_ns - time.time_ns()) < 60e9
         assert reader.new_steps() == []
-        assert reader.spans().keys() == {"forward"}
-        assert reader.spans()["forward"][0] == 1
+        (span,) = reader.new_spans()
+        assert (span.kind, span.stage, span.micro_batch, span.turn, span.step) == ("forward", 2, 7, 0, 2)
+        assert (span.num_bytes, span.start_ns <= span.end_ns) == (9, True)
+        assert reader.new_spans() == []
+
+
+def test_spans_that_were_overwritten_are_counted(tmp_path: Path) -> None:
+    code = f"""
+for n in range({probe_layout.SPANS} * 2):
+    with probe.span("forward", micro_batch=n):
+        pass
+print("done", flush=True); input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdout.readline() == "done\n"
+        found = reader.new_spans()
+        assert [span.micro_batch for span in found] == list(
+            range(probe_layout.SPANS * 2 - len(found), probe_layout.SPANS * 2)
+        )
+        assert len(found) + reader.lost_spans == probe_layout.SPANS * 2
 
 
 def test_seconds_run_from_the_last_step_or_the_start_of_training(tmp_path: Path) -> None:

@@ -299,6 +299,15 @@ def poisoned() -> bool:
     return True
 
 
+def requested() -> bool:
+    """True exactly once after a checkpoint was asked for."""
+    live = _live
+    if live is None or not live.words[layout.WORD_REQUEST]:
+        return False
+    live.words[layout.WORD_REQUEST] = 0
+    return True
+
+
 def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Iterable[int] = (1, 1, 1)) -> None:
     """This worker's mesh coordinate, and how many there are along (pp, dp, tp)."""
     live = _live

@@ -36,6 +36,7 @@ WORD_INJECT = 10
 WORD_STEPS = 11  # step records ever written; a hint for a writer that takes over, readers go by the records
 WORD_SPANS = 12
 WORD_NAMES = 13
+WORD_REQUEST = 14  # somebody wants a checkpoint now
 
 STATE = struct.Struct("<qqqdqq")
 """step, phase index, progress_ns, loss, tokens so far, attached_ns."""

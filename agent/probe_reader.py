@@ -129,6 +129,10 @@ class ProbeReader:
             raise UsageError(f"unknown fault {kind!r}: a worker knows {', '.join(layout.INJECTIONS[1:])}")
         self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind)
 
+    def request_checkpoint(self) -> None:
+        """Ask the worker for a checkpoint of its job, as soon as all ranks agree on a step."""
+        self._words[layout.WORD_REQUEST] = 1
+
     def close(self) -> None:
         """Unmap the file, which stays where it is. Harmless to repeat."""
         if self._stat is not None:

@@ -37,6 +37,8 @@ class Totals:
     """Of the gradients of all parameters together, before clipping."""
     bad_ranks: list[int]
     """Ranks whose own loss or gradients were not finite."""
+    votes: tuple[int, ...] = ()
+    """How many ranks said yes to each question that all were asked."""
 
     @property
     def is_finite(self) -> bool:
@@ -44,20 +46,23 @@ class Totals:
 
 
 class Sums:
-    """Totals on the device: loss, squared norm, and for each rank whether its share was not finite."""
+    """Totals on the device: loss, squared norm, for each rank whether its share was not finite, and votes."""
 
-    def __init__(self, numbers: Tensor) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: Tensor, votes: int = 0) -> None:
+        self.numbers, self._last = numbers, len(numbers) - votes
         self.norm = numbers[1].sqrt()
 
     def bad(self) -> Tensor:
         """1.0 if the step must not be applied, else 0.0; float32, of no dimension."""
-        return (~torch.isfinite(self.numbers).all() | (self.numbers[2:] > 0).any()).float()
+        return (~torch.isfinite(self.numbers).all() | (self.numbers[2 : self._last] > 0).any()).float()
 
     def read(self) -> Totals:
         """Wait for the device. The only such place of a step."""
-        loss, squares, *flags = self.numbers.tolist()
-        return Totals(loss, math.sqrt(squares) if squares >= 0 else math.nan, [r for r, bad in enumerate(flags) if bad])
+        numbers = self.numbers.tolist()
+        loss, squares, flags = numbers[0], numbers[1], numbers[2 : self._last]
+        norm = math.sqrt(squares) if squares >= 0 else math.nan
+        votes = tuple(map(int, numbers[self._last :]))
+        return Totals(loss, norm, [rank for rank, bad in enumerate(flags) if bad], votes)
 
 
 class Optimizer:
@@ -98,12 +103,12 @@ class Optimizer:
         norms = torch.stack(torch._foreach_norm(grads, 2, precision)).double()
         return (norms.square() / self._copies).sum()
 
-    def step(self, step: int, loss: Tensor) -> Totals:
+    def step(self, step: int, loss: Tensor, votes: Sequence[bool] = ()) -> Totals:
         """Clip, update and drop the gradients, unless the step is not finite: then only drop them.
 
-        `loss` is this rank's share. Called by all ranks together.
+        `loss` is this rank's share, `votes` its answers to what all ranks are asked. Called by all ranks together.
         """
-        sums = sum_over_ranks(loss, self.squares())
+        sums = sum_over_ranks(loss, self.squares(), votes)
         with spans.span("optimizer"):
             if self.skips_on_device:
                 self._update(step, self._clipping(sums.norm), sums.bad())
@@ -163,20 +168,22 @@ class Optimizer:
                     piece.shard.copy_(updated)
 
 
-def sum_over_ranks(loss: Tensor, squares: Tensor) -> Sums:
-    """Add up each rank's share of the loss and of the squared norm, in one collective.
+def sum_over_ranks(loss: Tensor, squares: Tensor, votes: Sequence[bool] = ()) -> Sums:
+    """Add up each rank's share of the loss and of the squared norm, in one collective, and its votes with them.
 
     The numbers add in float64 in a fixed order, so a layout always gives the same bits.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     pair = torch.stack([loss.double(), squares])
-    shares = torch.zeros(2 + world, dtype=torch.float64, device=pair.device)
+    shares = torch.zeros(2 + world + len(votes), dtype=torch.float64, device=pair.device)
     shares[:2] = pair
     shares[2 + rank] = ~torch.isfinite(pair).all()
+    if any(votes):
+        shares[2 + world :] = torch.tensor(votes, dtype=torch.float64)
     if world > 1:
         with spans.operation("world:all_reduce"):
             dist.all_reduce(shares)
-    return Sums(shares)
+    return Sums(shares, len(votes))
 
 
 def _master(piece: Slice) -> nn.Parameter:

@@ -37,17 +37,22 @@ def settings(config: Config, data_digest: int) -> dict[str, Any]:
     }
 
 
-def capture(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, list[Held]]:
-    """This rank's boxes by tensor: parameters, and for each what the optimizer keeps. On a CPU not copied."""
-    found: dict[str, list[Held]] = {}
+def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[GlobalTensor, Box, Tensor]]:
+    """What this rank holds, by name: parameters, and for each what the optimizer keeps. Not copied."""
+    found: dict[str, tuple[GlobalTensor, Box, Tensor]] = {}
     for piece in slices:
         tensor, box = place(piece.name, piece.parameter)
         # Both copies of a tied embedding may lie on one rank; they are equal.
-        found[piece.name] = [of_local(tensor, box, piece.shard)]
+        found[piece.name] = (tensor, box, piece.shard)
         for key, value in optimizer.state(piece).items():
             more = GlobalTensor(f"{piece.name}@{key}", tensor.shape, dtype_name(value.dtype))
-            found[more.name] = [of_local(more, box, value)]
+            found[more.name] = (more, box, value)
     return found
+
+
+def capture(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, list[Held]]:
+    """The same as bytes with a place. On a CPU not copied."""
+    return {name: [of_local(*one)] for name, one in tensors(slices, optimizer).items()}
 
 
 def values(optimizer: Optimizer) -> dict[str, Any]:
@@ -59,12 +64,12 @@ def put_back(
     held: Mapping[str, Sequence[Held]], values: Mapping[str, Any], slices: Sequence[Slice], optimizer: Optimizer
 ) -> None:
     """Undo `capture` and `values`."""
-    tensors: dict[str, Tensor] = {name: to_torch(boxes[0]) for name, boxes in held.items()}
+    found: dict[str, Tensor] = {name: to_torch(boxes[0]) for name, boxes in held.items()}
     optimizer.applied = int(values[APPLIED])
     with torch.no_grad():
         for piece in slices:
-            piece.shard.copy_(tensors[piece.name])
-            state = {key: tensors[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
+            piece.shard.copy_(found[piece.name])
+            state = {key: found[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
             optimizer.set_state(piece, state)
 
 

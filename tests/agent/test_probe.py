@@ -107,6 +107,21 @@ print("none", flush=True); input()
         assert reader.new_spans() == []
 
 
+def test_a_request_is_heard_once(tmp_path: Path) -> None:
+    code = """
+print(probe.requested(), flush=True); input()
+print(probe.requested(), probe.requested(), flush=True)
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdin
+        assert process.stdout.readline() == "False\n"
+        reader.request_checkpoint()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "True False\n"
+
+
 def test_spans_that_were_overwritten_are_counted(tmp_path: Path) -> None:
     code = f"""
 for n in range({probe_layout.SPANS} * 2):

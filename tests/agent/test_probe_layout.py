@@ -33,7 +33,7 @@ def test_an_empty_block_is_no_value() -> None:
 def test_areas_do_not_overlap() -> None:
     areas = [
         (0, layout.HEADER.size),
-        (8 * layout.WORD_PID, 8 * (layout.WORD_NAMES + 1 - layout.WORD_PID)),
+        (8 * layout.WORD_PID, 8 * (layout.WORD_REQUEST + 1 - layout.WORD_PID)),
         (layout.AT_STATE, 8 + layout.STATE.size),
         (layout.AT_OPERATION, 8 + layout.OPERATION.size),
         (layout.AT_MESH, 8 + layout.MESH.size),

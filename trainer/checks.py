@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.trainer.config import Config, ModelConfig
 
 RECOMPUTE = ("none", "selective", "full")
+ZERO_BUBBLE = ("zbv", "interleaved-zero-bubble")
 
 
 def check(config: Config) -> None:
@@ -38,7 +39,7 @@ def _check_ranges(config: Config) -> None:
     at_least_one = {
         "model": ("layers", "d_model", "heads", "ffn_mult"),
         "data": ("seq_len", "max_bytes"),
-        "parallel": ("pp", "tp"),
+        "parallel": ("pp", "tp", "overlap_chunks"),
         "train": ("steps", "micro_batches", "micro_batch_size"),
         "checkpoint": ("keep",),
     }
@@ -140,6 +141,11 @@ def obstacle(config: Config, tp: int, stages: int) -> str | None:
         return f"model.kv_heads = {model.kv_heads} is not divisible by tp"
     if config.parallel.sequence and length % tp:
         return f"data.seq_len = {length} is not divisible by tp (or set parallel.sequence = false)"
+    pieces = config.parallel.overlap_chunks * (tp if config.parallel.sequence else 1)
+    if tp > 1 and length % pieces:
+        return f"data.seq_len = {length} is not divisible by parallel.overlap_chunks, with parallel.sequence times tp"
+    if tp > 1 and config.parallel.overlap_chunks > 1 and config.parallel.schedule in ZERO_BUBBLE:
+        return f"parallel.overlap_chunks needs whole backwards, which {config.parallel.schedule} halves: choose 1f1b"
     if entries not in (1, stages):
         return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"
     return None

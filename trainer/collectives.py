@@ -5,7 +5,7 @@ All of them are called by every rank of the group, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,14 +28,24 @@ def reduce_scatter(pieces: Tensor, group: dist.ProcessGroup) -> Tensor:
     gloo's own is an all-reduce inside, 2(d-1)/d of the bytes a rank. Here each row goes to its rank, (d-1)/d, and
     is added up there in rank order, in float32 or finer: the same bits each time.
     """
+    return start_reduce_scatter(pieces, group)()
+
+
+def start_reduce_scatter(pieces: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
+    """As `reduce_scatter`; what is returned waits for the sum. `pieces` must be left alone until then."""
+    into = torch.empty_like(pieces[0] if pieces.is_cuda else pieces)
     if pieces.is_cuda:
-        total = torch.empty_like(pieces[0])
         scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
-        scatter(total.view(-1), pieces.view(-1), group=group)
-        return total
-    received = torch.empty_like(pieces)
-    dist.all_to_all_single(received.view(-1), pieces.view(-1), group=group)
-    return _added_up(received).to(pieces.dtype)
+        work = scatter(into.view(-1), pieces.view(-1), group=group, async_op=True)
+    else:
+        work = dist.all_to_all_single(into.view(-1), pieces.view(-1), group=group, async_op=True)
+
+    def finish() -> Tensor:
+        assert work is not None
+        work.wait()
+        return into if pieces.is_cuda else _added_up(into).to(pieces.dtype)
+
+    return finish
 
 
 def average(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer import overlap
 from holdfast.trainer.config import ModelConfig
 from holdfast.trainer.sequence_parallel import gather_sequence, own_positions, scatter_sum
 from holdfast.trainer.tensor_parallel import Packed, Parameters, fan_out, local, sum_up
@@ -26,6 +27,8 @@ class Site:
     group: dist.ProcessGroup
     is_split: bool
     """Whether each rank holds its own positions only (sequence parallelism)."""
+    chunks: int = 1
+    """Pieces of the sequence of which one is on its way while another is multiplied; 1: one after the other."""
 
     @property
     def split(self) -> dist.ProcessGroup | None:
@@ -38,6 +41,20 @@ class Site:
     def join(self, partial: Tensor) -> Tensor:
         """Add up what the shards made of it."""
         return scatter_sum(partial, self.group) if self.is_split else sum_up(partial, self.group)
+
+    def enter(self, x: Tensor, weight: Tensor) -> Tensor:
+        """An activation, as it lies between layers, through a matrix of which each rank has some rows."""
+        if self.chunks == 1:
+            return F.linear(self.spread(x), weight)
+        multiply = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
+        return multiply(x, weight, self.group, self.chunks)
+
+    def leave(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Columns of each rank through a matrix of which it has some columns: an activation between layers."""
+        if self.chunks == 1:
+            return self.join(F.linear(x, weight))
+        multiply = overlap.multiply_scatter if self.is_split else overlap.multiply_sum
+        return multiply(x, weight, self.group, self.chunks)
 
     def own(self, x: Tensor) -> Tensor:
         """The part that lies here of something that every rank has whole."""
@@ -75,14 +92,16 @@ def norm(model: ModelConfig, make: Parameters) -> nn.Module:
 
 
 class Linear(nn.Module):
-    """A matrix without bias: packed from `pieces`, its dimension `shard` split over tp."""
+    """A matrix without bias, packed from `pieces`. Split over tp by rows on the way in, by columns on the way out."""
 
-    def __init__(self, pieces: list[Packed], shard: int, groups: int, make: Parameters) -> None:
+    def __init__(self, pieces: list[Packed], is_inward: bool, groups: int, make: Parameters, site: Site) -> None:
         super().__init__()
-        self.weight = make.packed(pieces, shard, groups)
+        self.is_inward, self.site = is_inward, site
+        self.weight = make.packed(pieces, 0 if is_inward else 1, groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, local(self.weight))
+        through = self.site.enter if self.is_inward else self.site.leave
+        return through(x, local(self.weight))
 
 
 class Embedding(nn.Module):

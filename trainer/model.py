@@ -104,26 +104,26 @@ class SerialBlock(Block):
         self.norm, self.ffn_norm = norm(model, make), norm(model, make)
         self.attention = nn.ModuleDict(
             {
-                "qkv": Linear([shape.qkv_matrix(name)], 0, shape.groups, make),
-                "out": Linear([shape.out_matrix(name)], 1, shape.groups, make),
+                "qkv": Linear([shape.qkv_matrix(name)], True, shape.groups, make, site),
+                "out": Linear([shape.out_matrix(name)], False, shape.groups, make, site),
             }
         )
         self.ffn = nn.ModuleDict(
             {
-                "up": Linear([shape.up_matrix(name)], 0, shape.groups, make),
-                "down": Linear([shape.down_matrix(name)], 1, shape.groups, make),
+                "up": Linear([shape.up_matrix(name)], True, shape.groups, make, site),
+                "down": Linear([shape.down_matrix(name)], False, shape.groups, make, site),
             }
         )
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
         self.ffn_dropout = Dropout(model.dropout, f"{name}.ffn", moment, site.split)
 
     def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
-        mixed = self.grouped(self.attention["qkv"](self.site.spread(self.norm(x))))
+        mixed = self.grouped(self.attention["qkv"](self.norm(x)))
         seen = self.attention["out"](self.attend(mixed, rotation).flatten(-2))
-        x = x + self.dropout(self.site.join(seen), micro_batch)
-        inner = self.grouped(self.ffn["up"](self.site.spread(self.ffn_norm(x))))
+        x = x + self.dropout(seen, micro_batch)
+        inner = self.grouped(self.ffn["up"](self.ffn_norm(x)))
         fed = self.ffn["down"](self.activate(inner).flatten(-2))
-        return x + self.ffn_dropout(self.site.join(fed), micro_batch)  # type: ignore[no-any-return]
+        return x + self.ffn_dropout(fed, micro_batch)  # type: ignore[no-any-return]
 
 
 class ParallelBlock(Block):
@@ -138,16 +138,16 @@ class ParallelBlock(Block):
         super().__init__(model, recompute, site)
         shape = self.shape
         self.norm = norm(model, make)
-        self.inward = Linear([shape.qkv_matrix(name), shape.up_matrix(name)], 0, shape.groups, make)
-        self.outward = Linear([shape.out_matrix(name), shape.down_matrix(name)], 1, shape.groups, make)
+        self.inward = Linear([shape.qkv_matrix(name), shape.up_matrix(name)], True, shape.groups, make, site)
+        self.outward = Linear([shape.out_matrix(name), shape.down_matrix(name)], False, shape.groups, make, site)
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
 
     def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
-        columns = self.grouped(self.inward(self.site.spread(self.norm(x))))
+        columns = self.grouped(self.inward(self.norm(x)))
         seen = self.attend(columns[..., : self.shape.qkv], rotation)
         fed = self.activate(columns[..., self.shape.qkv :])
         both = self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))
-        return x + self.dropout(self.site.join(both), micro_batch)  # type: ignore[no-any-return]
+        return x + self.dropout(both, micro_batch)  # type: ignore[no-any-return]
 
 
 class Stage(nn.Module):
@@ -160,7 +160,8 @@ class Stage(nn.Module):
         self.is_first, self.is_last = layers.start == 0, layers.stop == model.layers
         self.is_tied = model.tied and (self.is_first or self.is_last)
         group = make.mesh.get_group()
-        site = Site(group, config.parallel.sequence and group.size() > 1)
+        chunks = config.parallel.overlap_chunks if group.size() > 1 else 1
+        site = Site(group, config.parallel.sequence and group.size() > 1, chunks)
         self.embed = Embedding(vocab, model, make, shard, site) if self.is_first or self.is_tied else None
         self.positions: Positions | None = None
         if self.is_first and model.positions == "learned":

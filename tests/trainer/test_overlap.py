@@ -1,0 +1,59 @@
+"""Chunks that are multiplied while others are on their way: the same gradients, and as many waits as chunks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from forked import Zygote
+from test_equality import compare
+
+from holdfast.trainer.config import load
+from holdfast.trainer.errors import ConfigError
+from holdfast.trainer.layout import plan
+
+SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2", "--tp", "2"]
+
+
+def chosen(sequence: bool, chunks: int) -> list[str]:
+    flag = "true" if sequence else "false"
+    return ["--set", f"parallel.sequence={flag}", "--set", f"parallel.overlap_chunks={chunks}"]
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("block", ["serial", "parallel"])
+def test_chunks_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, block: str, sequence: bool) -> None:
+    argv = [*tiny, *SMALL, *chosen(sequence, 4), "--set", f"model.block={block}", "--set", "train.dtype=float64"]
+    compare(zygote, argv, tmp_path / "run", world=2, steps=3, within=1e-9)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_each_chunk_is_waited_for(zygote: Zygote, tiny: list[str], tmp_path: Path, sequence: bool) -> None:
+    counts = []
+    for chunks in (1, 4):
+        argv = [*tiny, *SMALL, *chosen(sequence, chunks), "--steps", "1"]
+        done = zygote.run("collectives", 2, tmp_path / str(chunks), args={"argv": argv})
+        assert done["exits"] == [0, 0]
+        counts.append(Counter(done["results"][0]["counts"]))
+    gather = "tp:all_gather forward"
+    assert counts[1][gather] == 4 * counts[0][gather]
+    assert (counts[0][gather] > 0) == sequence
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"parallel.overlap_chunks": 0}, "must be 1 or more"),
+        ({"parallel.overlap_chunks": 7}, "overlap_chunks"),
+        ({"parallel.overlap_chunks": 32, "parallel.sequence": True, "data.seq_len": 32}, "overlap_chunks"),
+        ({"parallel.overlap_chunks": 2, "parallel.schedule": "zbv", "parallel.pp": 2}, "choose 1f1b"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, object], says: str) -> None:
+    def planned() -> None:
+        config = load(None, [("parallel.tp", 2), *settings.items()])
+        plan(config, 2 * config.parallel.pp, 256)
+
+    with pytest.raises(ConfigError, match=says):
+        planned()

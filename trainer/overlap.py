@@ -1,0 +1,168 @@
+"""Matrices whose collectives run while they multiply: the sequence in chunks, one on its way, one in work.
+
+MegaScale, section 3.2 (arXiv 2402.15627): all-gather then GEMM, and GEMM then reduce-scatter, each in k pieces;
+without sequence parallelism GEMM then all-reduce. With a time c for all transfers and g for all of the GEMM,
+c/k + (k-1)/k max(c, g) + g/k instead of c + g. The weight's gradient needs no transfer and hides what is left of
+one. Bytes on the wire are those of one piece. Only waiting counts as an operation for the probe.
+
+All activations are (batch, sequence, width), weights (out, in) as `F.linear` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from holdfast.trainer import collectives, spans
+from holdfast.trainer.sequence_parallel import GATHER, SCATTER
+from holdfast.trainer.tensor_parallel import OPERATION
+
+
+def gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+    """`weight` on all positions, of which `x` (batch, sequence / ranks, in) holds this rank's."""
+    return _call(_GatherMultiply, x, weight, group, chunks)
+
+
+def multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+    """The ranks' `weight` on `x` (batch, sequence, in), added up; each rank keeps its positions."""
+    return _call(_MultiplyScatter, x, weight, group, chunks)
+
+
+def multiply_fanned(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+    """`weight` on an `x` that all ranks have whole; backward adds up the gradients of `x` over the ranks."""
+    return _call(_MultiplyFanned, x, weight, group, chunks)
+
+
+def multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+    """The ranks' `weight` on `x` (batch, sequence, in), added up: whole on every rank."""
+    return _call(_MultiplySum, x, weight, group, chunks)
+
+
+class _GatherMultiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+        whole, product = _gather_multiply(x, weight, group, chunks)
+        ctx.save_for_backward(whole, weight)
+        ctx.group, ctx.chunks = group, chunks
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        whole, weight = ctx.saved_tensors
+        own = _multiply_scatter(grads[0].contiguous(), weight.t(), ctx.group, ctx.chunks)
+        of_weight = _weight_gradient(grads[0], whole)
+        return own(), of_weight, None, None
+
+
+class _MultiplyScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group, ctx.chunks = group, chunks
+        return _multiply_scatter(x.contiguous(), weight, group, chunks)()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        whole, of_x = _gather_multiply(grads[0], weight.t(), ctx.group, ctx.chunks)
+        return of_x, _weight_gradient(whole, x), None, None
+
+
+class _MultiplyFanned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group, ctx.chunks = group, chunks
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        total = _multiply_sum(grads[0], weight.t(), ctx.group, ctx.chunks)
+        of_weight = _weight_gradient(grads[0], x)
+        return total(), of_weight, None, None
+
+
+class _MultiplySum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _multiply_sum(x, weight, group, chunks)()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        return grads[0] @ weight, _weight_gradient(grads[0], x), None, None
+
+
+def _gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> tuple[Tensor, Tensor]:
+    """`x` of all ranks, and `weight` on it."""
+    batch, length, width = x.shape
+    ranks, step = group.size(), length // chunks
+    whole = x.new_empty(batch, ranks, chunks, step, width)
+    product = x.new_empty(batch, ranks, chunks, step, weight.shape[0])
+    for at, part in enumerate(_arriving(x, group, chunks)):
+        product[:, :, at] = F.linear(part, weight).transpose(0, 1)
+        whole[:, :, at] = part.transpose(0, 1)
+    return whole.view(batch, ranks * length, width), product.view(batch, ranks * length, -1)
+
+
+def _arriving(x: Tensor, group: dist.ProcessGroup, chunks: int) -> Iterator[Tensor]:
+    """The ranks' chunks of `x`, each (ranks, batch, sequence / ranks / chunks, width), as they come in."""
+    pending = []
+    for piece in x.chunk(chunks, dim=1):
+        into = x.new_empty(group.size(), *piece.shape)
+        pending.append((into, collectives.all_gather(into.view(-1), piece.contiguous().view(-1), group, async_op=True)))
+    for into, work in pending:
+        assert work is not None
+        with spans.operation(GATHER):
+            work.wait()
+        yield into
+
+
+def _multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Callable[[], Tensor]:
+    """Multiply and send chunk by chunk; what is returned waits for the sums at this rank's positions."""
+    batch, length, width = x.shape
+    ranks = group.size()
+    split = x.view(batch, ranks, chunks, length // ranks // chunks, width)
+    pending = [
+        collectives.start_reduce_scatter(F.linear(split[:, :, at].transpose(0, 1), weight), group)
+        for at in range(chunks)
+    ]
+
+    def finish() -> Tensor:
+        with spans.operation(SCATTER):
+            return torch.cat([wait() for wait in pending], dim=1)
+
+    return finish
+
+
+def _multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Callable[[], Tensor]:
+    """Multiply and add up chunk by chunk; what is returned waits for the sums."""
+    pending = []
+    for piece in x.chunk(chunks, dim=1):
+        partial = F.linear(piece, weight)
+        pending.append((partial, dist.all_reduce(partial, group=group, async_op=True)))
+
+    def finish() -> Tensor:
+        with spans.operation(OPERATION):
+            for _, work in pending:
+                assert work is not None
+                work.wait()
+        return torch.cat([partial for partial, _ in pending], dim=1)
+
+    return finish
+
+
+def _weight_gradient(of_output: Tensor, x: Tensor) -> Tensor:
+    return of_output.flatten(0, -2).t() @ x.flatten(0, -2)
+
+
+def _call(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    return result

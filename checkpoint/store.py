@@ -65,6 +65,16 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
     parts = urlsplit(url)
     if "://" not in url:
         return FileStore(Path(url).expanduser().absolute())
+    if parts.scheme in ("hdfs", "webhdfs"):
+        if not parts.netloc or not parts.path.strip("/"):
+            raise StoreUnsupported(f"checkpoint store {url!r}: write {parts.scheme}://host:port/folder")
+        if parts.scheme == "hdfs":
+            from holdfast.checkpoint.hdfs_store import HdfsStore
+
+            return HdfsStore(url, timeout_s)
+        from holdfast.checkpoint.webhdfs_store import WebHdfsStore
+
+        return WebHdfsStore(url, timeout_s)
     if parts.scheme != "file":
         raise StoreUnsupported(
             f"checkpoint store {url!r}: no such scheme {parts.scheme!r}; use file:///path, hdfs:// or webhdfs://"

@@ -1,0 +1,164 @@
+"""A store in HDFS by its native protocol, through `hdfs-native`: no Java beside the trainer.
+
+The NameNode does a rename or a create as one change of its own records, seen by all clients at once and logged before
+it answers: what `claim`, `replace` and `rename` of a store need. The client recovers a pipeline that lost a DataNode;
+if it cannot, the file is written again from the beginning. The last block is synced to the DataNodes' disks.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from holdfast.checkpoint.errors import StoreUnsupported
+from holdfast.checkpoint.remote import Bounded, cut, hadoop_error, persist
+from holdfast.checkpoint.store import Content, inside
+
+T = TypeVar("T")
+_RPC_ERROR = re.compile(r'RPCError\("([^"]*)", "(.*?)(?:\\n\\tat |"\)|$)', re.DOTALL)
+_UPLOADS = 3
+
+
+class HdfsStore:
+    """A folder in HDFS: hdfs://host:port/folder, or hdfs://nameservice/folder with Hadoop's configuration."""
+
+    def __init__(self, url: str, timeout_s: float = 30.0) -> None:
+        """`timeout_s`: without progress for so long, a call has failed. Raises StoreUnsupported without the library."""
+        try:
+            import hdfs_native
+        except ImportError:
+            raise StoreUnsupported(f"checkpoint store {url!r}: install holdfast[hdfs] to use it") from None
+        parts = urlsplit(url)
+        self.timeout_s = timeout_s
+        self._options: Any = hdfs_native.WriteOptions
+        self._native = hdfs_native.Client
+        self._at_host = f"hdfs://{parts.netloc}"
+        self._root = PurePosixPath(unquote(parts.path))
+        self._url = f"{self._at_host}{parts.path.rstrip('/')}"
+        self._open: hdfs_native.Client | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def list(self, path: str = "") -> list[str]:
+        where = self._at(path)
+
+        def names() -> list[str]:
+            found = [(entry.path, entry.isdir) for entry in self._client().list_status(where)]
+            # A file is listed as itself; below a folder paths are longer.
+            return sorted(PurePosixPath(p).name + ("/" if is_folder else "") for p, is_folder in found if p != where)
+
+        try:
+            return self._ask(names, f"list {where}")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        where = self._at(path)
+
+        def content() -> bytes:
+            reader = self._client().read(where)
+            left = max(len(reader) - start, 0)
+            wanted = left if length is None else min(length, left)  # the library panics past the end
+            return reader.read_range(start, wanted) if wanted else b""
+
+        return self._ask(content, f"read {where}")
+
+    def size(self, path: str) -> int:
+        where = self._at(path)
+        return int(self._ask(lambda: self._client().get_file_info(where).length, f"look at {where}"))
+
+    def make_folder(self, path: str) -> None:
+        where = self._at(path)
+        self._ask(lambda: self._client().mkdirs(where, create_parent=True), f"make {where}")
+
+    def create(self, path: str, content: Content) -> None:
+        persist(lambda: self._write(self._at(path), content), self.timeout_s, tries=_UPLOADS)
+
+    def claim(self, path: str, content: bytes) -> None:
+        self._put(path, content, overwrite=False)
+
+    def replace(self, path: str, content: bytes) -> None:
+        self._put(path, content, overwrite=True)
+
+    def rename(self, old: str, new: str) -> None:
+        source, target = self._at(old), self._at(new)
+        self._ask(lambda: self._client().rename(source, target, False), f"rename {source}")
+
+    def remove(self, path: str) -> None:
+        where = self._at(path)
+        self._ask(lambda: self._client().delete(where, True), f"remove {where}")
+
+    def _put(self, path: str, content: bytes, overwrite: bool) -> None:
+        target = PurePosixPath(self._at(path))
+        aside = str(target.with_name(f".{target.name}.{uuid.uuid4().hex}"))
+        persist(lambda: self._write(aside, lambda: [content]), self.timeout_s)
+        try:
+            self._ask(lambda: self._client().rename(aside, str(target), overwrite), f"rename to {target}")
+        except FileExistsError:
+            self._ask(lambda: self._client().delete(aside, False), f"remove {aside}")
+            raise
+
+    def _write(self, where: str, content: Content) -> None:
+        options = self._options(overwrite=True, create_parent=False)
+        bounded = Bounded(self.timeout_s)
+        try:
+            writer = bounded(lambda: self._client().create(where, options), f"create {where}")
+            for piece in cut(content()):
+                bounded(lambda: writer.write(piece), f"write {where}")  # noqa: B023  # called at once
+            bounded(lambda: _sync(writer), f"sync {where}")
+            bounded(writer.close, f"close {where}")
+        except Exception as error:
+            raise self._clear(error) from None
+        finally:
+            bounded.close()
+
+    def _ask(self, call: Callable[[], T], what: str) -> T:
+        def attempt() -> T:
+            bounded = Bounded(self.timeout_s)
+            try:
+                return bounded(call, what)
+            except Exception as error:
+                raise self._clear(error) from None
+            finally:
+                bounded.close()
+
+        return persist(attempt, self.timeout_s)
+
+    def _client(self) -> Any:
+        with self._lock:
+            if self._open is None:
+                self._open = self._native(self._at_host)
+            return self._open
+
+    def _at(self, path: str) -> str:
+        return str(self._root / inside(path)) if path else str(self._root)
+
+    def _clear(self, error: Exception) -> OSError:
+        """As an OSError of one line."""
+        if isinstance(error, TimeoutError):
+            with self._lock:
+                self._open = None  # its connection may never answer again
+            return error
+        text = str(error)
+        if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | PermissionError):
+            number = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST}.get(type(error), error.errno)
+            return type(error)(number, text.split("\n")[0])
+        told = _RPC_ERROR.search(text)
+        return hadoop_error(told[1], told[2]) if told else hadoop_error("", text)
+
+
+def _sync(writer: Any) -> None:
+    try:
+        writer.hsync()
+    except Exception as error:
+        if "rasure" not in str(error):  # erasure-coded files cannot, and are durable when closed
+            raise

@@ -36,6 +36,8 @@ def hadoop_error(kind: str, text: str) -> OSError:
     """An OSError for Java's exception `kind` (its class), in one line."""
     name = kind.rpartition(".")[2]
     made, number = _KINDS.get(name, (OSError, errno.EIO))
+    if "must both be directories" in text:  # a file renamed to where a folder is has no class of its own
+        made, number = FileExistsError, errno.EEXIST
     line = text.replace("\\n", "\n").strip().split("\n")[0].strip() or name
     return made(number, line if name in _KINDS or not name else f"{name}: {line}")
 
@@ -45,10 +47,10 @@ def is_final(error: OSError) -> bool:
     return error.errno in _FINAL and not isinstance(error, TimeoutError)
 
 
-def persist(attempt: Callable[[], T], deadline_s: float, tries: int | None = None) -> T:
+def persist(attempt: Callable[[], T], deadline_s: float, tries: int = 1) -> T:
     """The first result, asking again while the error may pass, for `deadline_s` from the first failure.
 
-    `tries`: at most so many attempts. Raises the last OSError.
+    `tries`: at least so many attempts, for those that take longer than that. Raises the last OSError.
     """
     delays = Backoff(initial=0.2, cap=5.0).delays()
     give_up: float | None = None
@@ -61,7 +63,7 @@ def persist(attempt: Callable[[], T], deadline_s: float, tries: int | None = Non
             now = time.monotonic()
             give_up = now + deadline_s if give_up is None else give_up
             delay = next(delays)
-            if is_final(error) or now + delay > give_up or (tries is not None and count >= tries):
+            if is_final(error) or (count >= tries and now + delay > give_up):
                 raise
             time.sleep(delay)
 

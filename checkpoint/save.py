@@ -124,7 +124,8 @@ def _finish(
     try:
         failures = [entry["failed"] for entry in entries if "failed" in entry]
         if failures:
-            require(store, fence)
+            with contextlib.suppress(OSError):
+                require(store, fence)
             raise OSError("; ".join(failures[:3]) + (" ..." if len(failures) > 3 else ""))
         parts = tuple(part_from_json(entry) for entry in entries)
         num_bytes = sum(part.bytes for part in parts)
@@ -142,6 +143,7 @@ def _finish(
     with contextlib.suppress(OSError, CheckpointError):
         if reason and not stale:
             store.remove(folder)
+    with contextlib.suppress(OSError, CheckpointError):
         good = next((s.step for s, _ in committed(store)), None)
         if not reason:
             require(store, fence)

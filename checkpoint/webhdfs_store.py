@@ -107,7 +107,7 @@ class WebHdfsStore:
     def _rename(self, old: str, new: str, option: str) -> None:
         self._ask(lambda: self._client._rename(old, destination=new, renameoptions=option))
 
-    def _ask(self, call: Callable[[], T], tries: int | None = None) -> T:
+    def _ask(self, call: Callable[[], T], tries: int = 1) -> T:
         def attempt() -> T:
             try:
                 return call()

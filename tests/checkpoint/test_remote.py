@@ -1,0 +1,101 @@
+"""What stores behind a network share: errors in one line, retries that end, calls that may hang; and the rate."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint import remote
+from holdfast.checkpoint.file_store import FileStore
+from holdfast.checkpoint.remote import Bounded, cut, hadoop_error, is_final, persist
+from holdfast.checkpoint.throttle import Budget, Throttled
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "made", "line", "final"),
+    [
+        ("java.io.FileNotFoundException", "File /x\n\tat org.apache", FileNotFoundError, "File /x", True),
+        ("org.apache.hadoop.fs.FileAlreadyExistsException", "/x is", FileExistsError, "/x is", True),
+        ("org.apache.hadoop.fs.ParentNotDirectoryException", "/x", NotADirectoryError, "/x", True),
+        ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "quota\\n\\tat", OSError, "quota", True),
+        ("java.io.IOException", "a and b must both be directories", FileExistsError, "directories", True),
+        ("a.SafeModeException", "Cannot create", OSError, "SafeModeException: Cannot create", False),
+        ("", "connection refused", OSError, "connection refused", False),
+    ],
+)
+def test_hadoop_errors_are_the_systems_own(kind: str, text: str, made: type[OSError], line: str, final: bool) -> None:
+    error = hadoop_error(kind, text)
+    assert type(error) is made
+    assert line in str(error.strerror)
+    assert "\n" not in str(error)
+    assert is_final(error) is final
+
+
+def test_what_may_pass_is_asked_again_and_what_cannot_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], []
+    monkeypatch.setattr(remote.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def failing(error: OSError, times: int, seconds: float = 0.0) -> str:
+        asked.append(1)
+        now[0] += seconds
+        if len(asked) <= times:
+            raise error
+        return "done"
+
+    busy, gone = OSError(errno.EIO, "busy"), FileNotFoundError(errno.ENOENT, "gone")
+    assert persist(lambda: failing(busy, 3), 30) == "done"
+    asked.clear()
+    with pytest.raises(OSError, match="busy"):
+        persist(lambda: failing(busy, 1000), 30)
+    assert 5 < len(asked) < 60
+    assert now[0] < 70
+    asked.clear()
+    with pytest.raises(FileNotFoundError):
+        persist(lambda: failing(gone, 1), 30)
+    assert len(asked) == 1
+    asked.clear()
+    # A long upload that fails late is begun again although its deadline is over.
+    assert persist(lambda: failing(busy, 2, 100), 30, tries=3) == "done"
+
+
+def test_a_call_that_hangs_is_given_up() -> None:
+    release = threading.Event()
+    bounded = Bounded(0.05)
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s to look"):
+        bounded(lambda: release.wait(20), "look")
+    assert bounded(lambda: 7, "look again") == 7
+    with pytest.raises(ZeroDivisionError):
+        bounded(lambda: 1 // 0, "divide")
+    release.set()
+    bounded.close()
+
+
+def test_pieces_for_the_network_are_small() -> None:
+    sizes = [len(piece) for piece in cut([bytes(remote.PIECE_BYTES * 2 + 1), b"", b"x"])]
+    assert sizes == [remote.PIECE_BYTES, remote.PIECE_BYTES, 1, 1]
+
+
+def test_writing_keeps_to_its_rate(tmp_path: Path) -> None:
+    now = [100.0]
+    store = Throttled(FileStore(tmp_path), 10e6, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    store.create("x", lambda: [bytes(50_000_000)])
+    assert store.size("x") == 50_000_000
+    assert now[0] - 100 == pytest.approx(5.0, abs=0.25)
+    free = Throttled(FileStore(tmp_path), 0, sleep=lambda s: pytest.fail("it waited"))
+    begun = time.monotonic()
+    free.create("y", lambda: [bytes(1000)])
+    assert time.monotonic() - begun < 5
+
+
+def test_an_idle_time_is_not_saved_up() -> None:
+    budget = Budget(1000.0)
+    assert budget.wait(500, now=1000.0) == 0.0
+    assert budget.wait(500, now=1000.0) == pytest.approx(0.4)
+    assert budget.wait(1, now=5000.0) == 0.0
+    assert budget.wait(1000, now=5000.0) == 0.0
+    assert budget.wait(1, now=5000.0) == pytest.approx(0.901, abs=0.01)

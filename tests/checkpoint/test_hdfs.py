@@ -1,0 +1,287 @@
+"""The same promises on a real HDFS, by both protocols, and while it breaks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hdfs_cluster import HdfsCluster, Unavailable
+from jobs import assert_step, layout_of, restore_all, save_all
+
+from holdfast.checkpoint.checksum import CHUNK_BYTES
+from holdfast.checkpoint.errors import StaleGeneration
+from holdfast.checkpoint.fence import claim
+from holdfast.checkpoint.inspect import list_checkpoints, verify
+from holdfast.checkpoint.remote import hadoop_error
+from holdfast.checkpoint.store import Content, Store, open_store
+from holdfast.checkpoint.tiles import GlobalTensor
+
+pytestmark = pytest.mark.slow
+TWO = layout_of(2)
+BIG = layout_of(2, {"w": GlobalTensor("w", (3000, 1100), "F32"), "b": GlobalTensor("b", (700,), "F64")})
+_names = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    pytest.importorskip("hdfs_native", reason="the extra holdfast[hdfs] is not installed")
+    try:
+        cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"))
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"no HDFS to test with: {error}")
+        pytest.skip(f"no HDFS on this machine: {error}")
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["hdfs", "webhdfs"])
+def store(request: pytest.FixtureRequest, cluster: HdfsCluster) -> Store:
+    """A store of this test's own, by each protocol."""
+    base = cluster.url if request.param == "hdfs" else cluster.web_url
+    return open_store(f"{base}/test-{next(_names)}/check points", timeout_s=25)
+
+
+@pytest.fixture
+def native(cluster: HdfsCluster) -> Store:
+    return open_store(f"{cluster.url}/test-{next(_names)}", timeout_s=25)
+
+
+def steps(store: Store) -> list[int]:
+    return [info.step for info in list_checkpoints(store.url)]
+
+
+class Striking:
+    """A store; something happens to HDFS while part 1 is on its way."""
+
+    def __init__(self, inner: Store, strike: threading.Event) -> None:
+        self._inner, self._strike = inner, strike
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def create(self, path: str, content: Content) -> None:
+        def pieces() -> Iterator[memoryview]:
+            for number, piece in enumerate(p for whole in content() for p in _mib(whole)):
+                if number == 3:
+                    self._strike.set()
+                    time.sleep(0.5)
+                yield piece
+
+        self._inner.create(path, pieces if "part" in path else content)
+
+
+def _mib(whole: bytes | bytearray | memoryview) -> Iterator[memoryview]:
+    view = memoryview(whole)
+    return (view[at : at + CHUNK_BYTES] for at in range(0, len(view), CHUNK_BYTES))
+
+
+def test_save_list_verify_restore_retain(store: Store) -> None:
+    fence = claim(store, "job", 0)
+    for step in (1, 2, 3, 4):
+        assert [one.reason for one in save_all(store, fence, step, BIG, keep=2)] == ["", ""]
+    assert steps(store) == [4, 3]
+    assert verify(store.url, 4) == []
+    found, warnings = restore_all(store, BIG)
+    assert_step(found, 4, BIG)
+    assert warnings == []
+    # Another layout, and no byte more than there is.
+    other = layout_of(3, dict(BIG.tensors))
+    found, _ = restore_all(store, other)
+    assert_step(found, 4, other)
+    unique = sum(tensor.num_bytes for tensor in BIG.tensors.values())
+    assert sum(one.bytes_read for one in found if one) <= 1.01 * unique
+    assert sorted(store.list()) == ["claims/", "step-00000003-t0001/", "step-00000004-t0001/", "work-t0001/"]
+
+
+def test_what_a_store_promises(store: Store) -> None:
+    store.make_folder("a/b")
+    store.make_folder("a/b")
+    store.create("a/b/x", lambda: [b"hello ", b"", b"there"])
+    store.create("a/b/x", lambda: [b"again and again"])
+    assert (store.read("a/b/x"), store.size("a/b/x")) == (b"again and again", 15)
+    assert (store.read("a/b/x", 6, 3), store.read("a/b/x", 10, 99), store.read("a/b/x", 15, 0)) == (
+        b"and",
+        b"again",
+        b"",
+    )
+    with pytest.raises(FileNotFoundError):
+        store.read("a/none")
+    with pytest.raises(FileNotFoundError):
+        store.size("a/none")
+    with pytest.raises(NotADirectoryError):
+        store.make_folder("a/b/x/y")
+    with pytest.raises(OSError, match="a directory"):
+        store.create("a/b/x/y", lambda: [b"1"])
+    store.claim("a/c", b"mine")
+    for taken in ("a/c", "a/b"):
+        with pytest.raises(FileExistsError):
+            store.claim(taken, b"yours")
+    store.replace("a/c", b"new")
+    assert store.read("a/c") == b"new"
+    with pytest.raises(FileExistsError):
+        store.rename("a/b", "a/c")
+    store.make_folder("a/full")
+    with pytest.raises(FileExistsError):
+        store.rename("a/b", "a/full")
+    with pytest.raises(FileNotFoundError):
+        store.rename("a/none", "a/d")
+    store.rename("a/b", "a/d")
+    assert store.list("a") == ["c", "d/", "full/"]
+    assert (store.list("a/none"), store.list("a/c")) == ([], [])
+    store.remove("a")
+    store.remove("a")
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_run_that_was_asleep_cannot_commit(store: Store, at: int) -> None:
+    old = claim(store, "job", 0)
+    save_all(store, old, 10, layout_of(1))
+    count = itertools.count(1)
+
+    class Asleep:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def create(self, path: str, content: Content) -> None:
+            if next(count) == at:
+                claim(store, "job", 1)
+            store.create(path, content)
+
+        def rename(self, old: str, new: str) -> None:
+            if next(count) == at:
+                claim(store, "job", 1)
+            store.rename(old, new)
+
+    with pytest.raises(StaleGeneration, match="generation 1 has taken over"):
+        save_all(store, old, 20, layout_of(1), store_of=lambda rank: Asleep())  # type: ignore[arg-type]
+    assert steps(store) == [10]
+
+
+def test_a_datanode_that_dies_during_the_upload_costs_nothing(cluster: HdfsCluster, store: Store) -> None:
+    fence = claim(store, "job", 0)
+    save_all(store, fence, 1, BIG)
+    strike = threading.Event()
+
+    def kill() -> None:
+        strike.wait(60)
+        cluster.datanodes[1].kill()
+        cluster.datanodes[1].wait()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        saved = save_all(store, fence, 2, BIG, store_of=lambda rank: Striking(store, strike))  # type: ignore[arg-type, return-value]
+        killer.join()
+        assert [one.reason for one in saved] == ["", ""]
+        assert steps(store) == [2, 1]
+        for step in (1, 2):
+            assert verify(store.url, step) == []
+        assert_step(restore_all(store, BIG)[0], 2, BIG)
+    finally:
+        strike.set()
+        killer.join()
+        cluster.datanodes[1] = cluster.start_datanode(f"again{next(_names)}")
+        cluster.wait_for(2)
+
+
+def test_a_namenode_that_stops_for_20_s_is_waited_for(cluster: HdfsCluster, native: Store) -> None:
+    fence = claim(native, "job", 0)
+    save_all(native, fence, 1, TWO)
+    assert cluster.namenode is not None
+    cluster.namenode.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(20, cluster.namenode.send_signal, (signal.SIGCONT,))
+    timer.start()
+    try:
+        begun = time.monotonic()
+        assert [one.reason for one in save_all(native, fence, 2, TWO)] == ["", ""]
+        assert time.monotonic() - begun > 15
+    finally:
+        timer.join()
+    assert steps(native) == [2, 1]
+    assert_step(restore_all(native, TWO)[0], 2, TWO)
+
+
+def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> None:
+    fence = claim(store, "job", 0)
+    save_all(store, fence, 1, TWO)
+    short = open_store(store.url, timeout_s=2)
+    assert cluster.namenode is not None
+    cluster.namenode.send_signal(signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        saved = save_all(short, fence, 2, TWO)
+        assert time.monotonic() - begun < 60
+    finally:
+        cluster.namenode.send_signal(signal.SIGCONT)
+    assert [one.ok for one in saved] == [False, False]
+    assert "\n" not in saved[0].reason
+    assert saved[0].reason.startswith("part-00000.safetensors: ")
+    assert [one.ok for one in save_all(store, fence, 3, TWO)] == [True, True]
+    assert steps(store) == [3, 1]
+    assert_step(restore_all(store, TWO)[0], 3, TWO)
+
+
+def test_safe_mode_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> None:
+    fence = claim(store, "job", 0)
+    save_all(store, fence, 1, TWO)
+    short = open_store(store.url, timeout_s=2)
+    cluster.admin("-safemode", "enter")
+    try:
+        saved = save_all(short, fence, 2, TWO)
+        assert not saved[0].ok
+        assert "safe mode" in saved[0].reason
+        assert saved[0].last_good == 1
+        assert_step(restore_all(short, TWO)[0], 1, TWO)
+    finally:
+        cluster.admin("-safemode", "leave")
+    assert save_all(store, fence, 3, TWO)[0].ok
+    assert steps(store) == [3, 1]
+
+
+def test_a_full_disk_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> None:
+    fence = claim(store, "job", 0)
+    assert save_all(store, fence, 1, TWO)[0].ok
+    folder = "/" + store.url.split("/")[3]
+    cluster.admin("-setSpaceQuota", "8m", folder)
+    saved = save_all(store, fence, 2, BIG)
+    assert not saved[0].ok
+    assert "quota" in saved[0].reason
+    assert "\n" not in saved[0].reason
+    assert saved[0].last_good == 1
+    cluster.admin("-clrSpaceQuota", folder)
+    assert save_all(store, fence, 3, BIG, number=9)[0].ok
+    assert steps(store) == [3, 1]
+    assert verify(store.url, 1) == verify(store.url, 3) == []
+
+
+def test_a_rename_whose_answer_is_lost_is_a_commit(store: Store) -> None:
+    fence = claim(store, "job", 0)
+
+    class Lossy:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def rename(self, old: str, new: str) -> None:
+            store.rename(old, new)
+            raise hadoop_error("", "connection reset")
+
+    saved = save_all(store, fence, 1, TWO, store_of=lambda rank: Lossy())  # type: ignore[arg-type, return-value]
+    assert saved[0].ok
+    assert steps(store) == [1]
+    assert_step(restore_all(store, TWO)[0], 1, TWO)
+
+
+def test_nobody_at_the_address_is_one_line(free_port: int, tmp_path: Path) -> None:
+    for scheme in ("hdfs", "webhdfs"):
+        store = open_store(f"{scheme}://127.0.0.1:{free_port}/x", timeout_s=1)
+        with pytest.raises(OSError, match="127") as caught:
+            store.make_folder("")
+        assert "\n" not in str(caught.value)

@@ -258,6 +258,8 @@ class Workers:
                 return stopped
             case t.Inject() as order:
                 return await self._inject(command, order)
+            case t.RequestCheckpoint():
+                return self._request_checkpoint(command)
 
     async def _start_store(self, command: t.Command, host: str) -> dict[str, str]:
         """A store of its own for the generation to come: what an older one left in its store cannot be met there.
@@ -355,6 +357,13 @@ class Workers:
             raise Unavailable(f"rank {order.rank} has no probe yet: it cannot be asked to break itself")
         readers[order.rank].inject(order.kind)
         return {"at": at}
+
+    def _request_checkpoint(self, command: t.Command) -> dict[str, str]:
+        readers = [r for r in self.readers() if r.generation == command.generation]
+        if not readers:
+            raise Unavailable(f"no worker of generation {command.generation} here can be asked for a checkpoint")
+        readers[0].request_checkpoint()
+        return {"rank": str(readers[0].rank)}
 
     # --- the end -------------------------------------------------------------------------------------------------
 

@@ -212,6 +212,15 @@ class Arena:
 
     # --- writing (one worker)
 
+    def has_room(self) -> bool:
+        """Whether `begin` would find a slot. Changes nothing."""
+        newest = {one.slot for one in self.snapshots()[:1]}
+        for slot in set(range(self.slots)) - newest:
+            if self._lock(slot, fcntl.F_WRLCK):
+                self._lock(slot, fcntl.F_UNLCK)
+                return True
+        return False
+
     def begin(self) -> int | None:
         """Take a slot for the next snapshot: never the newest complete one, nor one that somebody reads.
 
@@ -257,6 +266,13 @@ class Arena:
         finally:
             if is_held:
                 self._lock(snapshot.slot, fcntl.F_UNLCK)
+
+    def repair(self, snapshot: Snapshot, good: Mapping[int, bytes]) -> None:
+        """Put MiB of a pinned snapshot back that changed in memory. Raises SnapshotInvalid if they are others."""
+        for index, piece in good.items():
+            if chunk_sum(piece) != snapshot.sums[index]:
+                raise SnapshotInvalid(f"MiB {index} is not what was written in step {snapshot.step}")
+            os.pwrite(self._fd, piece, self._data + snapshot.slot * self._slot + index * CHUNK_BYTES)
 
     def close(self) -> None:
         """Unmap. Harmless to repeat; views that are still in use keep the memory mapped."""

@@ -22,6 +22,7 @@ from holdfast.controller.events import (
     AgentJoined,
     AgentLeft,
     BrainEvent,
+    CheckpointAsked,
     CordonAsked,
     EventSeen,
     FaultAsked,
@@ -139,6 +140,8 @@ class Brain:
                 return self._stop_asked(event, now)
             case FaultAsked():
                 return self._inject(fault_syntax.parse_fault(event.fault), now)
+            case CheckpointAsked():
+                return self._checkpoint()
             case CordonAsked():
                 return self.membership.cordon(event)
 
@@ -346,6 +349,19 @@ class Brain:
         return [
             Say("inject", {"fault": str(fault), "node": node}),
             self.c.life.untracked(node, job_id, generation, order),
+        ]
+
+    def _checkpoint(self) -> list[Action]:
+        job = self.c.active
+        if job is None or self.c.life.stage is not Stage.UP:
+            raise UsageError("no job is training: there is nothing to make a checkpoint of")
+        name = job.node_of(0)
+        node = self.c.nodes.get(name)
+        if node is None or not node.connected:
+            raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
+        return [
+            Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
+            self.c.life.untracked(name, job.spec.id, job.generation, t.RequestCheckpoint()),
         ]
 
     def arm(self, fault: fault_syntax.FaultSpec) -> None:

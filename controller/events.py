@@ -58,6 +58,11 @@ class FaultAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """All ranks of the running job shall make a checkpoint of the next step that they can agree on."""
+
+
+@dataclass(frozen=True, slots=True)
 class CordonAsked:
     node: str
     on: bool
@@ -79,6 +84,7 @@ BrainEvent = (
     | JobSubmitted
     | StopAsked
     | FaultAsked
+    | CheckpointAsked
     | CordonAsked
     | Tick
 )

@@ -76,5 +76,8 @@ class Facade(Protocol):
     async def inject(self, fault: str) -> Json:
         """`KIND[@STEP]:TARGET`, e.g. "kill@20:rank3"; without a step at once -> {id, armed: bool}."""
 
+    async def checkpoint(self) -> None:
+        """Ask the running job for a checkpoint of the next step. UsageError when none is training."""
+
     async def cordon(self, node: str, on: bool) -> None:
         """Take a node out of future generations, or let it in again. UsageError when there is no such node."""

@@ -188,6 +188,12 @@ def _commands(facade: Facade) -> APIRouter:
         await facade.stop((spec or models.StopSpec()).grace)
         return small({"ok": True})
 
+    @api.post("/job/checkpoint", response_model=models.Done, summary="Make a checkpoint of the next step")
+    async def checkpoint() -> Response:
+        running_job(facade)
+        await facade.checkpoint()
+        return small({"ok": True})
+
     @api.post("/inject", response_model=models.Injected, summary="Break something on purpose")
     async def inject(spec: models.FaultSpec) -> Response:
         return small(await facade.inject(spec.fault))

@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast import log
 from holdfast import types as t
-from holdfast.controller.events import CordonAsked, FaultAsked, JobSubmitted, StopAsked
+from holdfast.controller.events import CheckpointAsked, CordonAsked, FaultAsked, JobSubmitted, StopAsked
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
@@ -249,6 +249,9 @@ class Report:
             return {"id": str(spec), "armed": True}
         self.shell.handle(FaultAsked(fault))
         return {"id": str(spec), "armed": False}
+
+    async def checkpoint(self) -> None:
+        self.shell.handle(CheckpointAsked())
 
     async def cordon(self, node: str, on: bool) -> None:
         self.shell.handle(CordonAsked(node, on))

@@ -314,7 +314,12 @@ class Inject:
     rank: int = -1
 
 
-Order = StartStore | StartWorkers | StopWorkers | Inject
+@dataclass(frozen=True, slots=True)
+class RequestCheckpoint:
+    """Ask a worker here for a checkpoint of its job: all ranks then agree on a step."""
+
+
+Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

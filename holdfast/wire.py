@@ -283,6 +283,8 @@ def _command(command: t.Command) -> c.Command:
             m.stop_workers.grace = grace
         case t.Inject(kind, rank):
             m.inject.kind, m.inject.rank = kind, rank
+        case t.RequestCheckpoint():
+            m.request_checkpoint.SetInParent()
         case t.StartWorkers() as s:
             m.start_workers.CopyFrom(
                 c.StartWorkers(
@@ -308,6 +310,8 @@ def _from_command(m: c.Command) -> t.Command:
         order = t.StopWorkers(m.stop_workers.grace)
     elif kind == "inject":
         order = t.Inject(m.inject.kind, m.inject.rank)
+    elif kind == "request_checkpoint":
+        order = t.RequestCheckpoint()
     elif kind == "start_workers":
         s = m.start_workers
         g = s.program

@@ -211,7 +211,15 @@ class CheckpointConfig:
     mirrors: tuple[str, ...] = ()
     """URLs of copies of the store, made by others: what is corrupt in the store is read from there."""
     restore: bool = True
-    """Go on from the newest checkpoint if there is one."""
+    """Go on from the newest checkpoint or snapshot if there is one."""
+    every_s: float = 0.0
+    """Seconds between checkpoints, beside those that steps ask for; 0: none. Needs the agent's checkpoint daemon."""
+    snapshot_every: int = 1
+    """Steps between snapshots in the node's memory, where an agent keeps them; 0: none."""
+    slots: int = 3
+    """Snapshots that fit in memory: 2, or 3 so that one can be uploaded while two take turns."""
+    peers: bool = True
+    """Copy each snapshot to another node, on another switch where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

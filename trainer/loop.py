@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class Trainer:
         batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
         self.batches = Batches(corpus.tokens, *batches)
         self.feed: Feed = Inline(self.batches, self.micro_batches)
+        self.votes: Callable[[int], Sequence[bool]] = lambda steps: ()
+        """What this rank answers when all are asked together, before its state becomes that after `steps` steps."""
 
     def gradients(self, step: int) -> torch.Tensor:
         """Forward and backward of one step; gradients are then on the shards.
@@ -93,7 +96,7 @@ class Trainer:
         share = self.gradients(step)
         if probe.poisoned():
             share = share * math.nan
-        totals = self.optimizer.step(step, share)
+        totals = self.optimizer.step(step, share, self.votes(step + 1))
         if totals.is_finite:
             self.skipped = 0
         elif self.config.train.on_nonfinite == "skip" and self.skipped < self.config.train.max_skips:
@@ -150,7 +153,8 @@ def run(config: Config, launch: Launch) -> Outcome:
     coordinate = layout.coordinate(launch.rank)
     probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
     mesh = join(config, launch, layout, device)
-    done, trainer = False, None
+    done = finished = False
+    trainer = keeper = None
     try:
         trainer = Trainer(config, mesh, corpus)
         if launch.rank == 0 and probe.attached():
@@ -158,15 +162,17 @@ def run(config: Config, launch: Launch) -> Outcome:
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
-        keeper = None
         if config.checkpoint.store:
             keeper = Keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
         outcome = _train(config, launch, trainer, keeper)
+        finished = True
         done = launch.rank == 0
         return outcome
     finally:
         if trainer is not None:
             trainer.feed.close()
+        if keeper is not None:
+            keeper.close(finished)
         leave(mesh.store, done)
 
 
@@ -177,8 +183,12 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
     if keeper and config.checkpoint.restore:
         probe.phase("restore")
         first = keeper.restore()
-    if first and is_reporter:
-        print(f"restored step {first} from {config.checkpoint.store}", flush=True)
+        if first and is_reporter:
+            origin = config.checkpoint.store if keeper.source == "store" else keeper.source
+            print(f"restored step {first} from {origin}", flush=True)
+    if keeper:
+        keeper.open()
+        trainer.votes = keeper.votes
     # Tokens that this rank alone answers for: a replica's tokens are shared by its tp x pp ranks.
     tokens = train.micro_batches * train.micro_batch_size * config.data.seq_len
     own_tokens = tokens // mesh.layout.world
@@ -197,12 +207,12 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
                 reporter.step(step, totals, seconds, spans.clock.take())
-            if keeper and keeper.is_due(step + 1, is_last=step + 1 == train.steps):
-                probe.phase("checkpoint")
-                keeper.save(step + 1)
-                probe.phase("train")
+            if keeper:
+                keeper.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
             mesh.keep_meeting_place()
             collect_garbage(step + 1)
+    if keeper and first == train.steps:
+        keeper.after_step(first, (0, 0, 0), is_last=True)  # what came from memory is not in the store yet
     probe.phase("done")
     return Outcome(first, losses)
 

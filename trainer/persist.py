@@ -1,18 +1,27 @@
-"""The trainer's side of checkpoints: claim the store, go on from the newest, save every so often."""
+"""The trainer's side of checkpoints: claim the store, go on from the newest, save every so often.
+
+Beside a node's daemon a save is a snapshot in memory, and the rest happens while training goes on. Without one, ranks
+write to the store themselves, and training waits.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+import time
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast.agent import probe
 from holdfast.checkpoint.arrays import Held
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
 from holdfast.checkpoint.fence import Fence, claim
+from holdfast.checkpoint.folder import committed
 from holdfast.checkpoint.group import ProcessGroup
-from holdfast.checkpoint.restore import restore
+from holdfast.checkpoint.memory import restore_from_memory
+from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.save import Job, Saved, save
 from holdfast.checkpoint.store import open_store
@@ -25,7 +34,8 @@ from holdfast.trainer.launch import Launch
 from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.optimizer import Optimizer
 from holdfast.trainer.slices import Slice
-from holdfast.trainer.state import capture, put_back, values
+from holdfast.trainer.snapshots import Snapshots, find_node, open_snapshots
+from holdfast.trainer.state import capture, put_back, tensors, values
 
 
 class Keeper:
@@ -54,24 +64,144 @@ class Keeper:
         retention = Retention(config.keep, config.keep_every)
         shares = write_shares(self.layout)
         self.job = Job(mesh.sizes, settings, self.layout.tensors, shares, retention)
+        self._digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        self._launch, self._device = launch, mesh.device
+        self.node = find_node(launch, self.group, config.peers, warn) if config.snapshot_every else None
+        self.snapshots: Snapshots | None = None
+        self.source = ""
+        """Where the last restore came from: memory, peer or store."""
+        self._uploading: int | None = None
+        self._wanted = False
+        self._asked_at = time.monotonic()
 
     def restore(self) -> int:
         """Go on from the newest whole checkpoint, of whatever layout; steps it completed, 0 when there is none.
 
         Raises CheckpointMismatch, CheckpointError.
         """
-        found = restore(
-            self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors
-        )
+        began = time.monotonic()
+        found = self._find()
         if found is None:
             return 0
-        put_back(found.held, found.manifest.values, self.slices, self.optimizer)
-        self.bytes_read = found.bytes_read
-        self.last_saved = found.manifest.step
-        return found.manifest.step
+        restored, self.source = found
+        put_back(restored.held, restored.manifest.values, self.slices, self.optimizer)
+        self.bytes_read = restored.bytes_read
+        step = restored.manifest.step
+        # What only memory has, the store shall have too.
+        self.last_saved = step if self.source == "store" else None
+        everywhere = sum(int(one) for one in self.group.gather(str(self.bytes_read).encode()))
+        if self.group.rank == 0:
+            probe.restored(step, self.source, time.monotonic() - began, everywhere)
+        return step
 
-    def is_due(self, steps: int, is_last: bool) -> bool:
-        """Whether to save after `steps` steps."""
+    def _find(self) -> tuple[Restored, str] | None:
+        if self.node is not None:
+            at_least = self._newest() if self.group.rank == 0 else 0
+            found = restore_from_memory(
+                self.group, layout=self.layout, job=self._launch.job, settings=self._digest, node=self.node.name,
+                folder=self.node.folder, at_least=at_least, warn=warn,
+            )  # fmt: skip
+            if found is not None:
+                return found
+        stored = restore(
+            self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors
+        )
+        return None if stored is None else (stored, "store")
+
+    def _newest(self) -> int:
+        """The newest step in the store that fits this run; 0 when there is none, or nobody answers."""
+        try:
+            fitting = (slot.step for slot, manifest in committed(self.store) if manifest.state == self.job.state)
+            return next(fitting, 0)
+        except OSError:
+            return 0
+
+    def open(self) -> None:
+        """Get ready for snapshots. Called after `restore`, which wants to see what is in memory as it was left."""
+        if self.node is not None:
+            self.snapshots = open_snapshots(
+                self.node, self.config, self._launch, self.group, self.job, self._digest,
+                tensors(self.slices, self.optimizer), self.fence, self._device, warn,
+            )  # fmt: skip
+
+    # --- beside a daemon
+
+    def votes(self, steps: int) -> list[bool]:
+        """This rank's answers, before the collective of the step that makes them `steps`: does it want a checkpoint,
+        has it no room for a snapshot, is an upload under way? The last snapshot is complete when this returns."""
+        if self.snapshots is None:
+            return []
+        self.snapshots.settle()
+        for note in self.snapshots.notes():
+            self._heed(note)
+        config = self.config
+        if self.group.rank == 0:
+            self._wanted |= config.every > 0 and steps % config.every == 0 and steps != self.last_saved
+            self._wanted |= config.every_s > 0 and time.monotonic() - self._asked_at >= config.every_s
+        self._wanted |= probe.requested()
+        return [self._wanted, not self.snapshots.has_room(), self._uploading is not None]
+
+    def _snapshot(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
+        """Begin the snapshot that all ranks agreed on, if they did."""
+        shots = self.snapshots
+        assert shots is not None
+        wanted, full, uploading = votes
+        # One at a time: what is wanted meanwhile waits, and will be the newest step by then.
+        persist = bool(wanted and not uploading) or (is_last and steps != self.last_saved)
+        if is_last and persist:
+            self._wait_for_upload()
+        elif full or not (persist or (shots.every and steps % shots.every == 0)):
+            return
+        shots.begin(steps, values(self.optimizer), tensors(self.slices, self.optimizer), persist)
+        if persist:
+            self._wanted, self._asked_at = False, time.monotonic()
+            self._uploading = steps if self.group.rank == 0 else None
+        if is_last:
+            shots.settle()
+            self._wait_for_upload()
+
+    def _wait_for_upload(self) -> None:
+        """Rank 0 sees the last upload end: until then the job is not at its end."""
+        assert self.snapshots is not None
+        give_up = time.monotonic() + self.config.timeout_s
+        with probe.operation("checkpoint:upload"):
+            while self._uploading is not None and time.monotonic() < give_up:
+                for note in self.snapshots.notes():
+                    self._heed(note)
+                time.sleep(0.005)
+
+    def _heed(self, note: Mapping[str, Any]) -> None:
+        kind, step, error = note["note"], note.get("step"), note.get("error")
+        if kind == "persisted":
+            self.last_saved = step
+        if kind in ("persisted", "refused") and step == self._uploading:
+            self._uploading = None
+        if kind in ("refused", "failing", "peer-failing", "repaired"):
+            what = "copy of the snapshot" if kind == "peer-failing" else "checkpoint"
+            warn(f"{what} of step {step}: {kind.removeprefix('peer-')}: {error}")
+
+    def close(self, done: bool) -> None:
+        """`done`: the job came to its end."""
+        if self.snapshots is not None:
+            # What did not get to the store stays in memory for a while.
+            self.snapshots.close(forget=done and self._uploading is None)
+        elif self.node is not None:
+            self.node.client.close()
+
+    # --- without one
+
+    def after_step(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
+        """Do what is due when `steps` steps are done. Raises StaleGeneration."""
+        if self.snapshots is not None:
+            if is_last:
+                probe.phase("checkpoint")
+            self._snapshot(steps, votes, is_last)
+        elif self._is_due(steps, is_last):
+            probe.phase("checkpoint")
+            self.save(steps)
+            probe.phase("train")
+
+    def _is_due(self, steps: int, is_last: bool) -> bool:
         if steps == self.last_saved:
             return False
         return is_last or (self.config.every > 0 and steps % self.config.every == 0)

@@ -75,6 +75,9 @@ class Client:
     def stop(self, grace: float = 10.0) -> None:
         self._call("POST", "/job/stop", json={"grace": grace})
 
+    def checkpoint(self) -> None:
+        self._call("POST", "/job/checkpoint")
+
     def inject(self, fault: str) -> Json:
         return dict(self._call("POST", "/inject", json={"fault": fault}))
 

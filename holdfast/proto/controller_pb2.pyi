@@ -316,6 +316,7 @@ class Command(google.protobuf.message.Message):
     START_WORKERS_FIELD_NUMBER: builtins.int
     STOP_WORKERS_FIELD_NUMBER: builtins.int
     INJECT_FIELD_NUMBER: builtins.int
+    REQUEST_CHECKPOINT_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     generation: builtins.int
@@ -327,6 +328,8 @@ class Command(google.protobuf.message.Message):
     def stop_workers(self) -> global___StopWorkers: ...
     @property
     def inject(self) -> global___Inject: ...
+    @property
+    def request_checkpoint(self) -> global___RequestCheckpoint: ...
     def __init__(
         self,
         *,
@@ -337,10 +340,11 @@ class Command(google.protobuf.message.Message):
         start_workers: global___StartWorkers | None = ...,
         stop_workers: global___StopWorkers | None = ...,
         inject: global___Inject | None = ...,
+        request_checkpoint: global___RequestCheckpoint | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["inject", b"inject", "order", b"order", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject"] | None: ...
+    def HasField(self, field_name: typing.Literal["inject", b"inject", "order", b"order", "request_checkpoint", b"request_checkpoint", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "request_checkpoint", b"request_checkpoint", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint"] | None: ...
 
 global___Command = Command
 
@@ -430,6 +434,16 @@ class Inject(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["kind", b"kind", "rank", b"rank"]) -> None: ...
 
 global___Inject = Inject
+
+@typing.final
+class RequestCheckpoint(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___RequestCheckpoint = RequestCheckpoint
 
 @typing.final
 class CommandResult(google.protobuf.message.Message):

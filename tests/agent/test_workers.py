@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import types as t
-from holdfast.agent import log_rules
+from holdfast.agent import log_rules, probe_layout
 from holdfast.agent.collectors.kernel_log import KernelLog
 from holdfast.agent.worker_environment import worker_environment
 from holdfast.agent.worker_logs import WorkerLogs
 from holdfast.agent.workers import Workers, shared_dir
-from holdfast.errors import UsageError
+from holdfast.errors import Unavailable, UsageError
 from tests.agent.warm_node import alive, eventually
 
 STEPS = """
@@ -207,6 +207,20 @@ def test_an_older_generation_is_never_started_and_a_newer_one_ends_it(tmp_path: 
             await one.start(STEPS, generation=3)
             assert not alive(old)
             assert alive(one.pid(generation=3))
+
+    asyncio.run(story())
+
+
+def test_a_checkpoint_is_asked_of_a_worker_that_runs_here(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with node(tmp_path) as one:
+            with pytest.raises(Unavailable, match="no worker of generation 1 here"):
+                await one.do(t.RequestCheckpoint())
+            await one.start(STEPS, 2)
+            await one.stepping(0)
+            answer = await one.do(t.RequestCheckpoint())
+            reader = next(r for r in one.workers.readers() if str(r.rank) == answer["rank"])
+            assert reader._words[probe_layout.WORD_REQUEST] == 1
 
     asyncio.run(story())
 

@@ -59,6 +59,7 @@ class FakeFacade:
         self.submitted: list[Json] = []
         self.injected: list[str] = []
         self.graces: list[float] = []
+        self.checkpoints = 0
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -345,6 +346,9 @@ class FakeFacade:
         self.graces.append(grace)
         self.job_state = "stopped"
         self.serial += 1
+
+    async def checkpoint(self) -> None:
+        self.checkpoints += 1
 
     async def inject(self, fault: str) -> Json:
         if ":" not in fault:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import types as t
-from holdfast.controller.events import CordonAsked, EventSeen, FaultAsked, FrameSeen, StopAsked, Tick
+from holdfast.controller.events import CheckpointAsked, CordonAsked, EventSeen, FaultAsked, FrameSeen, Send, StopAsked, Tick
 from holdfast.controller.model import IncidentState, JobState
 from holdfast.errors import UsageError
 from tests.controller.virtual import STEP, Virtual
@@ -83,6 +83,19 @@ def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> No
     v.feed(EventSeen("node0", replace(told, generation=v.job.generation, source="memory")))
     v.feed(EventSeen("node0", replace(told, generation=v.job.generation, job="another", source="peer")))
     assert (incident.source, incident.restore_s, incident.restored_bytes) == ("memory", 0.1, 100)
+
+
+def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
+    v = training()
+    (said, send) = v.feed(CheckpointAsked())
+    assert isinstance(send, Send)
+    assert (send.node, send.command.order, send.command.generation) == ("node0", t.RequestCheckpoint(), 1)
+    v.lose_node("node0")
+    v.run(3.0)
+    with pytest.raises(UsageError, match="node node0, which has rank 0, is away"):
+        v.feed(CheckpointAsked())
+    with pytest.raises(UsageError, match="no job is training"):
+        Virtual().feed(CheckpointAsked())
 
 
 def test_a_victim_is_not_blamed_even_when_it_speaks_first() -> None:

@@ -155,6 +155,13 @@ def test_one_job_at_a_time(facade: FakeFacade) -> None:
     assert "stop it first" in error(answer)
 
 
+def test_a_checkpoint_is_asked_of_a_running_job_only(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/job/checkpoint").json() == {"ok": True}
+    facade.job_state = "stopped"
+    assert ask(facade, "POST", "/api/v1/job/checkpoint").status_code == 409
+    assert facade.checkpoints == 1
+
+
 def test_stop_needs_a_running_job(facade: FakeFacade) -> None:
     assert ask(facade, "POST", "/api/v1/job/stop", json={"grace": 2.5}).json() == {"ok": True}
     assert facade.graces == [2.5]

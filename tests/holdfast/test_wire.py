@@ -108,6 +108,7 @@ PROGRAM = t.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, Tr
         t.Command("2", "j", 1, t.StartWorkers(PROGRAM, (t.Rank(4, 0, 1),), 8, 2, "h", 29500, 3, True)),
         t.Command("3", "j", 1, t.StopWorkers(0.0)),
         t.Command("4", "j", 1, t.Inject("kill", 3)),
+        t.Command("5", "j", 1, t.RequestCheckpoint()),
     ],
 )
 def test_controller_messages_survive_the_wire(message: t.ControllerMessage) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.checkpoint.checksum import Buffer as Buffer
 from holdfast.checkpoint.tiles import Box, GlobalTensor
-
-Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import xxhash
 
-from holdfast.checkpoint.arrays import Buffer
-
+Buffer = bytes | bytearray | memoryview
 CHUNK_BYTES = 1 << 20
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.arrays import Buffer, Held, to_bytes
-from holdfast.checkpoint.checksum import Summed
+from holdfast.checkpoint.checksum import Buffer, Summed
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.tiles import Box, GlobalTensor
 from holdfast.checkpoint.transfer import Share
+
+if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
+    from holdfast.checkpoint.arrays import Held
 
 _ALIGN = 64
 
@@ -80,6 +83,8 @@ def header(
 
 def stream(head: bytes, entries: Sequence[Entry], held: Mapping[str, Sequence[Held]]) -> Iterator[Buffer]:
     """The bytes of a whole file, in pieces of any size."""
+    from holdfast.checkpoint.arrays import to_bytes
+
     yield head
     for entry in entries:
         if entry.box.count:

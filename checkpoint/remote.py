@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.arrays import Buffer
+from holdfast.checkpoint.checksum import Buffer
 from holdfast.retry import Backoff
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from holdfast.checkpoint.arrays import Buffer
+from holdfast.checkpoint.checksum import Buffer
 from holdfast.checkpoint.errors import CheckpointError, StoreUnsupported
 
 Content = Callable[[], Iterable[Buffer]]

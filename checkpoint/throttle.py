@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast.checkpoint.arrays import Buffer
+from holdfast.checkpoint.checksum import Buffer
 from holdfast.checkpoint.store import Content, Store
 
 _PIECE = 1 << 20

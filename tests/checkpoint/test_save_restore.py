@@ -453,10 +453,13 @@ def test_paths_cannot_leave_the_store(store: FileStore) -> None:
             store.read(path)
 
 
-def test_saving_and_restoring_need_no_torch() -> None:
-    modules = "inspect, save, restore, fence, retention, throttle"
-    code = f"import sys; from holdfast.checkpoint import {modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+def test_saving_needs_no_torch_and_looking_no_numpy() -> None:
+    for modules, heavy in (
+        ("save, restore, fence, throttle", "torch"),
+        ("inspect, retention, folder, store, file_store", "numpy"),  # all that looking at a store needs
+    ):
+        code = f"import sys; from holdfast.checkpoint import {modules}; sys.exit({heavy!r} in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
 def test_nobody_holds_more_than_it_wants(store: FileStore) -> None:

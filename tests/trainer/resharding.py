@@ -1,0 +1,62 @@
+"""What forked ranks do in the tests of restoring on another layout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from holdfast.checkpoint.folder import committed
+from holdfast.checkpoint.parts import entry_name
+from holdfast.checkpoint.store import open_store
+from holdfast.trainer import loop, state
+from holdfast.trainer.__main__ import parse
+from holdfast.trainer.corpus import open_corpus
+from holdfast.trainer.launch import from_environment
+from holdfast.trainer.layout import plan
+from holdfast.trainer.mesh import choose_device, join, leave
+from holdfast.trainer.persist import Keeper
+
+
+def restored(folder: Path, argv: list[str]) -> dict[str, Any]:
+    """Restore and train no further; what this rank then holds, compared with the files by their own library."""
+    config = parse(argv)
+    launch = from_environment(os.environ)
+    corpus = open_corpus(config.data)
+    layout = plan(config, launch.world, corpus.vocab)
+    mesh = join(config, launch, layout, choose_device(config, launch))
+    try:
+        trainer = loop.Trainer(config, mesh, corpus)
+        settings = state.settings(config, corpus.digest)
+        keeper = Keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, settings)
+        step = keeper.restore()
+        whole = assembled(config.checkpoint.store)
+        held = state.capture(trainer.slices, trainer.optimizer)
+        equal = {name: np.array_equal(h.data, whole[name][h.box.slices]) for name, (h,) in held.items()}
+        return {
+            "step": step,
+            "differ": sorted(name for name, same in equal.items() if not same),
+            "boxes": {name: [h.box.offset, h.box.size] for name, (h,) in held.items()},
+            "bytes_read": keeper.bytes_read,
+            "applied": trainer.optimizer.applied,
+        }
+    finally:
+        leave()
+
+
+def assembled(url: str) -> dict[str, np.ndarray]:
+    """Whole tensors of the newest checkpoint, of its manifest and safetensors alone."""
+    store = open_store(url)
+    slot, manifest = next(committed(store))
+    root = Path(url.removeprefix("file://")) / slot.folder
+    whole = {name: np.empty(t.shape, f"u{t.item_bytes}") for name, t in manifest.tensors.items()}
+    for part in manifest.parts:
+        with safe_open(root / part.file, "numpy") as opened:
+            for entry in part.entries:
+                tensor = manifest.tensors[entry.tensor]
+                array = opened.get_tensor(entry_name(tensor, entry.box))
+                whole[entry.tensor][entry.box.slices] = array.view(f"u{tensor.item_bytes}")
+    return whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from holdfast.trainer import spans
 from holdfast.trainer.config import Config, ModelConfig
 from holdfast.trainer.meters import Meter, paper_flops, peak_of, percent, step_flops
+from holdfast.trainer.optimizer import Totals
+from holdfast.trainer.report import Reporter
 
 # arXiv 2402.15627, table 2: GPUs, samples in a step, seconds a step and MFU of Megatron-LM on 175 B parameters.
 ROWS = [
@@ -101,3 +104,18 @@ def test_the_parts_of_a_step_are_no_more_than_the_step(zygote: Zygote, tiny: lis
         assert all(line["parts_s"][part] > 0 for part in ("compute", "bubble", "data", "optimizer"))
         assert (line["mfu"], line["hfu"]) == (None, None)
         assert line["memory_bytes"] > 1 << 20
+
+
+def test_tensorboard_gets_what_the_console_shows(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    config = Config()
+    train = replace(config.train, tensorboard_dir=str(tmp_path / "board"), log_every=0)
+    with Reporter(train, Meter(config, 256, torch.device("cpu"), 1, ["none"]), tokens=1000) as reporter:
+        for step in range(3):
+            reporter.step(step, Totals(3.0 - step, 0.5, []), 0.25, {"compute": 0.2, "optimizer": 0.01})
+    events = accumulator.EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 3.0), (1, 2.0), (2, 1.0)]
+    assert [event.value for event in events.Scalars("tokens_per_s")] == [4000.0] * 3
+    assert events.Scalars("part_compute_s")[0].value == pytest.approx(0.2)
+    assert "time" not in events.Tags()["scalars"]

@@ -97,7 +97,7 @@ class ParallelConfig:
     memory and as many bytes on the wire. Not faster between processes of one host."""
     overlap_chunks: int = 1
     """Pieces of the sequence for each matrix of a layer, one on the wire while another is multiplied. Halves the
-    waiting on a slow link (4 of them at 1 Gbit/s); gains little between processes of one host that also compute there."""
+    waiting on a slow link (4 of them at 1 Gbit/s); gains little between processes that share their host's cores."""
     zero: int = 1
     """What replicas share out among themselves instead of keeping it d times (ZeRO): 0 nothing, 1 what the optimizer
     keeps, 2 gradients too, 3 parameters too. More saves memory; from 2 on every micro-batch adds traffic."""

@@ -11,6 +11,7 @@ run look for checkpoints; what the older one committed up to there is whole, and
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import uuid
@@ -94,8 +95,10 @@ def claim(store: Store, job: str, generation: int) -> Fence:
 
 
 def require(store: Store, mine: Fence) -> None:
-    """Raise StaleGeneration unless `mine` is the newest claim."""
+    """Raise StaleGeneration unless `mine` is the newest claim; OSError when there are no claims, not even mine."""
     last = read(store)
+    if last is None:
+        raise FileNotFoundError(errno.ENOENT, "the store lost its claims; is it mounted?", store.url)
     if last != mine:
         owner = f"generation {last.generation}" if last and last.job == mine.job else "another run"
         raise StaleGeneration(f"{owner} has taken over {store.url}")

@@ -8,7 +8,6 @@ complete everywhere, and there is always a step that all have.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -24,7 +23,7 @@ from torch import Tensor
 from holdfast.agent import probe
 from holdfast.checkpoint.arena import Arena, Description
 from holdfast.checkpoint.daemon_client import DaemonClient
-from holdfast.checkpoint.daemon_messages import Join, Leader, Peer
+from holdfast.checkpoint.daemon_messages import Hello, Join, Leader, Peer, Taken
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.fence import Fence
 from holdfast.checkpoint.group import ProcessGroup
@@ -33,7 +32,7 @@ from holdfast.checkpoint.save import Job
 from holdfast.checkpoint.snapshot import Snapshotter
 from holdfast.checkpoint.snapshot_files import FOLDER_VARIABLE, own_file
 from holdfast.checkpoint.tiles import Box, GlobalTensor
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError
 from holdfast.trainer.config import CheckpointConfig
 from holdfast.trainer.launch import Launch
 
@@ -65,7 +64,7 @@ def find_node(launch: Launch, group: ProcessGroup, with_peers: bool, warn: Calla
     if folder:
         try:
             client = DaemonClient(Path(folder))
-            place = client.hello(launch.job, launch.generation, launch.rank, launch.world)
+            place = client.hello(Hello(launch.job, launch.generation, launch.rank, launch.world))
             told = {"node": place.node, "switch": place.switch, "address": place.address}
         except (OSError, HoldfastError) as error:
             told = {"error": f"rank {launch.rank}: {error}"}
@@ -131,8 +130,7 @@ class Snapshots:
         assert made is not None
         self.taken += 1
         # Without its daemon the node has the snapshot all the same; the client looks for the next one.
-        with contextlib.suppress(Unavailable):
-            self.node.client.snapshot(made.step, made.slot, made.seq, self._persist, self.node.peer is not None)
+        self.node.client.snapshot(Taken(made.step, made.slot, made.seq, self._persist, self.node.peer is not None))
 
     def notes(self) -> list[dict[str, Any]]:
         """What the daemon had to say since the last call."""
@@ -142,8 +140,7 @@ class Snapshots:
         """Leave the daemon. `forget`: the job came to its end, and nobody will go on from here."""
         self.settle()
         self.shooter.close()
-        with contextlib.suppress(Unavailable):
-            self.node.client.leave(forget)
+        self.node.client.leave(forget)
         self.arena.close()
 
 

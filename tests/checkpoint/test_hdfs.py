@@ -282,6 +282,6 @@ def test_a_rename_whose_answer_is_lost_is_a_commit(store: Store) -> None:
 def test_nobody_at_the_address_is_one_line(free_port: int, tmp_path: Path) -> None:
     for scheme in ("hdfs", "webhdfs"):
         store = open_store(f"{scheme}://127.0.0.1:{free_port}/x", timeout_s=1)
-        with pytest.raises(OSError, match="127") as caught:
+        with pytest.raises(OSError, match=r"refused|no answer") as caught:
             store.make_folder("")
         assert "\n" not in str(caught.value)

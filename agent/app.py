@@ -12,6 +12,7 @@ from contextlib import suppress
 from holdfast import log, service, wire
 from holdfast import types as t
 from holdfast.agent import log_rules
+from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.collectors import nic
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
@@ -73,10 +74,14 @@ class Agent:
             config.address(), self.outbox, self.hello, self.obey, self.durable,
             read_credentials(config.tls_ca, config.tls_cert, config.tls_key),
         )  # fmt: skip
+        self.checkpoints = Checkpoints(
+            self.state_dir, self.identity.node, config.switch, self.link.own_address, self.tell
+        )
         self.workers = Workers(
             self.state_dir, self.logs, self.kernel, self.link.own_address,
             on_event=self.tell, on_log=self.link.send, on_last_steps=self._last_steps,
             preload=config.preload if config.warm else (),
+            environ={**os.environ, **self.checkpoints.environment()},
         )  # fmt: skip
         folders = [str(self.state_dir), os.getcwd()]
         gauges: list[Gauges] = [HostCollector(folders), nic.NicCollector(sysfs), RdmaCollector(sysfs)]
@@ -128,6 +133,8 @@ class Agent:
         """One after the other: a stop that came before a start is done before it."""
         while True:
             command = await self._commands.get()
+            if isinstance(command.order, t.StartWorkers):
+                self.checkpoints.ensure()
             try:
                 data = await self.workers.obey(command)
                 answer = t.CommandResult(command.id, True, data=data)
@@ -158,6 +165,7 @@ class Agent:
             if second % _HOST_EVERY == 0:
                 self.heart.read_host()
             self.workers.look_for_announcements()
+            self.heart.tell_host(self.checkpoints.look())
             await asyncio.sleep(1.0)
 
     async def _read_gpus(self) -> None:
@@ -207,6 +215,7 @@ class Agent:
     async def main(self, stop: asyncio.Event) -> int:
         self._loop = asyncio.get_running_loop()
         self.sampler.start()
+        self.checkpoints.adopt()
         if self.workers.existing:
             # What an earlier agent left running is part of our hello.
             with suppress(HoldfastError, TimeoutError):
@@ -225,6 +234,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(warming, *loops, return_exceptions=True)
         await self.workers.close(self.config.end_with_workers)
+        self.checkpoints.close(self.config.end_with_workers)
         self.sampler.close()
         self.logs.close()
         self.kernel.close()

@@ -31,6 +31,8 @@ class Heartbeat:
     ) -> None:
         self._sampler, self._gauges, self._gpus, self._readers = sampler, list(gauges), gpus, readers
         self._host: dict[str, float] = {}
+        self._read: dict[str, float] = {}
+        self._more: dict[str, float] = {}
         self._gpu: tuple[t.GpuGauges, ...] = ()
         self._lost: dict[int, int] = {}
         self._on_lost = on_lost_steps
@@ -56,9 +58,17 @@ class Heartbeat:
 
     def read_host(self) -> None:
         """Read the host's gauges for the next frame."""
+        self._read = {}
         for collector in self._gauges:
             if collector.available:
-                self._host |= collector.collect()
+                self._read |= collector.collect()
+        self._host = self._read | self._more
+
+    def tell_host(self, more: dict[str, float]) -> None:
+        """Gauges that come more often than the host's own. A frame has all or none: the last one is what counts."""
+        if more or self._more:
+            self._more = more
+            self._host = self._read | more
 
     async def read_gpus(self) -> None:
         """Read the GPUs for the next frame; returns when they answered."""

@@ -116,7 +116,7 @@ class Member:
             is_over = upload.state == "idle"
             self.status["upload"] = {
                 "state": upload.state, "step": upload.step, "bytes": upload.bytes_done,
-                "bytes_total": upload.bytes_total, "error": upload.error,
+                "bytes_total": upload.bytes_total, "error": upload.error, "write_seconds": upload.write_seconds,
                 "seconds": round(upload.seconds if is_over else time.monotonic() - upload.began, 3),
             }  # fmt: skip
         if self._pusher is not None:
@@ -197,7 +197,8 @@ class Member:
         self.job.changed()
 
     def _say(self, note: Json) -> None:
-        log.event("note", job=self.hello.job, worker=self.hello.worker, **note)
+        say = log.debug if note["note"] == "peer" else log.event  # that one may come every step
+        say("note", job=self.hello.job, worker=self.hello.worker, **note)
         if self.tell is not None:
             self.tell(note)
 

@@ -121,6 +121,8 @@ class Progress:
     error: str = ""
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
+    write_seconds: float = 0.0
+    """Until this worker's part was in the store; 0 before that."""
 
 
 class Upload:
@@ -188,6 +190,7 @@ class Upload:
         try:
             await self._write()
             self.is_written = True
+            self.progress.write_seconds = round(time.monotonic() - self.progress.began, 6)
             self._free()
             if gathered is None:
                 await self._outcomes.wait(self._store, self.attempt)

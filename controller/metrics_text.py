@@ -28,6 +28,18 @@ HELP = {
     "gpu_ecc_errors_total": "Uncorrected memory errors of the GPU.",
     "host_cpu_ratio": "Share of the host's CPU time in use.",
     "host_memory_used_bytes": "Memory in use on the host.",
+    "host_snapshot_step": "Steps in the newest snapshot that each worker of the node has in memory.",
+    "host_snapshot_age_seconds": "Age of the oldest worker's newest snapshot: work that a fault would cost.",
+    "host_snapshot_bytes": "Bytes of one snapshot of all workers of the node.",
+    "host_snapshot_peer_step": "Steps in the newest snapshot that each worker has on another node, too.",
+    "host_snapshot_peer_seconds": "Time that the slowest worker's last copy to another node took.",
+    "host_snapshot_copies_bytes": "Bytes of one snapshot of all workers of other nodes that this one keeps copies for.",
+    "host_snapshot_repaired_chunks": "MiB of snapshots that changed in the host's memory and were repaired.",
+    "host_checkpoint_step": "Steps in the newest checkpoint committed with this node's help.",
+    "host_checkpoint_age_seconds": "Time since that checkpoint was committed.",
+    "host_checkpoint_upload_seconds": "Time from snapshot to commit of that checkpoint.",
+    "host_checkpoint_upload_bytes_per_second": "Rate at which the node wrote its parts of the last checkpoint.",
+    "host_checkpoint_failing": "1 while the store refuses what the node writes.",
 }
 GAUGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 MOST_GAUGES = 64

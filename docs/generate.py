@@ -25,6 +25,7 @@ from holdfast.cli.main import build as build_cli
 from holdfast.controller import app, policy
 from holdfast.controller import events as e
 from holdfast.controller.metrics import Metrics
+from holdfast.controller.metrics_text import HELP
 from holdfast.controller.model import Instant, JobSpec, Options
 from holdfast.controller.report import Report
 from holdfast.trainer import config as trainer
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # A made-up host and GPU, with the gauges that every real one has.
 HOST = {"cpu_ratio": 0.5, "memory_used_bytes": 1e9, "memory_total_bytes": 2e9, "load_1m": 1.0}
+HOST |= {name.removeprefix("host_"): 1.0 for name in HELP if name.startswith(("host_snapshot", "host_checkpoint"))}
 GPU = {"utilization_ratio": 0.9, "memory_used_bytes": 1e9, "temperature_celsius": 60.0, "power_watts": 300.0}
 
 

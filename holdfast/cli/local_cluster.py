@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast import log
+from holdfast.agent.checkpoints import snapshots_dir
 from holdfast.agent.workers import shared_dir
 from holdfast.cli import leftovers
 from holdfast.cli.client import Client
@@ -128,6 +129,7 @@ class LocalCluster:
         if left:
             log.warning("leftovers_ended", pids=left)
         leftovers.remove_shared_memory(shared_dir(self.state_dir / name) for name in self.node_names)
+        leftovers.remove_shared_memory(snapshots_dir(self.state_dir / name, name) for name in self.node_names)
         self._quit.set()
         self._wake.set()
         if self._keeper.is_alive():

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from holdfast import log, service, wire
 from holdfast import types as t
-from holdfast.agent import log_rules
+from holdfast.agent import log_rules, node_death
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.collectors import nic
 from holdfast.agent.collectors.gpu import GpuCollector
@@ -135,6 +135,9 @@ class Agent:
             command = await self._commands.get()
             if isinstance(command.order, t.StartWorkers):
                 self.checkpoints.ensure()
+            if isinstance(command.order, t.Inject) and command.order.kind == "node-kill":
+                leaders = [*self.workers.leaders(), self.checkpoints.daemon_pid()]
+                node_death.die(leaders, [self.workers.shm, self.checkpoints.folder])
             try:
                 data = await self.workers.obey(command)
                 answer = t.CommandResult(command.id, True, data=data)

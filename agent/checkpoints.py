@@ -76,7 +76,7 @@ class Checkpoints:
 
     def adopt(self) -> bool:
         """Take over the daemon that an agent before us has left, if there is one."""
-        if self._connect() or self._starting():
+        if self._connect() or self.daemon_pid():
             self._is_wanted = True
             log.event("checkpoint.adopted", folder=str(self.folder))
         return self._is_wanted
@@ -102,7 +102,7 @@ class Checkpoints:
         if end:
             if self._sock is not None or self._connect():
                 self._end()
-            elif pid := self._starting():
+            elif pid := self.daemon_pid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             deadline = self._clock() + _END_S
@@ -128,7 +128,7 @@ class Checkpoints:
         if self._connect():
             return
         ended = self._ended()
-        if self._starting():
+        if self.daemon_pid():
             return
         if ended not in (None, _TAKEN):
             text = f"the checkpoint daemon ended with {ended} at its start: {self._log_tail()}"
@@ -163,7 +163,7 @@ class Checkpoints:
         except OSError as error:
             self._notice(t.Severity.WARNING, f"cannot start the checkpoint daemon: {error.strerror}")
 
-    def _starting(self) -> int:
+    def daemon_pid(self) -> int:
         """The daemon that was started last, by us or an agent before us, if it lives; 0 for none."""
         try:
             pid = self._pid or int(self._pid_file.read_text())

@@ -365,6 +365,11 @@ class Workers:
         readers[0].request_checkpoint()
         return {"rank": str(readers[0].rank)}
 
+    def leaders(self) -> list[int]:
+        """Processes from which everything here descends: the warm process, and workers whose warm process died."""
+        warm = [self._warm.pid] if self._warm is not None else []
+        return warm + [worker.pid for worker in self.kept.values() if worker.running]
+
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def close(self, end_workers: bool) -> None:

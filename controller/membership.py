@@ -2,6 +2,7 @@
 
 from holdfast import types as t
 from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors.exits import LOST
 from holdfast.controller.detectors.silence import stream_finding
 from holdfast.controller.events import Action, AgentJoined, AgentLeft, CordonAsked, Record, Say
 from holdfast.controller.lifecycle import Stage
@@ -63,7 +64,7 @@ class Membership:
             at=now.wall,
             node=name,
             rank=lost[0],
-            signature="lost",
+            signature=LOST,
         )
         return self.recovery.found(finding, now)
 

@@ -11,7 +11,7 @@ from holdfast.errors import UsageError
 from holdfast.settings import nearest
 
 RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit")
-NODE_KINDS = ("agent-kill", "agent-stop")
+NODE_KINDS = ("agent-kill", "agent-stop", "node-kill")
 CONTROLLER_KINDS = ("controller-kill",)
 KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS
 

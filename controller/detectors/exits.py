@@ -6,13 +6,18 @@ from holdfast import tracebacks
 from holdfast import types as t
 from holdfast.controller.model import Finding, Instant
 
+LOST = "lost"
+"""Signature of a worker that was gone when its agent came back: nobody saw it end."""
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
     """Tell code, signal, core and OOM kill apart. Only for exits that are faults (not code 0)."""
     kind, text = _explain(event)
-    secondary = kind is t.FindingKind.WORKER_EXCEPTION and tracebacks.is_secondary(event.error or event.tail)
+    if kind is t.FindingKind.WORKER_EXCEPTION:
+        secondary = tracebacks.is_secondary(event.error)
+    else:
+        secondary = kind is t.FindingKind.WORKER_EXIT and tracebacks.is_secondary(_last_words(event))
     return Finding(
         kind=kind,
         severity=t.Severity.CRITICAL,
@@ -23,7 +28,7 @@ def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
         node=node,
         rank=event.rank,
         secondary=secondary,
-        signature=tracebacks.signature(event.error) if event.error else kind.value,
+        signature=tracebacks.signature(event.error) if event.error else LOST if _is_unwitnessed(event) else kind.value,
         exit_code=128 + event.signal if event.signal else max(event.code, 1),
         evidence={
             "pid": event.pid, "code": event.code, "signal": event.signal, "core_dumped": event.core_dumped,
@@ -46,11 +51,19 @@ def _explain(event: t.WorkerExited) -> tuple[t.FindingKind, str]:
     if event.error:
         last = event.error.strip().splitlines()[-1][:300]
         return t.FindingKind.WORKER_EXCEPTION, f"{who} raised {last}"
-    if event.code < 0:
+    if _is_unwitnessed(event):
         return t.FindingKind.WORKER_EXIT, f"{who} ended while nobody was there to learn how"
-    said = next((line.strip() for line in reversed(event.tail.splitlines()) if line.strip()), "")
+    said = _last_words(event)
     said = f"; its last words: {said[:300]}" if said else ""
     return t.FindingKind.WORKER_EXIT, f"{who} exited with code {event.code}{said}"
+
+
+def _last_words(event: t.WorkerExited) -> str:
+    return next((line.strip() for line in reversed(event.tail.splitlines()) if line.strip()), "")
+
+
+def _is_unwitnessed(event: t.WorkerExited) -> bool:
+    return event.code < 0 and not event.signal and not event.oom_killed
 
 
 def _signal_name(number: int) -> str:
@@ -63,12 +76,20 @@ def _signal_name(number: int) -> str:
 def root_cause(findings: list[Finding]) -> int:
     """Index of the finding that explains the others best: a cause before a victim's echo, then the earliest.
 
-    Clocks of hosts differ by milliseconds while an echo follows within them, so nature outranks time.
+    Clocks of hosts differ by milliseconds while an echo follows within them, so nature outranks time. Workers that
+    were gone when their agent came back went down with their node.
     """
-    return min(range(len(findings)), key=lambda i: (_weight(findings[i]), findings[i].since, i))
+    away = {f.node for f in findings if f.kind in _NODE_AWAY}
+    down = away & {f.node for f in findings if f.signature == LOST}
+    return min(range(len(findings)), key=lambda i: (_weight(findings[i], down), findings[i].since, i))
 
 
-def _weight(finding: Finding) -> int:
+_NODE_AWAY = (t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT)
+
+
+def _weight(finding: Finding, down: set[str]) -> int:
+    if finding.node in down:
+        return 0 if finding.kind in _NODE_AWAY else 2
     if finding.secondary or finding.kind is t.FindingKind.CONTROLLER_RESTART:
         return 3  # training does not notice a controller's death: it explains nothing that happened meanwhile
     if finding.kind is t.FindingKind.LOG_RULE:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
+from holdfast.cli.checkpoint_now import now
 from holdfast.cli.options import Json
 from holdfast.errors import HoldfastError, UsageError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.inspect import Progress
 
 app = typer.Typer(help="Look at the checkpoints of a store, verify, convert and remove them.", no_args_is_help=True)
+app.command("now")(now)
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="A store: file:///data/checkpoints, hdfs://host:port/folder, webhdfs://…")

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import types as t
-from holdfast.controller.events import CheckpointAsked, CordonAsked, EventSeen, FaultAsked, FrameSeen, Send, StopAsked, Tick
+from holdfast.controller.events import (
+    CheckpointAsked,
+    CordonAsked,
+    EventSeen,
+    FaultAsked,
+    FrameSeen,
+    Send,
+    StopAsked,
+    Tick,
+)
 from holdfast.controller.model import IncidentState, JobState
 from holdfast.errors import UsageError
 from tests.controller.virtual import STEP, Virtual
@@ -87,7 +96,7 @@ def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> No
 
 def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     v = training()
-    (said, send) = v.feed(CheckpointAsked())
+    _, send = v.feed(CheckpointAsked())
     assert isinstance(send, Send)
     assert (send.node, send.command.order, send.command.generation) == ("node0", t.RequestCheckpoint(), 1)
     v.lose_node("node0")
@@ -232,6 +241,18 @@ def test_a_host_that_comes_back_empty_is_noticed() -> None:
     v.run(1.0)
     v.join("node1")
     trains_again(v, 2)
+
+
+def test_a_lost_host_is_blamed_and_not_those_that_it_cut_off() -> None:
+    v = training()
+    v.lose_node("node1")
+    for rank in range(4):
+        v.exit(rank, code=1, tail=f"step 9\nholdfast train: rank {rank} lost a peer: {RESET}\n")
+    v.run(0.3)
+    v.join("node1")
+    trains_again(v, 2)
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.AGENT_EXIT, "node1")
 
 
 def test_the_same_traceback_again_and_again_ends_the_job() -> None:

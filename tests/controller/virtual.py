@@ -187,7 +187,9 @@ class Virtual:
         key = (worker.job, worker.generation, worker.rank)
         return next(a for a in self.agents.values() if key in a.workers)
 
-    def exit(self, rank: int, code: int = -1, signal: int = 0, error: str = "", oom: bool = False) -> None:
+    def exit(
+        self, rank: int, code: int = -1, signal: int = 0, error: str = "", oom: bool = False, tail: str = ""
+    ) -> None:
         worker = self.worker(rank)
         agent = self._holder(worker)
         if agent.alive:
@@ -195,7 +197,7 @@ class Virtual:
         worker.running = False
         event = t.WorkerExited(
             worker.job, worker.generation, rank, worker.pid, int(self.instant.wall * 1e9), code, signal,
-            oom_killed=oom, error=error,
+            oom_killed=oom, error=error, tail=tail,
         )  # fmt: skip
         if agent.alive:
             self.feed(EventSeen(agent.name, event))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.checkpoints import snapshots_dir
 from holdfast.agent.workers import shared_dir
 from tests.e2e.daemons import Commands, Json, commands, wait_for
 
@@ -79,7 +80,15 @@ def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands, ca
     found = demo(stage, "kill@20:rank3", "agent-kill@35:node1", "stop@45:rank6")
     assert told(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
     assert [i["action"] for i in incidents(found)] == ["restart", "watch", "restart"]
-    assert [i["source"] for i in incidents(found)] == ["store", None, "store"]
+    assert [i["source"] for i in incidents(found)] == ["memory", None, "memory"]
+    assert losses(found) == calm
+
+
+def test_a_killed_node_comes_back_from_its_peer(stage: Commands, calm: list[str]) -> None:
+    """Agent, workers, checkpoint daemon and all that was in the node's memory."""
+    found = demo(stage, "node-kill@30:node1")
+    assert told(found) == [("agent-exit", "node1")]
+    assert [(i["action"], i["source"]) for i in incidents(found)] == [("restart", "peer")]
     assert losses(found) == calm
 
 
@@ -123,6 +132,7 @@ def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number
     command.says("/100000  loss", 120)  # the first line of progress: which step it tells is chance
     assert len(holdfast.left()) >= 8  # the command, its daemons, their warm processes, workers
     folders = [shared_dir(state / f"node{n}") for n in range(2)]
+    folders += [snapshots_dir(state / f"node{n}", f"node{n}") for n in range(2)]
     assert all(folder.is_dir() for folder in folders)
     os.killpg(command.process.pid, number)  # as a terminal does
     assert command.wait(60) == 130

@@ -48,18 +48,6 @@ def start_reduce_scatter(pieces: Tensor, group: dist.ProcessGroup) -> Callable[[
     return finish
 
 
-def average(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Replace each tensor by its mean over the ranks, in place: one all-reduce for all, in float32 or finer."""
-    if not tensors:
-        return
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    flat = torch.cat([tensor.flatten().to(wide) for tensor in tensors])
-    dist.all_reduce(flat, group=group)
-    flat /= group.size()
-    for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(mean.view_as(tensor))
-
-
 class ReduceScatter:
     """`reduce_scatter` in the form in which FSDP2 takes one (`FSDPModule.set_custom_reduce_scatter`)."""
 

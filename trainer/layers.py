@@ -174,12 +174,15 @@ def gated(x: Tensor, mlp: str) -> Tensor:
 
 
 class _SwiGlu(torch.autograd.Function):
-    """silu(gate) * up. Backward writes both gradients where they belong, instead of putting two tensors together."""
+    """silu(gate) * up. Backward writes both gradients where they belong, instead of putting two tensors together.
+
+    On a CPU silu of numbers that do not lie side by side takes three times as long, so they are put there first.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         gate, up = x.chunk(2, dim=-1)
-        opened = F.silu(gate)
+        opened = F.silu(gate) if x.is_cuda else F.silu(gate.contiguous())
         ctx.save_for_backward(x, opened)
         return opened * up
 
@@ -190,5 +193,8 @@ class _SwiGlu(torch.autograd.Function):
         into = torch.empty_like(x)
         of_gate, of_up = into.chunk(2, dim=-1)
         torch.mul(grads[0], opened, out=of_up)
-        torch.ops.aten.silu_backward.grad_input(grads[0] * up, gate, grad_input=of_gate)
+        if x.is_cuda:
+            torch.ops.aten.silu_backward.grad_input(grads[0] * up, gate, grad_input=of_gate)
+        else:
+            of_gate.copy_(torch.ops.aten.silu_backward(grads[0] * up, gate.contiguous()))
         return into

@@ -4,7 +4,7 @@ P parameters over d replicas, M micro-batches each, float32 with AdamW; bytes a 
 a step times (d-1)/d. Beside them stand one unit's gradients on their way, and FSDP's buffers for them.
 
 | stage | kept between steps | and at the end of backward | sent |
-| 0 | 12P | 16P | 2P: one all-reduce of all gradients |
+| 0 | 12P | 16P | 2P: gradients all-reduced, in buckets, during the last backward |
 | 1 | 12P/d | 8P + 12P/d | 2P: parameters gathered once, gradients reduced once |
 | 2 | 12P/d | 4P + 16P/d | (1+M)P: gradients reduced after each micro-batch, 2P for M = 1 as in the paper |
 | 3 by layer | 12P/d | 16P/d | 3MP: gathered for each forward and each backward, and freed behind it |

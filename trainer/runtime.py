@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -21,10 +20,10 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
-from torch.distributed.tensor import DTensor
 
 from holdfast.plan import COMPUTE, TORCH, Action, Op, Order, Plan, from_csv
-from holdfast.trainer import collectives, spans
+from holdfast.trainer import spans
+from holdfast.trainer.buckets import GradientMeans
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -46,6 +45,9 @@ class WatchedStage(PipelineStage):
         """`sharing`: with its replicas; everything else as torch's."""
         super().__init__(*args, **kwargs)
         self.sharing = sharing
+        self.means: GradientMeans | None = None
+        if sharing.group.size() > 1 and not isinstance(self.submod, FSDPModule):
+            self.means = GradientMeans(self.submod.parameters(), sharing.group)
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with spans.span("forward", micro_batch=fwd_chunk_id, stage=self.stage_index):
@@ -62,6 +64,8 @@ class WatchedStage(PipelineStage):
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
+        if self.means is not None and last_backward and backward_type == "full":
+            self.means.expect()
         if not self.sharing.units:
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         # torch would hold back what FSDP's hooks do here: gather, reduce and free unit by unit.
@@ -77,9 +81,9 @@ class WatchedStage(PipelineStage):
                 is_told = self.device.type == "cpu"
                 with contextlib.nullcontext() if is_told else spans.operation("dp:reduce_scatter"):
                     self._reduce_scatter()
-        elif self.sharing.group.size() > 1:
-            with spans.operation("dp:all_reduce"), torch.no_grad():
-                collectives.average([_local(p.grad) for p in self.submod.parameters()], self.sharing.group)
+        elif self.means is not None:
+            with spans.operation("dp:all_reduce"):
+                self.means.finish()
 
     def _reduce_scatter(self) -> None:
         """As torch's, except that parameters stay whole if more micro-batches are to come."""
@@ -198,11 +202,6 @@ def _parameter_groups(state: Any) -> list[Any]:
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [state._fsdp_param_group] if state._fsdp_param_group else []
-
-
-def _local(grad: Tensor | None) -> Tensor:
-    assert grad is not None, "a parameter got no gradient"
-    return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
 class _Works(list[dist.Work]):

@@ -1,0 +1,95 @@
+"""Gradients in buckets: which go together, when they go out, and that they are the same as all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from holdfast.trainer import buckets
+from holdfast.trainer.buckets import FEWEST, LARGEST, SMALLEST, GradientMeans, cut
+
+
+@pytest.fixture
+def alone() -> Iterator[dist.ProcessGroup]:
+    """A group of this one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    group = dist.group.WORLD
+    assert group is not None
+    yield group
+    dist.destroy_process_group()
+
+
+@given(st.lists(st.integers(1, 2 * LARGEST), max_size=60))
+def test_buckets_hold_everything_once_in_order_and_are_no_larger_than_they_may_be(sizes: list[int]) -> None:
+    found = cut(sizes)
+    assert [place for places in found for place in places] == list(range(len(sizes)))
+    limit = min(LARGEST, max(SMALLEST, sum(sizes) // FEWEST))
+    held = [sum(sizes[place] for place in places) for places in found]
+    assert all(size <= limit or len(places) == 1 for size, places in zip(held, found, strict=True))
+    assert all(first + second > limit for first, second in pairwise(held))
+
+
+class Sent:
+    """What is reduced, and how many gradients had been computed by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> None:
+        self.done, self.at = 0, list[int]()
+        reduce = dist.all_reduce
+
+        def count(parameter: nn.Parameter) -> None:
+            self.done += 1
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.at.append(self.done)
+            return reduce(*args, **kwargs)
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(count)
+        monkeypatch.setattr(buckets.dist, "all_reduce", watched)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bucket_goes_out_as_soon_as_its_gradients_are_final(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(buckets, "SMALLEST", 1)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8, bias=False, dtype=dtype) for _ in range(8)))
+    sent = Sent(monkeypatch, model)
+    means = GradientMeans(model.parameters(), alone)
+    x = torch.randn(4, 8, dtype=dtype)
+    model(x).sum().backward()
+    assert sent.at == []  # the first of two micro-batches: nothing is final
+    means.expect()
+    model(x).sum().backward()
+    assert sent.at == [10, 12, 14, 16]
+    means.finish()
+    assert sent.at == [10, 12, 14, 16]
+    found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    for _ in range(2):
+        model(x).sum().backward()
+    for grad, parameter in zip(found, model.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(grad, parameter.grad)
+
+
+def test_what_no_backward_announces_goes_out_at_the_end_of_each_step(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    sent = Sent(monkeypatch, model)
+    means = GradientMeans(model.parameters(), alone)
+    for step in (1, 2):
+        model.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        means.finish()
+        assert sent.at == [4 * turn for turn in range(1, step + 1)]

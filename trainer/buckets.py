@@ -1,0 +1,132 @@
+"""Gradients that replicas add up while backward goes on: a bucket goes out as soon as its gradients are final."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+LARGEST = 25 << 20
+"""Bytes of a bucket, unless one parameter alone has more."""
+FEWEST = 4
+"""Buckets of a stage whose gradients would fit into one: until it is full, nothing is on its way."""
+SMALLEST = 1 << 20
+
+
+def cut(sizes: Sequence[int]) -> list[range]:
+    """Which neighbours go together, as ranges of places. `sizes` are bytes, in the order in which they become final.
+
+    >>> cut([9 << 20, 9 << 20, 9 << 20])
+    [range(0, 1), range(1, 2), range(2, 3)]
+    """
+    limit = min(LARGEST, max(SMALLEST, sum(sizes) // FEWEST))
+    found: list[range] = []
+    first = held = 0
+    for place, size in enumerate(sizes):
+        if held and held + size > limit:
+            found.append(range(first, place))
+            first, held = place, 0
+        held += size
+    return [*found, range(first, len(sizes))] if sizes else []
+
+
+class _Bucket:
+    """Some parameters' gradients side by side."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], wide: torch.dtype) -> None:
+        self.parameters, self.wide = parameters, wide
+        self.sizes = [_local(parameter).numel() for parameter in parameters]
+        self.clear()
+
+    def clear(self) -> None:
+        self.missing = set(range(len(self.parameters)))
+        self.slots: tuple[Tensor, ...] = ()
+        self.flat: Tensor | None = None
+        self.work: dist.Work | None = None
+
+    def put(self, place: int, ranks: int) -> None:
+        """Take this parameter's share of the mean."""
+        parameter = self.parameters[place]
+        assert parameter.grad is not None, "a parameter got no gradient"
+        grad = _local(parameter.grad)
+        if self.flat is None:
+            self.flat = torch.empty(sum(self.sizes), dtype=self.wide, device=grad.device)
+            self.slots = torch.split(self.flat, self.sizes)
+        slot = self.slots[place].view_as(grad)
+        torch.div(grad, ranks, out=slot)
+        if _is_plain(parameter, self.wide):
+            parameter.grad = slot  # what backward left is freed
+        self.missing.discard(place)
+
+    def give(self) -> None:
+        """The means to the parameters that do not hold them already."""
+        for parameter, slot in zip(self.parameters, self.slots, strict=True):
+            if not _is_plain(parameter, self.wide):
+                assert parameter.grad is not None
+                grad = _local(parameter.grad)
+                grad.copy_(slot.view_as(grad))
+
+
+class GradientMeans:
+    """The means of a stage's gradients over its replicas, in float32 or finer.
+
+    Buckets go out in one order on all ranks, whatever becomes final first, so that each step adds up alike.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
+        """`parameters` in the order of forward: backward is done with the last of them first."""
+        self._group = group
+        order = list(parameters)[::-1]
+        wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
+        sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
+        self._buckets = [_Bucket(order[places.start : places.stop], wides[places.start]) for places in cut(sizes)]
+        self._sent = 0
+        self._is_last = False
+        for bucket in self._buckets:
+            for place, parameter in enumerate(bucket.parameters):
+                final = partial(self._final, bucket, place)
+                parameter.register_post_accumulate_grad_hook(final)  # type: ignore[no-untyped-call]  # torch's
+
+    def expect(self) -> None:
+        """The backward that follows is the last one of the step: what it leaves on a parameter is final."""
+        self._is_last = True
+
+    def finish(self) -> None:
+        """Send what no backward has announced, and wait: afterwards all gradients are means."""
+        self._is_last = False
+        with torch.no_grad():
+            for bucket in self._buckets:
+                for place in sorted(bucket.missing):
+                    bucket.put(place, self._group.size())
+            self._send()
+            for bucket in self._buckets:
+                assert bucket.work is not None
+                bucket.work.wait()
+                bucket.give()
+                bucket.clear()
+        self._sent = 0
+
+    def _final(self, bucket: _Bucket, place: int, parameter: nn.Parameter) -> None:
+        if self._is_last:
+            with torch.no_grad():
+                bucket.put(place, self._group.size())
+                if not bucket.missing:
+                    self._send()
+
+    def _send(self) -> None:
+        while self._sent < len(self._buckets) and not (bucket := self._buckets[self._sent]).missing:
+            bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+            self._sent += 1
+
+
+def _is_plain(parameter: nn.Parameter, wide: torch.dtype) -> bool:
+    """Whether a part of a bucket can be the parameter's gradient."""
+    return parameter.dtype == wide and not isinstance(parameter, DTensor)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

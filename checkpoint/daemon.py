@@ -53,6 +53,8 @@ class Daemon:
         self.folder, self.node, self.switch, self.host = folder, node, switch, host
         self.jobs: dict[str, Job] = {}
         self.peers = PeerServer(self)
+        self._leaving: list[Job] = []
+        """Jobs that are over but for their last uploads."""
         self._connections: set[asyncio.StreamWriter] = set()
         self._last_used = time.monotonic()
         self._stop = asyncio.Event()
@@ -90,7 +92,7 @@ class Daemon:
             for writer in list(self._connections):
                 writer.close()
             await self.peers.close()
-            for job in self.jobs.values():
+            for job in [*self.jobs.values(), *self._leaving]:
                 job.stop()
             if self._is_ending:
                 shutil.rmtree(self.folder, ignore_errors=True)
@@ -109,7 +111,11 @@ class Daemon:
             elif now - job.seen > _ALONE_S:
                 log.event("job.swept", job=job.name)
                 self._forget(job)
-        if self.jobs or self._connections:
+        for job in self._leaving[:]:
+            if not job.is_uploading or now - job.seen > _ALONE_S:
+                job.stop()
+                self._leaving.remove(job)
+        if self.jobs or self._leaving or self._connections:
             self._last_used = now
         if now - self._last_used > _IDLE_S or not (self.folder / SOCKET).exists():
             log.event("daemon.idle")
@@ -182,6 +188,10 @@ class Daemon:
         job.is_forgotten = True
         if is_stopped:
             job.stop()
+        else:
+            job.finish()
+            self._leaving.append(job)
+            job.seen = time.monotonic()
         shutil.rmtree(job.folder, ignore_errors=True)
 
     def _adopt(self) -> None:

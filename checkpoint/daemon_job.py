@@ -106,8 +106,16 @@ class Member:
         """End all that is under way: a newer generation is here, or the job is over."""
         if self.upload is not None:
             self.upload.stop()
+        self.stop_copies()
+
+    def stop_copies(self) -> None:
+        """Nobody will go on from this job's memory."""
         if self._pusher is not None:
             self._pusher.stop()
+
+    @property
+    def is_uploading(self) -> bool:
+        return self.upload is not None and self.upload.progress.state != "idle"
 
     def document(self) -> Json:
         """What is told of it in the job's status file."""
@@ -143,7 +151,7 @@ class Member:
             raise UsageError("snapshot: there is no store to write it to")
         attempt = Attempt(order.fence, taken.step)
         before = self.upload
-        if before is not None and before.attempt == attempt and before.progress.state != "idle":
+        if before is not None and before.attempt == attempt and self.is_uploading:
             arena.close()
             return
         done = self.status["committed"]
@@ -151,7 +159,7 @@ class Member:
             arena.close()
             self._say({"note": "persisted", "step": taken.step, "bytes": done["bytes"], "seconds": done["seconds"]})
             return
-        if before is not None and before.progress.state != "idle":
+        if before is not None and self.is_uploading:
             before.stop()
             if not before.is_written:
                 self._say({"note": "refused", "step": before.attempt.step, "error": f"step {taken.step} came after it"})
@@ -279,6 +287,16 @@ class Job:
             if path.name not in ours:
                 log.event("snapshot.swept", file=path.name)
                 path.unlink(missing_ok=True)
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether a checkpoint is still to come of it."""
+        return any(member.is_uploading for member in self.members.values())
+
+    def finish(self) -> None:
+        """The job is over: its last uploads go on, and nothing else."""
+        for member in self.members.values():
+            member.stop_copies()
 
     def stop(self) -> None:
         """End all that is under way."""

@@ -38,7 +38,7 @@ OPEN: list[DaemonClient | Arena] = []
 """To be closed by `close_all`."""
 
 
-def talk(daemon: DaemonProcess) -> DaemonClient:
+def talk(daemon: Node) -> DaemonClient:
     """A line to a daemon."""
     client = DaemonClient(daemon.folder)
     OPEN.append(client)
@@ -51,11 +51,18 @@ def close_all() -> None:
         OPEN.pop().close()
 
 
-class DaemonProcess:
-    """The daemon of one node."""
+class Node:
+    """A node, and where its daemon is."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        self.folder, self.node = folder, node
+
+
+class DaemonProcess(Node):
+    """The daemon of one node, as a process of this test."""
 
     def __init__(self, folder: Path, node: str = "n0", **limits: Any) -> None:
-        self.folder, self.node = folder, node
+        super().__init__(folder, node)
         self.log = folder.parent / f"{folder.name}.log"
         self._limits = limits
         self.process: subprocess.Popen[bytes] | None = None
@@ -101,7 +108,7 @@ class Worker:
 
     def __init__(
         self,
-        daemon: DaemonProcess,
+        daemon: Node,
         fence: Fence | None,
         store: str | None,
         worker: int = 0,
@@ -109,7 +116,7 @@ class Worker:
         *,
         tensors: dict[str, GlobalTensor] | None = None,
         generation: int = 1,
-        peer: tuple[DaemonProcess, Place] | None = None,
+        peer: tuple[Node, Place] | None = None,
         secret: bytes = SECRET,
         rate: float = 0.0,
         slots: int = 2,

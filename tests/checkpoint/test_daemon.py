@@ -287,6 +287,16 @@ def test_the_last_to_leave_takes_the_folder_along(start: Start, store: FileStore
     assert not (daemon.folder / "job").exists()
 
 
+def test_the_last_upload_of_a_job_that_is_over_is_finished(start: Start, store: FileStore, fence: Fence) -> None:
+    daemon = start()
+    worker = Worker(daemon, fence, store.url, tensors=big(8), rate=16e6)
+    worker.snapshot(9, persist=True)
+    worker.client.leave(forget=True)
+    assert not (daemon.folder / "job").exists()
+    assert steps(store) == []
+    until(lambda: steps(store) == [9])
+
+
 def test_told_to_end_it_leaves_nothing(start: Start) -> None:
     daemon = start()
     client = talk(daemon)

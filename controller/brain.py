@@ -344,6 +344,10 @@ class Brain:
             raise UsageError(f"fault {str(fault)!r}: no job is running")
         fault_syntax.check_fault(fault, job.spec.world if job is not None else 0, len(names))
         node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
+        if node not in self.c.nodes or not self.c.nodes[node].connected:
+            raise UsageError(
+                f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
+            )
         job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
         order = t.Inject(fault.kind, fault.rank)
         return [

@@ -94,6 +94,13 @@ def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> No
     assert (incident.source, incident.restore_s, incident.restored_bytes) == ("memory", 0.1, 100)
 
 
+def test_nothing_is_broken_where_nobody_is() -> None:
+    v = training()
+    v.kill_agent("node1")
+    with pytest.raises(UsageError, match="fault 'kill:rank5': node1 is away"):
+        v.feed(FaultAsked("kill:rank5"))
+
+
 def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     v = training()
     _, send = v.feed(CheckpointAsked())

@@ -1,0 +1,140 @@
+"""Random SIGKILLs of workers, agents and checkpoint daemons at random moments: what was promised is kept.
+
+HOLDFAST_CHAOS says how many kills (8 if it says nothing), HOLDFAST_CHAOS_SEED which ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.checkpoints import snapshots_dir
+from holdfast.checkpoint.arena import Arena
+from holdfast.checkpoint.inspect import list_checkpoints, verify
+from holdfast.cli.local_cluster import LocalCluster
+from holdfast.errors import HoldfastError
+from tests.e2e.daemons import wait_for
+
+KILLS = int(os.environ.get("HOLDFAST_CHAOS", "8"))
+SEED = int(os.environ.get("HOLDFAST_CHAOS_SEED", "20262"))
+NODES, SLOTS = 2, 2
+WORLD = NODES * SLOTS
+DEADLINE_S = 90.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240 + 30 * KILLS)]
+
+Job = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    # Deaths are this story; a busy machine's silences are not.
+    patient = ("--hang-floor", "8s", "--silence-floor", "8s")
+    folder = tmp_path_factory.mktemp("chaos")
+    with LocalCluster(folder, nodes=NODES, slots=SLOTS, controller_flags=patient) as one:
+        yield one
+
+
+def submit(cluster: LocalCluster, text: Path, store: Path, steps: int) -> None:
+    settings = {
+        "model.layers": 2, "model.d_model": 32, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0,
+        "data.cache_dir": store.parent / "cache", "checkpoint.every": 7, "checkpoint.keep": 4,
+        "checkpoint.store": store.as_uri(),
+    }  # fmt: skip
+    args = ["--data", str(text), "--pp", "2", "--dp", "2", "--steps", str(steps)]
+    args += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": os.getcwd(),
+               "env": {"OMP_NUM_THREADS": "1"}, "hooks": False, "warm": True}  # fmt: skip
+    cluster.client.submit({"name": "chaos", "program": program, "nnodes": NODES, "nproc_per_node": SLOTS,
+                           "max_restarts": 100_000})  # fmt: skip
+
+
+def job(cluster: LocalCluster) -> Job:
+    found = cluster.client.job()
+    assert found is not None
+    assert not cluster.failure, cluster.failure
+    return found
+
+
+def promised(cluster: LocalCluster) -> int:
+    """The newest step that every rank has in memory now; 0 when there is none."""
+    name = job(cluster)["id"]
+    steps: list[set[tuple[int, int]]] = []
+    for node in cluster.node_names:
+        for path in (snapshots_dir(cluster.state_dir / node, node) / name).glob("own-*.snap"):
+            with closing(Arena.open(path)) as arena:
+                steps.append({(one.generation, one.step) for one in arena.snapshots()})
+    common = set.intersection(*steps) if len(steps) == WORLD else set()
+    return max((step for _, step in common), default=0)
+
+
+def asked(cluster: LocalCluster, fault: str) -> bool:
+    """False while the agent that is to do it is itself away."""
+    try:
+        cluster.client.inject(fault)
+    except HoldfastError:
+        return False
+    return True
+
+
+def kill(cluster: LocalCluster, what: str, chance: random.Random) -> bool:
+    """Whether a worker died of it."""
+    node = chance.choice(cluster.node_names)
+    if what == "agent":
+        os.kill(cluster.pids()[node], signal.SIGKILL)
+    elif what == "daemon":
+        pid = int((cluster.state_dir / node / "run" / "checkpoint.pid").read_text())
+        if b"holdfast.checkpoint.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            os.kill(pid, signal.SIGKILL)
+    else:
+        rank = chance.randrange(WORLD)
+        wait_for(lambda: asked(cluster, f"kill:rank{rank}"), 30)
+    return what == "worker"
+
+
+def test_what_was_promised_is_kept(cluster: LocalCluster, tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    text = tmp_path / "text"
+    text.mkdir()
+    for number in range(4):
+        (text / f"{number}.txt").write_text("".join(chance.choices("abcdefgh \n", k=20_000)))
+    store = tmp_path / "store"
+    submit(cluster, text, store, steps=1_000_000)
+    wait_for(lambda: job(cluster)["step"] > 10, DEADLINE_S, lambda: job(cluster))
+    sources: Counter[str] = Counter()
+    for number in range(KILLS):
+        what = chance.choice(["worker", "worker", "agent", "daemon"])
+        time.sleep(chance.random() * 0.5)  # the moment is the chance
+        generation, promise = job(cluster)["generation"], promised(cluster)
+        if kill(cluster, what, chance):
+            wait_for(lambda: job(cluster)["generation"] > generation, DEADLINE_S, lambda: job(cluster))  # noqa: B023
+        trained = job(cluster)["step"]
+        wait_for(lambda: job(cluster)["step"] > trained + 3, DEADLINE_S, lambda: job(cluster))  # noqa: B023
+        for incident in cluster.client.incidents():
+            if incident["generation_to"] and incident["generation_to"] > generation:
+                resumed = incident["step_resumed"]
+                assert resumed is None or resumed >= promise, f"kill {number}, {what}: {resumed} after {promise}"
+                sources[incident["source"]] += 1
+    print(f"{KILLS} kills, restores from {dict(sources)}, step {job(cluster)['step']}")
+    seen = dict(zip(*(cluster.client.steps()[key] for key in ("step", "loss")), strict=True))
+    cluster.client.stop(0.0)
+    wait_for(lambda: job(cluster)["state"] in ("stopped", "failed"), 30, lambda: job(cluster))
+    found = list_checkpoints(store.as_uri())
+    assert found
+    for one in found:
+        assert verify(store.as_uri(), one.step) == []
+    # Where it was never disturbed, it loses the same bit for bit.
+    last = min(max(seen), 150)
+    submit(cluster, text, tmp_path / "calm", steps=last)
+    wait_for(lambda: job(cluster)["state"] == "finished", DEADLINE_S, lambda: job(cluster))
+    calm = dict(zip(*(cluster.client.steps()[key] for key in ("step", "loss")), strict=True))
+    assert [seen[step] for step in range(last)] == [calm[step] for step in range(last)]

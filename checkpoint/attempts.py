@@ -75,6 +75,18 @@ def is_committed(store: Store, attempt: Attempt) -> bool:
     raise Refused(reason.decode("utf-8", "replace"))
 
 
+def has_ended(store: Store, attempt: Attempt) -> bool:
+    """Whether it became a checkpoint. Raises Refused when it was given up, StaleGeneration when it cannot any more."""
+    try:
+        if is_committed(store, attempt):
+            return True
+    except OSError:
+        require(store, attempt.fence)
+        raise
+    require(store, attempt.fence)
+    return False
+
+
 def has_part(store: Store, attempt: Attempt, worker: int) -> bool:
     """Whether this worker's entry is there. Raises Refused when the attempt was given up, OSError."""
     # In this order: what is neither here nor committed was never written.
@@ -141,7 +153,7 @@ class Gathered:
         """Whether all are there by now. Raises Refused when one cannot come, StaleGeneration, OSError."""
         try:
             names = set(self._store.list(self._attempt.folder))
-            if not names and is_committed(self._store, self._attempt):
+            if not names and has_ended(self._store, self._attempt):
                 self._is_done = True  # by a daemon before this one, which died before it told
                 return True
             for worker in self._leader.writers:

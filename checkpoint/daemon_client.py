@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class DaemonClient:
         self._in = bytearray()
         self._notes: list[Json] = []
         self._answers: list[Json] = []
-        self._owed = 0  # answers still to come that nobody waits for
+        self._owed: deque[Json] = deque()  # requests whose answers are still to come, and nobody waits for
         self._hello: Json | None = None
         self._join: Json | None = None
         self._persisting: Json | None = None
@@ -90,13 +91,13 @@ class DaemonClient:
             return False
         try:
             self._send(message)
+            if not taken.persist:  # that may be every step: no time is spent on waiting
+                self._owed.append(message)
+                return True
             answer = self._answer()
         except DaemonRefused:
             return False
-        if not answer["ok"] and taken.persist:
-            self._refused(str(answer["error"]))
-        elif not answer["ok"]:
-            self._notes.append({"note": "peer-failing", "step": taken.step, "error": str(answer["error"])})
+        self._look_at(message, answer)
         return bool(answer["ok"])
 
     def leave(self, forget: bool = False) -> None:
@@ -134,7 +135,7 @@ class DaemonClient:
             self._sock = None
         self._in.clear()
         self._answers.clear()
-        self._owed = 0
+        self._owed.clear()
 
     def _again(self) -> bool:
         """Connect to the daemon that took the place of one that died, and tell it what that one knew."""
@@ -149,7 +150,7 @@ class DaemonClient:
                     self._send(message)
                 except DaemonRefused:
                     return False
-                self._owed += 1
+                self._owed.append(message)
         return True
 
     def _connect(self) -> bool:
@@ -181,10 +182,14 @@ class DaemonClient:
             self._read()
         return self._answers.pop(0)
 
-    def _refused(self, error: str) -> None:
-        """The daemon would not upload what it was told of last."""
-        if self._persisting is not None:
-            self._notes.append({"note": "refused", "step": self._persisting["step"], "error": error})
+    def _look_at(self, message: Json, answer: Json) -> None:
+        """Make a note of what the daemon would not do."""
+        if answer["ok"]:
+            return
+        if message["do"] == "snapshot" and not message["persist"]:
+            self._notes.append({"note": "peer-failing", "step": message["step"], "error": str(answer["error"])})
+        elif self._persisting is not None:
+            self._notes.append({"note": "refused", "step": self._persisting["step"], "error": str(answer["error"])})
             self._persisting = None
 
     def _send(self, message: Json) -> None:
@@ -220,6 +225,4 @@ class DaemonClient:
         elif not self._owed:
             self._answers.append(message)
         else:
-            self._owed -= 1
-            if not message["ok"]:
-                self._refused(str(message["error"]))
+            self._look_at(self._owed.popleft(), message)

@@ -49,7 +49,7 @@ class Member:
         self._store: Store | None = None
         self._pusher: Pusher | None = None
         self._pace = Pace(0)
-        self._taken = 0
+        self._bytes = self._taken = 0
 
     @property
     def has_two(self) -> bool:
@@ -75,32 +75,30 @@ class Member:
         self._store = open_store(order.store, order.timeout_s) if order.store else None
         if self.order is None or order.rate != self.order.rate:
             self._pace = Pace(order.rate)
-        self.order, self.path = order, path
+        self.order, self.path, self._bytes = order, path, what.num_bytes
         self._follow(order)
         if complete:
-            self._note_snapshot(complete[0], what)
+            self._note_snapshot(complete[0].step, complete[0].generation, complete[0].created)
 
     async def take(self, taken: Taken) -> None:
         """A snapshot is complete. Raises UsageError."""
         order = self.order
         if order is None:
             raise UsageError("snapshot: join first")
-        path = self.path
-        try:
-            arena = await in_thread(lambda: Arena.open(path))
-        except (OSError, SnapshotInvalid) as error:
-            raise UsageError(f"snapshot: {path.name}: {error}") from None
-        found = next((one for one in arena.snapshots() if (one.slot, one.seq) == (taken.slot, taken.seq)), None)
-        if found is not None:
-            self._taken += 1
-            self._note_snapshot(found, arena.description)
-        if taken.peer and self._pusher is not None and found is not None:
-            self._pusher.want(found.seq)
+        # That may be every step: all but an upload is done without a look into the arena.
+        self._taken += 1
+        self._note_snapshot(taken.step, self.hello.generation, time.time())
+        if taken.peer and self._pusher is not None:
+            self._pusher.want(taken.seq)
+        if self._taken == _IN_MEMORY_TWICE:
+            self.job.sweep_files()
         if taken.persist:
+            path = self.path
+            try:
+                arena = await in_thread(lambda: Arena.open(path))
+            except (OSError, SnapshotInvalid) as error:
+                raise UsageError(f"snapshot: {path.name}: {error}") from None
             self._persist(order, arena, taken)
-        else:
-            arena.close()
-        self.job.sweep_files()
 
     def stop(self) -> None:
         """End all that is under way: a newer generation is here, or the job is over."""
@@ -198,10 +196,8 @@ class Member:
         self._say({"note": "repaired", "step": snapshot.step, "error": f"{where} repaired from {peer.node}"})
         log.warning("snapshot.repaired", worker=self.hello.worker, step=snapshot.step, mib=broken, peer=peer.node)
 
-    def _note_snapshot(self, found: Snapshot, what: Description) -> None:
-        self.status["snapshot"] = {
-            "step": found.step, "generation": found.generation, "at": found.created, "bytes": what.num_bytes,
-        }  # fmt: skip
+    def _note_snapshot(self, step: int, generation: int, at: float) -> None:
+        self.status["snapshot"] = {"step": step, "generation": generation, "at": at, "bytes": self._bytes}
         self.job.changed()
 
     def _say(self, note: Json) -> None:

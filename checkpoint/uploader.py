@@ -98,7 +98,7 @@ class Outcomes:
     async def _look(self, store: Store, attempt: Attempt, future: asyncio.Future[str]) -> None:
         for delay in _LOOK.delays():
             try:
-                if future.done() or await in_thread(lambda: attempts.is_committed(store, attempt)):
+                if future.done() or await in_thread(lambda: attempts.has_ended(store, attempt)):
                     self.settle(attempt, "")
                     return
             except CheckpointError as error:

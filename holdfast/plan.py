@@ -6,7 +6,7 @@ executes the lists in order, a simulator costs them, and a span can name the act
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -42,6 +42,22 @@ TORCH = frozenset(OPS) - {Op.LOAD, Op.RECOMPUTE, Op.STEP}
 """Ops that torch's pipelining runtime executes."""
 WHOLE_STAGE = frozenset({Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.LOAD, Op.STEP})
 """Ops of a stage and no micro-batch."""
+SPANS: Mapping[Op, str] = {
+    Op.FORWARD: "forward",
+    Op.BACKWARD: "backward",
+    Op.BACKWARD_INPUT: "backward_input",
+    Op.BACKWARD_WEIGHT: "backward_weight",
+    Op.SEND_FORWARD: "send_forward",
+    Op.RECV_FORWARD: "recv_forward",
+    Op.SEND_BACKWARD: "send_backward",
+    Op.RECV_BACKWARD: "recv_backward",
+    Op.UNSHARD: "unshard",
+    Op.REDUCE_GRAD: "reduce_grad",
+    Op.LOAD: "load",
+    Op.RECOMPUTE: "recompute",
+    Op.STEP: "optimizer",
+}
+"""What a span of an action is called. Each action of these leaves one in every step; freeing takes no time."""
 
 _TEXT = re.compile(r"(\d+)([A-Z]+(?:_[A-Z]+)?)(\d*)(?:~(\d+))?")
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from holdfast.agent import probe
-from holdfast.plan import Plan
+from holdfast.plan import Op, Plan
 from holdfast.trainer import pipeline, spans
 from holdfast.trainer.batches import Batches
 from holdfast.trainer.config import Config
@@ -53,6 +53,9 @@ class Trainer:
         self.has_first = any(stage.is_first for stage in self.stages)
         self.has_last = any(stage.is_last for stage in self.stages)
         self.plan = pipeline.build_plan(config, layout, mesh.device)
+        order = self.plan.orders[mesh.pp_rank]
+        self.loads_at = next((action.stage for action in order if action.op is Op.LOAD), -1)
+        """The stage for which this rank reads data; -1: none."""
         self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss)
         self.slices = slices_of(self.stages, mesh)
         sums = GradientSums(self.slices, mesh, config.parallel.sequence)
@@ -76,7 +79,7 @@ class Trainer:
         inputs = targets = None
         self.runtime.prefetch()
         if self.has_first or self.has_last:
-            with spans.span("data_wait"):
+            with spans.action(Op.LOAD, self.loads_at):
                 x, y = self.feed.read(step)
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from holdfast.plan import Op
 from holdfast.trainer import spans
 from holdfast.trainer.config import OptimConfig
 from holdfast.trainer.learning_rate import learning_rate
@@ -71,6 +72,7 @@ class Optimizer:
     def __init__(self, config: OptimConfig, slices: Sequence[Slice], mesh: Mesh, sums: Callable[[], None]) -> None:
         """`sums` completes gradients of which other ranks have a part. Called by all ranks together."""
         self.config, self.all, self._sums = config, list(slices), sums
+        self._stages = mesh.layout.stages_of(mesh.pp_rank)
         # A rank can hold nothing of a small parameter when dp is larger than its first dimension.
         self.slices = [piece for piece in slices if piece.shard.numel()]
         self.applied = 0
@@ -109,7 +111,7 @@ class Optimizer:
         `loss` is this rank's share, `votes` its answers to what all ranks are asked. Called by all ranks together.
         """
         sums = sum_over_ranks(loss, self.squares(), votes)
-        with spans.span("optimizer"):
+        with spans.actions(Op.STEP, self._stages):
             if self.skips_on_device:
                 self._update(step, self._clipping(sums.norm), sums.bad())
                 totals = sums.read()

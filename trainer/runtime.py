@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
-from holdfast.plan import COMPUTE, TORCH, Action, Op, Order, Plan, from_csv
+from holdfast.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan, from_csv
 from holdfast.trainer import spans
 from holdfast.trainer.buckets import GradientMeans
 
@@ -38,28 +40,51 @@ class Sharing:
     """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
 
 
+class _Turns(Counter[Op]):
+    """How often a stage's ops have been done in this step."""
+
+    def next(self, op: Op) -> int:
+        self[op] += 1
+        return self[op] - 1
+
+
 class WatchedStage(PipelineStage):
-    """A stage whose compute and gradient reduction are visible to the probe."""
+    """A stage whose actions are visible to the probe."""
 
     def __init__(self, *args: Any, sharing: Sharing, **kwargs: Any) -> None:
         """`sharing`: with its replicas; everything else as torch's."""
         super().__init__(*args, **kwargs)
         self.sharing = sharing
+        self.turns = _Turns()
         self.means: GradientMeans | None = None
         if sharing.group.size() > 1 and not isinstance(self.submod, FSDPModule):
             self.means = GradientMeans(self.submod.parameters(), sharing.group)
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with spans.span("forward", micro_batch=fwd_chunk_id, stage=self.stage_index):
+        with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with spans.span("backward", micro_batch=bwd_chunk_id, stage=self.stage_index):
-            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> Any:
+        with spans.action(Op.BACKWARD if full_backward else Op.BACKWARD_INPUT, self.stage_index, bwd_chunk_id):
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with spans.span("backward_weight", micro_batch=bwd_chunk_id, stage=self.stage_index):
+        with spans.action(Op.BACKWARD_WEIGHT, self.stage_index, bwd_chunk_id):
             return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return _Transfer(Op.SEND_FORWARD, self.stage_index, fwd_chunk_id, super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return _Transfer(Op.SEND_BACKWARD, self.stage_index, bwd_chunk_id, super().get_bwd_send_ops(bwd_chunk_id))
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return _Transfer(Op.RECV_FORWARD, self.stage_index, fwd_chunk_id, super().get_fwd_recv_ops(fwd_chunk_id))
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return _Transfer(Op.RECV_BACKWARD, self.stage_index, bwd_chunk_id, super().get_bwd_recv_ops(bwd_chunk_id))
 
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
@@ -75,15 +100,16 @@ class WatchedStage(PipelineStage):
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Add up the gradients that the stage holds over its replicas. With units that has been done in backward."""
-        if isinstance(self.submod, FSDPModule):
-            if not self.sharing.units:
-                # Over gloo the collective itself says that it is one.
-                is_told = self.device.type == "cpu"
-                with contextlib.nullcontext() if is_told else spans.operation("dp:reduce_scatter"):
-                    self._reduce_scatter()
-        elif self.means is not None:
-            with spans.operation("dp:all_reduce"):
-                self.means.finish()
+        with spans.action(Op.REDUCE_GRAD, self.stage_index, turn=self.turns.next(Op.REDUCE_GRAD)):
+            if isinstance(self.submod, FSDPModule):
+                if not self.sharing.units:
+                    # Over gloo the collective itself says that it is one.
+                    is_told = self.device.type == "cpu"
+                    with contextlib.nullcontext() if is_told else spans.operation("dp:reduce_scatter"):
+                        self._reduce_scatter()
+            elif self.means is not None:
+                with spans.operation("dp:all_reduce"):
+                    self.means.finish()
 
     def _reduce_scatter(self) -> None:
         """As torch's, except that parameters stay whole if more micro-batches are to come."""
@@ -129,7 +155,7 @@ class Runtime(_PipelineScheduleRuntime):
             # Hooks do the gathering; the runtime only starts it, while the computation waits for its input.
             self.register_custom_function(torch_schedules.UNSHARD, self._gather_next)
             self.register_custom_function(torch_schedules.RESHARD, _has_been_done)
-            self.register_custom_function(torch_schedules.REDUCE_GRAD, _has_been_done)
+            self.register_custom_function(torch_schedules.REDUCE_GRAD, self._reduce)
 
     def prefetch(self) -> None:
         """Start the first gathering of a step, before its data is there. `step` goes on with it."""
@@ -140,7 +166,12 @@ class Runtime(_PipelineScheduleRuntime):
     def _gather_next(self, action: _Action, ctx: Any) -> None:
         _, is_forward = self._gathers[self._gathered % len(self._gathers)]
         self._gathered += 1
-        self._own[action.stage_index].start_gathering(is_forward)
+        stage = self._own[action.stage_index]
+        with spans.action(Op.UNSHARD, stage.stage_index, turn=stage.turns.next(Op.UNSHARD)):
+            stage.start_gathering(is_forward)
+
+    def _reduce(self, action: _Action, ctx: Any) -> None:
+        self._own[action.stage_index].perform_reduce_grad(1)
 
     def _assert_unsharded(self, stage: Any) -> None:
         if self._by_layer:
@@ -148,8 +179,14 @@ class Runtime(_PipelineScheduleRuntime):
         if stage.stage_index not in self.unshard_ops:
             super()._assert_unsharded(stage)
             return
-        with spans.operation("dp:all_gather"):
+        turn = self._own[stage.stage_index].turns.next(Op.UNSHARD)
+        with spans.action(Op.UNSHARD, stage.stage_index, turn=turn), spans.operation("dp:all_gather"):
             super()._assert_unsharded(stage)
+
+    def _step_microbatches(self, *args: Any, **kwargs: Any) -> None:
+        for stage in self._own.values():
+            stage.turns.clear()
+        super()._step_microbatches(*args, **kwargs)
 
 
 def zero_bubble(schedule: str, ranks: int, chunks: int, micro_batches: int) -> list[Order]:
@@ -204,10 +241,21 @@ def _parameter_groups(state: Any) -> list[Any]:
     return [state._fsdp_param_group] if state._fsdp_param_group else []
 
 
+class _Transfer(list[dist.P2POp]):
+    """A message, and the action that sends it or waits for it."""
+
+    def __init__(self, op: Op, stage: int, micro_batch: int, ops: list[dist.P2POp]) -> None:
+        super().__init__(ops)
+        self.op, self.stage, self.micro_batch = op, stage, micro_batch
+
+    def span(self) -> AbstractContextManager[None]:
+        return spans.action(self.op, self.stage, self.micro_batch, num_bytes=sum(op.tensor.nbytes for op in self))
+
+
 class _Works(list[dist.Work]):
     """Pending transfers that remember what they are."""
 
-    operation = "pp:send"
+    transfer: _Transfer | None = None
 
 
 def _watch_waits() -> None:
@@ -222,14 +270,23 @@ def _watch_waits() -> None:
         return
 
     def watched_start(p2p_ops: list[dist.P2POp], desc: str | None = None) -> list[dist.Work]:
-        works = _Works(start(p2p_ops, desc))
-        if any(op.op is dist.irecv for op in p2p_ops):
-            works.operation = "pp:recv"
-        return works
+        transfer = p2p_ops if isinstance(p2p_ops, _Transfer) else None
+        if transfer is None or transfer.op in RECEIVES:
+            works = _Works(start(p2p_ops, desc))
+            works.transfer = transfer
+            return works
+        with transfer.span():
+            return _Works(start(p2p_ops, desc))
 
     def watched_wait(work: list[dist.Work]) -> None:
-        if work:
-            with spans.operation(getattr(work, "operation", "pp:wait")):
+        if not work:
+            return
+        transfer = getattr(work, "transfer", None)
+        if transfer is None:
+            with spans.operation("pp:send"):
+                wait(work)
+        else:
+            with transfer.span(), spans.operation("pp:recv"):
                 wait(work)
 
     watched_wait.is_watched = True  # type: ignore[attr-defined]

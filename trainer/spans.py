@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
 from holdfast.agent import probe
+from holdfast.plan import COMPUTE as COMPUTES
+from holdfast.plan import RECEIVES, SPANS, Op
 
 COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = "compute", "communication", "bubble", "data", "optimizer"
 PARTS = (COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER)
-_SPANS = {
-    "forward": COMPUTE,
-    "backward": COMPUTE,
-    "backward_weight": COMPUTE,
-    "data_wait": DATA,
-    "optimizer": OPTIMIZER,
-}
+_PARTS = {op: COMPUTE if op in COMPUTES else BUBBLE if op in RECEIVES else COMMUNICATION for op in SPANS}
+_PARTS |= {Op.LOAD: DATA, Op.STEP: OPTIMIZER}
 # Waiting for a neighbour stage is a bubble; all other operations that ranks do together are communication
 # that nothing hides, or the block would not be waiting for it.
-_WAITS = ("pp:recv", "pp:wait")
+_WAITS = ("pp:recv",)
 
 
 class Stopwatch:
@@ -70,9 +68,36 @@ class _Block:
             clock.open[-1].within += passed
 
 
-def span(kind: str, stage: int = -1, micro_batch: int = -1, turn: int = 0) -> _Block:
-    """As the probe's."""
-    return _Block(_SPANS.get(kind, kind), probe.span(kind, stage, micro_batch, turn))
+class _All:
+    """Several blocks around one."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, blocks: list[AbstractContextManager[None]]) -> None:
+        self.blocks = blocks
+
+    def __enter__(self) -> None:
+        for block in self.blocks:
+            block.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for block in self.blocks:
+            block.__exit__(kind, error, trace)
+
+
+def action(op: Op, stage: int, micro_batch: int = -1, turn: int = 0, num_bytes: int = 0) -> _Block:
+    """The span of an action of the plan, named as `holdfast.plan.Action` names it.
+
+    Of a receive, and of gathering, what is waited for the data; of a send, handing it over.
+    """
+    return _Block(_PARTS[op], probe.span(SPANS[op], stage, micro_batch, turn, num_bytes))
+
+
+def actions(op: Op, stages: Iterable[int]) -> _Block:
+    """An action that is one for several stages: a span for each, all of the same time."""
+    return _Block(_PARTS[op], _All([probe.span(SPANS[op], stage) for stage in stages]))
 
 
 def operation(name: str) -> _Block:

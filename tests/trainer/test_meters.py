@@ -12,6 +12,7 @@ import torch
 from forked import Zygote
 from torch.utils.flop_counter import FlopCounterMode
 
+from holdfast.plan import Op
 from holdfast.trainer import spans
 from holdfast.trainer.config import Config, ModelConfig
 from holdfast.trainer.meters import Meter, paper_flops, peak_of, percent, step_flops
@@ -81,7 +82,7 @@ def test_no_figure_rather_than_a_wrong_one() -> None:
 
 def test_a_blocks_time_is_its_own() -> None:
     spans.clock.take()
-    with spans.span("forward", stage=0):
+    with spans.action(Op.FORWARD, 0):
         time.sleep(0.02)
         with spans.operation("tp:all_reduce"):
             time.sleep(0.03)

@@ -156,7 +156,7 @@ class Brain:
             # One that was given up and speaks again on the same stream has its orders to stop in that stream.
             self.c.set_healthy(node)
         if frame.host:
-            node.host = frame.host
+            node.host, node.host_at = frame.host, now.mono
         for gauges in frame.gpus:
             node.gpus[gauges.index] = gauges.values
         fresh_bytes = self._count_bytes(node, frame)

@@ -27,7 +27,8 @@ class Facade(Protocol):
         """{id, name, state: pending|starting|running|recovering|finished|failed|stopped, reason, generation,
         world_size, nnodes, nproc_per_node, program: {target, args, module}, submitted_at, started_at, ended_at,
         exit_code, step (last finished, -1 none), loss, tokens_per_s, step_seconds (recent median), restarts,
-        goodput, sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
+        goodput, at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
+        sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
 
     def plan(self) -> Json | None:
         """What the job does in every step, if its rank 0 has told: {job, generation, schedule, micro_batches,

@@ -88,6 +88,12 @@ class Placement(_Answer):
     ranks: list[int]
 
 
+class AtRisk(_Answer):
+    worker: Number = Field(description="Seconds of work lost if a worker died now.")
+    node: Number = Field(description="If a node died, and what is in its memory.")
+    job: Number = Field(description="If the whole job died.")
+
+
 class Job(_Answer):
     id: str
     name: str
@@ -106,8 +112,10 @@ class Job(_Answer):
     loss: Number
     tokens_per_s: Number
     step_seconds: Number = Field(description="Median of the last steps.")
+    mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     restarts: int
     goodput: Number = Field(description="Productive time over wall time, 0 to 1.")
+    at_risk: AtRisk | None = Field(description="What a fault would cost right now; null when the job has ended.")
     sizes: tuple[int, int, int] | None = Field(description="Of the mesh: pp, dp, tp.")
     assignment: list[Placement]
     max_steps: int | None
@@ -241,6 +249,9 @@ class Ranks(_Answer):
     state: list[int] = Field(description="Index into `states`.")
     step_seconds: list[Number]
     progress_age: list[Number] = Field(description="Seconds since its last step or change of phase.")
+    mfu: list[Number]
+    part_seconds: dict[str, list[Number]] = Field(description="Where its last step's time went, by part.")
+    memory_bytes: list[Number] = Field(description="The most it has held: of its GPU, else of the host.")
     operation: list[int] = Field(description="Index into `operations`.")
     nodes: list[str]
     phases: list[str]

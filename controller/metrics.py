@@ -117,8 +117,16 @@ def _job(job: Json | None) -> Iterable[Metric]:
         restarts.add_metric([name], job["restarts"])
         for state in JOB_STATES:
             states.add_metric([name, state], float(state == job["state"]))
+    risk = GaugeMetricFamily(
+        "holdfast_job_at_risk_seconds", "Work that would be lost if a worker, a node or the whole job died now.",
+        labels=["job", "fault"],
+    )  # fmt: skip
+    for fault, seconds in ((job or {}).get("at_risk") or {}).items():
+        if _known(seconds):
+            risk.add_metric([name, fault], seconds)
     yield restarts
     yield states
+    yield risk
 
 
 def _incidents(state: State) -> Iterable[Metric]:

@@ -13,6 +13,11 @@ RANK_COLUMNS = (
     ("step_seconds", "step_seconds", "Duration of the rank's last steps."),
     ("progress_age_seconds", "progress_age", "Time since the rank's last step or change of phase."),
 )
+WORKER_COLUMNS = (
+    ("mfu_ratio", "mfu", "Model FLOP/s of the whole job over the peak of its devices, in the rank's last step."),
+    ("memory_bytes", "memory_bytes", "The most memory that the rank has held: of its GPU, else of the host."),
+)
+PART_TEXT = "Time that a part of the rank's last step took, as the rank itself measured it."
 NODE_GAUGES = (
     ("frame_age_seconds", "frame_age", "Time since the node's last heartbeat."),
     ("tx_bytes_per_second", "tx_bytes_per_s", "Bytes the node sends per second, all NICs."),
@@ -56,6 +61,15 @@ def rank_families(ranks: Json, job: str) -> Iterator[str]:
     ]
     for metric, column, text in RANK_COLUMNS:
         yield from family(f"holdfast_rank_{metric}", text, labels, ranks[column])
+    for metric, column, text in WORKER_COLUMNS:
+        yield from family(f"holdfast_worker_{metric}", text, labels, ranks[column])
+    parts = {part: seconds for part, seconds in ranks["part_seconds"].items() if any(s is not None for s in seconds)}
+    yield from family(
+        "holdfast_worker_step_part_seconds",
+        PART_TEXT,
+        [f'{label[:-2]},part="{part}"}} ' for part in parts for label in labels],
+        [value for seconds in parts.values() for value in seconds],
+    )
     states = [1 if state == "running" else 0 for state in ranks["states"]]
     running = [states[state] for state in ranks["state"]]
     yield from family("holdfast_rank_running", "1 while the rank's process runs and is well.", labels, running)

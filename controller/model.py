@@ -74,6 +74,7 @@ class Node:
     connected: bool = False
     joined_at: float = 0.0
     left_at: float = 0.0
+    host_at: float = 0.0  # mono of the newest gauges of the host
     frame_at: float = 0.0  # mono of the newest frame's arrival
     cadence: float = 0.25
     lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
@@ -123,6 +124,9 @@ class RankTable:
         self.stopped: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)
         self.median_step: Floats = np.full(world, np.nan)
         self.loss: Floats = np.full(world, np.nan)
+        self.mfu: Floats = np.full(world, np.nan)
+        self.parts: Floats = np.full((len(t.STEP_PARTS), world), np.nan)  # seconds of the last step
+        self.memory_bytes: Floats = np.full(world, np.nan)
         self.lag: Floats = np.zeros(world)  # of the rank's node
         self.period: Floats = np.full(world, 0.1)  # between the frames of the rank's node, seconds
         self.operation: list[str] = [""] * world
@@ -143,6 +147,9 @@ class RankTable:
         self.stopped[r] = sample.stopped
         self.median_step[r] = sample.median_step
         self.loss[r] = sample.loss
+        if (meters := sample.meters) is not None:
+            self.mfu[r], self.memory_bytes[r] = meters.mfu, meters.memory_bytes
+            self.parts[:, r] = meters.parts
         self.operation[r] = sample.operation
         self.operation_at[r] = at - sample.operation_age
         if sample.coordinate is not None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from holdfast import log
 from holdfast import types as t
+from holdfast.controller.at_risk import at_risk
 from holdfast.controller.events import CheckpointAsked, CordonAsked, FaultAsked, JobSubmitted, StopAsked
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
@@ -122,12 +123,22 @@ class Report:
             "loss": _number(ledger.loss),
             "tokens_per_s": ledger.tokens_per_second(),
             "step_seconds": median,
+            "mfu": _mean(self._c.ranks.mfu),
             "restarts": job.restarts,
             "goodput": ledger.goodput(job.started_at, until) if job.started_at else None,
+            "at_risk": self._at_risk(job, median),
             "sizes": list(self._c.ranks.sizes) if self._c.ranks.sizes else None,
             "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
             "max_steps": job.spec.max_steps,
         }
+
+    def _at_risk(self, job: Job, step_seconds: float | None) -> Json | None:
+        if job.state.ended:
+            return None
+        now = time.monotonic()
+        nodes = [self._c.nodes[name] for name in job.nodes if name in self._c.nodes]
+        found = at_risk([(node.host, now - node.host_at) for node in nodes], step_seconds)
+        return {"worker": found.worker, "node": found.node, "job": found.job}
 
     def ranks(self) -> Json:
         r, job = self._c.ranks, self._c.job
@@ -146,6 +157,9 @@ class Report:
             "state": r.state.tolist(),
             "step_seconds": _column(r.median_step),
             "progress_age": _column(now - r.progress_at),
+            "mfu": _column(r.mfu),
+            "part_seconds": {part: _column(seconds) for part, seconds in zip(t.STEP_PARTS, r.parts, strict=True)},
+            "memory_bytes": _column(r.memory_bytes),
             "operation": [index[name] for name in r.operation],
             "nodes": (job.nodes or [""] * job.spec.nnodes) if job is not None else [],  # nameless until placed
             "phases": [p.value for p in t.PHASES],

@@ -56,6 +56,12 @@ function show() {
   showTiles(status);
 }
 
+function atRisk(found) {
+  if (!found || !known(found.worker)) return [];
+  const worse = [["node", found.node], ["job", found.job]].filter(([, cost]) => known(cost));
+  return [["A fault now", seconds(found.worker), worse.map(([what, cost]) => `${what}: ${seconds(cost)}`).join(", ")]];
+}
+
 function showTiles({ job, counts }) {
   const nodes = Object.values(counts).reduce((sum, many) => sum + many, 0);
   const well = (counts.healthy ?? 0) + (counts.spare ?? 0);
@@ -67,6 +73,7 @@ function showTiles({ job, counts }) {
         ["Tokens/s", short(job.tokens_per_s), ""],
         ["Step time", seconds(job.step_seconds), "median"],
         ["Goodput", percent(job.goodput), "of wall time"],
+        ...atRisk(job.at_risk),
         ["Generation", count(job.generation), `${count(job.restarts)} restart${job.restarts === 1 ? "" : "s"}`],
       ]
     : [];

@@ -64,7 +64,9 @@ def job_table(found: output.Json) -> Table:
         "loss": output.number(found.get("loss"), 4),
         "tokens/s": output.number(found.get("tokens_per_s"), 0),
         "step time": output.seconds(found.get("step_seconds")),
+        "MFU": output.number(found.get("mfu"), 3),
         "goodput": output.percent(found.get("goodput")),
+        "a fault now": _at_risk(found.get("at_risk")),
         "started": output.clock(found.get("started_at")),
         "ended": output.clock(found.get("ended_at")),
         "placed": ", ".join(
@@ -75,3 +77,9 @@ def job_table(found: output.Json) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _at_risk(found: output.Json | None) -> str:
+    """What would be lost, by what dies."""
+    known = [f"{what} {output.seconds(found[what])}" for what in ("worker", "node", "job") if found and found[what]]
+    return f"costs {', '.join(known)} of work" if known else "-"

@@ -239,6 +239,7 @@ class FakeFacade:
             "step_seconds": last[2] if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
+            "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
             "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
             "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
             "max_steps": 5000,

@@ -41,7 +41,7 @@ def test_every_family_is_documented_typed_and_prefixed(facade: FakeFacade) -> No
         for sample in family.samples:
             assert math.isfinite(sample.value)
             assert sample.labels.keys() <= {
-                "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version",
+                "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version", "fault",
             }  # fmt: skip
 
 

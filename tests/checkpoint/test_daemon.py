@@ -161,10 +161,14 @@ def test_a_snapshot_that_is_gone_ends_the_attempt_for_all(start: Start, store: F
 
 
 def test_a_snapshot_under_upload_is_not_overwritten(start: Start, store: FileStore, fence: Fence) -> None:
-    worker = Worker(start(), fence, store.url, tensors=big(8), rate=8e6)
+    daemon = start()
+    assert daemon.process is not None
+    worker = Worker(daemon, fence, store.url, tensors=big(8), rate=8e6)
     worker.snapshot(1, persist=True)
+    daemon.process.send_signal(signal.SIGSTOP)
     assert worker.fill(2)
     assert worker.fill(3) is None  # one slot is being uploaded, the other is the newest
+    daemon.process.send_signal(signal.SIGCONT)
     worker.note("persisted", 1)
     assert worker.fill(3)
 
@@ -310,3 +314,41 @@ def test_told_to_end_it_leaves_nothing(start: Start) -> None:
     talk(daemon).hello(Hello("job", 1, 0, 1))
     daemon.kill(signal.SIGTERM)
     assert (daemon.folder / "job").is_dir()
+
+
+def test_who_waits_for_a_leader_that_is_gone_hears_of_the_next_claim(
+    start: Start, store: FileStore, fence: Fence
+) -> None:
+    worker = Worker(start("n1"), fence, store.url, 1, 2)
+    worker.snapshot(7, persist=True)
+    until(lambda: list(store.root.glob("work-*/*/part-00001.json")))
+    claim(store, "job", 2)
+    assert "generation 2 has taken over" in worker.note("refused", 7)["error"]
+
+
+def test_training_goes_on_without_a_daemon(start: Start, store: FileStore, fence: Fence) -> None:
+    daemon = start()
+    worker = Worker(daemon, fence, store.url)
+    daemon.kill()
+    for step in range(1, 4):
+        made = worker.fill(step)
+        assert made is not None
+        worker.tell(made, persist=step == 3)
+        assert worker.client.poll() == []
+    assert not worker.client.is_connected
+    daemon.start()
+    worker.note("persisted", 3)
+    assert steps(store) == [3]
+
+
+def test_arenas_of_another_layout_go_when_the_new_one_has_two(start: Start, store: FileStore, fence: Fence) -> None:
+    daemon = start()
+    old = Worker(daemon, fence, store.url, 0, 1)
+    old.snapshot(1)
+    new = [Worker(daemon, fence, store.url, w, 2, generation=2) for w in range(2)]
+    for step in (2, 3):
+        for worker in new:
+            assert old.arena.path.exists()  # it may be all there is to go on from
+            worker.snapshot(step)
+    until(lambda: not old.arena.path.exists())
+    assert all(worker.arena.path.exists() for worker in new)

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.arena import Arena, Description, Snapshot
-from holdfast.checkpoint.arrays import new
+from holdfast.checkpoint.arrays import Held
 from holdfast.checkpoint.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
 from holdfast.checkpoint.manifest import Manifest, decode, encode
 from holdfast.checkpoint.parts import Part
 from holdfast.checkpoint.reading import fetch, read_plan
-from holdfast.checkpoint.restore import Peers, Restored
+from holdfast.checkpoint.restore import Peers, Restored, choose
 from holdfast.checkpoint.tiles import Layout
+from holdfast.checkpoint.worker_state import merged, without_missing
 
 PEER_PREFIX = "peer-"
 
@@ -83,7 +84,7 @@ def choices(
         chosen = tuple(parts[worker] for worker in sorted(parts))
         manifest = _manifest(job, step, generation, world, chosen)
         try:
-            read_plan(manifest, layout)
+            read_plan(manifest, without_missing(layout, manifest))
         except CheckpointMismatch:
             continue  # somebody's part is nowhere
         yield Choice(manifest, chosen)
@@ -96,7 +97,7 @@ def _manifest(job: str, step: int, generation: int, world: int, copies: Sequence
              tuple(copy.description.entries))
         for copy in copies
     )  # fmt: skip
-    values = copies[0].snapshot.values
+    values = merged({copy.description.worker: copy.snapshot.values for copy in copies})
     return Manifest(step, 0, "", generation, job, 0.0, {"world": world}, tensors, parts, {}, values)
 
 
@@ -110,6 +111,7 @@ def restore_from_memory(
     folder: Path,
     at_least: int,
     warn: Callable[[str], None],
+    places: Mapping[str, Sequence[Held]] | None = None,
 ) -> tuple[Restored, str] | None:
     """The newest step in the memory of these workers' nodes, and its source; None when there is none.
 
@@ -128,14 +130,14 @@ def restore_from_memory(
         if group.rank == 0:
             best = next(iter(choices(found.values(), layout, job, settings, ranks)), None)
             if best is not None and best.manifest.step >= at_least:
-                places = [[c.node, c.file, c.snapshot.slot, c.snapshot.seq] for c in best.copies]
+                parts = [[c.node, c.file, c.snapshot.slot, c.snapshot.seq] for c in best.copies]
                 readers = [ranks[c.node] for c in best.copies]
-                answer = {"manifest": encode(best.manifest).decode(), "places": places, "readers": readers,
+                answer = {"manifest": encode(best.manifest).decode(), "places": parts, "readers": readers,
                           "source": best.source}  # fmt: skip
         answer = json.loads(group.broadcast(json.dumps(answer).encode()))
         if not answer:
             return None
-        restored, problems = _load(answer, group, layout, folder)
+        restored, problems = _load(answer, group, layout, folder, places)
         if group.all_agree(not problems):
             assert restored is not None
             return restored, answer["source"]
@@ -146,19 +148,28 @@ def restore_from_memory(
 
 
 def _load(
-    answer: Mapping[str, Any], group: Peers, layout: Layout, folder: Path
+    answer: Mapping[str, Any],
+    group: Peers,
+    layout: Layout,
+    folder: Path,
+    places: Mapping[str, Sequence[Held]] | None,
 ) -> tuple[Restored | None, list[tuple[str, str, int, str]]]:
     """This worker's share, and which snapshots were bad."""
     manifest = decode(answer["manifest"].encode())
+    layout = without_missing(layout, manifest)
     plan = read_plan(manifest, layout, able=answer["readers"])
-    places = {
-        name: [new(layout.tensors[name], box) for box in boxes] for name, boxes in layout.held[group.rank].items()
-    }
     slots = {file: (where, slot, seq) for where, file, slot, seq in answer["places"]}
     with _Memory(folder, slots) as memory:
-        fetch(manifest, plan, memory, group, places)
+        # There may be nothing else to go on from than what the places hold: all is checked before any is touched.
+        for span in plan:
+            if span.reader == group.rank:
+                memory.check(manifest.parts[span.part], span.start, span.stop)
+        filled = None
+        if group.all_agree(not memory.bad):
+            filled = choose(places, layout, group.rank)
+            fetch(manifest, plan, memory, group, filled)
         problems = [(slots[file][0], file, slots[file][1], reason) for file, reason in memory.bad.items()]
-        return Restored(manifest, places, memory.bytes_read), problems
+        return None if filled is None else Restored(manifest, filled, memory.bytes_read), problems
 
 
 class _Memory:
@@ -177,28 +188,30 @@ class _Memory:
         for arena in self._arenas.values():
             arena.close()
 
-    def read(self, part: Part, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop) of a snapshot. Raises PartInvalid."""
+    def check(self, part: Part, start: int, stop: int) -> None:
+        """Compare bytes [start, stop) of a snapshot with its checksums; what is wrong is noted in `bad`."""
         try:
-            return self._read(part, start, stop)
+            memory = self._find(part)
+            for at in range(start, stop, CHUNK_BYTES):
+                if chunk_sum(memory[at : min(at + CHUNK_BYTES, part.bytes)]) != part.sums[at // CHUNK_BYTES]:
+                    raise PartInvalid(f"corrupt within MiB {at // CHUNK_BYTES}")
         except (OSError, CheckpointError) as error:
             self.bad.setdefault(part.file, str(error))
-            raise PartInvalid(f"{part.file}: {error}") from None
 
-    def _read(self, part: Part, start: int, stop: int) -> memoryview:
+    def read(self, part: Part, start: int, stop: int) -> memoryview:
+        """Bytes [start, stop) of a snapshot, checked before."""
+        self.bytes_read += stop - start
+        return self._find(part)[start:stop]
+
+    def _find(self, part: Part) -> memoryview:
         _, slot, seq = self._slots[part.file]
         arena = self._arenas.get(part.file)
         if arena is None:
             arena = self._arenas[part.file] = Arena.open(self._folder / part.file)
-        # Nobody writes while all restore; but the file may not be what was told.
-        if not any(one.slot == slot and one.seq == seq for one in arena.snapshots()):
-            raise PartInvalid("is gone")
-        memory = arena.memory(slot)
-        for at in range(start, stop, CHUNK_BYTES):
-            if chunk_sum(memory[at : min(at + CHUNK_BYTES, part.bytes)]) != part.sums[at // CHUNK_BYTES]:
-                raise PartInvalid(f"corrupt within MiB {at // CHUNK_BYTES}")
-        self.bytes_read += stop - start
-        return memory[start:stop]
+            # Nobody writes while all restore; but the file may not be what was told.
+            if not any(one.slot == slot and one.seq == seq for one in arena.snapshots()):
+                raise PartInvalid("is gone")
+        return arena.memory(slot)
 
 
 def _to_json(copy: Copy) -> dict[str, Any]:

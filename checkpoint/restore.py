@@ -21,6 +21,7 @@ from holdfast.checkpoint.reading import Sending, fetch, read_plan
 from holdfast.checkpoint.save import Votes
 from holdfast.checkpoint.store import Store
 from holdfast.checkpoint.tiles import Layout
+from holdfast.checkpoint.worker_state import without_missing
 
 
 class Peers(Votes, Protocol):
@@ -55,13 +56,15 @@ def restore(
     state: Mapping[str, Any],
     warn: Callable[[str], None],
     mirrors: Sequence[Store] = (),
+    places: Mapping[str, Sequence[Held]] | None = None,
 ) -> Restored | None:
     """The newest checkpoint that is whole, cut to `layout`; None when there is none at all.
 
-    Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `warn` gets a line at
-    rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises CheckpointMismatch on all
-    ranks when the newest one belongs to another model or state, and CheckpointError when there are checkpoints but not
-    one of them is whole.
+    Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `places`: this worker's
+    boxes, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
+    `warn` gets a line at rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises
+    CheckpointMismatch on all ranks when the newest one belongs to another model or state, and CheckpointError when
+    there are checkpoints but not one of them is whole.
     """
     listing = b""
     if group.rank == 0:
@@ -70,7 +73,7 @@ def restore(
     if found["failed"]:
         raise CheckpointError(found["failed"])
     for slot in (Slot(*pair) for pair in found["slots"]):
-        restored, problems = _load([store, *mirrors], slot, group, layout, warn)
+        restored, problems = _load([store, *mirrors], slot, group, layout, places, warn)
         if restored is not None:
             return restored
         if group.rank == 0:
@@ -98,7 +101,12 @@ def _candidates(store: Store, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load(
-    stores: Sequence[Store], slot: Slot, group: Peers, layout: Layout, warn: Callable[[str], None]
+    stores: Sequence[Store],
+    slot: Slot,
+    group: Peers,
+    layout: Layout,
+    places: Mapping[str, Sequence[Held]] | None,
+    warn: Callable[[str], None],
 ) -> tuple[Restored | None, str]:
     """This worker's share and no problem, or None and, at rank 0, the problem."""
     content = b""
@@ -112,16 +120,23 @@ def _load(
         manifest = parse_manifest(content, slot)
     except CheckpointError:
         return None, f"{slot.folder}: its manifest changed while it was read"
+    layout = without_missing(layout, manifest)
     plan = read_plan(manifest, layout)
-    places = {
-        name: [new(layout.tensors[name], box) for box in boxes] for name, boxes in layout.held[group.rank].items()
-    }
+    filled = choose(places, layout, group.rank)
     copies = Copies(stores, slot.folder, warn)
-    problems = fetch(manifest, plan, copies, group, places)
+    problems = fetch(manifest, plan, copies, group, filled)
     if group.all_agree(not problems):
-        return Restored(manifest, places, copies.bytes_read), ""
+        return Restored(manifest, filled, copies.bytes_read), ""
     told = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in problems).encode())
     return None, _summary(told) if group.rank == 0 else ""
+
+
+def choose(places: Mapping[str, Sequence[Held]] | None, layout: Layout, worker: int) -> Mapping[str, Sequence[Held]]:
+    """Where a worker's boxes go: its own places, or new memory."""
+    mine = layout.held[worker]
+    if places is not None:
+        return {name: places[name] for name in mine}
+    return {name: [new(layout.tensors[name], box) for box in boxes] for name, boxes in mine.items()}
 
 
 class _Nobody:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # torch's own planners use it too
 
-from holdfast.checkpoint.arrays import Held, held
+from holdfast.checkpoint.arrays import Held, held, new
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.tiles import Box, GlobalTensor
 
@@ -51,6 +51,13 @@ def of_local(tensor: GlobalTensor, box: Box, local: Tensor) -> Held:
     """The elements of a box that lie in a plain tensor of its shape: the same memory if it is contiguous on a CPU."""
     local = local.detach().cpu().contiguous()
     return held(tensor, box, memory(local))
+
+
+def room_for(tensor: GlobalTensor, box: Box, local: Tensor) -> tuple[Held, bool]:
+    """Memory for the elements of a box that are to go into `local`, and whether it is that tensor's own."""
+    if local.device.type == "cpu" and local.is_contiguous():
+        return of_local(tensor, box, local), True
+    return new(tensor, box), False
 
 
 def memory(local: Tensor) -> memoryview:

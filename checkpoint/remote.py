@@ -18,6 +18,7 @@ from holdfast.retry import Backoff
 
 T = TypeVar("T")
 PIECE_BYTES = 4 << 20
+_HOLD_S = 0.2
 # Java's class names, without their packages, and what they are here.
 _KINDS: dict[str, tuple[type[OSError], int]] = {
     "FileNotFoundException": (FileNotFoundError, errno.ENOENT),
@@ -108,9 +109,21 @@ def _serve(
             told.put((None, error))
 
 
-def cut(content: Iterable[Buffer]) -> Iterator[memoryview]:
-    """Pieces of a size that a network call can be made of, so that progress has a deadline and not the whole."""
+def cut(content: Iterable[Buffer], clock: Callable[[], float] = time.monotonic) -> Iterator[bytes]:
+    """Pieces of a size that a network call can be made of, so that progress has a deadline and not the whole.
+
+    Small ones are put together, unless they come so slowly that the other end would wonder.
+    """
+    held: list[memoryview] = []
+    size, began = 0, clock()
     for piece in content:
-        view = memoryview(piece)
-        for at in range(0, len(view), PIECE_BYTES):
-            yield view[at : at + PIECE_BYTES]
+        view = memoryview(piece).cast("B")
+        while view:
+            part, view = view[: PIECE_BYTES - size], view[PIECE_BYTES - size :]
+            held.append(part)
+            size += len(part)
+            if size == PIECE_BYTES or clock() - began > _HOLD_S:
+                yield b"".join(held)
+                held, size, began = [], 0, clock()
+    if size:
+        yield b"".join(held)

@@ -125,7 +125,7 @@ class WebHdfsStore:
 
 
 def _bytes(content: Content) -> Iterator[bytes]:
-    return (bytes(piece) for piece in cut(content()))
+    return cut(content())
 
 
 def _short(error: Exception) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint import remote
 from holdfast.checkpoint.file_store import FileStore
-from holdfast.checkpoint.remote import Bounded, cut, hadoop_error, is_final, persist
+from holdfast.checkpoint.remote import PIECE_BYTES, Bounded, cut, hadoop_error, is_final, persist
 from holdfast.checkpoint.throttle import Budget, Throttled
 
 
@@ -75,11 +75,6 @@ def test_a_call_that_hangs_is_given_up() -> None:
     bounded.close()
 
 
-def test_pieces_for_the_network_are_small() -> None:
-    sizes = [len(piece) for piece in cut([bytes(remote.PIECE_BYTES * 2 + 1), b"", b"x"])]
-    assert sizes == [remote.PIECE_BYTES, remote.PIECE_BYTES, 1, 1]
-
-
 def test_writing_keeps_to_its_rate(tmp_path: Path) -> None:
     now = [100.0]
     store = Throttled(FileStore(tmp_path), 10e6, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
@@ -99,3 +94,18 @@ def test_an_idle_time_is_not_saved_up() -> None:
     assert budget.wait(1, now=5000.0) == 0.0
     assert budget.wait(1000, now=5000.0) == 0.0
     assert budget.wait(1, now=5000.0) == pytest.approx(0.901, abs=0.01)
+
+
+def test_small_pieces_are_put_together_and_large_ones_cut() -> None:
+    content = bytes(range(256)) * (PIECE_BYTES // 64)  # four pieces
+    odd = [content[:10], memoryview(content)[10 : PIECE_BYTES + 7], b"", content[PIECE_BYTES + 7 :], b"end"]
+    found = list(cut(odd, clock=lambda: 0.0))
+    assert [len(piece) for piece in found] == [PIECE_BYTES] * 4 + [3]
+    assert b"".join(found) == content + b"end"
+    assert all(type(piece) is bytes for piece in found)
+    assert list(cut([])) == []
+
+
+def test_pieces_that_come_slowly_are_not_kept_waiting() -> None:
+    now = iter(range(100))
+    assert list(cut([b"a", b"b", b"c"], clock=lambda: float(next(now)))) == [b"a", b"b", b"c"]

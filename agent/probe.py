@@ -17,7 +17,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from zlib import crc32
@@ -315,6 +315,14 @@ def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Iterable[int] = (1, 1,
         live.map[layout.AT_MESH : layout.AT_MESH + 8 + layout.MESH.size] = layout.seal(
             layout.MESH.pack(pp, dp, tp, *sizes)
         )
+
+
+def meters(mfu: float, tokens_per_s: float, parts: Sequence[float], memory_bytes: int) -> None:
+    """What the step that `step` reports next was worth, as `holdfast.types.Meters`; NaN for what is not known."""
+    live = _live
+    if live is not None:
+        payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes)
+        live.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
 
 
 def publish_plan(data: bytes) -> None:

@@ -17,6 +17,7 @@ import struct
 from zlib import crc32
 
 from holdfast.errors import ProtocolError, Unavailable
+from holdfast.types import STEP_PARTS
 
 ENV_PATH = "HOLDFAST_PROBE"
 ENV_GENERATION = "HOLDFAST_GENERATION"
@@ -45,6 +46,8 @@ OPERATION = struct.Struct(f"<q{OPERATION_NAME}s")
 """since_ns (0: none), name."""
 MESH = struct.Struct("<6i")
 """coordinate pp, dp, tp; sizes pp, dp, tp (all 0: unknown)."""
+METERS = struct.Struct(f"<qdd{len(STEP_PARTS)}dq")
+"""step; MFU, tokens a second, seconds of its parts (as types.STEP_PARTS), memory in bytes."""
 STEP = struct.Struct("<qqqddqq")
 """index, step, end_wall_ns, seconds, loss, tokens, generation."""
 SPAN = struct.Struct("<qqqqqhhhxxi4x")
@@ -54,6 +57,7 @@ SEAL = struct.Struct("<Q")
 AT_STATE = 256
 AT_OPERATION = 384
 AT_MESH = 512
+AT_METERS = 640
 AT_NAMES = 1024
 NAME = 32
 NAMES = 64

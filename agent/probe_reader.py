@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast.agent import probe_layout as layout
 from holdfast.errors import UsageError
-from holdfast.types import PHASES, Phase, StepRecord, WorkerSample
+from holdfast.types import PHASES, Meters, Phase, StepRecord, WorkerSample
 
 RETRIES = 8
 """Reads of a block that was being written, before the last good value stands in. One write takes under 0.1 us."""
@@ -49,6 +49,7 @@ class ProbeReader:
         self._stat: tuple[int, int] | None = None  # pid, descriptor of its /proc stat
         self.lost = 0
         """Steps overwritten before they were read: the reader was away for more than 2,048 steps."""
+        self._metered = -1  # step of the last sample
         self._next_span = 0
         self.lost_spans = 0
 
@@ -69,6 +70,10 @@ class ProbeReader:
             if since:
                 operation = name.rstrip(b"\0").decode("utf-8", "replace")
                 operation_age = _age(now_ns, since)
+        meters = None
+        if step != self._metered:
+            self._metered = step
+            meters = self._meters()
         coordinate, sizes = self._mesh()
         tick_age = _age(now_ns, self._words[layout.WORD_TICK])
         return WorkerSample(
@@ -88,6 +93,7 @@ class ProbeReader:
             median_step=self._median,
             coordinate=coordinate,
             sizes=sizes,
+            meters=meters,
         )
 
     def new_steps(self) -> list[StepRecord]:
@@ -154,6 +160,13 @@ class ProbeReader:
             return None, None
         pp, dp, tp, all_pp, all_dp, all_tp = layout.MESH.unpack(raw)
         return (pp, dp, tp), (all_pp, all_dp, all_tp)
+
+    def _meters(self) -> Meters | None:
+        raw = self._block(layout.AT_METERS, layout.METERS.size)
+        if raw is None:
+            return None
+        _, mfu, tokens_per_s, *parts, memory_bytes = layout.METERS.unpack(raw)
+        return Meters(mfu, tokens_per_s, tuple(parts), memory_bytes)
 
     def _record(self) -> tuple[int, int, int, float, float, int, int] | None:
         """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""

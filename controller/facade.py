@@ -26,8 +26,8 @@ class Facade(Protocol):
     def job(self) -> Json | None:
         """{id, name, state: pending|starting|running|recovering|finished|failed|stopped, reason, generation,
         world_size, nnodes, nproc_per_node, program: {target, args, module}, submitted_at, started_at, ended_at,
-        exit_code, step (last finished, -1 none), loss, tokens_per_s, step_seconds (recent median), restarts,
-        goodput, at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
+        exit_code, step (last finished, -1 none), loss, tokens_per_s, step_seconds (recent median), mfu|None,
+        restarts, goodput, at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
         sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
 
     def plan(self) -> Json | None:
@@ -37,8 +37,9 @@ class Facade(Protocol):
 
     def ranks(self) -> Json:
         """Columns, one entry per rank: {rank, node (index into nodes), pp, dp, tp, step, phase (index into phases),
-        state (index into states), step_seconds, progress_age, operation (index into operations)} and the tables
-        {nodes: [str], phases: [str], states: [str], operations: [str]}; sizes: [pp, dp, tp]."""
+        state (index into states), step_seconds, progress_age, mfu, part_seconds: {part: [seconds]}, memory_bytes,
+        operation (index into operations)} and the tables {nodes: [str], phases: [str], states: [str],
+        operations: [str]}; sizes: [pp, dp, tp]."""
 
     def steps(self, since: int = -1, limit: int = 5000) -> Json:
         """Columns of the job's finished steps with step > since, oldest first, at most the newest `limit`:

@@ -2,7 +2,7 @@
 per-rank, per-node and per-GPU families through `metrics_text`, which is about ten times as fast.
 
 Names follow Prometheus: prefix `holdfast_`, base units, `_total` for counters. Labels are a closed set: job, node,
-rank, gpu, nic, state, kind, phase, reason, result. Every value of a small label exists from the start, at 0.
+rank, gpu, nic, state, kind, phase, part, reason, result. Every value of a small label exists from the start, at 0.
 A number that is not known has no sample.
 """
 
@@ -27,6 +27,7 @@ JOB_GAUGES = {
     "loss": ("loss", "Loss of the last finished step."),
     "tokens_per_second": ("tokens_per_s", "Tokens trained per second of the last steps."),
     "step_seconds": ("step_seconds", "Median duration of the last steps."),
+    "mfu_ratio": ("mfu", "Model FLOP/s over the peak of the job's devices, in the last step."),
     "generation": ("generation", "Generation: goes up by one with every (re)start."),
     "goodput_ratio": ("goodput", "Productive training time over wall time."),
     "ranks": ("world_size", "Workers of the job."),

@@ -324,6 +324,11 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _mean(values: Any) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
 def _column(values: Any) -> list[float | None]:
     rounded = np.round(values, 4).tolist()
     return [v if math.isfinite(v) else None for v in rounded]

@@ -116,6 +116,20 @@ class Identity:
 # --- heartbeat -----------------------------------------------------------------------------------------------
 
 
+STEP_PARTS = ("compute", "communication", "bubble", "data", "optimizer")
+"""Where a step's time goes: communication that nothing hides, waiting for a neighbour stage, waiting for data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """What a worker's last step was worth. NaN where not known."""
+
+    mfu: float = NAN  # of the whole job, 0 to 1
+    tokens_per_s: float = NAN  # of the whole job
+    parts: tuple[float, ...] = (NAN,) * len(STEP_PARTS)  # seconds, as STEP_PARTS
+    memory_bytes: int = 0  # the most this worker has held: of its GPU, else of the host
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSample:
     """One worker's training state at the frame's instant. Ages in seconds; NaN where never."""
@@ -135,6 +149,7 @@ class WorkerSample:
     median_step: float = NAN
     coordinate: tuple[int, int, int] | None = None  # (pp, dp, tp)
     sizes: tuple[int, int, int] | None = None
+    meters: Meters | None = None  # only in the first sample after the step that they are of
 
 
 @dataclass(frozen=True, slots=True)

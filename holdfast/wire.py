@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -122,6 +123,8 @@ def _frame(f: t.Frame) -> c.Frame:
         workers["phase"] = [_PHASE_INDEX[phase] for phase in workers["phase"]]
         for name in ("coordinate", "sizes"):
             workers[name] = [v for triple in workers[name] for v in triple or _NOWHERE]
+        if any(w.meters is not None for w in f.workers):
+            workers["meters"] = _meters(f.workers)
     return c.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -134,6 +137,31 @@ def _frame(f: t.Frame) -> c.Frame:
         workers=p.Workers(**workers),
         steps=p.Steps(**dict(zip(_OF_STEP, zip(*map(_step_row, f.steps), strict=True), strict=False))),
     )
+
+
+def _meters(workers: Sequence[t.WorkerSample]) -> p.Meters:
+    known = [(i, w.meters) for i, w in enumerate(workers) if w.meters is not None]
+    return p.Meters(
+        worker=[i for i, _ in known],
+        mfu=[m.mfu for _, m in known],
+        tokens_per_s=[m.tokens_per_s for _, m in known],
+        parts=[seconds for _, m in known for seconds in m.parts],
+        memory_bytes=[m.memory_bytes for _, m in known],
+    )
+
+
+def _from_meters(m: p.Meters, workers: int) -> list[t.Meters | None]:
+    parts, each = len(t.STEP_PARTS), m.memory_bytes
+    _same_length("meters", len(m.worker), m.mfu, m.tokens_per_s, each)
+    _same_length("parts of steps", parts * len(m.worker), m.parts)
+    found: list[t.Meters | None] = [None] * workers
+    for row, worker in enumerate(m.worker):
+        if worker >= workers:
+            raise ProtocolError("frame: meters of a worker that it lacks")
+        found[worker] = t.Meters(
+            m.mfu[row], m.tokens_per_s[row], tuple(m.parts[row * parts : (row + 1) * parts]), each[row]
+        )
+    return found
 
 
 def _from_frame(f: c.Frame) -> t.Frame:
@@ -150,6 +178,7 @@ def _from_frame(f: c.Frame) -> t.Frame:
         raise ProtocolError("frame: unknown phase")
     xyz = [_triple(w.coordinate, i) for i in range(n)]
     sizes = [_triple(w.sizes, i) for i in range(n)]
+    meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
     return t.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -162,7 +191,7 @@ def _from_frame(f: c.Frame) -> t.Frame:
             t.WorkerSample(rank, generation, pid, step, t.PHASES[phase], *rest)
             for rank, generation, pid, step, phase, *rest in zip(
                 w.rank, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age,
-                w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, xyz, sizes, strict=True,
+                w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, xyz, sizes, meters, strict=True,
             )
         ),
         steps=tuple(

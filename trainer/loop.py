@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from holdfast.agent import probe
+from holdfast.checkpoint.keeper import Keeper
 from holdfast.plan import Op, Plan
 from holdfast.trainer import pipeline, spans
 from holdfast.trainer.batches import Batches
@@ -30,7 +31,7 @@ from holdfast.trainer.mesh import Mesh, choose_device, join, leave, require_agre
 from holdfast.trainer.meters import Meter
 from holdfast.trainer.model import Moment, recompute_of
 from holdfast.trainer.optimizer import Optimizer, Totals
-from holdfast.trainer.persist import Keeper
+from holdfast.trainer.persist import make_keeper
 from holdfast.trainer.report import Reporter
 from holdfast.trainer.sequence_parallel import own_positions
 from holdfast.trainer.slices import GradientSums, slices_of
@@ -166,7 +167,7 @@ def run(config: Config, launch: Launch) -> Outcome:
         fixed = settings(config, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
         if config.checkpoint.store:
-            keeper = Keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
+            keeper = make_keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
         outcome = _train(config, launch, trainer, keeper)
         finished = True
         done = launch.rank == 0
@@ -197,25 +198,28 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
     own_tokens = tokens // mesh.layout.world
     losses: list[float] = []
     probe.phase("train")
-    reporting = _reporter(trainer, tokens) if is_reporter else contextlib.nullcontext()
+    meter = _meter(trainer)
+    reporting = Reporter(train, meter, tokens) if is_reporter else contextlib.nullcontext()
     with reporting as reporter, kept_out(train.gc_every) as collect_garbage:
         for step in range(first, train.steps):
             spans.clock.take()
             started = time.perf_counter()
             totals = trainer.step(step)
             seconds = time.perf_counter() - started
+            parts = spans.clock.take()
             losses.append(totals.loss)
             # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
             is_known = mesh.has_loss and totals.is_finite
+            probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), meter.memory_bytes())
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
-                reporter.step(step, totals, seconds, spans.clock.take())
+                reporter.step(step, totals, seconds, parts)
             if keeper:
                 keeper.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
             mesh.keep_meeting_place()
             collect_garbage(step + 1)
     if keeper and first == train.steps:
-        keeper.after_step(first, (0, 0, 0), is_last=True)  # what came from memory is not in the store yet
+        keeper.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
     probe.phase("done")
     return Outcome(first, losses)
 
@@ -234,7 +238,7 @@ def _tell(plan: Plan) -> None:
         probe.publish_plan(encode_plan(plan))
 
 
-def _reporter(trainer: Trainer, tokens: int) -> Reporter:
+def _meter(trainer: Trainer) -> Meter:
     config, layout = trainer.config, trainer.mesh.layout
     recomputes = [
         recompute_of(config.train.recompute, stage)
@@ -242,7 +246,7 @@ def _reporter(trainer: Trainer, tokens: int) -> Reporter:
         for _ in layout.layers_of(stage, config.model.layers)
     ]
     vocab = vocab_of(config.data.tokenizer)
-    return Reporter(config.train, Meter(config, vocab, trainer.mesh.device, layout.world, recomputes), tokens)
+    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes)
 
 
 def _fingerprint(config: Config, fixed: dict[str, object]) -> int:

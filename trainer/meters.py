@@ -6,6 +6,7 @@ the device in the precision of the run; a device that is not in the table has no
 
 from __future__ import annotations
 
+import math
 import resource
 from dataclasses import dataclass
 
@@ -102,6 +103,10 @@ class Meter:
         """MFU, the same by the pairs that a window allows, and HFU of a step, from 0 to 1; None if unknown."""
         counted = {"mfu": self.flops.model, "mfu_pairs": self.flops.pairs, "hfu": self.hardware}
         return {name: None if self.peak is None else flops / seconds / self.peak for name, flops in counted.items()}
+
+    def mfu(self, seconds: float) -> float:
+        """MFU alone, NaN if unknown."""
+        return math.nan if self.peak is None else self.flops.model / seconds / self.peak
 
     def memory_bytes(self) -> int:
         """The most that this rank has held so far: of the GPU's memory, or of the host's when it is a CPU."""

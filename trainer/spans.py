@@ -15,9 +15,10 @@ from types import TracebackType
 from holdfast.agent import probe
 from holdfast.plan import COMPUTE as COMPUTES
 from holdfast.plan import RECEIVES, SPANS, Op
+from holdfast.types import STEP_PARTS
 
-COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = "compute", "communication", "bubble", "data", "optimizer"
-PARTS = (COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER)
+COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = STEP_PARTS
+PARTS = STEP_PARTS
 _PARTS = {op: COMPUTE if op in COMPUTES else BUBBLE if op in RECEIVES else COMMUNICATION for op in SPANS}
 _PARTS |= {Op.LOAD: DATA, Op.STEP: OPTIMIZER}
 # Waiting for a neighbour stage is a bubble; all other operations that ranks do together are communication

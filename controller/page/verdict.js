@@ -72,6 +72,7 @@ function showTiles({ job, counts }) {
         ["Loss", loss(job.loss), ""],
         ["Tokens/s", short(job.tokens_per_s), ""],
         ["Step time", seconds(job.step_seconds), "median"],
+        ...(known(job.mfu) ? [["MFU", percent(job.mfu), "of the peak"]] : []),
         ["Goodput", percent(job.goodput), "of wall time"],
         ...atRisk(job.at_risk),
         ["Generation", count(job.generation), `${count(job.restarts)} restart${job.restarts === 1 ? "" : "s"}`],

@@ -187,6 +187,7 @@ class Workers(google.protobuf.message.Message):
     MEDIAN_STEP_FIELD_NUMBER: builtins.int
     COORDINATE_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
+    METERS_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -223,6 +224,8 @@ class Workers(google.protobuf.message.Message):
     def sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """3 per worker"""
 
+    @property
+    def meters(self) -> global___Meters: ...
     def __init__(
         self,
         *,
@@ -241,10 +244,50 @@ class Workers(google.protobuf.message.Message):
         median_step: collections.abc.Iterable[builtins.float] | None = ...,
         coordinate: collections.abc.Iterable[builtins.int] | None = ...,
         sizes: collections.abc.Iterable[builtins.int] | None = ...,
+        meters: global___Meters | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "step", b"step", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["meters", b"meters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "step", b"step", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
 
 global___Workers = Workers
+
+@typing.final
+class Meters(google.protobuf.message.Message):
+    """Meters of the last step of those workers for which there are new ones, as columns."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: builtins.int
+    MFU_FIELD_NUMBER: builtins.int
+    TOKENS_PER_S_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    @property
+    def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the columns of Workers, growing"""
+
+    @property
+    def mfu(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def tokens_per_s(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """seconds, one for each of types.STEP_PARTS per worker"""
+
+    @property
+    def memory_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        worker: collections.abc.Iterable[builtins.int] | None = ...,
+        mfu: collections.abc.Iterable[builtins.float] | None = ...,
+        tokens_per_s: collections.abc.Iterable[builtins.float] | None = ...,
+        parts: collections.abc.Iterable[builtins.float] | None = ...,
+        memory_bytes: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["memory_bytes", b"memory_bytes", "mfu", b"mfu", "parts", b"parts", "tokens_per_s", b"tokens_per_s", "worker", b"worker"]) -> None: ...
+
+global___Meters = Meters
 
 @typing.final
 class Steps(google.protobuf.message.Message):

@@ -37,6 +37,7 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_STATE, 8 + layout.STATE.size),
         (layout.AT_OPERATION, 8 + layout.OPERATION.size),
         (layout.AT_MESH, 8 + layout.MESH.size),
+        (layout.AT_METERS, 8 + layout.METERS.size),
         (layout.AT_NAMES, layout.NAMES * layout.NAME),
         (layout.AT_STEPS, layout.STEPS * layout.STEP_STRIDE),
         (layout.AT_SPANS, layout.SPANS * layout.SPAN_STRIDE),

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from holdfast.controller.facade import Json
 from holdfast.errors import UsageError
-from holdfast.types import NodeState
+from holdfast.types import STEP_PARTS, NodeState
 from tests.controller.fake_node import make_node
 
 STATES = ["running", "starting", "waiting", "exited", "hung", "stopped", "lost"]
@@ -237,6 +237,7 @@ class FakeFacade:
             "loss": last[1] if last else math.nan,
             "tokens_per_s": last[3] / last[2] if last else None,
             "step_seconds": last[2] if last else None,
+            "mfu": 0.41 if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
             "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
@@ -262,6 +263,9 @@ class FakeFacade:
             "state": [self.rank_state[r] for r in every],
             "step_seconds": [self.rank_seconds[r] for r in every],
             "progress_age": [ages[r] for r in every],
+            "mfu": [0.41 for _ in every],
+            "part_seconds": {part: [0.01 for _ in every] for part in STEP_PARTS},
+            "memory_bytes": [1 << 30 for _ in every],
             "operation": [(r + self.step) % len(OPERATIONS) for r in every],
             "nodes": [row["name"] for row in self.node_rows],
             "phases": PHASES,

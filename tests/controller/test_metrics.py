@@ -42,6 +42,7 @@ def test_every_family_is_documented_typed_and_prefixed(facade: FakeFacade) -> No
             assert math.isfinite(sample.value)
             assert sample.labels.keys() <= {
                 "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version", "fault",
+                "part",
             }  # fmt: skip
 
 
@@ -57,6 +58,10 @@ def test_tells_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
     assert value(found, "holdfast_job_state", job="demo", state="failed") == 0
     assert value(found, "holdfast_rank_step", job="demo", node="node1", rank="5") == facade.step
     assert value(found, "holdfast_rank_running", rank="5") == 1
+    assert value(found, "holdfast_job_mfu_ratio", job="demo") == 0.41
+    assert value(found, "holdfast_worker_mfu_ratio", job="demo", node="node1", rank="5") == 0.41
+    assert value(found, "holdfast_worker_step_part_seconds", rank="5", part="bubble") == 0.01
+    assert value(found, "holdfast_worker_memory_bytes", rank="5") == 1 << 30
     assert value(found, "holdfast_nodes", state="spare") == 1
     assert value(found, "holdfast_nodes", state="lost") == 0
     assert value(found, "holdfast_node_up", node="node0") == 1

@@ -14,10 +14,15 @@ FINITE = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=20)
 U32 = st.integers(0, 2**32 - 1)
 TRIPLE = st.none() | st.tuples(*[st.integers(0, 4096)] * 3)
+METERS = st.builds(
+    t.Meters, mfu=FINITE, tokens_per_s=FINITE, parts=st.tuples(*[FINITE] * len(t.STEP_PARTS)),
+    memory_bytes=st.integers(0, 2**63),
+)  # fmt: skip
 WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=U32, pid=U32, step=st.integers(-1, 2**40), phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FINITE, progress_age=FINITE, tick_age=FINITE, stopped=st.booleans(), loss=FINITE,
     tokens=st.integers(0, 2**40), median_step=FINITE, coordinate=TRIPLE, sizes=TRIPLE,
+    meters=st.none() | METERS,
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=U32, step=st.integers(-1, 2**40), end_wall_ns=st.integers(0, 2**63),
@@ -127,6 +132,18 @@ def test_columns_of_unequal_length_are_refused() -> None:
     message = wire.agent_message(t.Frame(1, 2, 3, workers=(t.WorkerSample(rank=0, generation=1, pid=9),)))
     message.frame.workers.step.append(4)
     with pytest.raises(ProtocolError, match="workers"):
+        wire.decode_agent(message.SerializeToString())
+
+
+def test_meters_of_a_worker_that_a_frame_lacks_are_refused() -> None:
+    frame = t.Frame(1, 2, 3, workers=(t.WorkerSample(0, 0, 1, meters=t.Meters()),))
+    message = wire.agent_message(frame)
+    message.frame.workers.meters.worker[0] = 1
+    with pytest.raises(ProtocolError, match="lacks"):
+        wire.decode_agent(message.SerializeToString())
+    message.frame.workers.meters.worker[0] = 0
+    del message.frame.workers.meters.parts[0]
+    with pytest.raises(ProtocolError, match="parts"):
         wire.decode_agent(message.SerializeToString())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from forked import Zygote
 
 from holdfast.agent.probe_reader import ProbeReader, Span
 from holdfast.plan import RECEIVES, SENDS, SPANS, Op
+from holdfast.types import STEP_PARTS
 
 STEPS = 3
 CASES: dict[str, tuple[int, list[str]]] = {
@@ -42,6 +44,14 @@ def test_spans_are_the_actions_of_the_plan(zygote: Zygote, tiny: list[str], tmp_
         found = defaultdict[int, list[Span]](list)
         for span in reader.new_spans():
             found[span.step].append(span)
+        meters = reader.sample(time.monotonic_ns()).meters
+        assert meters is not None
+        assert meters.tokens_per_s > 0
+        assert meters.memory_bytes > 1 << 20
+        parts = dict(zip(STEP_PARTS, meters.parts, strict=True))
+        assert parts["compute"] > 0
+        assert parts["optimizer"] > 0
+        assert (parts["bubble"] > 0) == any(op in RECEIVES for op, *_ in order)
         reader.close()
         assert sorted(found) == list(range(STEPS))
         for spans in found.values():

@@ -1,0 +1,108 @@
+"""A job whose checkpoints go to a real HDFS: its NameNode stands still and training does not; all of it dies and comes
+back from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.inspect import list_checkpoints, verify
+from holdfast.cli.local_cluster import LocalCluster
+from tests.e2e.daemons import wait_for
+
+sys.path.append(str(Path(__file__).parents[1] / "checkpoint"))
+from hdfs_cluster import HdfsCluster, Unavailable
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
+PAUSE_S = 20.0
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    pytest.importorskip("hdfs_native", reason="the extra holdfast[hdfs] is not installed")
+    try:
+        cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"), datanodes=2)
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"no HDFS to test with: {error}")
+        pytest.skip(f"no HDFS on this machine: {error}")
+    with cluster:
+        yield cluster
+
+
+def submit(cluster: LocalCluster, text: Path, store: str, steps: int) -> Callable[[], dict[str, Any]]:
+    settings = {
+        "model.layers": 2, "model.d_model": 64, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0,
+        "data.cache_dir": text.parent / "cache", "checkpoint.every": 10, "checkpoint.store": store,
+        "checkpoint.timeout_s": 10,
+    }  # fmt: skip
+    args = ["--data", str(text), "--dp", "2", "--steps", str(steps)]
+    args += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": os.getcwd(),
+               "env": {"OMP_NUM_THREADS": "1"}, "hooks": False, "warm": True}  # fmt: skip
+    cluster.client.submit({"name": "hdfs", "program": program, "nnodes": 2, "nproc_per_node": 1, "max_restarts": 3})
+
+    def job() -> dict[str, Any]:
+        found = cluster.client.job()
+        assert found is not None
+        assert found["state"] != "failed", found
+        return found
+
+    return job
+
+
+def committed(url: str) -> int:
+    return max((one.step for one in list_checkpoints(url)), default=0)
+
+
+def told(cluster: LocalCluster) -> list[str]:
+    return [incident["summary"] for incident in cluster.client.incidents()]
+
+
+def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: HdfsCluster, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("all that is written is written twice " * 2000)
+    store = f"{hdfs.url}/job"
+    patient = ("--hang-floor", "8s", "--silence-floor", "8s")
+    with LocalCluster(tmp_path / "one", nodes=2, slots=1, controller_flags=patient) as cluster:
+        job = submit(cluster, text, store, 1_000_000)
+        wait_for(lambda: job()["step"] > 20, DEADLINE_S, job)
+        wait_for(lambda: committed(store) >= 10, DEADLINE_S, job)
+
+        assert hdfs.namenode is not None
+        os.kill(hdfs.namenode.pid, signal.SIGSTOP)
+        try:
+            since, slowest, last = time.monotonic(), 0.0, (job()["step"], time.monotonic())
+            while time.monotonic() < since + PAUSE_S:
+                time.sleep(0.1)
+                step, now = job()["step"], time.monotonic()
+                if step > last[0]:
+                    last = (step, now)
+                slowest = max(slowest, now - last[1])
+            assert slowest < 5.0, f"training stood still for {slowest:.1f} s"
+            wait_for(lambda: any("checkpoint" in line for line in told(cluster)), 30, lambda: told(cluster))
+        finally:
+            os.kill(hdfs.namenode.pid, signal.SIGCONT)
+        before = job()["step"]
+        wait_for(lambda: committed(store) > before, DEADLINE_S, lambda: (committed(store), told(cluster)))
+        assert job()["generation"] == 1
+    # Nothing is left of it but what is in HDFS.
+    newest = committed(store)
+    for one in list_checkpoints(store):
+        assert verify(store, one.step) == []
+    with LocalCluster(tmp_path / "two", nodes=2, slots=1, controller_flags=patient) as cluster:
+        job = submit(cluster, text, store, newest + 20)
+        wait_for(lambda: job()["state"] == "finished", DEADLINE_S, job)
+        steps = cluster.client.steps()["step"]
+        assert min(steps) == newest
+    assert committed(store) == newest + 20

@@ -1,15 +1,17 @@
-"""What one rank says of each step: a line on the console, one in a JSON file, points for TensorBoard."""
+"""What one rank says of each step: on the console, a line in a JSON file, points for TensorBoard."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from types import TracebackType
 from typing import Any, TextIO
 
 from holdfast.trainer.config import TrainConfig
+from holdfast.trainer.console import Console
 from holdfast.trainer.errors import ConfigError
-from holdfast.trainer.meters import Meter, percent
+from holdfast.trainer.meters import Meter
 from holdfast.trainer.optimizer import Totals
 
 
@@ -21,6 +23,7 @@ class Reporter:
         self.config, self.meter, self.tokens = config, meter, tokens
         self._file: TextIO | None = None
         self._board: Any = None
+        self._console = Console(sys.stdout, config.log_every, config.steps)
         if config.metrics_path:
             try:
                 self._file = open(config.metrics_path, "a", encoding="utf-8")  # noqa: SIM115  # closed in __exit__
@@ -40,11 +43,13 @@ class Reporter:
             self._board = SummaryWriter(config.tensorboard_dir)
 
     def __enter__(self) -> Reporter:
+        self._console.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._console.__exit__(kind, error, trace)
         if self._file is not None:
             self._file.close()
         if self._board is not None:
@@ -65,21 +70,13 @@ class Reporter:
             "parts_s": {name: round(value, 6) for name, value in parts.items()},
             "memory_bytes": self.meter.memory_bytes(),
         }
-        self._print(step, totals, line)
+        if totals.is_finite:
+            self._console.step(line)
+        else:
+            self._console.skipped(step, totals.loss, totals.bad_ranks)
         if self._file is not None:
             print(json.dumps(line), file=self._file, flush=True)
         if self._board is not None:
             for name, value in {**line, **{f"part_{k}_s": v for k, v in parts.items()}}.items():
                 if isinstance(value, float) and name != "time":
                     self._board.add_scalar(name, value, step)
-
-    def _print(self, step: int, totals: Totals, line: dict[str, Any]) -> None:
-        if not totals.is_finite:
-            where = f", first seen on rank {', '.join(map(str, totals.bad_ranks))}" if totals.bad_ranks else ""
-            print(f"step {step} skipped: loss {totals.loss} or a gradient is not finite{where}", flush=True)
-        elif self.config.log_every and step % self.config.log_every == 0:
-            print(
-                f"step {step} loss {totals.loss:.6f} tokens/s {line['tokens_per_s']:.0f} "
-                f"seconds {line['seconds']:.3f} mfu {percent(line['mfu'])}",
-                flush=True,
-            )

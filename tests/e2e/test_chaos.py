@@ -5,6 +5,7 @@ HOLDFAST_CHAOS says how many kills (8 if it says nothing), HOLDFAST_CHAOS_SEED w
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -22,7 +23,7 @@ from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.inspect import list_checkpoints, verify
 from holdfast.cli.local_cluster import LocalCluster
 from holdfast.errors import HoldfastError
-from tests.e2e.daemons import wait_for
+from tests.e2e.daemons import Commands, one_line, wait_for
 
 KILLS = int(os.environ.get("HOLDFAST_CHAOS", "8"))
 SEED = int(os.environ.get("HOLDFAST_CHAOS_SEED", "20262"))
@@ -44,10 +45,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield one
 
 
-def submit(cluster: LocalCluster, text: Path, store: Path, steps: int) -> None:
+def submit(cluster: LocalCluster, text: Path, store: Path, steps: int, every: int = 7) -> None:
     settings = {
         "model.layers": 2, "model.d_model": 32, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0,
-        "data.cache_dir": store.parent / "cache", "checkpoint.every": 7, "checkpoint.keep": 4,
+        "data.cache_dir": store.parent / "cache", "checkpoint.every": every, "checkpoint.keep": 4,
         "checkpoint.store": store.as_uri(),
     }  # fmt: skip
     args = ["--data", str(text), "--pp", "2", "--dp", "2", "--steps", str(steps)]
@@ -101,12 +102,38 @@ def kill(cluster: LocalCluster, what: str, chance: random.Random) -> bool:
     return what == "worker"
 
 
-def test_what_was_promised_is_kept(cluster: LocalCluster, tmp_path: Path) -> None:
-    chance = random.Random(SEED)
-    text = tmp_path / "text"
-    text.mkdir()
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    chance = random.Random(1)
     for number in range(4):
-        (text / f"{number}.txt").write_text("".join(chance.choices("abcdefgh \n", k=20_000)))
+        (folder / f"{number}.txt").write_text("".join(chance.choices("abcdefgh \n", k=20_000)))
+    return folder
+
+
+def test_a_checkpoint_on_request(cluster: LocalCluster, holdfast: Commands, text: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    submit(cluster, text, store, steps=1_000_000, every=0)
+    wait_for(lambda: job(cluster)["step"] > 5, DEADLINE_S, lambda: job(cluster))
+    done = holdfast.run("checkpoint", "now", "--json", "--controller", cluster.http)
+    assert done.process.returncode == 0, done.err
+    (one,) = list_checkpoints(store.as_uri())
+    assert one.step == json.loads(done.out)["step"]
+    assert verify(store.as_uri(), one.step) == []
+    risk = job(cluster)["at_risk"]
+    assert 0 <= risk["worker"] < 10
+    assert risk["worker"] <= risk["node"] <= risk["job"]
+    done = holdfast.run("job", "--controller", cluster.http)
+    assert "costs worker" in done.out
+    cluster.client.stop(0.0)
+    wait_for(lambda: job(cluster)["state"] == "stopped", 30, lambda: job(cluster))
+    done = holdfast.run("checkpoint", "now", "--controller", cluster.http)
+    assert (done.process.returncode, one_line(done.err)) == (1, "holdfast: no job is running")
+
+
+def test_what_was_promised_is_kept(cluster: LocalCluster, text: Path, tmp_path: Path) -> None:
+    chance = random.Random(SEED)
     store = tmp_path / "store"
     submit(cluster, text, store, steps=1_000_000)
     wait_for(lambda: job(cluster)["step"] > 10, DEADLINE_S, lambda: job(cluster))

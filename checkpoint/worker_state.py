@@ -37,7 +37,8 @@ def merged(values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 def of_worker(values: Mapping[str, Any], worker: int) -> dict[str, Any]:
     """What `worker` had."""
     job = {key: value for key, value in values.items() if key != WORKERS}
-    return job | values.get(WORKERS, {}).get(str(worker), {})
+    own: dict[str, Any] = values.get(WORKERS, {}).get(str(worker), {})
+    return job | own
 
 
 def differing(values: Mapping[str, Any]) -> set[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.checkpoint.arrays import Held
 from holdfast.checkpoint.tiles import Box, GlobalTensor
-from holdfast.checkpoint.torch_state import dtype_name, of_local, place, to_torch
+from holdfast.checkpoint.torch_state import dtype_name, of_local, place
 from holdfast.trainer.config import Config
 from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.optimizer import Optimizer
@@ -61,14 +61,14 @@ def values(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def put_back(
-    held: Mapping[str, Sequence[Held]], values: Mapping[str, Any], slices: Sequence[Slice], optimizer: Optimizer
+    found: Mapping[str, Tensor], values: Mapping[str, Any], slices: Sequence[Slice], optimizer: Optimizer
 ) -> None:
-    """Undo `capture` and `values`."""
-    found: dict[str, Tensor] = {name: to_torch(boxes[0]) for name, boxes in held.items()}
+    """Undo `tensors` and `values`. What is the trainer's own memory, is in place already."""
     optimizer.applied = int(values[APPLIED])
     with torch.no_grad():
         for piece in slices:
-            piece.shard.copy_(found[piece.name])
+            if found[piece.name].data_ptr() != piece.shard.data_ptr():
+                piece.shard.copy_(found[piece.name])
             state = {key: found[f"{piece.name}@{key}"] for key in optimizer.state(piece)}
             optimizer.set_state(piece, state)
 

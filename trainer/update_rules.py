@@ -106,7 +106,7 @@ class AdamW:
         shard = self._shards[index]
         if self._torch is None or not shard.numel():
             return
-        held = {key: averages[key].to(shard.device).clone() for key in self.keys}
+        held = {key: averages[key].to(shard.device) for key in self.keys}  # ours from now on
         count = torch.tensor(float(applied), device=shard.device)
         self._torch.state[shard] = {"step": count, **held}
 

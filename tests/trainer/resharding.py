@@ -18,7 +18,7 @@ from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import from_environment
 from holdfast.trainer.layout import plan
 from holdfast.trainer.mesh import choose_device, join, leave
-from holdfast.trainer.persist import Keeper
+from holdfast.trainer.persist import make_keeper
 
 
 def restored(folder: Path, argv: list[str]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def restored(folder: Path, argv: list[str]) -> dict[str, Any]:
     try:
         trainer = loop.Trainer(config, mesh, corpus)
         settings = state.settings(config, corpus.digest)
-        keeper = Keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, settings)
+        keeper = make_keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, settings)
         step = keeper.restore()
         whole = assembled(config.checkpoint.store)
         held = state.capture(trainer.slices, trainer.optimizer)

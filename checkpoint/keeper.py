@@ -1,0 +1,359 @@
+"""Keeps one run's state: claims the store, goes on from the newest state there is, saves every so often.
+
+Beside a node's daemon a save is a snapshot in memory, and the rest happens while training goes on. Without one, workers
+write to the store themselves, and training waits. A store that is down when the run begins is claimed later, as long
+as memory has what to go on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import torch
+
+from holdfast.checkpoint.arrays import Held
+from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
+from holdfast.checkpoint.fence import Fence, claim
+from holdfast.checkpoint.folder import committed
+from holdfast.checkpoint.group import Group
+from holdfast.checkpoint.late_claim import LateClaim
+from holdfast.checkpoint.memory import restore_from_memory
+from holdfast.checkpoint.options import Options, Run, Watch
+from holdfast.checkpoint.restore import Restored, restore
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.save import Job, Saved, save
+from holdfast.checkpoint.stage1 import Snapshots, Tensors, find_node, open_snapshots
+from holdfast.checkpoint.store import open_store
+from holdfast.checkpoint.throttle import Throttled
+from holdfast.checkpoint.tiles import Layout, layout_from_json, layout_to_json
+from holdfast.checkpoint.torch_state import of_local, room_for, to_torch
+from holdfast.checkpoint.transfer import write_shares
+from holdfast.checkpoint.worker_state import merged
+from holdfast.errors import HoldfastError, UsageError
+
+VOTES = 5
+"""How many answers `votes` has beside a daemon."""
+
+
+class State(Protocol):
+    """What is kept of one worker."""
+
+    def tensors(self) -> Tensors:
+        """What it holds, not copied; always the same names and shapes."""
+
+    def values(self) -> dict[str, Any]:
+        """What it has besides, as JSON."""
+
+    def put_back(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
+        """Undo both. `tensors`: those that were given before `restore`, filled; of this worker's own maybe fewer.
+
+        `values`: of the job, with what workers had otherwise under WORKERS."""
+
+
+class Keeper:
+    """Saves and restores one run's state. Every method is called by all workers together."""
+
+    def __init__(
+        self,
+        options: Options,
+        run: Run,
+        group: Group,
+        state: State,
+        mesh: Mapping[str, int],
+        settings: Mapping[str, Any],
+        device: torch.device,
+        watch: Watch,
+        first_counts: frozenset[str] = frozenset(),
+    ) -> None:
+        """Claims the store for this generation. `settings` must be equal in a run that goes on from here.
+
+        `first_counts`: tensors that workers may have otherwise, of which the first one's is kept. Raises
+        StaleGeneration, and UsageError when the store is not writable and there is no memory to go on from.
+        """
+        self.options, self.run, self.group, self.state, self.watch = options, run, group, state, watch
+        self.store = Throttled(open_store(options.store, options.timeout_s), options.max_mb_per_s * 1e6)
+        self.mirrors = [open_store(url, options.timeout_s) for url in options.mirrors]
+        self.last_saved: int | None = None
+        self.bytes_read = 0
+        """Bytes that this worker read from stores for the last restore."""
+        self.source = ""
+        """Where the last restore came from: memory, peer or store."""
+        self.snapshots: Snapshots | None = None
+        self._number = 0
+        self._device = device
+        self.node = find_node(run, group, options.peers, watch) if options.snapshot_every else None
+        self._late: LateClaim | None = None
+        self._down = ""
+        self.fence = self._claim()
+        if self.fence is None and self.node is None:
+            raise UsageError(f"{self._down}: name a store that can be written")
+        tensors = state.tensors()
+        self.layout = self._agree(tensors)
+        shares = write_shares(_by_the_first(self.layout, first_counts))
+        retention = Retention(options.keep, options.keep_every)
+        self.job = Job(mesh, settings, self.layout.tensors, shares, retention)
+        self._digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        self._uploading: int | None = None
+        self._wanted = False
+        self._asked_at = time.monotonic()
+
+    def restore(self) -> int:
+        """Go on from the newest whole state, of whatever layout; steps it completed, 0 when there is none.
+
+        Raises CheckpointMismatch, CheckpointError, and UsageError when the store is down and memory has nothing.
+        """
+        began = time.monotonic()
+        tensors = self.state.tensors()
+        room = {name: room_for(*one) for name, one in tensors.items()}
+        found = self._find({name: [held] for name, (held, _) in room.items()})
+        if found is None:
+            return 0
+        restored, self.source = found
+        with torch.no_grad():
+            for name in restored.held:
+                held, is_own = room[name]
+                if not is_own:
+                    tensors[name][2].copy_(to_torch(held))
+        del room
+        world = 1
+        for size in restored.manifest.mesh.values():
+            world *= size
+        filled = {name: tensors[name][2] for name in restored.held}
+        self.state.put_back(filled, restored.manifest.values, world == self.run.world)
+        self.bytes_read = restored.bytes_read
+        step = restored.manifest.step
+        # What only memory has, the store shall have too.
+        self.last_saved = step if self.source == "store" else None
+        everywhere = sum(int(one) for one in self.group.gather(str(self.bytes_read).encode()))
+        if self.group.rank == 0:
+            self.watch.restored(step, self.source, time.monotonic() - began, everywhere)
+            if self.fence is None:
+                self.watch.warn(f"{self._down}: going on from {self.source} with step {step}; asked again later")
+        return step
+
+    def _find(self, places: Mapping[str, Sequence[Held]]) -> tuple[Restored, str] | None:
+        warn = self.watch.warn
+        if self.node is not None:
+            at_least = self._newest() if self.group.rank == 0 and self.fence is not None else 0
+            found = restore_from_memory(
+                self.group, layout=self.layout, job=self.run.job, settings=self._digest, node=self.node.name,
+                folder=self.node.folder, at_least=at_least, warn=warn, places=places,
+            )  # fmt: skip
+            if found is not None:
+                return found
+        self._need_store()
+        stored = restore(
+            self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors,
+            places=places,
+        )  # fmt: skip
+        return None if stored is None else (stored, "store")
+
+    def _need_store(self) -> None:
+        if self.fence is None:
+            assert self.node is not None
+            self.node.client.close()
+            raise UsageError(f"{self._down}: name a store that can be written")
+
+    def _newest(self) -> int:
+        """The newest step in the store that fits this run; 0 when there is none, or nobody answers."""
+        try:
+            fitting = (slot.step for slot, manifest in committed(self.store) if manifest.state == self.job.state)
+            return next(fitting, 0)
+        except OSError:
+            return 0
+
+    def open(self) -> None:
+        """Get ready for snapshots. Called after `restore`, which wants to see what is in memory as it was left.
+
+        Raises UsageError when the store is down and nothing was restored.
+        """
+        if not self.source:
+            self._need_store()
+        if self.node is not None:
+            self.snapshots = open_snapshots(
+                self.node, self.options, self.run, self.group, self.job, self._digest, self.state.tensors(),
+                self.fence, self._device, self.watch,
+            )  # fmt: skip
+
+    # --- beside a daemon
+
+    def votes(self, steps: int) -> list[bool]:
+        """This worker's answers, before the collective of the step that makes them `steps`: does it want a checkpoint,
+        has it no room for a snapshot, is an upload under way, was a store claimed that had been down, is it without a
+        safe snapshot? The last snapshot is complete when this returns."""
+        if self.snapshots is None:
+            return []
+        self.snapshots.settle()
+        for note in self.snapshots.notes():
+            self._heed(note)
+        options = self.options
+        if self.group.rank == 0:
+            self._wanted |= options.every > 0 and steps % options.every == 0 and steps != self.last_saved
+            self._wanted |= options.every_s > 0 and time.monotonic() - self._asked_at >= options.every_s
+        self._wanted |= self.watch.requested()
+        if self._late is not None and self._wanted:
+            self._late.poke()
+        is_claimed = self._late is not None and self._late.outcome is not None
+        is_unsafe = self.snapshots.safe_step == 0
+        return [self._wanted, not self.snapshots.has_room(), self._uploading is not None, is_claimed, is_unsafe]
+
+    def _snapshot(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
+        """Begin the snapshot that all workers agreed on, if they did."""
+        shots = self.snapshots
+        assert shots is not None
+        wanted, full, uploading, claimed, unsafe = votes
+        if claimed or (is_last and self.fence is None):
+            self._take_over(is_last)
+        if not unsafe:
+            shots.sweep()
+        # One at a time: what is wanted meanwhile waits, and will be the newest step by then.
+        persist = bool(wanted and not uploading) or (is_last and steps != self.last_saved)
+        persist = persist and self.fence is not None
+        if is_last and persist:
+            self._wait_for_upload()
+        elif not is_last and (full or not (persist or (shots.every and steps % shots.every == 0))):
+            return
+        shots.begin(steps, self.state.values(), self.state.tensors(), persist)
+        if persist:
+            self._wanted, self._asked_at = False, time.monotonic()
+            self._uploading = steps if self.group.rank == 0 else None
+        if is_last:
+            shots.settle()
+            self._wait_for_upload()
+
+    def _take_over(self, is_last: bool) -> None:
+        """Let all know of the claim on a store that was down. At the end of the run it is tried once more."""
+        self.fence = self._claim()
+        if self.fence is None:
+            if is_last and self.group.rank == 0:
+                self.watch.warn(f"{self._down}: the last state is in memory only")
+            return
+        if self.group.rank == 0:
+            self.watch.warn(f"checkpoint.store {self.store.url} is back")
+        if self.snapshots is not None:
+            try:
+                self.snapshots.join_store(self.options.store, self.fence)
+            except HoldfastError as error:
+                self.watch.warn(f"rank {self.run.rank}: {error}")
+
+    def _wait_for_upload(self) -> None:
+        """Rank 0 sees the last upload end: until then the job is not at its end."""
+        assert self.snapshots is not None
+        give_up = time.monotonic() + self.options.timeout_s
+        with self.watch.operation("checkpoint:upload"):
+            while self._uploading is not None and time.monotonic() < give_up:
+                for note in self.snapshots.notes():
+                    self._heed(note)
+                time.sleep(0.005)
+
+    def _heed(self, note: Mapping[str, Any]) -> None:
+        kind, step, error = note["note"], note.get("step"), note.get("error")
+        if kind == "persisted":
+            self.last_saved = step
+        if kind in ("persisted", "refused") and step == self._uploading:
+            self._uploading = None
+        if kind in ("refused", "failing", "peer-failing", "repaired"):
+            what = "copy of the snapshot" if kind == "peer-failing" else "checkpoint"
+            self.watch.warn(f"{what} of step {step}: {kind.removeprefix('peer-')}: {error}")
+
+    def close(self, done: bool) -> None:
+        """`done`: the job came to its end."""
+        if self.snapshots is not None:
+            # What did not get to the store stays in memory for a while.
+            self.snapshots.close(forget=done and self.fence is not None and self._uploading is None)
+        elif self.node is not None:
+            self.node.client.close()
+
+    # --- without one
+
+    def after_step(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
+        """Do what is due when `steps` steps are done; `votes`: how many said yes to each. Raises StaleGeneration."""
+        if self.snapshots is not None:
+            if is_last:
+                self.watch.phase("checkpoint")
+            self._snapshot(steps, votes or (0,) * VOTES, is_last)
+        elif self._is_due(steps, is_last):
+            self.watch.phase("checkpoint")
+            self.save(steps)
+            self.watch.phase("train")
+
+    def _is_due(self, steps: int, is_last: bool) -> bool:
+        if steps == self.last_saved:
+            return False
+        return is_last or (self.options.every > 0 and steps % self.options.every == 0)
+
+    def save(self, steps: int) -> Saved:
+        """Save the state after `steps` steps. A write that fails is a warning. Raises StaleGeneration."""
+        if self.fence is None:
+            self._take_over(is_last=False)
+        if self.fence is None:
+            saved = Saved(steps, False, self._down)
+        else:
+            held = {name: [of_local(*one)] for name, one in self.state.tensors().items()}
+            saved = save(self.store, self.group, self.fence, self.job, steps, held, self._values(), self._number)
+        self._number += 1
+        if saved.ok:
+            self.last_saved = steps
+        elif self.group.rank == 0:
+            good = "none" if saved.last_good is None else f"step {saved.last_good}"
+            self.watch.warn(f"checkpoint of step {steps} failed: {saved.reason}; last good: {good}")
+        return saved
+
+    def _values(self) -> dict[str, Any]:
+        """Those of all workers, at rank 0."""
+        told = self.group.gather(zlib.compress(json.dumps(self.state.values()).encode(), 1))
+        return merged({rank: json.loads(zlib.decompress(one)) for rank, one in enumerate(told)}) if told else {}
+
+    def _agree(self, tensors: Tensors) -> Layout:
+        """What all workers hold, known to all."""
+        mine = layout_to_json([(tensor, box) for tensor, box, _ in tensors.values()])
+        everyone = [zlib.decompress(one).decode() for one in self.group.gather(zlib.compress(mine.encode(), 1))]
+        told = self.group.broadcast(zlib.compress(json.dumps(everyone).encode(), 1))
+        return layout_from_json(json.loads(zlib.decompress(told)))
+
+    def _claim(self) -> Fence | None:
+        """The claim on the store, the same everywhere; None while it is down. Raises StaleGeneration."""
+        answer: dict[str, Any] = {}
+        if self.group.rank == 0:
+            answer = self._ask_for_claim()
+        answer = json.loads(self.group.broadcast(json.dumps(answer).encode()))
+        if "fence" in answer:
+            self._late = None
+            return Fence(**answer["fence"])
+        if "stale" in answer:
+            if self.node is not None:
+                self.node.client.close()
+            raise StaleGeneration(answer["stale"])
+        self._down = answer["failed"]
+        if self.group.rank == 0 and self._late is None:
+            self._late = LateClaim(self.store, self.run.job, self.run.generation)
+        return None
+
+    def _ask_for_claim(self) -> dict[str, Any]:
+        found: Fence | StaleGeneration | None = None
+        if self._late is not None:
+            self._late.wait(self.options.timeout_s)
+            found = self._late.outcome
+        try:
+            found = found or claim(self.store, self.run.job, self.run.generation)
+        except StaleGeneration as error:
+            found = error
+        except (OSError, CheckpointError) as error:
+            return {"failed": f"checkpoint.store {self.store.url}: {getattr(error, 'strerror', None) or error}"}
+        return {"stale": str(found)} if isinstance(found, StaleGeneration) else {"fence": asdict(found)}
+
+
+def _by_the_first(layout: Layout, names: frozenset[str]) -> Layout:
+    """`layout` as if only the first worker that has a tensor of `names` held it."""
+    seen: set[str] = set()
+    held = []
+    for mine in layout.held:
+        held.append({name: boxes for name, boxes in mine.items() if name not in seen})
+        seen |= names.intersection(mine)
+    return Layout(layout.tensors, held)

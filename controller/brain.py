@@ -4,7 +4,6 @@ The order of an answer matters: every `Record` in a batch is durable before any 
 """
 
 import base64
-import dataclasses
 from typing import Any
 
 from holdfast import faults as fault_syntax
@@ -49,8 +48,8 @@ from holdfast.controller.model import (
     RankState,
     RankTable,
 )
-from holdfast.controller.placement import natural
 from holdfast.controller.recovery import Recovery
+from holdfast.controller.requests import Requests
 from holdfast.errors import UsageError
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
@@ -63,6 +62,7 @@ class Brain:
         options = options or Options()
         self.c = Cluster(options, Lifecycle(boot, options))
         self.recovery = Recovery(self.c)
+        self.requests = Requests(self.c)
         self.membership = Membership(self.c, self.recovery)
         self.hangs = HangDetector(options)
         self.version = 0
@@ -139,11 +139,15 @@ class Brain:
             case StopAsked():
                 return self._stop_asked(event, now)
             case FaultAsked():
-                return self._inject(fault_syntax.parse_fault(event.fault), now)
+                return self.requests.inject(fault_syntax.parse_fault(event.fault))
             case CheckpointAsked():
-                return self._checkpoint()
+                return self.requests.checkpoint()
             case CordonAsked():
-                return self.membership.cordon(event)
+                is_in_use = self.c.active is not None and bool(self.c.active.ranks_on(event.node))
+                return [
+                    *self.membership.cordon(event),
+                    *(self.requests.precaution(now) if event.on and is_in_use else []),
+                ]
 
     # --- heartbeats --------------------------------------------------------------------------------------------
 
@@ -223,7 +227,7 @@ class Brain:
             job.life_first = record.step if job.life_first < 0 else min(job.life_first, record.step)
             job.life_last = max(job.life_last, record.step)
             actions += self.recovery.resumed(record, now)
-        return actions + self._due_faults(job, now)
+        return actions + self.requests.due_faults(job, now)
 
     # --- events of agents --------------------------------------------------------------------------------------
 
@@ -232,7 +236,10 @@ class Brain:
             case t.WorkerExited() as exited:
                 return self._exited(exited, event.node, now)
             case t.LogMatched() as matched:
-                return self.recovery.logged(log_finding(matched, event.node, now), matched.generation, now)
+                actions = self.recovery.logged(log_finding(matched, event.node, now), matched.generation, now)
+                # What the host itself says (its kernel, its GPU driver) comes before the worker feels it.
+                foretells = matched.rank < 0 and matched.severity is not t.Severity.INFO
+                return actions + (self.requests.precaution(now) if foretells else [])
             case t.AgentNotice() as notice:
                 return self.recovery.alert(notice_finding(notice, event.node, now), now)
             case t.PlanPublished() as published:
@@ -319,63 +326,6 @@ class Brain:
     def _end_by_hand(self, job: Job, grace: float, now: Instant) -> list[Action]:
         return self.c.life.end(job, self.c.nodes, (JobState.STOPPED, "stopped by hand", 130), grace, now)
 
-    def _due_faults(self, job: Job, now: Instant) -> list[Action]:
-        """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
-        actions: list[Action] = []
-        for text in job.spec.faults:
-            fault = fault_syntax.parse_fault(text)
-            if text in job.fired or fault.step is None or fault.target == "controller":
-                continue
-            if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
-                continue
-            name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
-            node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
-            if node is not None and node.connected:
-                job.fired[text] = now.wall
-                actions += [Record("job", job.spec.id, job.to_doc()), *self._inject(fault, now)]
-        return actions
-
-    def _inject(self, fault: fault_syntax.FaultSpec, now: Instant) -> list[Action]:
-        job = self.c.active
-        if fault.kind in fault_syntax.CONTROLLER_KINDS:
-            raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
-        names = job.nodes if job is not None and job.nodes else sorted(self.c.nodes, key=natural)
-        if fault.rank >= 0 and (job is None or not job.nodes):
-            raise UsageError(f"fault {str(fault)!r}: no job is running")
-        fault_syntax.check_fault(fault, job.spec.world if job is not None else 0, len(names))
-        node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
-        if node not in self.c.nodes or not self.c.nodes[node].connected:
-            raise UsageError(
-                f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
-            )
-        job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
-        order = t.Inject(fault.kind, fault.rank)
-        return [
-            Say("inject", {"fault": str(fault), "node": node}),
-            self.c.life.untracked(node, job_id, generation, order),
-        ]
-
-    def _checkpoint(self) -> list[Action]:
-        job = self.c.active
-        if job is None or self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is training: there is nothing to make a checkpoint of")
-        name = job.node_of(0)
-        node = self.c.nodes.get(name)
-        if node is None or not node.connected:
-            raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
-        return [
-            Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
-            self.c.life.untracked(name, job.spec.id, job.generation, t.RequestCheckpoint()),
-        ]
-
-    def arm(self, fault: fault_syntax.FaultSpec) -> None:
-        """Let a fault strike when the running job reaches its step. UsageError when it never can."""
-        job = self.c.active
-        if job is None:
-            raise UsageError(f"fault {str(fault)!r}: no job is running")
-        fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
-        job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))
-
     # --- time --------------------------------------------------------------------------------------------------
 
     def _tick(self, event: Tick, now: Instant) -> list[Action]:
@@ -397,7 +347,7 @@ class Brain:
             for finding in self.hangs.observe(self.c.ranks, job.generation, list(self.c.ledger.recent), now):
                 self._mark_stalled(finding)
                 actions += self.recovery.found(self.recovery.at_node(finding, job), now)
-        actions += self._due_faults(job, now) if job.spec.faults else []
+        actions += self.requests.due_faults(job, now) if job.spec.faults else []
         actions += self.recovery.survived(job, now)
         actions += self.recovery.settle(now)
         actions += self.recovery.watch(now)

@@ -259,7 +259,7 @@ class Report:
     async def inject(self, fault: str) -> Json:
         spec = parse_fault(fault)
         if spec.step is not None:
-            self.shell.brain.arm(spec)
+            self.shell.brain.requests.arm(spec)
             return {"id": str(spec), "armed": True}
         self.shell.handle(FaultAsked(fault))
         return {"id": str(spec), "armed": False}

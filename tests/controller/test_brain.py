@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast import types as t
 from holdfast.controller.events import (
+    Action,
     CheckpointAsked,
     CordonAsked,
     EventSeen,
@@ -92,6 +93,24 @@ def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> No
     v.feed(EventSeen("node0", replace(told, generation=v.job.generation, source="memory")))
     v.feed(EventSeen("node0", replace(told, generation=v.job.generation, job="another", source="peer")))
     assert (incident.source, incident.restore_s, incident.restored_bytes) == ("memory", 0.1, 100)
+
+
+def asked(actions: list[Action]) -> int:
+    return sum(isinstance(a, Send) and isinstance(a.command.order, t.RequestCheckpoint) for a in actions)
+
+
+def test_what_foretells_trouble_asks_for_a_checkpoint_now_and_then() -> None:
+    v = training(nodes=3)
+    ecc = t.LogMatched("", 0, -1, int(v.instant.wall * 1e9), "xid-94", "gpu", t.Severity.WARNING, "Xid 94")
+    assert asked(v.feed(EventSeen("node1", replace(ecc, severity=t.Severity.INFO)))) == 0
+    assert asked(v.feed(EventSeen("node1", replace(ecc, rank=5, job=v.job.spec.id)))) == 0  # it dies already
+    assert asked(v.feed(EventSeen("node1", ecc))) == 1
+    assert asked(v.feed(EventSeen("node1", ecc))) == 0
+    v.run(61.0)
+    assert asked(v.feed(CordonAsked("node2", True))) == 0  # nothing of the job is there
+    assert asked(v.feed(CordonAsked("node1", True))) == 1
+    v.run(61.0)
+    assert asked(v.feed(CordonAsked("node1", False))) == 0
 
 
 def test_nothing_is_broken_where_nobody_is() -> None:

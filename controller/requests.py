@@ -1,0 +1,92 @@
+"""What people ask of a running job, and what is asked for its sake: faults on purpose, checkpoints."""
+
+import dataclasses
+import math
+
+from holdfast import faults as fault_syntax
+from holdfast import types as t
+from holdfast.controller.cluster import Cluster
+from holdfast.controller.events import Action, Record, Say
+from holdfast.controller.lifecycle import Stage
+from holdfast.controller.model import Instant, Job
+from holdfast.controller.placement import natural
+from holdfast.errors import UsageError
+
+_PRECAUTIONS_APART = 60.0
+"""Seconds between checkpoints that are made because something foretells trouble."""
+
+
+class Requests:
+    def __init__(self, cluster: Cluster) -> None:
+        self.c = cluster
+        self._precaution_at = -math.inf
+
+    def due_faults(self, job: Job, now: Instant) -> list[Action]:
+        """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
+        actions: list[Action] = []
+        for text in job.spec.faults:
+            fault = fault_syntax.parse_fault(text)
+            if text in job.fired or fault.step is None or fault.target == "controller":
+                continue
+            if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
+                continue
+            name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
+            node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
+            if node is not None and node.connected:
+                job.fired[text] = now.wall
+                actions += [Record("job", job.spec.id, job.to_doc()), *self.inject(fault)]
+        return actions
+
+    def inject(self, fault: fault_syntax.FaultSpec) -> list[Action]:
+        """Break something now. UsageError when that cannot be."""
+        job = self.c.active
+        if fault.kind in fault_syntax.CONTROLLER_KINDS:
+            raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
+        names = job.nodes if job is not None and job.nodes else sorted(self.c.nodes, key=natural)
+        if fault.rank >= 0 and (job is None or not job.nodes):
+            raise UsageError(f"fault {str(fault)!r}: no job is running")
+        fault_syntax.check_fault(fault, job.spec.world if job is not None else 0, len(names))
+        node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
+        if node not in self.c.nodes or not self.c.nodes[node].connected:
+            raise UsageError(
+                f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
+            )
+        job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
+        order = t.Inject(fault.kind, fault.rank)
+        return [
+            Say("inject", {"fault": str(fault), "node": node}),
+            self.c.life.untracked(node, job_id, generation, order),
+        ]
+
+    def checkpoint(self) -> list[Action]:
+        """Ask rank 0 for a checkpoint. UsageError when nothing trains, or nobody there could hear it."""
+        job = self.c.active
+        if job is None or self.c.life.stage is not Stage.UP:
+            raise UsageError("no job is training: there is nothing to make a checkpoint of")
+        name = job.node_of(0)
+        node = self.c.nodes.get(name)
+        if node is None or not node.connected:
+            raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
+        return [
+            Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
+            self.c.life.untracked(name, job.spec.id, job.generation, t.RequestCheckpoint()),
+        ]
+
+    def precaution(self, now: Instant) -> list[Action]:
+        """A checkpoint while there is still somebody to make it: something foretells trouble."""
+        if now.mono - self._precaution_at < _PRECAUTIONS_APART:
+            return []
+        try:
+            actions = self.checkpoint()
+        except UsageError:
+            return []  # nothing trains, or nobody could be asked
+        self._precaution_at = now.mono
+        return actions
+
+    def arm(self, fault: fault_syntax.FaultSpec) -> None:
+        """Let a fault strike when the running job reaches its step. UsageError when it never can."""
+        job = self.c.active
+        if job is None:
+            raise UsageError(f"fault {str(fault)!r}: no job is running")
+        fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
+        job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))

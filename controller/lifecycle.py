@@ -123,6 +123,8 @@ class Lifecycle:
 
     def _clear(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
         actions: list[Action] = []
+        if self.waiting and self.waiting_since is None and (self.store or self._outstanding("store")):
+            return actions  # the last answer decides: choosing anew at each of thousands would take seconds
         chosen, missing = place(job.spec, nodes.values(), job.nodes)
         if not chosen:
             # Nobody to run it yet; a node that only lost its agent for a moment will be back.

@@ -4,6 +4,7 @@ MegaScale, section 3.2 (arXiv 2402.15627): all-gather then GEMM, and GEMM then r
 without sequence parallelism GEMM then all-reduce. With a time c for all transfers and g for all of the GEMM,
 c/k + (k-1)/k max(c, g) + g/k instead of c + g. The weight's gradient needs no transfer and hides what is left of
 one. Bytes on the wire are those of one piece. Only waiting counts as an operation for the probe.
+With sequence parallelism on GPUs that reach each other's memory, symmetric.py does the pair as one.
 
 All activations are (batch, sequence, width), weights (out, in) as `F.linear` has them.
 """
@@ -18,7 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.trainer import collectives, spans
+from holdfast.trainer import collectives, spans, symmetric
 from holdfast.trainer.sequence_parallel import GATHER, SCATTER
 from holdfast.trainer.tensor_parallel import OPERATION
 
@@ -102,6 +103,8 @@ class _MultiplySum(torch.autograd.Function):
 
 def _gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> tuple[Tensor, Tensor]:
     """`x` of all ranks, and `weight` on it."""
+    if symmetric.reaches(x, group):
+        return symmetric.gather_multiply(x, weight, group)
     batch, length, width = x.shape
     ranks, step = group.size(), length // chunks
     whole = x.new_empty(batch, ranks, chunks, step, width)
@@ -127,6 +130,9 @@ def _arriving(x: Tensor, group: dist.ProcessGroup, chunks: int) -> Iterator[Tens
 
 def _multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Callable[[], Tensor]:
     """Multiply and send chunk by chunk; what is returned waits for the sums at this rank's positions."""
+    if symmetric.reaches(x, group):
+        summed = symmetric.multiply_scatter(x, weight, group)
+        return lambda: summed
     batch, length, width = x.shape
     ranks = group.size()
     split = x.view(batch, ranks, chunks, length // ranks // chunks, width)

@@ -6,7 +6,7 @@ import functools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -49,15 +49,21 @@ def alone(config: Config) -> tuple[dict[str, Tensor], list[float]]:
 
 
 def compare(
-    zygote: Zygote, argv: list[str], folder: Path, world: int = 8, steps: int = STEPS, within: float = 1e-5
-) -> None:
-    """Gradients `within` so much of their norm, losses within ten times that."""
+    zygote: Zygote,
+    argv: list[str],
+    folder: Path,
+    world: int = 8,
+    steps: int = STEPS,
+    within: float = 1e-5,
+    task: str = "gradients",
+) -> list[Any]:
+    """Gradients `within` so much of their norm, losses within ten times that. What the ranks returned."""
     argv = [*argv, "--steps", str(steps)]
     config = parse(argv)
     plain = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
     expected, losses = alone(plain)
 
-    done = zygote.run("gradients", world, folder, args={"argv": argv})
+    done = zygote.run(task, world, folder, args={"argv": argv})
     assert done["exits"] == [0] * world
     grads = assembled(folder, world)
     assert grads.keys() == expected.keys()
@@ -67,6 +73,8 @@ def compare(
     print(f"gradients within {errors[worst]:.1e} ({worst}), losses within {apart:.1e}, {done['seconds']:.1f} s")
     assert errors[worst] < within
     assert apart < 10 * within
+    results: list[Any] = done["results"]
+    return results
 
 
 def mesh(pp: int, dp: int, tp: int) -> list[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from forked import Zygote
 from test_equality import compare
 
+from holdfast.trainer import symmetric
 from holdfast.trainer.config import load
 from holdfast.trainer.errors import ConfigError
 from holdfast.trainer.layout import plan
@@ -26,6 +29,34 @@ def chosen(sequence: bool, chunks: int) -> list[str]:
 def test_chunks_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, block: str, sequence: bool) -> None:
     argv = [*tiny, *SMALL, *chosen(sequence, 4), "--set", f"model.block={block}", "--set", "train.dtype=float64"]
     compare(zygote, argv, tmp_path / "run", world=2, steps=3, within=1e-9)
+
+
+@pytest.mark.parametrize("block", ["serial", "parallel"])
+def test_fused_operations_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, block: str) -> None:
+    argv = [*tiny, *SMALL, *chosen(True, 4), "--set", f"model.block={block}", "--set", "train.dtype=float64"]
+    for result in compare(zygote, argv, tmp_path / "run", world=2, steps=2, within=1e-9, task="fused:gradients"):
+        assert result["calls"]["fused_all_gather_matmul"] == result["calls"]["fused_matmul_reduce_scatter"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "suits"),
+    [
+        ({}, True),
+        ({"kind": "cpu"}, False),
+        ({"dtype": torch.float64}, False),
+        ({"has_ops": False}, False),
+        ({"ranks": [6, 7, 8, 9]}, False),  # two hosts
+        ({"ranks": [8, 10, 12, 14]}, True),
+        ({"ranks": [3]}, False),
+        ({"direct": False}, False),
+    ],
+)
+def test_fused_operations_are_for_gpus_that_reach_each_other(change: dict[str, Any], suits: bool) -> None:
+    usual: dict[str, Any] = {
+        "kind": "cuda", "dtype": torch.bfloat16, "has_ops": True, "ranks": [0, 1, 2, 3], "local_world": 8,
+        "direct": True,
+    }  # fmt: skip
+    assert symmetric.suits(**usual | change) == suits
 
 
 @pytest.mark.parametrize("sequence", [False, True])

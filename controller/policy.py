@@ -9,7 +9,7 @@ from holdfast.controller.model import Finding, Job, Options
 
 class Move(StrEnum):
     RESTART = "restart"
-    """End what is left of the generation, start the next one from the last committed checkpoint."""
+    """End what is left of the generation, start the next one from the newest whole state."""
     WATCH = "watch"
     """Training may well go on: wait for the node to come back, act when progress stops."""
     STOP = "stop-job"
@@ -57,7 +57,7 @@ def decide(cause: Finding, job: Job, options: Options) -> Decision:
     if job.tries >= limit:
         same = "the same traceback" if cause.kind is t.FindingKind.WORKER_EXCEPTION else cause.kind.value
         return Decision(Move.STOP, f"{same} {job.tries} times without a step of progress: {cause.text}")
-    return Decision(Move.RESTART, f"start again from the last committed checkpoint (try {job.tries} of {limit})")
+    return Decision(Move.RESTART, f"start again from the newest whole state (try {job.tries} of {limit})")
 
 
 _WHY = {

@@ -31,6 +31,7 @@ from holdfast.checkpoint.save import commit
 from holdfast.checkpoint.store import Store
 from holdfast.checkpoint.tiles import Box, GlobalTensor
 from holdfast.checkpoint.transfer import Share
+from holdfast.checkpoint.worker_state import merged
 
 
 class Refused(CheckpointError):
@@ -100,13 +101,13 @@ def put_part(
     tensors: Mapping[str, GlobalTensor],
     shares: Sequence[tuple[str, Box]],
     held: Mapping[str, Sequence[Held]],
-    values: Mapping[str, Any] | None,
+    values: Mapping[str, Any],
     through: Callable[[Iterator[Buffer]], Iterator[Buffer]],
     is_over: Callable[[], bool],
 ) -> None:
     """Write a worker's part, then its entry, unless that was done before. The bytes go by way of `through`.
 
-    `values`: state of the job that is no tensor, in the leader's entry only.
+    `values`: what this worker has that is no tensor.
 
     Raises Refused when the attempt was given up, StaleGeneration, OSError, and what `through` raises.
     """
@@ -146,7 +147,7 @@ class Gathered:
     def __init__(self, store: Store, attempt: Attempt, leader: Leader) -> None:
         self._store, self._attempt, self._leader = store, attempt, leader
         self._parts: dict[int, Part] = {}
-        self._values: Mapping[str, Any] | None = None
+        self._values: dict[int, Mapping[str, Any]] = {}
         self._is_done = False
 
     def look(self) -> bool:
@@ -170,11 +171,11 @@ class Gathered:
             return read_manifest(self._store, self._attempt.slot).num_bytes
         fence, leader = self._attempt.fence, self._leader
         parts = tuple(self._parts[worker] for worker in leader.writers)
-        if self._values is None:
+        if not self._values:
             raise Refused("no entry has the state that is no tensor")
         manifest = Manifest(
             self._attempt.step, fence.term, self._attempt.id, fence.generation, fence.job, time.time(), leader.mesh,
-            leader.tensors, parts, leader.state, self._values,
+            leader.tensors, parts, leader.state, merged(self._values),
         )  # fmt: skip
         require(self._store, fence)  # a store that is not mounted has no claims: nothing is committed beside it
         commit(self._store, fence, self._attempt.slot, self._attempt.folder, manifest)
@@ -205,7 +206,7 @@ class Gathered:
             if "failed" in body:
                 raise Refused(f"worker {worker}: {body['failed']}")
             if body["values"] is not None:
-                self._values = dict(body["values"])
+                self._values[worker] = dict(body["values"])
             return part_from_json(body["part"])
         except (KeyError, TypeError, ValueError, ManifestInvalid) as error:
             raise Refused(f"the entry of worker {worker} is not readable: {error}") from None

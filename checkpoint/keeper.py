@@ -44,14 +44,11 @@ VOTES = 5
 class State(Protocol):
     """What is kept of one worker."""
 
-    def tensors(self) -> Tensors:
-        """What it holds, not copied; always the same names and shapes."""
-
-    def values(self) -> dict[str, Any]:
-        """What it has besides, as JSON."""
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        """What it holds, not copied, always of the same names and shapes; and what it has besides, as JSON."""
 
     def put_back(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
-        """Undo both. `tensors`: those that were given before `restore`, filled; of this worker's own maybe fewer.
+        """Undo it. `tensors`: those of a capture, filled; of this worker's own maybe fewer.
 
         `values`: of the job, with what workers had otherwise under WORKERS."""
 
@@ -93,7 +90,7 @@ class Keeper:
         self.fence = self._claim()
         if self.fence is None and self.node is None:
             raise UsageError(f"{self._down}: name a store that can be written")
-        tensors = state.tensors()
+        tensors, _ = state.capture()
         self.layout = self._agree(tensors)
         shares = write_shares(_by_the_first(self.layout, first_counts))
         retention = Retention(options.keep, options.keep_every)
@@ -109,7 +106,7 @@ class Keeper:
         Raises CheckpointMismatch, CheckpointError, and UsageError when the store is down and memory has nothing.
         """
         began = time.monotonic()
-        tensors = self.state.tensors()
+        tensors, _ = self.state.capture()
         room = {name: room_for(*one) for name, one in tensors.items()}
         found = self._find({name: [held] for name, (held, _) in room.items()})
         if found is None:
@@ -177,7 +174,7 @@ class Keeper:
             self._need_store()
         if self.node is not None:
             self.snapshots = open_snapshots(
-                self.node, self.options, self.run, self.group, self.job, self._digest, self.state.tensors(),
+                self.node, self.options, self.run, self.group, self.job, self._digest, self.state.capture()[0],
                 self.fence, self._device, self.watch,
             )  # fmt: skip
 
@@ -219,7 +216,8 @@ class Keeper:
             self._wait_for_upload()
         elif not is_last and (full or not (persist or (shots.every and steps % shots.every == 0))):
             return
-        shots.begin(steps, self.state.values(), self.state.tensors(), persist)
+        tensors, values = self.state.capture()
+        shots.begin(steps, values, tensors, persist)
         if persist:
             self._wanted, self._asked_at = False, time.monotonic()
             self._uploading = steps if self.group.rank == 0 else None
@@ -295,8 +293,10 @@ class Keeper:
         if self.fence is None:
             saved = Saved(steps, False, self._down)
         else:
-            held = {name: [of_local(*one)] for name, one in self.state.tensors().items()}
-            saved = save(self.store, self.group, self.fence, self.job, steps, held, self._values(), self._number)
+            tensors, values = self.state.capture()
+            held = {name: [of_local(*one)] for name, one in tensors.items()}
+            everyones = self._gathered(values)
+            saved = save(self.store, self.group, self.fence, self.job, steps, held, everyones, self._number)
         self._number += 1
         if saved.ok:
             self.last_saved = steps
@@ -305,9 +305,9 @@ class Keeper:
             self.watch.warn(f"checkpoint of step {steps} failed: {saved.reason}; last good: {good}")
         return saved
 
-    def _values(self) -> dict[str, Any]:
+    def _gathered(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Those of all workers, at rank 0."""
-        told = self.group.gather(zlib.compress(json.dumps(self.state.values()).encode(), 1))
+        told = self.group.gather(zlib.compress(json.dumps(values).encode(), 1))
         return merged({rank: json.loads(zlib.decompress(one)) for rank, one in enumerate(told)}) if told else {}
 
     def _agree(self, tensors: Tensors) -> Layout:

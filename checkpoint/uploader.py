@@ -230,7 +230,7 @@ class Upload:
         await self._retried(
             lambda: attempts.put_part(
                 self._store, self.attempt, self._worker, arena.description.tensors, order.shares,
-                arena.held(snapshot.slot), snapshot.values if order.leader else None, self._through, self._over.is_set,
+                arena.held(snapshot.slot), snapshot.values, self._through, self._over.is_set,
             )
         )  # fmt: skip
 

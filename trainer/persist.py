@@ -28,11 +28,8 @@ class TrainerState:
     def __init__(self, slices: list[Slice], optimizer: Optimizer) -> None:
         self.slices, self.optimizer = slices, optimizer
 
-    def tensors(self) -> Tensors:
-        return tensors(self.slices, self.optimizer)
-
-    def values(self) -> dict[str, Any]:
-        return values(self.optimizer)
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        return tensors(self.slices, self.optimizer), values(self.optimizer)
 
     def put_back(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
         put_back(tensors, values, self.slices, self.optimizer)

@@ -1,0 +1,164 @@
+"""Checkpoints for any training script that uses PyTorch.
+
+    from holdfast.checkpoint import Checkpointer
+
+    keeper = Checkpointer("file:///data/run1", {"model": model, "optimizer": optimizer}, every=100)
+    for step in range(keeper.restore(), steps):
+        ...
+        keeper.step(step + 1)
+    keeper.close()
+
+It works alone, under torchrun, and under `holdfast run`, where every step is also kept in the memory of the nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from holdfast.checkpoint.group import Alone, Group, ProcessGroup
+from holdfast.checkpoint.keeper import VOTES, Keeper
+from holdfast.checkpoint.options import Options, Run, Watch
+from holdfast.checkpoint.user_state import Randomness, UserState
+from holdfast.errors import UsageError
+
+_TIMEOUT = timedelta(minutes=30)
+
+
+class Checkpointer:
+    """Saves and restores what it is given. Every method is called by all workers together, from one thread."""
+
+    def __init__(
+        self,
+        store: str,
+        state: Mapping[str, Any],
+        *,
+        every: int = 100,
+        own: Mapping[str, Any] | None = None,
+        rng: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """`store`: a URL or path. `every`: steps between checkpoints; 0: only at the end.
+
+        `state`: by name, what belongs to the job: modules, their optimizers, tensors, and anything with `state_dict`
+        and `load_state_dict` (schedulers, counters of progress). Plain tensors are taken to be the same on all workers.
+        `own`: the same of what each worker has for itself (where its data loader is); `rng` adds the generators. It
+        goes back only into a world of the same size. `settings`: JSON that must be equal in a run that goes on from
+        here. `options`: the others of `Options`. Call it when the model is on its device, wrapped, and the
+        optimizer is there. Raises UsageError, StaleGeneration.
+        """
+        run = _run(os.environ)
+        self._group: dist.ProcessGroup | None = None
+        watch = _watch()
+        group: Group = Alone()
+        if run.world > 1:
+            # Its own, so that nothing of the script's can come between; for CPU tensors, so gloo.
+            self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+            group = ProcessGroup(self._group, watch.operation)
+        given = {**(own or {}), **({"rng": Randomness()} if rng else {})}
+        try:
+            chosen = Options(store, every, **options)
+        except TypeError as error:
+            raise UsageError(f"Checkpointer: {str(error).replace('Options.__init__() ', '')}") from None
+        self._state = UserState(state, given, run.rank)
+        self._state.capture()  # errors about the state come before any about the store
+        self._watch, self._done = watch, 0
+        self._keeper = Keeper(
+            chosen, run, group, self._state, {"world": run.world}, settings or {}, _device(state), watch,
+            self._state.buffers,
+        )  # fmt: skip
+        self._is_open = self._is_closed = False
+
+    @property
+    def source(self) -> str:
+        """Where the last restore came from: memory, peer or store; "" when there was nothing."""
+        return self._keeper.source
+
+    def restore(self) -> int:
+        """Go on from the newest whole state there is; steps it has done, 0 when there is none.
+
+        Raises CheckpointMismatch, CheckpointError, UsageError.
+        """
+        self._done = self._keeper.restore()
+        if self._state.left_out and self._keeper.group.rank == 0:
+            self._watch.warn(f"another number of workers: {', '.join(self._state.left_out)} of each begins anew")
+        return self._done
+
+    def step(self, steps: int) -> None:
+        """`steps` steps are done: snapshot and save what is due. Before anything changes the state again.
+
+        Raises StaleGeneration when a newer run has the store, CheckpointError.
+        """
+        self._open()
+        self._done = steps
+        self._keeper.after_step(steps, self._vote(steps), is_last=False)
+        if self._keeper.snapshots is not None:
+            # The next optimizer step may come at any time, and does not ask us.
+            self._keeper.snapshots.wait_copied()
+
+    def close(self) -> None:
+        """The job is done: save its last state, unless nothing was done, and leave. Harmless to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._done:
+            self._open()
+            self._keeper.after_step(self._done, self._vote(self._done, is_last=True), is_last=True)
+        self._keeper.close(done=True)
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._keeper.open()
+            self._is_open = True
+
+    def _vote(self, steps: int, is_last: bool = False) -> list[int]:
+        """How many workers say yes to each; asked only where all know that something may be due."""
+        shots, every = self._keeper.snapshots, self._keeper.options.every
+        if shots is None:
+            return []
+        if not (is_last or (shots.every and steps % shots.every == 0) or (every and steps % every == 0)):
+            return [0] * VOTES
+        votes = torch.tensor(self._keeper.votes(steps), dtype=torch.int64)
+        if self._group is not None:
+            with self._watch.operation("checkpoint:vote"):
+                dist.all_reduce(votes, group=self._group)
+        return [int(one) for one in votes]
+
+
+def _run(env: Mapping[str, str]) -> Run:
+    generation = env.get("HOLDFAST_GENERATION", env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    job = env.get("HOLDFAST_JOB", "")
+    number = int(generation) if generation.isdigit() else 0
+    if dist.is_available() and dist.is_initialized():
+        return Run(dist.get_rank(), dist.get_world_size(), job, number)
+    if env.get("WORLD_SIZE", "1") not in ("", "1"):
+        raise UsageError(
+            f"WORLD_SIZE is {env['WORLD_SIZE']}, but torch.distributed is not initialised: "
+            "call init_process_group before Checkpointer"
+        )
+    return Run(0, 1, job, number)
+
+
+def _watch() -> Watch:
+    # Under `holdfast run` the agent's probe is in this process already. It belongs to the agent: we only speak to it.
+    probe = sys.modules.get("holdfast.agent.probe")
+    if probe is None:
+        return Watch()
+    return Watch(probe.operation, lambda name: None, probe.requested, probe.restored)
+
+
+def _device(state: Mapping[str, Any]) -> torch.device:
+    for one in state.values():
+        if isinstance(one, torch.nn.Module):
+            for parameter in one.parameters():
+                return parameter.device
+    return torch.device("cpu")

@@ -88,7 +88,7 @@ class Checkpointer:
         """
         self._done = self._keeper.restore()
         if self._state.left_out and self._keeper.group.rank == 0:
-            self._watch.warn(f"another number of workers: {', '.join(self._state.left_out)} of each begins anew")
+            self._watch.warn(f"another number of workers: {', '.join(self._state.left_out)}")
         return self._done
 
     def step(self, steps: int) -> None:

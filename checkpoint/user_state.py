@@ -96,12 +96,13 @@ class UserState:
         return found, values
 
     def put_back(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
-        self.left_out = [] if is_same_world else sorted(differing(values) & self._objects.keys())
+        changed = set() if is_same_world else differing(values) & (self._objects.keys() - self._own)
+        self.left_out = [f"all take {name} of the first" for name in sorted(changed)]
         mine = of_worker(values if is_same_world else {k: v for k, v in values.items() if k != WORKERS}, self._rank)
         self._split()
         for name, one in self._objects.items():
             if name in self._own and not is_same_world:
-                self.left_out.append(name)
+                self.left_out.append(f"{name} of each begins anew")
                 continue
             if name not in mine and name in self._own:
                 continue  # it was not kept then
@@ -110,7 +111,12 @@ class UserState:
             whole = {at: _as_here(tensors[full], self._raws[at]) for at, full in named.items() if full in tensors}
             if name not in mine:
                 raise UsageError(f"{name} is not in the checkpoint; it has {', '.join(sorted(mine))}")
-            self._load(name, one, join(mine[name], whole))
+            kept = join(mine[name], whole)
+            if isinstance(one, nn.Module):
+                kept = _with_tensors(kept, self._raw(name), name, whole)
+            elif name in self._model_of:
+                kept["state"] = _with_tensors(kept["state"], self._raw(name)["state"], f"{name}.state", whole)
+            self._load(name, one, kept)
 
     def _full(self, name: str, at: str) -> str:
         return own_name(self._rank, at) if name in self._own else at
@@ -121,7 +127,13 @@ class UserState:
         values, found = {}, {}
         for name in self._objects:
             raws: dict[str, Tensor] = {}
-            values[name] = split(self._raw(name), name, raws)
+            tree = split(self._raw(name), name, raws)
+            # Of modules and optimizers the names say what goes where: thousands of them have no room in a snapshot.
+            if isinstance(self._objects[name], nn.Module):
+                tree = _without_tensors(tree)
+            elif name in self._model_of:
+                tree["state"] = _without_tensors(tree["state"])
+            values[name] = tree
             for at, value in raws.items():
                 local = value.to_local() if isinstance(value, DTensor) else value
                 full = self._full(name, at)
@@ -160,6 +172,30 @@ class UserState:
             set_optimizer_state_dict(model, one, cast(Any, {"state": kept, "param_groups": groups}))
         else:
             one.load_state_dict(state)
+
+
+def _without_tensors(tree: dict[str, Any]) -> dict[str, Any]:
+    """What `split` made, without the places of tensors, and without what is then empty."""
+    found = {}
+    for key, one in tree.items():
+        if isinstance(one, dict) and one.get("$") != "tensor":
+            one = _without_tensors(one) if "$" not in one else one
+            if one:
+                found[key] = one
+        elif not isinstance(one, dict):
+            found[key] = one
+    return found
+
+
+def _with_tensors(kept: Mapping[str, Any], here: Mapping[str, Any], path: str, whole: Mapping[str, Tensor]) -> Any:
+    """`kept` with a tensor wherever there is one in `here`, which is what `kept` was made of."""
+    found = dict(kept)
+    for key, one in here.items():
+        if isinstance(one, Tensor):
+            found[key] = whole[f"{path}.{key}"]
+        elif isinstance(one, Mapping):
+            found[key] = _with_tensors(kept.get(key, {}), one, f"{path}.{key}", whole)
+    return found
 
 
 def _as_here(value: Tensor, raw: Tensor) -> Tensor:

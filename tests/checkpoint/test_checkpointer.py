@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -128,6 +129,16 @@ def test_a_store_that_is_down_with_nothing_in_memory_is_the_end(
     args = {"kind": "ddp", "store": str(tmp_path / "mount/store"), "steps": 1, "daemons": [str(nodes[0].folder)]}
     done = zygote.run(SCRIPT, 1, tmp_path / "a", args=args)
     assert done["exits"] == [1]
+
+
+def test_large_models_fit_beside_a_snapshot(tmp_path: Path) -> None:
+    model = nn.ModuleList(nn.Linear(1, 1) for _ in range(600))
+    optimizer = torch.optim.AdamW(model.parameters())
+    keeper = Checkpointer(str(tmp_path), {"model": model, "optimizer": optimizer}, every=1)
+    keeper.step(1)
+    manifest = find(open_store(str(tmp_path)))[1]
+    assert len(manifest.tensors) > 1200 * 4
+    assert len(json.dumps(manifest.values)) < 4096
 
 
 class Odd:

@@ -1,0 +1,173 @@
+"""How fast a snapshot becomes a checkpoint through a node's daemon. Started by `checkpoint.py`. No torch.
+
+python uploading.py --size-mb 1024 --rounds 8 --hdfs hdfs://HOST:PORT
+
+To HDFS and to a folder in memory, in turns with plain writes of the same bytes. Prints a JSON object with the seconds.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import model_state
+import numpy as np
+from common import scratch
+
+from holdfast.checkpoint.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.checksum import checksums
+from holdfast.checkpoint.daemon_client import DaemonClient
+from holdfast.checkpoint.daemon_messages import Hello, Join, Leader, Taken
+from holdfast.checkpoint.fence import claim
+from holdfast.checkpoint.inspect import list_checkpoints
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.snapshot_files import own_file
+from holdfast.checkpoint.store import open_store
+from holdfast.checkpoint.tiles import GlobalTensor
+
+JOB = "bench"
+SECRET = b"of the benchmark"
+PIECE = 4 << 20
+TIMEOUT_S = 300.0
+
+
+@contextmanager
+def daemon(folder: Path, node: str) -> Iterator[None]:
+    """A checkpoint daemon of its own."""
+    folder.mkdir(mode=0o700)
+    command = [sys.executable, "-m", "holdfast.checkpoint.daemon", "--folder", str(folder), "--node", node]
+    with open(folder.parent / f"{node}.log", "ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Worker:
+    """One worker that holds the whole state, its snapshot taken."""
+
+    def __init__(self, folder: Path, size_mb: float) -> None:
+        tensors = {name: GlobalTensor(name, shape, "F32") for name, shape in model_state.tensors(size_mb).items()}
+        self.tensors = tensors
+        what = Description(JOB, 0, 1, "", tensors, [(name, tensor.box) for name, tensor in tensors.items()])
+        self.client = DaemonClient(folder)
+        self.client.hello(Hello(JOB, 1, 0, 1))
+        self.arena = Arena.create(own_file(folder, what), what, slots=2)
+        slot = self.arena.begin()
+        assert slot is not None
+        memory = np.frombuffer(self.arena.memory(slot), np.uint8)
+        memory[:] = np.resize(np.frombuffer(os.urandom(1 << 20), np.uint8), memory.size)
+        self.made: Snapshot = self.arena.commit(slot, 1, 1, {"step": 1}, checksums(memory.data))
+        self._number = 0
+
+    @property
+    def content(self) -> memoryview:
+        return self.arena.memory(self.made.slot)
+
+    def upload(self, url: str) -> float:
+        """Seconds from the order to the committed checkpoint."""
+        store = open_store(url)
+        store.make_folder("")
+        fence = claim(store, JOB, 1)
+        leader = Leader((0,), self.tensors, {"dp": 1}, {}, Retention(1))
+        shares = tuple((name, tensor.box) for name, tensor in self.tensors.items())
+        self.client.join(Join(str(self.arena.path), "", SECRET, url, fence, shares, leader=leader))
+        began = time.perf_counter()
+        self.client.snapshot(Taken(1, self.made.slot, self.made.seq, persist=True, peer=False))
+        note = self._note("persisted")
+        seconds = time.perf_counter() - began
+        (found,) = list_checkpoints(url)
+        assert (found.step, note["step"]) == (1, 1)
+        store.remove("")
+        return seconds
+
+    def _note(self, kind: str) -> dict[str, Any]:
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            for note in self.client.poll():
+                if note["note"] == kind:
+                    return note
+                raise SystemExit(f"the upload failed: {note}")
+            time.sleep(0.002)
+        raise SystemExit(f"no {kind} within {TIMEOUT_S:g} s")
+
+    def close(self) -> None:
+        self.client.leave(forget=True)
+        self.arena.close()
+
+
+def plain_hdfs(url: str, content: memoryview) -> float:
+    """Seconds that `hdfs-native` takes, synced to the DataNodes' disks like a checkpoint."""
+    from hdfs_native import Client, WriteOptions
+
+    client = Client(url)
+    began = time.perf_counter()
+    writer = client.create("/plain", WriteOptions(overwrite=True))
+    for at in range(0, len(content), PIECE):
+        writer.write(bytes(content[at : at + PIECE]))  # by far its fastest way
+    writer.hsync()
+    writer.close()
+    seconds = time.perf_counter() - began
+    client.delete("/plain")
+    return seconds
+
+
+def plain_file(path: Path, content: memoryview) -> float:
+    began = time.perf_counter()
+    with open(path, "wb") as out:
+        for at in range(0, len(content), PIECE):
+            out.write(content[at : at + PIECE])
+        out.flush()
+        os.fsync(out.fileno())
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return seconds
+
+
+def alternating(pairs: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, taken in turns, the first round left out; every other round the other way about."""
+    found: dict[str, list[float]] = {name: [] for name in pairs}
+    for number in range(rounds + 1):
+        order = list(pairs)
+        for name in reversed(order) if number % 2 else order:
+            seconds = pairs[name]()
+            if number:
+                found[name].append(seconds)
+    return found
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--size-mb", type=float, required=True)
+    made.add_argument("--rounds", type=int, required=True)
+    made.add_argument("--hdfs", required=True, help="URL")
+    options = made.parse_args()
+    count = itertools.count()
+    with scratch() as folder, daemon(folder / "n0", "n0"):
+        worker = Worker(folder / "n0", options.size_mb)
+        content = worker.content
+        found: dict[str, Any] = {"bytes": len(content)}
+        found["hdfs"] = alternating(
+            {"plain": lambda: plain_hdfs(options.hdfs, content),
+             "ours": lambda: worker.upload(f"{options.hdfs}/s{next(count)}")}, options.rounds,
+        )  # fmt: skip
+        found["file"] = alternating(
+            {"plain": lambda: plain_file(folder / "plain", content),
+             "ours": lambda: worker.upload((folder / f"s{next(count)}").as_uri())}, options.rounds,
+        )  # fmt: skip
+        print(json.dumps(found), flush=True)
+        worker.close()
+
+
+if __name__ == "__main__":
+    main()

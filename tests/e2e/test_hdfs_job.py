@@ -43,7 +43,7 @@ def submit(cluster: LocalCluster, text: Path, store: str, steps: int) -> Callabl
     settings = {
         "model.layers": 2, "model.d_model": 64, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0,
         "data.cache_dir": text.parent / "cache", "checkpoint.every": 10, "checkpoint.store": store,
-        "checkpoint.timeout_s": 10,
+        "checkpoint.timeout_s": 3,
     }  # fmt: skip
     args = ["--data", str(text), "--dp", "2", "--steps", str(steps)]
     args += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -90,7 +90,7 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
                     last = (step, now)
                 slowest = max(slowest, now - last[1])
             assert slowest < 5.0, f"training stood still for {slowest:.1f} s"
-            wait_for(lambda: any("checkpoint" in line for line in told(cluster)), 30, lambda: told(cluster))
+            wait_for(lambda: any("checkpoint" in line for line in told(cluster)), 60, lambda: told(cluster))
         finally:
             os.kill(hdfs.namenode.pid, signal.SIGCONT)
         before = job()["step"]

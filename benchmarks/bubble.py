@@ -109,8 +109,9 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
-    from holdfast.trainer.runtime import Runtime, WatchedStage
+    from holdfast.trainer.runtime import Runtime, Sharing, WatchedStage
 
+    alone = Sharing(dist.new_group([rank], use_local_synchronization=True), 0, ())  # no replicas
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches
     message = torch.zeros(1, 4, requires_grad=True)
     stages = [
@@ -122,6 +123,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
             input_args=message if index else message.detach(),
             output_args=message,
             group=dist.group.WORLD,
+            sharing=alone,
         )
         for index in layout.stages_of(rank)
     ]

@@ -19,6 +19,7 @@ from typing import Any
 from holdfast import log
 from holdfast import types as t
 from holdfast.agent import interpreter
+from holdfast.local_socket import short_path
 from holdfast.retry import Backoff
 
 FOLDER_VARIABLE = "HOLDFAST_SNAPSHOTS"
@@ -183,12 +184,8 @@ class Checkpoints:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
-            # Through the folder's descriptor: a socket's path may have 107 bytes, a folder's more.
-            handle = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sock.connect(f"/proc/self/fd/{handle}/{_SOCKET}")
-            finally:
-                os.close(handle)
+            with short_path(self.folder, _SOCKET) as path:
+                sock.connect(path)
         except OSError:
             sock.close()
             return False

@@ -29,6 +29,7 @@ from holdfast import service
 from holdfast.agent import warm_children
 from holdfast.agent.json_lines import Connection, peer_uid
 from holdfast.agent.warm_workers import Workers
+from holdfast.local_socket import short_path
 
 SOCKET = "warm.sock"
 LOCK = "warm.lock"
@@ -193,12 +194,8 @@ def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
         return None
     (run_dir / SOCKET).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Through the folder's descriptor, because a socket's path may have 107 bytes and a state folder's may have more.
-    folder = os.open(run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
-    finally:
-        os.close(folder)
+    with short_path(run_dir, SOCKET) as path:
+        listener.bind(path)
     listener.listen(16)
     listener.setblocking(False)
     return listener, lock

@@ -16,6 +16,7 @@ from holdfast.agent import interpreter, process_tree
 from holdfast.agent.json_lines import LINE_LIMIT
 from holdfast.agent.worker_spec import WorkerSpec
 from holdfast.errors import Unavailable
+from holdfast.local_socket import short_path
 from holdfast.types import KeptWorker, WorkerExited
 
 READY_TIMEOUT_S = 120.0
@@ -182,17 +183,10 @@ class Warm:
 
     async def _connect(self) -> bool:
         try:
-            # Through the folder's descriptor: a socket's path may have 107 bytes, a state folder's more.
-            folder = os.open(self.run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            with short_path(self.run_dir, SOCKET) as path:
+                self._reader, self._writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
         except OSError:
             return False
-        try:
-            path = f"/proc/self/fd/{folder}/{SOCKET}"
-            self._reader, self._writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
-        except OSError:
-            return False
-        finally:
-            os.close(folder)
         return True
 
     async def _ask(self, do: str, timeout: float, **fields: Any) -> dict[str, Any]:

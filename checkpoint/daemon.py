@@ -31,6 +31,7 @@ from holdfast.checkpoint.daemon_messages import hello_from, join_from, taken_fro
 from holdfast.checkpoint.peer_link import PeerServer
 from holdfast.checkpoint.snapshot_files import LOCK, PORT, SOCKET, is_plain
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.local_socket import short_path
 
 TAKEN = 3
 """Exit code: the folder has a daemon."""
@@ -311,12 +312,8 @@ def _listener(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         (folder / SOCKET).unlink()
-    # Through the folder's descriptor: a socket's path may have 107 bytes, a folder's more.
-    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        listener.bind(f"/proc/self/fd/{handle}/{SOCKET}")
-    finally:
-        os.close(handle)
+    with short_path(folder, SOCKET) as path:
+        listener.bind(path)
     listener.listen(128)
     return listener
 

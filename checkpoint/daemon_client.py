@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
 import socket
 import time
@@ -22,6 +21,7 @@ from holdfast.checkpoint.daemon_messages import Hello, Join, Taken
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.snapshot_files import SOCKET
 from holdfast.errors import Unavailable
+from holdfast.local_socket import short_path
 
 CALL_TIMEOUT_S = 10.0
 _AGAIN_S = 0.5
@@ -158,12 +158,8 @@ class DaemonClient:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(CALL_TIMEOUT_S)
         try:
-            # Through the folder's descriptor: a socket's path may have 107 bytes, a folder's more.
-            handle = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sock.connect(f"/proc/self/fd/{handle}/{SOCKET}")
-            finally:
-                os.close(handle)
+            with short_path(self.folder, SOCKET) as path:
+                sock.connect(path)
         except OSError:
             sock.close()
             return False

@@ -37,13 +37,14 @@ def _options(config: ControllerConfig) -> Options:
         tries_fault=config.tries_fault,
         start_timeout=config.start_timeout,
         stop_timeout=config.stop_timeout,
+        detectors=config.detectors,
     )
 
 
 def build(config: ControllerConfig) -> Shell:
     """The parts without any server: state as the journal left it."""
-    journal = Journal(config.state_dir / "controller.sqlite")
     brain = Brain(uuid.uuid4().hex[:8], _options(config))
+    journal = Journal(config.state_dir / "controller.sqlite")
     entities = journal.entities()
     jobs = [doc for kind, _, doc in entities if kind == "job"]
     newest = max(jobs, key=lambda doc: float(doc["submitted_at"]), default=None)

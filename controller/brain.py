@@ -14,6 +14,7 @@ from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.exits import exit_finding
 from holdfast.controller.detectors.hang import HangDetector
 from holdfast.controller.detectors.silence import note_arrival, silence_finding
+from holdfast.controller.detectors.table import Response
 from holdfast.controller.detectors.traffic import TrafficDetector
 from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
 from holdfast.controller.events import (
@@ -307,7 +308,7 @@ class Brain:
         for text in event.spec.faults:
             fault_syntax.parse_fault(text)
         self.c.job = Job(event.spec, submitted_at=now.wall)
-        self.c.ledger, self.c.traffic, self.c.plan = Ledger(), TrafficDetector(), None
+        self.c.ledger, self.c.traffic, self.c.plan = Ledger(), TrafficDetector(self.c.tuning), None
         self.c.ranks = RankTable(event.spec.world)
         self.c.progress_at = now.mono
         actions = self.c.life.begin(self.c.job, self.c.nodes, now)
@@ -369,5 +370,5 @@ class Brain:
         self.c.life.deadline += away
 
     def _mark_stalled(self, finding: Finding) -> None:
-        if finding.rank >= 0:
+        if finding.rank >= 0 and self.c.tuning.response(finding.kind) is Response.ACT:
             self.c.ranks.mark(finding.rank, RankState.STALLED)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from holdfast import types as t
 from holdfast.controller.detectors.silence import frame_interval
+from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.traffic import TrafficDetector
 from holdfast.controller.incidents import IncidentBook
 from holdfast.controller.ledger import Ledger
@@ -22,9 +23,14 @@ class Cluster:
     ranks: RankTable = field(default_factory=lambda: RankTable(0))
     ledger: Ledger = field(default_factory=Ledger)
     book: IncidentBook = field(default_factory=IncidentBook)
-    traffic: TrafficDetector = field(default_factory=TrafficDetector)
+    tuning: Tuning = field(init=False)
+    traffic: TrafficDetector = field(init=False)
     progress_at: float = 0.0  # mono of the newest new step
     reconcile_until: float = 0.0  # mono until which nodes may still report after our own restart
+
+    def __post_init__(self) -> None:
+        self.tuning = Tuning(self.options.detectors)
+        self.traffic = TrafficDetector(self.tuning)
 
     @property
     def cadence(self) -> float:

@@ -48,6 +48,8 @@ class Options:
     """The same for faults that are not the script's own."""
     stop_timeout: float = 20.0
     start_timeout: float = 120.0
+    detectors: tuple[str, ...] = ()
+    """Settings of single detectors, "NAME.KEY=VALUE": see detectors/table.py."""
 
 
 class JobState(StrEnum):

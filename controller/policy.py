@@ -82,6 +82,11 @@ def count_try(job: Job, cause: Finding) -> None:
     job.tries_step, job.signature, job.life_before = job.best_step, cause.signature, life
 
 
+def is_alert(kind: t.FindingKind) -> bool:
+    """Is a finding of this kind for people only?"""
+    return _TABLE[kind] is Move.ALERT
+
+
 def is_failure(kind: t.FindingKind) -> bool:
     """Does a finding of this kind end a life of the job?"""
     return _TABLE[kind] is Move.RESTART

@@ -8,11 +8,13 @@ from holdfast import types as t
 from holdfast.controller import incidents as books
 from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors.table import Response
 from holdfast.controller.events import Action, Say
 from holdfast.controller.lifecycle import Stage, fresh_table
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job, JobState
 
 _STAYS_UP = 5.0  # seconds
+_TOLD_AGAIN = 600.0  # seconds between two alerts of the same
 _WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
 
 
@@ -21,12 +23,18 @@ class Recovery:
         self.c = cluster
         self.settling: Finding | None = None  # a victim's echo that waits for its cause, until `stop_at` (mono)
         self.stop_at = math.inf
+        self.told: dict[tuple[t.FindingKind, str, str], float] = {}  # alerts and when (mono)
         self.logs: deque[tuple[float, Finding]] = deque(maxlen=100)  # critical lines that nothing followed yet
 
     # --- findings to moves -------------------------------------------------------------------------------------
 
     def found(self, finding: Finding, now: Instant) -> list[Action]:
         """One finding: join the live incident or open one; then do what its cause asks for."""
+        response = self.c.tuning.response(finding.kind)
+        if response is Response.OFF:
+            return []
+        if response is Response.ALERT or policy.is_alert(finding.kind):
+            return self.noted(finding, now)
         job = self.c.job
         if job is None or job.state.ended:
             return []
@@ -129,6 +137,20 @@ class Recovery:
         incident = self.c.book.open(finding, self.c.job, now)
         incident.action, incident.reason = policy.Move.ALERT.value, "people are told; nothing that a restart would mend"
         return books.closed(incident, IncidentState.CLOSED, now)
+
+    def noted(self, finding: Finding, now: Instant) -> list[Action]:
+        """A finding that only tells: evidence in the live incident, else an alert, and not the same one every time."""
+        live = self.c.book.live()
+        if live is not None:
+            known = len(live.findings)
+            self.c.book.attach(live, finding)
+            return [books.saved(live)] if len(live.findings) != known else []
+        key = finding.kind, finding.subject, finding.signature
+        if now.mono - self.told.get(key, -math.inf) < _TOLD_AGAIN:
+            return []
+        self.told[key] = now.mono
+        said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
+        return [said, *self.alert(finding, now)]
 
     def restored(self, told: t.StateRestored) -> list[Action]:
         """Where a generation's state came from. The incident it was started for may be over already."""

@@ -24,6 +24,7 @@ from holdfast.agent import log_rules
 from holdfast.cli.main import build as build_cli
 from holdfast.controller import app, policy
 from holdfast.controller import events as e
+from holdfast.controller.detectors import table as detector_table
 from holdfast.controller.metrics import Metrics
 from holdfast.controller.metrics_text import HELP
 from holdfast.controller.model import Instant, JobSpec, Options
@@ -55,14 +56,35 @@ def moves() -> dict[policy.Move, str]:
 
 
 def findings_readme() -> str:
-    """The same for the first page, with the first sentence of each entry in the runbook."""
-    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    """The same for the first page, with the first sentence of each kind's meaning."""
     rows = []
-    for kind in t.FindingKind:
-        entry = re.search(rf"^### {kind}\n\n(.+?\.)(?:\s|$)", runbook, re.MULTILINE | re.DOTALL)
-        means = " ".join(entry[1].split()) if entry else ""
+    for kind, row in detector_table.rows().items():
+        means = re.split(r"(?<=\.)\s", row.means)[0]
         rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(policy._TABLE[kind])))
     return table(("finding", "what it means", "what is done"), rows)
+
+
+def runbook() -> str:
+    """An entry for every kind of finding."""
+    entries = []
+    for kind, row in detector_table.rows().items():
+        bullets = [f"- **Holdfast** {row.does}", f"- **You**: {row.you}"]
+        if row.limits:
+            bullets.append(f"- **Limits**: [the table](detectors.md#the-table); `[controller.detectors.{kind}]`.")
+        filled = [textwrap.fill(b, 118, subsequent_indent="  ", break_on_hyphens=False) for b in bullets]
+        means = textwrap.fill(row.means, 118, break_on_hyphens=False)
+        entries.append(f"### {kind}\n\n{means}\n\n" + "\n".join(filled))
+    return "\n\n".join(entries) + "\n"
+
+
+def detectors() -> str:
+    """Every kind with its severity, what it puts under suspicion, and its limits."""
+    rows = []
+    for kind, row in detector_table.rows().items():
+        limits = "<br>".join(f"`{name}` = {limit.default:g}: {limit.text}" for name, limit in row.limits.items())
+        name = f"[`{kind}`](runbook.md#{kind})" + ("" if not row.fixed else " (fixed)")
+        rows.append((name, str(row.severity), str(row.suspect), limits))
+    return table(("kind", "severity", "suspect", "limits and their defaults"), rows)
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -221,6 +243,8 @@ def rules() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "findings": findings,
     "findings-readme": findings_readme,
+    "runbook": runbook,
+    "detectors": detectors,
     "config": configuration,
     "trainer-config": trainer_configuration,
     "metrics": metrics,

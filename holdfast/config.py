@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from holdfast.address import check_exposure, check_target, parse_address
 from holdfast.errors import UsageError
-from holdfast.settings import Seconds
+from holdfast.settings import Assignments, Seconds
 from holdfast.settings import load as load_section
 
 T = TypeVar("T")
@@ -76,6 +76,8 @@ class ControllerConfig:
     """How long the workers of a generation may take to end."""
     max_restarts: int = -1
     """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
+    detectors: Assignments = ()
+    """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
     sample_memory_mb: int = 256
     """Memory for millisecond traffic samples of all nodes together: what is kept of each shrinks as nodes join."""
 

@@ -24,6 +24,9 @@ Seconds = Annotated[float, "seconds"]
 Bytes = Annotated[int, "bytes"]
 """A size: a number of bytes, or text such as "64KiB", "100MB", "2G" (a bare letter is binary)."""
 
+Assignments = Annotated[tuple[str, ...], "assignments"]
+"""Settings of parts by name: tables in the file, texts "NAME.KEY=VALUE" with commas between them elsewhere."""
+
 T = TypeVar("T")
 
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*"
@@ -142,7 +145,10 @@ def from_text(hint: Any, text: str, where: str) -> object:
             case "path":
                 return Path(text).expanduser() if text else None
             case _:
-                return tuple(part.strip() for part in text.split(",") if part.strip())
+                parts = tuple(part.strip() for part in text.split(",") if part.strip())
+                if kind == "assignments" and not all("=" in part for part in parts):
+                    raise ValueError
+                return parts
     except ValueError:
         raise _wrong(where, kind, text) from None
 
@@ -156,6 +162,8 @@ def from_toml(hint: Any, value: object, where: str, folder: Path) -> object:
         return tuple(value)
     if kind in ("duration", "size") and isinstance(value, str):
         return from_text(hint, value, where)
+    if kind == "assignments" and isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()):
+        return tuple(f"{part}.{key}={one}" for part, keys in value.items() for key, one in keys.items())
     accepts: dict[str, tuple[type, ...]] = {
         "text": (str,),
         "switch": (bool,),
@@ -179,6 +187,7 @@ _KIND_HINTS = {
     "size": 'a size such as 65536, "64KiB" or "1G"',
     "path": "a path",
     "list": "a list of texts",
+    "assignments": "settings NAME.KEY=VALUE",
 }
 
 
@@ -191,6 +200,8 @@ def _kind(hint: Any) -> str:
         return "duration"
     if hint == Bytes:
         return "size"
+    if hint == Assignments:
+        return "assignments"
     simple = {str: "text", bool: "switch", int: "whole number", float: "number", Path: "path", Path | None: "path"}
     return simple.get(hint, "list")
 
@@ -198,6 +209,7 @@ def _kind(hint: Any) -> str:
 def placeholder(hint: Any) -> str:
     """What stands for a value in the help of an option."""
     names = {"whole number": "N", "number": "X", "duration": "DURATION", "size": "SIZE", "path": "PATH"}
+    names["assignments"] = "NAME.KEY=VALUE,..."
     return names.get(_kind(hint), "LIST" if _kind(hint) == "list" else "TEXT")
 
 

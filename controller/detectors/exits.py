@@ -92,8 +92,8 @@ def _weight(finding: Finding, down: set[str]) -> int:
         return 0 if finding.kind in _NODE_AWAY else 2
     if finding.secondary or finding.kind is t.FindingKind.CONTROLLER_RESTART:
         return 3  # training does not notice a controller's death: it explains nothing that happened meanwhile
-    if finding.kind is t.FindingKind.LOG_RULE:
-        return 2
     if finding.kind in (t.FindingKind.TRAFFIC_STOPPED, t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT):
         return 1
+    if finding.kind is t.FindingKind.LOG_RULE or finding.severity is not t.Severity.CRITICAL:
+        return 2
     return 0

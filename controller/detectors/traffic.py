@@ -4,10 +4,11 @@ import math
 from dataclasses import dataclass, field
 
 from holdfast import types as t
+from holdfast.controller.detectors.table import Tuning, finding
 from holdfast.controller.model import Finding, Instant
 
+_KIND = t.FindingKind.TRAFFIC_STOPPED
 _BUCKET = 0.5  # seconds
-_SHARE = 0.01  # of the usual rate counts as stopped
 _WORTH = 10_000.0  # bytes per second: below that a NIC is not a training NIC
 
 
@@ -24,6 +25,7 @@ class _Usual:
 class TrafficDetector:
     """Per node: the usual rate while training, and for how long there has been next to nothing."""
 
+    tuning: Tuning = field(default_factory=Tuning)
     usual: dict[str, _Usual] = field(default_factory=dict)
 
     def reset(self) -> None:
@@ -47,7 +49,7 @@ class TrafficDetector:
             return None
         rate = state.bucket_bytes / width
         state.bucket_at, state.bucket_bytes = now.mono, 0
-        if state.seconds >= 10 and state.rate >= _WORTH and rate < _SHARE * state.rate:
+        if state.seconds >= 10 and state.rate >= _WORTH and rate < self.tuning.limit(_KIND, "share") * state.rate:
             if math.isnan(state.quiet_since):
                 state.quiet_since = now.mono - width
             return self._judge(node, state, median_step, now)
@@ -58,18 +60,13 @@ class TrafficDetector:
 
     def _judge(self, node: str, state: _Usual, median_step: float, now: Instant) -> Finding | None:
         quiet = now.mono - state.quiet_since
-        limit = max(3 * median_step, 10.0) if not math.isnan(median_step) else 30.0
+        limits = self.tuning.limits(_KIND)
+        least, steps = limits["seconds"], limits["steps"]
+        limit = max(steps * median_step, least) if not math.isnan(median_step) else 3 * least
         if quiet < limit:
             return None
-        return Finding(
-            kind=t.FindingKind.TRAFFIC_STOPPED,
-            severity=t.Severity.CRITICAL,
-            subject=node,
-            text=f"{node} sends and receives next to nothing for {quiet:.1f} s while training "
-            f"(usual {state.rate / 1e6:.2f} MB/s)",
-            since=now.wall - quiet,
-            at=now.wall,
-            node=node,
-            signature="traffic",
-            evidence={"usual_bytes_per_s": state.rate, "limit_s": limit},
-        )
+        text = f"{node} sends and receives next to nothing for {quiet:.1f} s while training"
+        return finding(
+            _KIND, node, f"{text} (usual {state.rate / 1e6:.2f} MB/s)", now,
+            seconds=quiet, node=node, signature="traffic", usual_bytes_per_s=state.rate, limit_s=limit,
+        )  # fmt: skip

@@ -35,6 +35,7 @@ format: setup
 
 docs: setup
 	$(BIN)/python docs/generate.py
+	$(BIN)/holdfast dashboards export deploy/monitoring
 
 proto: setup
 	bash .ci/protoc "$(CURDIR)/$(BIN)" .

@@ -29,6 +29,7 @@ from holdfast.controller.metrics import Metrics
 from holdfast.controller.metrics_text import HELP
 from holdfast.controller.model import Instant, JobSpec, Options
 from holdfast.controller.report import Report
+from holdfast.dashboards.rules import ALERTS
 from holdfast.trainer import config as trainer
 
 ROOT = Path(__file__).parent.parent
@@ -238,6 +239,22 @@ def rules() -> str:
     return table(("rule", "kind", "severity", "where", "a victim's line"), rows)
 
 
+# --- alerts ----------------------------------------------------------------------------------------------------
+
+
+def alerts() -> str:
+    """A table of all alerts, then an entry for each."""
+    parts = [
+        table(
+            ("alert", "severity", "after"), [(f"[`{a.name}`](#{a.name.lower()})", a.severity, a.wait) for a in ALERTS]
+        )
+    ]
+    for alert in ALERTS:
+        entry = f"### {alert.name}\n\n{alert.means}\n\n- **You**: {alert.do}\n- **Rule**: `{alert.expr}`"
+        parts.append(entry if alert.wait == "0m" else f"{entry}, for {alert.wait}")
+    return "\n\n".join(parts)
+
+
 # --- pages -----------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -250,6 +267,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "cli": cli,
     "log-rules": rules,
+    "alerts": alerts,
 }
 
 

@@ -32,6 +32,7 @@ def build() -> "typer.Typer":
         checkpoint,
         controller,
         cordon,
+        dashboards,
         demo,
         incidents,
         inject,
@@ -70,6 +71,7 @@ def build() -> "typer.Typer":
     app.command()(cordon.cordon)
     app.command()(cordon.uncordon)
     app.add_typer(checkpoint.app, name="checkpoint")
+    app.add_typer(dashboards.app, name="dashboards")
     app.command()(controller.controller)
     app.command()(agent.agent)
     app.command()(certs.certs)

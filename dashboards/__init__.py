@@ -1,0 +1,1 @@
+"""Grafana dashboards, Prometheus rules, Alertmanager routing: built by code, tested, provisioned."""

@@ -1,0 +1,85 @@
+"""Every node at a glance: who is there, who is well, how the hosts and their GPUs do."""
+
+from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+
+_NODE = '{node=~"$node"}'
+
+BOARD = Board(
+    uid="holdfast-cluster",
+    title="Holdfast / Cluster",
+    about="Nodes by state, heartbeats, hosts and GPUs.",
+    by_job=False,
+    by_node=True,
+    rows=(
+        Row(
+            "Nodes",
+            (
+                Panel("stat", "Connected", "Nodes whose agent speaks to the controller.", "short",
+                      one("sum(holdfast_node_up)"), 4),
+                Panel("stat", "Lost or faulty", "Nodes that recovery has given up on.", "short",
+                      one('sum(holdfast_nodes{state=~"lost|faulty"})'), 4, warn=1, bad=2),
+                Panel("stat", "Spare", "Nodes that could take a failed one's place now.", "short",
+                      one('holdfast_nodes{state="spare"}'), 4),
+                Panel("stat", "Open incidents", "Incidents under way.", "short",
+                      one("holdfast_open_incidents"), 4, warn=1, bad=3),
+                Panel("stat", "Oldest heartbeat", "Time since the quietest node's last frame.", "s",
+                      one("max(holdfast_node_frame_age_seconds)"), 4, warn=2, bad=10),
+                Panel("stat", "Controller loop lag", "How late the controller's own event loop runs.", "s",
+                      one("holdfast_controller_loop_lag_seconds"), 4, warn=0.2, bad=1),
+                Panel("timeseries", "Nodes by state", "A step down in healthy with a step up in lost is a node gone.",
+                      "short", one("holdfast_nodes", "{{state}}"), 12),
+                Panel("state", "Agents", "When each node's agent was connected (1) and when not (0).", "short",
+                      one(f"holdfast_node_up{_NODE}", "{{node}}"), 12),
+            ),
+        ),
+        Row(
+            "Hosts",
+            (
+                Panel("timeseries", "CPU", "Share of each host's CPU time in use.", "percentunit",
+                      one(f"holdfast_host_cpu_ratio{_NODE}", "{{node}}")),
+                Panel("timeseries", "Memory", "Share of each host's memory in use; 1 is where the kernel kills.",
+                      "percentunit",
+                      one(f"holdfast_host_memory_used_bytes{_NODE} / holdfast_host_memory_total_bytes{_NODE}",
+                          "{{node}}")),
+                Panel("timeseries", "Load", "Processes that run or want to, over a minute.", "short",
+                      one(f"holdfast_host_load_1m{_NODE}", "{{node}}")),
+                Panel("timeseries", "Clock error", "What the kernel says of its own clock; spans are aligned apart "
+                      "from it.", "s", one(f"holdfast_host_clock_max_error_seconds{_NODE}", "{{node}}")),
+                Panel("timeseries", "Disk writes", "Bytes written per second, all disks.", "Bps",
+                      one(f"rate(holdfast_host_disk_written_bytes{_NODE}[$__rate_interval])", "{{node}}")),
+                Panel("timeseries", "Heartbeat age", "Time since each node's last frame; the teeth are the cadence.",
+                      "s", one(f"holdfast_node_frame_age_seconds{_NODE}", "{{node}}")),
+            ),
+        ),
+        Row(
+            "GPUs",
+            (
+                Panel("timeseries", "GPU utilisation", "Time that a kernel ran; high says little, low says much.",
+                      "percentunit", one(f"holdfast_gpu_utilization_ratio{_NODE}", "{{node}} {{gpu}}"), 6, needs="gpu"),
+                Panel("timeseries", "GPU temperature", "The hottest sensor of each GPU.", "celsius",
+                      one(f"holdfast_gpu_temperature_celsius{_NODE}", "{{node}} {{gpu}}"), 6, needs="gpu"),
+                Panel("timeseries", "GPU power", "A GPU below its peers waits or is throttled.", "watt",
+                      one(f"holdfast_gpu_power_watts{_NODE}", "{{node}} {{gpu}}"), 6, needs="gpu"),
+                Panel("timeseries", "GPU memory", "Memory in use on each GPU.", "bytes",
+                      one(f"holdfast_gpu_memory_used_bytes{_NODE}", "{{node}} {{gpu}}"), 6, needs="gpu"),
+            ),
+        ),
+        Row(
+            "Controller",
+            (
+                Panel("timeseries", "Frames", "Heartbeats taken in per second.", "short",
+                      one("rate(holdfast_frames_total[$__rate_interval])")),
+                Panel("timeseries", "Controller: CPU", "Cores that the controller uses.", "short",
+                      one("rate(holdfast_controller_process_cpu_seconds_total[$__rate_interval])")),
+                Panel("timeseries", "Controller: memory", "What the controller holds.", "bytes",
+                      one("holdfast_controller_process_resident_memory_bytes")),
+                Panel("timeseries", "Trouble of its own", "Frames it could not read and events that it failed at: "
+                      "both should be 0.", "short",
+                      (Query("increase(holdfast_malformed_frames_total[$__rate_interval])", "malformed frames"),
+                       Query("increase(holdfast_controller_bugs_total[$__rate_interval])", "bugs")), 12),
+                Panel("timeseries", "Journal", "Share of time spent writing the journal.", "percentunit",
+                      one("rate(holdfast_journal_seconds_total[$__rate_interval])"), 12),
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,45 @@
+"""What broke, how often, and how long it took to train again."""
+
+from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+
+BOARD = Board(
+    uid="holdfast-incidents",
+    title="Holdfast / Incidents",
+    about="Findings and incidents by kind, and how long their phases took.",
+    rows=(
+        Row(
+            "Now",
+            (
+                Panel("stat", "Open incidents", "Incidents under way.", "short", one("holdfast_open_incidents"), 6,
+                      warn=1, bad=3),
+                Panel("stat", "Incidents in this window", "Incidents opened, all kinds.", "short",
+                      one("sum(increase(holdfast_incidents_total[$__range]))"), 6),
+                Panel("stat", "Restarts in this window", "Restarts of the job.", "short",
+                      one('increase(holdfast_job_restarts_total{job="$job"}[$__range])'), 6),
+                Panel("stat", "Commands refused", "Commands that an agent could not carry out.", "short",
+                      one('sum(increase(holdfast_commands_total{result="error"}[$__range]))'), 6, warn=1, bad=5),
+            ),
+        ),
+        Row(
+            "What broke",
+            (
+                Panel("timeseries", "Incidents by kind", "Opened since the controller's journal began.", "short",
+                      one("holdfast_incidents_total > 0", "{{kind}}"), 12),
+                Panel("timeseries", "Findings by kind", "What the detectors said, more than one an incident.", "short",
+                      one("holdfast_findings_total > 0", "{{kind}}"), 12),
+            ),
+        ),
+        Row(
+            "How long it took",
+            (
+                Panel("bars", "Mean duration of each phase", "From finding to training again, phase by phase.", "s",
+                      one("holdfast_incident_phase_seconds_sum / holdfast_incident_phase_seconds_count", "{{phase}}"),
+                      12),
+                Panel("timeseries", "Commands", "Commands to agents, by result.", "short",
+                      one("increase(holdfast_commands_total[$__rate_interval])", "{{result}}"), 12),
+                Panel("timeseries", "State of the job", "1 for the state it is in.", "short",
+                      (Query('holdfast_job_state{job="$job"} == 1', "{{state}}"),), 24),
+            ),
+        ),
+    ),
+)  # fmt: skip

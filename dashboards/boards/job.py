@@ -1,0 +1,63 @@
+"""One job: is it fine, how fast is it, what does its time go into."""
+
+from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+
+_JOB = '{job="$job"}'
+
+BOARD = Board(
+    uid="holdfast-job",
+    title="Holdfast / Job",
+    about="Loss, speed, goodput and the parts of a step of one job.",
+    rows=(
+        Row(
+            "Is it fine?",
+            (
+                Panel("stat", "State", "The state that is at 1.", "short",
+                      one('holdfast_job_state{job="$job"} == 1', "{{state}}"), 4),
+                Panel("stat", "Step", "Last finished step.", "short", one(f"holdfast_job_step{_JOB}"), 4),
+                Panel("stat", "Loss", "Loss of the last finished step.", "short", one(f"holdfast_job_loss{_JOB}"), 4),
+                Panel("stat", "Goodput", "Productive time over wall time since the job began.", "percentunit",
+                      one(f"holdfast_job_goodput_ratio{_JOB}"), 4, warn=0.97, bad=0.9),
+                Panel("stat", "MFU", "Model FLOP/s over the peak of the job's devices.", "percentunit",
+                      one(f"holdfast_job_mfu_ratio{_JOB}"), 4),
+                Panel("stat", "Restarts", "Restarts since the job began.", "short",
+                      one(f"holdfast_job_restarts_total{_JOB}"), 4),
+            ),
+        ),
+        Row(
+            "Progress",
+            (
+                Panel("timeseries", "Loss by time", "A jump that stays is worth a look at data and newest restart.",
+                      "short", one(f"holdfast_job_loss{_JOB}", "loss"), 12),
+                Panel("timeseries", "Tokens per second", "Throughput of the whole job.", "short",
+                      one(f"holdfast_job_tokens_per_second{_JOB}", "tokens/s"), 12),
+                Panel("timeseries", "Step time", "Median of the last steps, and the slowest and quickest rank's own.",
+                      "s",
+                      (Query(f"holdfast_job_step_seconds{_JOB}", "job"),
+                       Query(f"max(holdfast_rank_step_seconds{_JOB})", "slowest rank"),
+                       Query(f"min(holdfast_rank_step_seconds{_JOB})", "quickest rank")), 12),
+                Panel("timeseries", "Parts of a step", "Where the mean rank's step goes.", "s",
+                      one(f"avg by (part) (holdfast_worker_step_part_seconds{_JOB})", "{{part}}"), 12),
+            ),
+        ),
+        Row(
+            "Time lost",
+            (
+                Panel("timeseries", "Lost seconds by reason", "What took the time that made no progress.", "s",
+                      one("holdfast_lost_seconds_total", "{{reason}}"), 12),
+                Panel("timeseries", "Generation", "Goes up by one with every (re)start.", "short",
+                      one(f"holdfast_job_generation{_JOB}", "generation"), 6),
+                Panel("timeseries", "Productive and wall time", "The distance between the two is what was lost.", "s",
+                      (Query("holdfast_job_productive_seconds", "productive"),
+                       Query("holdfast_job_wall_seconds", "wall")), 6),
+            ),
+        ),
+        Row(
+            "Memory",
+            (
+                Panel("timeseries", "Memory of workers", "The most that any rank of a node has held.", "bytes",
+                      one(f"max by (node) (holdfast_worker_memory_bytes{_JOB})", "{{node}}"), 24),
+            ),
+        ),
+    ),
+)  # fmt: skip

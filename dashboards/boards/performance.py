@@ -1,0 +1,53 @@
+"""Which rank is slow by itself, and which only waits."""
+
+from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+
+_JOB = '{job="$job"}'
+_PARTS = 'holdfast_worker_step_part_seconds{job="$job"'
+
+BOARD = Board(
+    uid="holdfast-performance",
+    title="Holdfast / GPU performance",
+    about="Step time and its parts by rank: a rank that computes for longer is slow, one that waits for longer is not.",
+    rows=(
+        Row(
+            "Ranks against each other",
+            (
+                Panel("timeseries", "Spread of step times", "Slowest rank over median: 1 is a job in step.", "short",
+                      one(f"max(holdfast_rank_step_seconds{_JOB}) / "
+                          f"quantile(0.5, holdfast_rank_step_seconds{_JOB})"), 8),
+                Panel("timeseries", "Compute, slowest over median", "Above 1.05 for long: one rank computes slowly "
+                      "and all others wait for it.", "short",
+                      one(f'max({_PARTS},part="compute"}}) / quantile(0.5, {_PARTS},part="compute"}})'), 8),
+                Panel("timeseries", "Least progress", "Time since the rank that is furthest behind moved.", "s",
+                      one(f"max(holdfast_rank_progress_age_seconds{_JOB})"), 8),
+                Panel("table", "Slowest to compute", "The ten ranks whose own computing takes longest.", "s",
+                      one(f'topk(10, {_PARTS},part="compute"}})'), 12),
+                Panel("table", "Longest waits", "The ten ranks that wait longest for others: victims, as a rule.",
+                      "s", one(f'topk(10, {_PARTS},part="communication"}})'), 12),
+            ),
+        ),
+        Row(
+            "Heat map",
+            (
+                Panel("state", "Step time by rank", "Each line a rank, coloured by its step time.", "s",
+                      one(f"holdfast_rank_step_seconds{_JOB}", "{{rank}}"), 24),
+                Panel("timeseries", "Parts by rank: compute", "A line of its own above the others is the slow one.",
+                      "s", one(f'{_PARTS},part="compute"}}', "{{rank}} on {{node}}"), 12),
+                Panel("timeseries", "Parts by rank: communication", "What each rank spends in communication that "
+                      "computing does not hide.", "s", one(f'{_PARTS},part="communication"}}', "{{rank}} on {{node}}"),
+                      12),
+            ),
+        ),
+        Row(
+            "GPUs of the job",
+            (
+                Panel("timeseries", "MFU by rank", "As each rank's own last step gives it.", "percentunit",
+                      (Query(f"quantile(0.5, holdfast_worker_mfu_ratio{_JOB})", "median"),
+                       Query(f"min(holdfast_worker_mfu_ratio{_JOB})", "lowest")), 12),
+                Panel("timeseries", "Clock", "A GPU below its peers is throttled.", "hertz",
+                      one("holdfast_gpu_sm_clock_hertz", "{{node}} {{gpu}}"), 12, needs="gpu"),
+            ),
+        ),
+    ),
+)  # fmt: skip

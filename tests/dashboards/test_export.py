@@ -1,0 +1,124 @@
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.cli.main import main
+from holdfast.dashboards import stack
+from holdfast.dashboards.boards import BOARDS
+from holdfast.dashboards.export import Places, files, write
+
+AMTOOL = shutil.which("amtool")
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, str]:
+    return files(Places())
+
+
+def test_a_board_says_what_each_panel_shows() -> None:
+    for board in BOARDS:
+        titles = [panel.title for panel in board.panels]
+        assert len(titles) == len(set(titles)), board.uid
+        for panel in board.panels:
+            assert panel.shows.endswith("."), f"{board.uid}: {panel.title}"
+            assert panel.unit
+            assert panel.queries
+
+
+def test_the_rows_fill_grafanas_width() -> None:
+    for board in BOARDS:
+        for row in board.rows:
+            assert sum(panel.width for panel in row.panels) % 24 == 0, f"{board.uid}: {row.title}"
+
+
+def test_grafana_gets_stable_ids_and_the_chosen_source(exported: dict[str, str]) -> None:
+    boards = [json.loads(text) for name, text in exported.items() if name.startswith("grafana/dashboards/")]
+    assert {board["uid"] for board in boards} == {board.uid for board in BOARDS}
+    for board in boards:
+        assert board["id"] is None
+        assert board["schemaVersion"] >= 36
+        ids = [panel["id"] for panel in board["panels"]]
+        assert len(ids) == len(set(ids))
+        for panel in board["panels"]:
+            if panel["type"] != "row":
+                assert panel["datasource"]["uid"] == "$datasource"
+                assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])])
+
+
+def test_variables_that_a_query_uses_are_there(exported: dict[str, str]) -> None:
+    own = {"__rate_interval", "__range", "datasource"}
+    for name, text in exported.items():
+        if not name.startswith("grafana/dashboards/"):
+            continue
+        board = json.loads(text)
+        variables = {variable["name"] for variable in board["templating"]["list"]}
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                used = set(re.findall(r"\$(\w+)", target["expr"]))
+                assert used <= variables | own, f"{name}: {panel['title']}"
+
+
+def test_kubernetes_mounts_what_it_makes(exported: dict[str, str]) -> None:
+    documents = stack.documents(exported["kubernetes.yml"])
+    maps = {d["metadata"]["name"]: d["data"] for d in documents if d["kind"] == "ConfigMap"}
+    mounted = {
+        volume["configMap"]["name"]
+        for d in documents
+        if d["kind"] == "Deployment"
+        for volume in d["spec"]["template"]["spec"]["volumes"]
+    }
+    assert mounted == set(maps)
+    assert "holdfast-controller:7080" in maps["holdfast-prometheus"]["prometheus.yml"]
+    assert len(maps["holdfast-grafana-dashboards"]) == len(BOARDS)
+    for d in documents:
+        if d["kind"] == "Deployment":
+            pod = d["spec"]["template"]
+            assert d["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_compose_mounts_folders_that_are_written(tmp_path: Path) -> None:
+    write(tmp_path, Places(controller="controller.example:7080"))
+    services = yaml.safe_load((tmp_path / "compose.yml").read_text())["services"]
+    for service in services.values():
+        for volume in service["volumes"]:
+            assert (tmp_path / volume.split(":")[0]).is_dir()
+    assert "controller.example:7080" in (tmp_path / "prometheus" / "prometheus.yml").read_text()
+
+
+@pytest.mark.skipif(AMTOOL is None, reason="amtool is not installed (Debian: prometheus-alertmanager)")
+def test_alertmanager_takes_its_routing_and_pages_for_symptoms(tmp_path: Path, exported: dict[str, str]) -> None:
+    path = tmp_path / "alertmanager.yml"
+    path.write_text(exported["alertmanager/alertmanager.yml"])
+
+    def amtool(*args: str) -> str:
+        assert AMTOOL is not None
+        done = subprocess.run([AMTOOL, *args], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    amtool("check-config", str(path))
+    test = ("config", "routes", "test", f"--config.file={path}")
+    assert amtool(*test, "severity=page", "alertname=HoldfastJobFailed") == "on-call"
+    assert amtool(*test, "severity=warning", "alertname=HoldfastNodeDown") == "team"
+
+
+def test_the_command_writes_and_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboards", "export", str(tmp_path / "new" / "folder")]) == 0
+    assert (tmp_path / "new" / "folder" / "compose.yml").exists()
+    (tmp_path / "file").write_text("")
+    capsys.readouterr()
+    assert main(["dashboards", "export", str(tmp_path / "file")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "cannot write" in said
+
+
+def test_the_files_in_deploy_are_fresh(exported: dict[str, str]) -> None:
+    folder = Path(__file__).parents[2] / "deploy" / "monitoring"
+    kept = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert kept == exported, "run `make docs`"

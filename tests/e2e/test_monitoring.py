@@ -1,0 +1,78 @@
+"""Every panel shows something of a real job with faults, and an alert goes all the way to a webhook."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.local_cluster import LocalCluster
+from holdfast.dashboards.boards import BOARDS
+from tests.e2e import monitoring
+from tests.e2e.daemons import Commands, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        monitoring.PROMETHEUS is None or monitoring.ALERTMANAGER is None,
+        reason="Prometheus and Alertmanager are not installed (Debian: prometheus prometheus-alertmanager)",
+    ),
+]
+
+WINDOWS = {"$__rate_interval": "10s", "$__range": "5m"}
+
+
+def filled(expr: str, job: str) -> str:
+    """The query as Grafana would send it."""
+    for name, value in {"$job": job, "$node": ".*", **WINDOWS}.items():
+        expr = expr.replace(name, value)
+    assert "$" not in re.sub(r"\$\d", "", expr), expr
+    return expr
+
+
+def test_panels_have_data_and_an_alert_reaches_the_webhook(holdfast: Commands, tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'store'}"
+    with (
+        LocalCluster(tmp_path / "cluster", nodes=2, slots=2) as cluster,
+        monitoring.gpu_node(cluster.grpc),
+        monitoring.Webhook() as webhook,
+        monitoring.stack(tmp_path / "stack", cluster.http, webhook.url) as prometheus,
+    ):
+        argv = ("--nnodes", "2", "--nproc-per-node", "2", "--name", "watched", "-m", "holdfast.trainer")
+        mesh = ("--dp", "2", "--tp", "2", "--steps", "1000000", "--store", store, "--checkpoint-every", "5")
+        run = holdfast.start("run", "--controller", cluster.http, *argv, *mesh)
+        client = cluster.client
+
+        def step() -> int:
+            assert run.process.poll() is None, run.err[-3000:]
+            job = client.job()
+            return -1 if job is None or job["step"] is None else int(job["step"])
+
+        wait_for(lambda: step() >= 15, 120)
+        wait_for(lambda: monitoring.ask(prometheus, "holdfast_job_step > 10"), 30)
+        client.inject("nan:rank1")
+        wait_for(lambda: client.incidents() and client.incidents()[0]["closed"], 60)
+        after = step()
+        wait_for(lambda: step() >= after + 10, 60)
+
+        empty: dict[str, str] = {}
+
+        def all_filled() -> bool:
+            empty.clear()
+            for board in BOARDS:
+                for panel in board.panels:
+                    for query in panel.queries:
+                        if not monitoring.ask(prometheus, filled(query.expr, "watched")):
+                            empty[f"{board.uid}: {panel.title}"] = query.expr
+            return not empty
+
+        wait_for(all_filled, 60, lambda: empty)
+        wait_for(
+            lambda: any(a["labels"]["alertname"] == "HoldfastLossNotFinite" for a in webhook.alerts),
+            60,
+            lambda: monitoring.ask(prometheus, "ALERTS"),
+        )
+        told = next(a for a in webhook.alerts if a["labels"]["alertname"] == "HoldfastLossNotFinite")
+        assert told["status"] == "firing"
+        assert told["labels"]["severity"] == "warning"
+        assert told["annotations"]["runbook_url"].endswith("alerts.md#holdfastlossnotfinite")

@@ -15,142 +15,21 @@ call. Standard library only, because it lives in other people's training process
 
 import math
 import os
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from zlib import crc32
 
 from holdfast.agent import probe_layout as layout
+from holdfast.agent.probe_memory import PHASE_INDEX, TRAIN, Memory
 from holdfast.errors import HoldfastError
-from holdfast.types import PHASES, Phase
-
-TICK_S = 0.1
-"""How often the liveness thread writes the time."""
-
-_PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(PHASES)}
-_TRAIN = _PHASE_INDEX[Phase.TRAIN]
-_SEAL_BIT = 1 << 32
+from holdfast.types import Phase
 
 _monotonic_ns = time.monotonic_ns
-_pack_seal = layout.SEAL.pack
-_pack_state = layout.STATE.pack
+_thread_time_ns = time.thread_time_ns
 _pack_operation = layout.OPERATION.pack
-_pack_step = layout.STEP.pack
-_pack_span = layout.SPAN.pack
 
-
-class _Live:
-    """The mapped file of this process and what must be remembered between two calls."""
-
-    def __init__(self, path: str, rank: int, generation: int) -> None:
-        if not os.path.exists(path):
-            layout.create(path, rank, generation, _monotonic_ns())
-        self.map, self.rank, self.generation = layout.map_file(path)
-        self.words = memoryview(self.map).cast("q")
-        now = _monotonic_ns()
-        self.phase = _PHASE_INDEX[Phase.START]
-        self.step = -1
-        self.loss = math.nan
-        self.tokens = 0
-        self.attached = self.progress = self.clock = now
-        self.operation = _pack_operation(0, b"")
-        self.names: dict[str, bytes] = {}
-        self.kinds: dict[str, int] = {}
-        self.poisoned = False
-        self.spoken = False  # the script itself reports: the hooks for unmodified scripts stay silent
-        self.count = self.words[layout.WORD_STEPS]
-        self.spans = self.words[layout.WORD_SPANS]
-
-    def owned_by_other(self) -> bool:
-        """True when another living process reports through this file: a child that inherited our environment."""
-        owner = self.words[layout.WORD_PID]
-        if owner in (0, os.getpid()):
-            return False
-        try:
-            os.kill(owner, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
-
-    def take(self) -> None:
-        self.words[layout.WORD_TICK] = _monotonic_ns()
-        self.words[layout.WORD_INJECT] = 0
-        self.words[layout.WORD_PID] = os.getpid()
-        self.write_state()
-        threading.Thread(target=self.tick, name="holdfast-tick", daemon=True).start()
-
-    def tick(self) -> None:
-        words, at, sleep = self.words, layout.WORD_TICK, time.sleep
-        while True:
-            words[at] = _monotonic_ns()
-            sleep(TICK_S)
-
-    def write_state(self) -> None:
-        payload = _pack_state(self.step, self.phase, self.progress, self.loss, self.tokens, self.attached)
-        at = layout.AT_STATE
-        self.map[at : at + 8 + layout.STATE.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
-
-    def write_operation(self, payload: bytes) -> None:
-        self.operation = payload
-        at = layout.AT_OPERATION
-        self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
-
-    def record_step(self, n: int, loss: float, tokens: int) -> None:
-        now = _monotonic_ns()
-        index = self.count
-        payload = _pack_step(index, n, time.time_ns(), (now - self.clock) * 1e-9, loss, tokens, self.generation)
-        at = layout.AT_STEPS + index % layout.STEPS * layout.STEP_STRIDE
-        self.map[at : at + 8 + layout.STEP.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
-        self.count = index + 1
-        self.words[layout.WORD_STEPS] = index + 1
-        self.step, self.loss, self.progress, self.clock = n, loss, now, now
-        self.tokens += tokens
-        self.write_state()
-        if code := self.words[layout.WORD_INJECT]:
-            self.words[layout.WORD_INJECT] = 0
-            self.suffer(code, n)
-
-    def suffer(self, code: int, n: int) -> None:
-        kind = layout.INJECTIONS[code] if 0 < code < len(layout.INJECTIONS) else ""
-        if kind == "nan":
-            self.poisoned = True
-            return
-        # Late: what breaks a process needs modules that a healthy one never loads.
-        from holdfast.agent import injections
-
-        injections.perform(kind, n)
-
-    def set_phase(self, index: int) -> None:
-        now = _monotonic_ns()
-        if index == _TRAIN:
-            self.clock = now
-        if index != self.phase:
-            self.phase, self.progress = index, now
-            self.write_state()
-
-    def encode(self, name: str) -> bytes:
-        raw = name.encode("utf-8", "replace")[: layout.OPERATION_NAME]
-        if len(self.names) < 1024:  # names made on the fly must not grow the table for ever
-            self.names[name] = raw
-        return raw
-
-    def kind(self, name: str) -> int:
-        """The number of a span kind, entering it in the file's table; 0 ("other") when the table is full."""
-        number = len(self.kinds) + 1
-        if number >= layout.NAMES:
-            return 0
-        at = layout.AT_NAMES + number * layout.NAME
-        self.map[at : at + layout.NAME] = name.encode("utf-8", "replace")[: layout.NAME].ljust(layout.NAME, b"\0")
-        self.words[layout.WORD_NAMES] = number + 1
-        self.kinds[name] = number
-        return number
-
-
-_live: _Live | None = None
+_live: Memory | None = None
 
 
 def attach() -> bool:
@@ -165,7 +44,7 @@ def attach() -> bool:
     if _live is not None or not path:
         return _live is not None
     try:
-        live = _Live(path, _number("RANK"), _number(layout.ENV_GENERATION))
+        live = Memory(path, _number("RANK"), _number(layout.ENV_GENERATION))
     except (OSError, HoldfastError) as error:
         with suppress(OSError):
             os.write(2, f"holdfast: this process is not watched: {error}\n".encode())
@@ -200,9 +79,9 @@ def phase(name: str) -> None:
 
     `phase("train")` also starts the clock of the next step, so that what came before does not count into it.
     """
-    index = _PHASE_INDEX.get(name)
+    index = PHASE_INDEX.get(name)
     if index is None:
-        raise ValueError(f"unknown phase {name!r}: one of {', '.join(_PHASE_INDEX)}")
+        raise ValueError(f"unknown phase {name!r}: one of {', '.join(PHASE_INDEX)}")
     live = _live
     if live is not None:
         live.spoken = True
@@ -249,13 +128,17 @@ def operation(name: str) -> _Restore:
 
 
 class _Span:
-    __slots__ = ("kind", "micro_batch", "num_bytes", "stage", "start", "turn")
+    __slots__ = ("cpu", "group", "kind", "micro_batch", "num_bytes", "seq", "stage", "start", "turn")
 
-    def __init__(self, kind: int, stage: int = -1, micro_batch: int = -1, turn: int = 0, num_bytes: int = 0) -> None:
+    def __init__(
+        self, kind: int, stage: int, micro_batch: int, turn: int, num_bytes: int, group: int, seq: int, cpu: int
+    ) -> None:
         self.kind, self.stage, self.micro_batch, self.turn = kind, stage, micro_batch, turn
-        self.num_bytes = num_bytes
+        self.num_bytes, self.group, self.seq, self.cpu = num_bytes, group, seq, cpu
 
     def __enter__(self) -> None:
+        if self.cpu:
+            self.cpu = _thread_time_ns()
         self.start = _monotonic_ns()
 
     def __exit__(
@@ -264,30 +147,60 @@ class _Span:
         live = _live
         if live is None or self.kind < 0:
             return
-        index = live.spans
-        live.spans = index + 1
-        payload = _pack_span(
-            index, self.start, _monotonic_ns(), live.step + 1, self.num_bytes,
-            self.kind, self.stage, self.turn, self.micro_batch,
+        end = _monotonic_ns()
+        cpu = max((_thread_time_ns() - self.cpu) // 100, 1) if self.cpu else 0
+        live.record_span(
+            self.start, end, self.num_bytes, live.step + 1, cpu,
+            self.kind, self.stage, self.turn, self.group, self.micro_batch, self.seq,
         )  # fmt: skip
-        at = layout.AT_SPANS + index % layout.SPANS * layout.SPAN_STRIDE
-        live.map[at : at + layout.SPAN_STRIDE] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
-        live.words[layout.WORD_SPANS] = index + 1
 
 
-_NO_SPAN = _Span(-1)
+_NO_SPAN = _Span(-1, -1, -1, 0, 0, 0, -1, 0)
 
 
-def span(kind: str, stage: int = -1, micro_batch: int = -1, turn: int = 0, num_bytes: int = 0) -> _Span:
+def span(
+    kind: str,
+    stage: int = -1,
+    micro_batch: int = -1,
+    turn: int = 0,
+    num_bytes: int = 0,
+    group: str = "",
+    seq: int = -1,
+    cpu: bool = False,
+) -> _Span:
     """Time a block as one span of this kind ("forward", "send", ...).
 
     Kind, stage, micro-batch and turn name the action of the job's plan (`holdfast.plan.Action`) that it belongs to.
+    What ranks do together has a group, and a number that is the same on all its members. `cpu`: also measure the
+    processor time of this thread, which tells slow work from work that was kept from running.
     """
     live = _live
     if live is None:
         return _NO_SPAN
-    number = live.kinds.get(kind)
-    return _Span(live.kind(kind) if number is None else number, stage, micro_batch, turn, num_bytes)
+    return _Span(live.number(kind), stage, micro_batch, turn, num_bytes, live.number(group) if group else 0, seq, cpu)
+
+
+def record(
+    kind: str,
+    start_ns: int,
+    end_ns: int,
+    *,
+    stage: int = -1,
+    micro_batch: int = -1,
+    turn: int = 0,
+    num_bytes: int = 0,
+    group: str = "",
+    seq: int = -1,
+    cpu_ns: int = 0,
+    step: int = -1,
+) -> None:
+    """A span that was timed elsewhere, by CLOCK_MONOTONIC. `step` -1: the one that runs now; the rest as `span`."""
+    live = _live
+    if live is not None:
+        live.record_span(
+            start_ns, end_ns, num_bytes, live.step + 1 if step < 0 else step, cpu_ns // 100,
+            live.number(kind), stage, turn, live.number(group) if group else 0, micro_batch, seq,
+        )  # fmt: skip
 
 
 def poisoned() -> bool:
@@ -358,8 +271,8 @@ def observed_step(n: int) -> None:
     """A hook saw optimizer step `n` end. Counts only while the script itself says nothing through this module."""
     live = _live
     if live is not None and not live.spoken:
-        if live.phase != _TRAIN:
-            live.phase = _TRAIN  # without its clock: the first step began before it was seen
+        if live.phase != TRAIN:
+            live.phase = TRAIN  # without its clock: the first step began before it was seen
         live.record_step(n, math.nan, 0)
 
 
@@ -367,7 +280,7 @@ def observed_phase(name: Phase) -> None:
     """A hook or the bootstrap saw this phase begin. Counts only while the script itself says nothing."""
     live = _live
     if live is not None and not live.spoken:
-        live.set_phase(_PHASE_INDEX[name])
+        live.set_phase(PHASE_INDEX[name])
 
 
 def spoke() -> bool:

@@ -16,6 +16,7 @@ import os
 import struct
 from zlib import crc32
 
+from holdfast import span_rows
 from holdfast.errors import ProtocolError, Unavailable
 from holdfast.types import STEP_PARTS
 
@@ -26,7 +27,7 @@ PLAN_SUFFIX = ".plan"
 RESTORED_SUFFIX = ".restored"
 """A job's rank 0 leaves its plan beside its probe, under the probe's name and this; and where its state came from."""
 
-MAGIC = b"HFPROBE2"
+MAGIC = b"HFPROBE3"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -50,8 +51,7 @@ METERS = struct.Struct(f"<qdd{len(STEP_PARTS)}dq")
 """step; MFU, tokens a second, seconds of its parts (as types.STEP_PARTS), memory in bytes."""
 STEP = struct.Struct("<qqqddqq")
 """index, step, end_wall_ns, seconds, loss, tokens, generation."""
-SPAN = struct.Struct("<qqqqqhhhxxi4x")
-"""index, start_ns, end_ns, step, bytes; kind, stage, turn, micro-batch (-1: none)."""
+SPAN = span_rows.ROW
 SEAL = struct.Struct("<Q")
 
 AT_STATE = 256

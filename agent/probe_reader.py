@@ -6,6 +6,7 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
+from holdfast import span_rows
 from holdfast.agent import probe_layout as layout
 from holdfast.errors import UsageError
 from holdfast.types import PHASES, Meters, Phase, StepRecord, WorkerSample
@@ -30,6 +31,12 @@ class Span(NamedTuple):
     start_ns: int
     end_ns: int
     num_bytes: int
+    group: str
+    """What kind of peers it was done with ("tp"); empty: alone."""
+    seq: int
+    """Number within the group, the same on all its members; -1: none."""
+    cpu_ns: int
+    """Processor time of the thread; 0: not measured."""
 
 
 class ProbeReader:
@@ -109,7 +116,17 @@ class ProbeReader:
         return found
 
     def new_spans(self) -> list[Span]:
-        """Spans ended since the last call, oldest first. Those overwritten before they were read are counted only."""
+        """Spans ended since the last call, oldest first."""
+        names = self.names()
+        found = []
+        for row in span_rows.ROW.iter_unpack(self.new_rows()):
+            _, start, end, num_bytes, step, cpu, kind, stage, turn, group, micro_batch, seq = row
+            where = (names[kind] or "other", stage, micro_batch, turn, step)
+            found.append(Span(*where, start, end, num_bytes, names[group], seq, cpu * 100))
+        return found
+
+    def new_rows(self) -> bytes:
+        """The same as they are in the file, row by row. Those overwritten before they were read are counted only."""
         written = self._words[layout.WORD_SPANS]
         oldest = max(0, written - layout.SPANS + layout.SPANS // 8)  # some room for the writer
         if self._next_span < oldest:
@@ -119,15 +136,19 @@ class ProbeReader:
         for expected in range(self._next_span, written):
             at = layout.AT_SPANS + expected % layout.SPANS * layout.SPAN_STRIDE
             raw = layout.open_sealed(self._map, at, layout.SPAN.size)
-            index, start, end, step, num_bytes, kind, stage, turn, micro_batch = (
-                layout.SPAN.unpack(raw) if raw is not None else (-1, 0, 0, 0, 0, 0, 0, 0, 0)
-            )
-            if index != expected:  # lapped while we read
+            if raw is None or int.from_bytes(raw[:8], "little") != expected:  # lapped while we read
                 self.lost_spans += 1
-                continue
-            found.append(Span(self._name(kind), stage, micro_batch, turn, step, start, end, num_bytes))
+            else:
+                found.append(raw)
         self._next_span = max(self._next_span, written)
-        return found
+        return b"".join(found)
+
+    def names(self) -> list[str]:
+        """What the numbers of kinds and groups stand for; the first is empty."""
+        count = min(max(self._words[layout.WORD_NAMES], 1), layout.NAMES)
+        raw = self._map[layout.AT_NAMES : layout.AT_NAMES + count * layout.NAME]
+        pieces = (raw[i : i + layout.NAME] for i in range(0, len(raw), layout.NAME))
+        return [piece.rstrip(b"\0").decode("utf-8", "replace") for piece in pieces]
 
     def inject(self, kind: str) -> None:
         """Ask the worker to break at its next step. Raises UsageError for a kind that it does not know."""
@@ -185,10 +206,6 @@ class ProbeReader:
             self.lost += max(skipped, 0)
             self._next += max(skipped, 0)
         return None
-
-    def _name(self, kind: int) -> str:
-        at = layout.AT_NAMES + kind * layout.NAME
-        return self._map[at : at + layout.NAME].rstrip(b"\0").decode("utf-8", "replace") or "other"
 
     def _stopped(self) -> bool:
         """Whether the process is stopped (SIGSTOP or a debugger); False when there is none."""

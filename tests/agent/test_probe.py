@@ -107,6 +107,7 @@ print("none", flush=True); input()
         (span,) = reader.new_spans()
         assert (span.kind, span.stage, span.micro_batch, span.turn, span.step) == ("forward", 2, 7, 0, 2)
         assert (span.num_bytes, span.start_ns <= span.end_ns) == (9, True)
+        assert (span.group, span.seq, span.cpu_ns) == ("", -1, 0)
         assert reader.new_spans() == []
 
 
@@ -123,6 +124,21 @@ print(probe.requested(), probe.requested(), flush=True)
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "True False\n"
+
+
+def test_a_span_says_with_whom_and_how_long_it_computed(tmp_path: Path) -> None:
+    code = """
+with probe.span("forward", 0, 1, cpu=True):
+    sum(range(1_000_000))
+probe.record("tp:all_reduce", 5, 9, group="tp", seq=12, step=3, cpu_ns=1500)
+print("done", flush=True); input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdout.readline() == "done\n"
+        timed, told = reader.new_spans()
+        assert 0 < timed.cpu_ns <= timed.end_ns - timed.start_ns + 1_000_000
+        assert told == ("tp:all_reduce", -1, -1, 0, 3, 5, 9, 0, "tp", 12, 1500)
 
 
 def test_spans_that_were_overwritten_are_counted(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""The mapped probe file of this process and what must be remembered between two calls; `probe` is the face of it."""
+
+import math
+import os
+import threading
+import time
+from zlib import crc32
+
+from holdfast.agent import probe_layout as layout
+from holdfast.types import PHASES, Phase
+
+TICK_S = 0.1
+"""How often the liveness thread writes the time."""
+
+PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(PHASES)}
+TRAIN = PHASE_INDEX[Phase.TRAIN]
+_SEAL_BIT = 1 << 32
+
+_monotonic_ns = time.monotonic_ns
+_pack_seal = layout.SEAL.pack
+_pack_state = layout.STATE.pack
+_pack_operation = layout.OPERATION.pack
+_pack_step = layout.STEP.pack
+_pack_span = layout.SPAN.pack
+
+
+class Memory:
+    """Writes blocks and records; one store or one copy each, so that a reader never meets half of one."""
+
+    def __init__(self, path: str, rank: int, generation: int) -> None:
+        if not os.path.exists(path):
+            layout.create(path, rank, generation, _monotonic_ns())
+        self.map, self.rank, self.generation = layout.map_file(path)
+        self.words = memoryview(self.map).cast("q")
+        now = _monotonic_ns()
+        self.phase = PHASE_INDEX[Phase.START]
+        self.step = -1
+        self.loss = math.nan
+        self.tokens = 0
+        self.attached = self.progress = self.clock = now
+        self.operation = _pack_operation(0, b"")
+        self.names: dict[str, bytes] = {}
+        self.kinds: dict[str, int] = {}
+        self.poisoned = False
+        self.spoken = False  # the script itself reports: the hooks for unmodified scripts stay silent
+        self.count = self.words[layout.WORD_STEPS]
+        self.spans = self.words[layout.WORD_SPANS]
+
+    def owned_by_other(self) -> bool:
+        """True when another living process reports through this file: a child that inherited our environment."""
+        owner = self.words[layout.WORD_PID]
+        if owner in (0, os.getpid()):
+            return False
+        try:
+            os.kill(owner, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def take(self) -> None:
+        self.words[layout.WORD_TICK] = _monotonic_ns()
+        self.words[layout.WORD_INJECT] = 0
+        self.words[layout.WORD_PID] = os.getpid()
+        self.write_state()
+        threading.Thread(target=self.tick, name="holdfast-tick", daemon=True).start()
+
+    def tick(self) -> None:
+        words, at, sleep = self.words, layout.WORD_TICK, time.sleep
+        while True:
+            words[at] = _monotonic_ns()
+            sleep(TICK_S)
+
+    def write_state(self) -> None:
+        payload = _pack_state(self.step, self.phase, self.progress, self.loss, self.tokens, self.attached)
+        at = layout.AT_STATE
+        self.map[at : at + 8 + layout.STATE.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+
+    def write_operation(self, payload: bytes) -> None:
+        self.operation = payload
+        at = layout.AT_OPERATION
+        self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+
+    def record_step(self, n: int, loss: float, tokens: int) -> None:
+        now = _monotonic_ns()
+        index = self.count
+        payload = _pack_step(index, n, time.time_ns(), (now - self.clock) * 1e-9, loss, tokens, self.generation)
+        at = layout.AT_STEPS + index % layout.STEPS * layout.STEP_STRIDE
+        self.map[at : at + 8 + layout.STEP.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        self.count = index + 1
+        self.words[layout.WORD_STEPS] = index + 1
+        self.step, self.loss, self.progress, self.clock = n, loss, now, now
+        self.tokens += tokens
+        self.write_state()
+        if code := self.words[layout.WORD_INJECT]:
+            self.words[layout.WORD_INJECT] = 0
+            self.suffer(code, n)
+
+    def record_span(self, start: int, end: int, num_bytes: int, step: int, cpu: int, *names: int) -> None:
+        """`names`: kind, stage, turn, group, micro-batch, sequence number; `cpu` in units of 100 ns."""
+        index = self.spans
+        self.spans = index + 1
+        payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
+        at = layout.AT_SPANS + index % layout.SPANS * layout.SPAN_STRIDE
+        self.map[at : at + layout.SPAN_STRIDE] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        self.words[layout.WORD_SPANS] = index + 1
+
+    def suffer(self, code: int, n: int) -> None:
+        kind = layout.INJECTIONS[code] if 0 < code < len(layout.INJECTIONS) else ""
+        if kind == "nan":
+            self.poisoned = True
+            return
+        # Late: what breaks a process needs modules that a healthy one never loads.
+        from holdfast.agent import injections
+
+        injections.perform(kind, n)
+
+    def set_phase(self, index: int) -> None:
+        now = _monotonic_ns()
+        if index == TRAIN:
+            self.clock = now
+        if index != self.phase:
+            self.phase, self.progress = index, now
+            self.write_state()
+
+    def encode(self, name: str) -> bytes:
+        raw = name.encode("utf-8", "replace")[: layout.OPERATION_NAME]
+        if len(self.names) < 1024:  # names made on the fly must not grow the table for ever
+            self.names[name] = raw
+        return raw
+
+    def number(self, name: str) -> int:
+        """The number of a span's kind or group, entering it in the file's table; 0 ("other") when that is full."""
+        known = self.kinds.get(name)
+        if known is not None:
+            return known
+        number = len(self.kinds) + 1
+        if number >= layout.NAMES:
+            return 0
+        at = layout.AT_NAMES + number * layout.NAME
+        self.map[at : at + layout.NAME] = name.encode("utf-8", "replace")[: layout.NAME].ljust(layout.NAME, b"\0")
+        self.words[layout.WORD_NAMES] = number + 1
+        self.kinds[name] = number
+        return number

@@ -35,6 +35,8 @@ def _options(config: ControllerConfig) -> Options:
         agent_grace=config.agent_grace,
         tries=config.tries,
         tries_fault=config.tries_fault,
+        offences=config.offences,
+        max_evictions=config.max_evictions,
         start_timeout=config.start_timeout,
         stop_timeout=config.stop_timeout,
         detectors=config.detectors,

@@ -25,6 +25,7 @@ from holdfast.controller.events import (
     CheckpointAsked,
     CordonAsked,
     EventSeen,
+    EvictAsked,
     FaultAsked,
     FrameSeen,
     JobSubmitted,
@@ -34,6 +35,7 @@ from holdfast.controller.events import (
     StopAsked,
     Tick,
 )
+from holdfast.controller.history import History
 from holdfast.controller.ledger import Ledger, StepRow
 from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
 from holdfast.controller.membership import Membership
@@ -77,8 +79,8 @@ class Brain:
         for kind, key, doc in entities:
             if kind == "incident":
                 self.c.book.restore(Incident.from_doc(doc))
-            elif kind == "node" and doc["cordoned"]:
-                self.c.cordoned.add(key)
+            elif kind == "node":
+                self.c.histories[key] = History.from_doc(doc)
             elif kind == "job":
                 job = Job.from_doc(doc)
                 if self.c.job is None or job.submitted_at >= self.c.job.submitted_at:
@@ -116,7 +118,6 @@ class Brain:
         else:
             incident = self.c.book.open(finding, self.c.job, now)
             incident.action, incident.reason = policy.Move.WATCH.value, "wait for the agents to report what runs"
-            incident.enter("reconnecting", now.wall)
 
     # --- the one way in ----------------------------------------------------------------------------------------
 
@@ -143,6 +144,8 @@ class Brain:
                 return self.requests.inject(fault_syntax.parse_fault(event.fault))
             case CheckpointAsked():
                 return self.requests.checkpoint()
+            case EvictAsked():
+                return self.membership.evict(event.node, now)
             case CordonAsked():
                 is_in_use = self.c.active is not None and bool(self.c.active.ranks_on(event.node))
                 return [
@@ -248,7 +251,7 @@ class Brain:
             case t.StateRestored() as told:
                 job = self.c.job
                 is_ours = job is not None and told.job == job.spec.id
-                return self.recovery.restored(told) if is_ours else []
+                return self.recovery.restored(told, now) if is_ours else []
 
     def _planned(self, published: t.PlanPublished) -> list[Action]:
         job, known = self.c.job, self.c.plan
@@ -351,6 +354,7 @@ class Brain:
         actions += self.requests.due_faults(job, now) if job.spec.faults else []
         actions += self.recovery.survived(job, now)
         actions += self.recovery.settle(now)
+        actions += self.recovery.gather(now)
         actions += self.recovery.watch(now)
         actions += self.recovery.late_answers(job, now)
         actions += self.recovery.stray_logs(now)

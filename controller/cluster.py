@@ -6,6 +6,7 @@ from holdfast import types as t
 from holdfast.controller.detectors.silence import frame_interval
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.traffic import TrafficDetector
+from holdfast.controller.history import History
 from holdfast.controller.incidents import IncidentBook
 from holdfast.controller.ledger import Ledger
 from holdfast.controller.lifecycle import Lifecycle
@@ -17,7 +18,7 @@ class Cluster:
     options: Options
     life: Lifecycle
     nodes: dict[str, Node] = field(default_factory=dict)
-    cordoned: set[str] = field(default_factory=set)
+    histories: dict[str, History] = field(default_factory=dict)  # by node, of absent ones too
     job: Job | None = None
     plan: t.PlanPublished | None = None  # what the job's rank 0 said that it does in every step
     ranks: RankTable = field(default_factory=lambda: RankTable(0))
@@ -43,12 +44,27 @@ class Cluster:
         return None if self.job is None or self.job.state.ended else self.job
 
     def set_healthy(self, node: Node) -> None:
-        if node.cordoned:
+        if node.history.cordoned:
             node.state = t.NodeState.CORDONED
+            return
+        if node.history.evicted and not self.holds(node.name):
+            node.state, node.reason = t.NodeState.FAULTY, node.history.evicted
             return
         job = self.active
         spare = job is not None and bool(job.nodes) and not job.ranks_on(node.name)
         node.state, node.reason = (t.NodeState.SPARE if spare else t.NodeState.HEALTHY), ""
+
+    def holds(self, node: str) -> bool:
+        """Does this node hold ranks of the running job?"""
+        return self.active is not None and bool(self.active.ranks_on(node))
+
+    def history(self, node: str) -> History:
+        """Of any node, known by now or not; the same object for ever."""
+        return self.histories.setdefault(node, History())
+
+    def evictions(self, now: Instant) -> int:
+        """Nodes that we took out within the last hour."""
+        return sum(history.evicted_at > now.wall - 3600.0 for history in self.histories.values())
 
     def present(self, name: str) -> bool:
         node = self.nodes.get(name)

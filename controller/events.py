@@ -69,6 +69,13 @@ class CordonAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictAsked:
+    """Take a node out now, and what it runs: until somebody lets it in again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time went by. `lag`: seconds that our own loop was late, so that we do not blame others for it."""
 
@@ -86,6 +93,7 @@ BrainEvent = (
     | FaultAsked
     | CheckpointAsked
     | CordonAsked
+    | EvictAsked
     | Tick
 )
 

@@ -81,5 +81,8 @@ class Facade(Protocol):
     async def checkpoint(self) -> None:
         """Ask the running job for a checkpoint of the next step. UsageError when none is training."""
 
+    async def evict(self, node: str) -> None:
+        """Take a node out at once; a job that has ranks there restarts without it. UsageError: no such node."""
+
     async def cordon(self, node: str, on: bool) -> None:
         """Take a node out of future generations, or let it in again. UsageError when there is no such node."""

@@ -210,6 +210,12 @@ def _commands(facade: Facade) -> APIRouter:
         await facade.cordon(name, False)
         return small({"ok": True})
 
+    @api.post("/nodes/{name}/evict", response_model=models.Done, summary="Take a node out at once")
+    async def evict(name: str) -> Response:
+        find_node(facade, name)
+        await facade.evict(name)
+        return small({"ok": True})
+
     return api
 
 

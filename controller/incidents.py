@@ -27,7 +27,7 @@ class IncidentBook:
             generation_from=job.generation if job else 0,
             step_at_fault=job.best_step if job else -1,
         )
-        incident.phases.append(("detected", finding.since, now.wall))
+        incident.phases.append(("suspect", finding.since, None))
         self.incidents[incident.id] = incident
         self.count(finding)
         return incident

@@ -46,6 +46,8 @@ class Lifecycle:
     issued: int = 0
     waiting_since: float | None = None  # no room for the next generation since
     missing: str = ""
+    dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
+    taken: list[str] = field(default_factory=list)  # and those that it has in addition
 
     # --- commands ----------------------------------------------------------------------------------------------
 
@@ -153,6 +155,8 @@ class Lifecycle:
             job.started_at = now.wall
         job.generation += 1
         job.life_first = job.life_last = -1
+        self.dropped = [name for name in job.nodes if name not in self.placement]
+        self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""
         host, _, port = self.store.rpartition(":")
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]

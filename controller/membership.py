@@ -21,7 +21,7 @@ class Membership:
         hello, name = event.hello, event.hello.identity.node
         node = self.c.nodes.get(name)
         if node is None:
-            node = self.c.nodes[name] = Node(name, hello.identity, cordoned=name in self.c.cordoned)
+            node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
         node.identity, node.connected, node.joined_at = hello.identity, True, now.mono
         # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
         node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
@@ -90,14 +90,37 @@ class Membership:
                 node.state, node.reason = t.NodeState.LOST, "its agent left and did not come back"
 
     def cordon(self, event: CordonAsked) -> list[Action]:
-        node = self.c.nodes.get(event.node)
-        if node is None:
-            raise UsageError(
-                f"no node {event.node!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}"
-            )
-        node.cordoned = event.on
+        node = self.find(event.node)
         if event.on:
+            node.history.cordoned = True
             node.state, node.reason = t.NodeState.CORDONED, "cordoned by hand"
         else:
-            self.c.set_healthy(node)
-        return [Record("node", node.name, {"cordoned": event.on})]
+            node.history.pardon()
+            if node.connected:
+                self.c.set_healthy(node)
+        return [Record("node", node.name, node.history.to_doc())]
+
+    def evict(self, name: str, now: Instant) -> list[Action]:
+        """By hand, what recovery does by itself: out at once, and a restart without it if it holds ranks."""
+        node, job = self.find(name), self.c.active
+        actions = self.recovery.take_out(node.name, "evicted by hand", now, barred=True, by_hand=True)
+        if job is None or not self.c.holds(node.name) or job.stop_asked:
+            return actions
+        finding = Finding(
+            kind=t.FindingKind.EVICTION,
+            severity=t.Severity.WARNING,
+            subject=node.name,
+            text=f"{node.name} is taken out by hand",
+            since=now.wall,
+            at=now.wall,
+            node=node.name,
+            signature=f"evict:{node.name}",
+        )
+        return actions + self.recovery.found(finding, now)
+
+    def find(self, name: str) -> Node:
+        """UsageError when there is no such node."""
+        node = self.c.nodes.get(name)
+        if node is None:
+            raise UsageError(f"no node {name!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
+        return node

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast import types as t
+from holdfast.controller.history import History
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -46,6 +47,11 @@ class Options:
     """Starts without any progress, ended by the same traceback, before the job is given back to its owner."""
     tries_fault: int = 5
     """The same for faults that are not the script's own."""
+    offences: int = 3
+    """Faults that began on the same node within `offence_window` before it goes, if there is another to take."""
+    offence_window: float = 86400.0
+    max_evictions: int = 6
+    """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
     stop_timeout: float = 20.0
     start_timeout: float = 120.0
     detectors: tuple[str, ...] = ()
@@ -72,7 +78,7 @@ class Node:
     identity: t.Identity
     state: t.NodeState = t.NodeState.JOINING
     reason: str = ""
-    cordoned: bool = False
+    history: History = field(default_factory=History)
     connected: bool = False
     joined_at: float = 0.0
     left_at: float = 0.0
@@ -92,7 +98,10 @@ class Node:
 
     @property
     def usable(self) -> bool:
-        return self.connected and not self.cordoned and self.state in _USABLE
+        """May a generation start here, if nothing better is there?"""
+        if not self.connected or self.history.cordoned or self.history.barred:
+            return False
+        return self.state in _USABLE or (self.state is t.NodeState.FAULTY and bool(self.history.evicted))
 
 
 _USABLE = (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING, t.NodeState.SUSPECT)
@@ -199,6 +208,7 @@ class Job:
     best_step: int = -1
     tries_step: int = -1  # best_step when `tries` was last counted
     signature: str = ""
+    tries_node: str = ""  # the node at which all of them ended; empty when they differ
     life_first: int = -1  # first and newest step of the running generation, as its program numbers them
     life_last: int = -1
     life_before: int = 0  # steps that the generation before it did
@@ -280,6 +290,11 @@ class Incident:
     @property
     def cause(self) -> Finding:
         return self.findings[self.root]
+
+    @property
+    def phase(self) -> str:
+        """The one that runs, or ran last."""
+        return self.phases[-1][0] if self.phases else ""
 
     @property
     def live(self) -> bool:

@@ -1,5 +1,10 @@
-"""From an incident's cause to what is done about it, with the reason in words. The table is the policy."""
+"""From an incident's cause to what is done about it, with the reason in words. The tables are the policy.
 
+`FIRST` says what a finding of each kind asks for. `decide` goes through `RULES` from the top: what is known besides
+(the job's fruitless starts, what speaks against the node, what diagnosis said) may ask for another step of the ladder.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -8,14 +13,170 @@ from holdfast.controller.model import Finding, Job, Options
 
 
 class Move(StrEnum):
-    RESTART = "restart"
-    """End what is left of the generation, start the next one from the newest whole state."""
+    ALERT = "alert"
+    """Keep going, tell people: nothing that a machine could mend."""
     WATCH = "watch"
     """Training may well go on: wait for the node to come back, act when progress stops."""
+    RESTART = "restart"
+    """Start the workers again in place, from the newest whole state."""
+    EVICT = "evict"
+    """Take the node out and a spare in its place; then as `restart`."""
+    SHRINK = "shrink"
+    """Take the node out and go on with fewer nodes, if the job may: there is no spare."""
+    GROW = "grow"
+    """A job that had shrunk takes a node that is back, at once or when the running step is safe."""
     STOP = "stop-job"
     """Give the job back to its owner: another start would end the same way."""
-    ALERT = "alert"
-    """Nothing to do for a machine; people are told."""
+
+
+RECOVERS = frozenset({Move.RESTART, Move.EVICT, Move.SHRINK, Move.GROW})
+"""Moves that end one generation and start the next."""
+
+
+class Fault(StrEnum):
+    """Whose fault a kind of finding is, as far as it says so itself."""
+
+    SCRIPT = "the script's"
+    """Never counts against a node; few fruitless starts."""
+    OPEN = "open"
+    """May be anybody's; counts against nobody."""
+    NODE = "the node's"
+    """First-hand evidence of the node's own: counts in its history."""
+    BROKEN = "the node's, for certain"
+    """No doubt is left: the node goes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    move: Move
+    fault: Fault = Fault.OPEN
+
+
+FIRST: dict[t.FindingKind, Row] = {
+    t.FindingKind.WORKER_EXIT: Row(Move.RESTART, Fault.SCRIPT),
+    t.FindingKind.WORKER_KILLED: Row(Move.RESTART),
+    t.FindingKind.WORKER_SEGFAULT: Row(Move.RESTART, Fault.NODE),
+    t.FindingKind.WORKER_OOM: Row(Move.RESTART),
+    t.FindingKind.WORKER_EXCEPTION: Row(Move.RESTART, Fault.SCRIPT),
+    t.FindingKind.WORKER_HANG: Row(Move.RESTART, Fault.NODE),
+    t.FindingKind.WORKER_STOPPED: Row(Move.RESTART),
+    t.FindingKind.LOSS_NONFINITE: Row(Move.RESTART, Fault.SCRIPT),
+    t.FindingKind.TRAFFIC_STOPPED: Row(Move.RESTART, Fault.NODE),
+    t.FindingKind.AGENT_EXIT: Row(Move.WATCH),
+    t.FindingKind.NODE_SILENT: Row(Move.WATCH),
+    t.FindingKind.NODES_AWAY: Row(Move.WATCH),
+    t.FindingKind.CAPACITY: Row(Move.ALERT),
+    t.FindingKind.EVICTION: Row(Move.RESTART),
+    t.FindingKind.LOG_RULE: Row(Move.ALERT),
+    t.FindingKind.AGENT: Row(Move.ALERT),
+    t.FindingKind.STORE: Row(Move.RESTART, Fault.NODE),
+    t.FindingKind.CONTROLLER_RESTART: Row(Move.WATCH),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that a decision rests on. Counts include the cause itself."""
+
+    cause: Finding
+    options: Options
+    restarts: int = 0
+    max_restarts: int = -1
+    tries: int = 1
+    """Starts of the job in a row that made no progress."""
+    tries_node: str = ""
+    """The node at which all of them ended; empty when they differ."""
+    node: str = ""
+    """Whom the finding is about, where that is a node or a worker on one."""
+    offences: int = 0
+    """What was found at this node first-hand, within the window."""
+    evictions: int = 0
+    """Nodes taken out within the last hour."""
+    replaceable: bool = False
+    """A spare waits, or the job may go on with fewer."""
+
+    @property
+    def row(self) -> Row:
+        return FIRST[self.cause.kind]
+
+    @property
+    def limit(self) -> int:
+        """Fruitless starts after which the job is given back."""
+        return self.options.tries if self.row.fault is Fault.SCRIPT else self.options.tries_fault
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`when` in words, for people, and as it is computed; `reason` becomes the incident's."""
+
+    when: str
+    holds: Callable[[Case], bool]
+    move: Move
+    reason: Callable[[Case], str]
+
+
+def _again(case: Case) -> str:
+    same = "the same traceback" if case.cause.kind is t.FindingKind.WORKER_EXCEPTION else case.cause.kind.value
+    return f"{same} {case.tries} times without a step of progress: {case.cause.text}"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "people took the node out",
+        lambda c: c.cause.kind is t.FindingKind.EVICTION,
+        Move.EVICT,
+        lambda c: "by hand",
+    ),
+    Rule(
+        "the job's `max_restarts` is used up",
+        lambda c: 0 <= c.max_restarts <= c.restarts,
+        Move.STOP,
+        lambda c: f"the job may be restarted {c.max_restarts} times and has been",
+    ),
+    Rule(
+        "so many nodes went within the hour that it cannot be them (`max_evictions`), and this one should go",
+        lambda c: _should_go(c) and c.evictions >= c.options.max_evictions and c.tries < c.limit,
+        Move.RESTART,
+        lambda c: f"{c.node} should go, but {c.evictions} nodes went within the hour: look for what they share",
+    ),
+    Rule(
+        "the node is broken for certain",
+        lambda c: c.row.fault is Fault.BROKEN and bool(c.node),
+        Move.EVICT,
+        lambda c: f"{c.node} cannot be used: {c.cause.text}",
+    ),
+    Rule(
+        "the same node for the `offences`-th time within a day, and there is another to take",
+        lambda c: _should_go(c),
+        Move.EVICT,
+        lambda c: f"{c.node} for the {_ordinal(c.offences)} time within a day: take another",
+    ),
+    Rule(
+        "as many starts in a row as the kind allows ended at the same node, and there is another to take",
+        lambda c: c.tries == c.limit and c.replaceable and c.row.fault is Fault.NODE and bool(c.tries_node),
+        Move.EVICT,
+        lambda c: f"{c.tries} starts ended at {c.tries_node} without a step of progress: try another node",
+    ),
+    Rule(
+        "as many starts in a row ended like this, without a step of progress, as the kind allows",
+        lambda c: c.tries >= c.limit,
+        Move.STOP,
+        _again,
+    ),
+)
+"""For kinds whose first move ends a life of the job; the first that holds, else the kind's own move."""
+
+
+def _should_go(case: Case) -> bool:
+    if not case.node or case.cause.secondary:
+        return False  # nobody goes on another's word
+    if case.row.fault is Fault.BROKEN:
+        return True
+    return case.row.fault is Fault.NODE and case.replaceable and case.offences >= case.options.offences
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,40 +185,14 @@ class Decision:
     reason: str
 
 
-_OWN = (t.FindingKind.WORKER_EXCEPTION, t.FindingKind.WORKER_EXIT, t.FindingKind.LOSS_NONFINITE)
-
-_TABLE: dict[t.FindingKind, Move] = {
-    t.FindingKind.WORKER_EXIT: Move.RESTART,
-    t.FindingKind.WORKER_KILLED: Move.RESTART,
-    t.FindingKind.WORKER_SEGFAULT: Move.RESTART,
-    t.FindingKind.WORKER_OOM: Move.RESTART,
-    t.FindingKind.WORKER_EXCEPTION: Move.RESTART,
-    t.FindingKind.WORKER_HANG: Move.RESTART,
-    t.FindingKind.WORKER_STOPPED: Move.RESTART,
-    t.FindingKind.LOSS_NONFINITE: Move.RESTART,
-    t.FindingKind.TRAFFIC_STOPPED: Move.RESTART,
-    t.FindingKind.AGENT_EXIT: Move.WATCH,
-    t.FindingKind.NODE_SILENT: Move.WATCH,
-    t.FindingKind.CAPACITY: Move.ALERT,
-    t.FindingKind.LOG_RULE: Move.ALERT,
-    t.FindingKind.AGENT: Move.ALERT,
-    t.FindingKind.STORE: Move.RESTART,
-    t.FindingKind.CONTROLLER_RESTART: Move.WATCH,
-}
-
-
-def decide(cause: Finding, job: Job, options: Options) -> Decision:
-    """What to do about this cause. `job.tries` counts starts in a row that made no progress, this one included."""
-    move = _TABLE[cause.kind]
-    if move is not Move.RESTART:
+def decide(case: Case) -> Decision:
+    move = case.row.move
+    if move not in RECOVERS:
         return Decision(move, _WHY[move])
-    if 0 <= job.spec.max_restarts <= job.restarts:
-        return Decision(Move.STOP, f"the job may be restarted {job.spec.max_restarts} times and has been")
-    limit = options.tries if cause.kind in _OWN else options.tries_fault
-    if job.tries >= limit:
-        same = "the same traceback" if cause.kind is t.FindingKind.WORKER_EXCEPTION else cause.kind.value
-        return Decision(Move.STOP, f"{same} {job.tries} times without a step of progress: {cause.text}")
-    return Decision(Move.RESTART, f"start again from the newest whole state (try {job.tries} of {limit})")
+    for rule in RULES:
+        if rule.holds(case):
+            return Decision(rule.move, rule.reason(case))
+    return Decision(move, f"start again from the newest whole state (try {case.tries} of {case.limit})")
 
 
 _WHY = {
@@ -76,17 +211,23 @@ def count_try(job: Job, cause: Finding) -> None:
     counts_anew = job.generation > 1 and job.life_first == 0 and job.best_step >= job.life_last
     moved = counts_anew and life > 0 and abs(life - job.life_before) > 0.1 * max(life, job.life_before)
     if job.best_step > job.tries_step or moved or job.signature != cause.signature:
-        job.tries = 1
+        job.tries, job.tries_node = 1, cause.node
     else:
         job.tries += 1
+        job.tries_node = cause.node if cause.node == job.tries_node else ""
     job.tries_step, job.signature, job.life_before = job.best_step, cause.signature, life
 
 
 def is_alert(kind: t.FindingKind) -> bool:
     """Is a finding of this kind for people only?"""
-    return _TABLE[kind] is Move.ALERT
+    return FIRST[kind].move is Move.ALERT
 
 
 def is_failure(kind: t.FindingKind) -> bool:
     """Does a finding of this kind end a life of the job?"""
-    return _TABLE[kind] is Move.RESTART
+    return FIRST[kind].move in RECOVERS
+
+
+def counts_against(cause: Finding) -> bool:
+    """Does it go into the history of the node that it is about?"""
+    return not cause.secondary and FIRST[cause.kind].fault in (Fault.NODE, Fault.BROKEN)

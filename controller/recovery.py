@@ -9,9 +9,11 @@ from holdfast.controller import incidents as books
 from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.table import Response
-from holdfast.controller.events import Action, Say
+from holdfast.controller.detectors.together import away_together
+from holdfast.controller.events import Action, Record, Say
 from holdfast.controller.lifecycle import Stage, fresh_table
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job, JobState
+from holdfast.controller.placement import has_spare
 
 _STAYS_UP = 5.0  # seconds
 _TOLD_AGAIN = 600.0  # seconds between two alerts of the same
@@ -45,7 +47,7 @@ class Recovery:
             self._recall_logs(live, now)
             return [said, *self._act(live, finding, job, now)]
         changed = self.c.book.attach(live, finding)
-        up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action == policy.Move.RESTART
+        up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action in policy.RECOVERS
         waiting = live.action in (policy.Move.WATCH, "")
         if (up or waiting) and finding.kind not in _WATCHED and not (finding.secondary and self.settling):
             return [said, *self._act(live, finding, job, now)]
@@ -64,28 +66,77 @@ class Recovery:
             self.settling, self.stop_at = cause, now.mono + self.c.options.settle
             return [books.saved(incident)]
         self.settling, self.stop_at = None, math.inf
-        if policy.is_failure(cause.kind):
-            policy.count_try(job, cause)
-        decision = policy.decide(cause, job, self.c.options)
+        noted = self._note_fault(cause, job, now)
+        case = self._case(cause, job, now)
+        decision = policy.decide(case)
         incident.action, incident.reason = decision.move.value, decision.reason
         said = Say("incident", {
             "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject,
             "action": decision.move.value, "reason": decision.reason,
         })  # fmt: skip
-        if decision.move is policy.Move.RESTART:
-            incident.state = IncidentState.RECOVERING
-            incident.source, incident.step_resumed = "store", None
-            incident.generation_from = job.generation
-            incident.enter("stopping", now.wall)
-            return [books.saved(incident), said, *self.clear_for_restart(job, now)]
+        if decision.move in policy.RECOVERS:
+            if decision.move is policy.Move.EVICT:
+                noted = self.take_out(case.node, decision.reason, now, barred=case.row.fault is policy.Fault.BROKEN)
+            phase = "evicting" if decision.move is policy.Move.EVICT else "suspended"
+            return [*noted, said, *self.recover(incident, job, now, phase)]
         if decision.move is policy.Move.STOP:
             actions = [books.saved(incident), said, *books.closed(incident, IncidentState.FAILED, now)]
             code = cause.exit_code if cause.exit_code else 1
             return actions + self.c.life.end(job, self.c.nodes, (JobState.FAILED, decision.reason, code), 0.0, now)
         if decision.move is policy.Move.WATCH:
-            incident.enter("watching", now.wall)
             return [books.saved(incident), said]
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
+
+    def _note_fault(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
+        """Count a failed life of the job, and what it says against its node."""
+        if not policy.is_failure(cause.kind):
+            return []
+        policy.count_try(job, cause)
+        name = self._node_of(cause)
+        # The same again without a step of progress may well be the script's, whose own bug counts against nobody.
+        if not name or job.tries > 1 or not policy.counts_against(cause):
+            return []
+        return self._offend(name, cause.kind, now)
+
+    def _offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
+        history = self.c.history(name)
+        history.offend(kind, now.wall)
+        return [Record("node", name, history.to_doc())]
+
+    def _node_of(self, cause: Finding) -> str:
+        return cause.node if cause.node in self.c.nodes else ""
+
+    def _case(self, cause: Finding, job: Job, now: Instant) -> policy.Case:
+        name, o = self._node_of(cause), self.c.options
+        return policy.Case(
+            cause=cause,
+            options=o,
+            restarts=job.restarts,
+            max_restarts=job.spec.max_restarts,
+            tries=job.tries,
+            tries_node=job.tries_node,
+            node=name,
+            offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
+            evictions=self.c.evictions(now),
+            replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes),
+        )
+
+    def take_out(self, name: str, reason: str, now: Instant, barred: bool, by_hand: bool = False) -> list[Action]:
+        """Evict: no later generation starts there. Its workers end with the generation, or at once if it has none."""
+        history = self.c.history(name)
+        history.evict(reason, 0.0 if by_hand else now.wall, barred)
+        node = self.c.nodes.get(name)
+        if node is not None:
+            node.state, node.reason = t.NodeState.FAULTY, reason
+        return [Record("node", name, history.to_doc()), Say("node.evicted", {"node": name, "reason": reason})]
+
+    def recover(self, incident: Incident, job: Job, now: Instant, phase: str = "suspended") -> list[Action]:
+        """End the generation, begin the next one: what all moves of `policy.RECOVERS` come to."""
+        incident.state = IncidentState.RECOVERING
+        incident.source, incident.step_resumed = "store", None
+        incident.generation_from = job.generation
+        incident.enter(phase, now.wall)
+        return [books.saved(incident), *self.clear_for_restart(job, now)]
 
     def clear_for_restart(self, job: Job, now: Instant) -> list[Action]:
         self.c.traffic.reset()
@@ -95,7 +146,10 @@ class Recovery:
     def entered(self, job: Job, now: Instant) -> list[Action]:
         """Keep table and incident in step with the lifecycle's stage."""
         live = self.c.book.live()
-        recovering = live is not None and live.action == policy.Move.RESTART
+        recovering = live is not None and live.action in policy.RECOVERS
+        if recovering and live is not None and self.c.life.waiting_since is not None and live.phase != "replenishing":
+            live.enter("replenishing", now.wall)
+            return [books.saved(live)]
         if self.c.life.stage is Stage.LAUNCHING and self.c.stale(job):
             self.c.ranks = fresh_table(job)
             self.c.progress_at = now.mono
@@ -104,17 +158,34 @@ class Recovery:
                     self.c.set_healthy(node)
             if live is not None and recovering:
                 live.generation_to = job.generation
+                self._tell_of_change(live)
                 live.enter("starting", now.wall)
                 return [books.saved(live)]
-        if self.c.life.stage is Stage.UP and live is not None and recovering and live.phases[-1][0] == "starting":
+        if self.c.life.stage is Stage.UP and live is not None and recovering and live.phase == "starting":
             live.enter("restoring", now.wall)
             return [books.saved(live)]
         return []
 
+    def _tell_of_change(self, incident: Incident) -> None:
+        """What came of it: the same nodes again, another one, fewer, more."""
+        gone, new = self.c.life.dropped, self.c.life.taken
+        if not gone and not new:
+            return
+        if len(gone) == len(new):
+            incident.action = policy.Move.EVICT.value
+            change = f"{', '.join(new)} for {', '.join(gone)}"
+        elif len(gone) > len(new):
+            incident.action = policy.Move.SHRINK.value
+            change = f"without {', '.join(gone)}" + (f", with {', '.join(new)}" if new else "")
+        else:
+            incident.action = policy.Move.GROW.value
+            change = f"with {', '.join(new)}" + (f", without {', '.join(gone)}" if gone else "")
+        incident.reason = f"{incident.reason}; {change}" if incident.reason else change
+
     def survived(self, job: Job, now: Instant) -> list[Action]:
         """A program that never reported a step has none to wait for: it is well again when it stays up."""
         live = self.c.book.live()
-        if live is None or job.best_step >= 0 or live.phases[-1][0] != "restoring":
+        if live is None or job.best_step >= 0 or live.phase != "restoring":
             return []
         if self.c.life.stage is not Stage.UP or now.mono - self.c.life.up_at < _STAYS_UP:
             return []
@@ -152,18 +223,20 @@ class Recovery:
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
         return [said, *self.alert(finding, now)]
 
-    def restored(self, told: t.StateRestored) -> list[Action]:
+    def restored(self, told: t.StateRestored, now: Instant) -> list[Action]:
         """Where a generation's state came from. The incident it was started for may be over already."""
         incident = self.c.book.of_generation(told.generation)
         if incident is None:
             return []
         incident.source, incident.restore_s, incident.restored_bytes = told.source, told.seconds, told.num_bytes
+        if incident.live and incident.phase == "restoring":
+            incident.enter("resuming", now.wall)
         return [books.saved(incident)]
 
     def resumed(self, record: t.StepRecord, now: Instant) -> list[Action]:
         """The first new step of a new generation ends the incident that made it necessary."""
         live = self.c.book.live()
-        if live is None or live.action != policy.Move.RESTART or record.generation <= live.generation_from:
+        if live is None or live.action not in policy.RECOVERS or record.generation <= live.generation_from:
             return []
         if live.step_resumed is None:
             live.step_resumed, live.generation_to = record.step, record.generation
@@ -196,7 +269,6 @@ class Recovery:
             return []
         away = [n for n in job.nodes if not self.c.present(n)]
         if not away and self.c.life.stage is Stage.UP:
-            live.enter("back", now.wall)
             live.reason = "the watcher is back and training never stopped"
             return books.closed(live, IncidentState.CLOSED, now)
         gone = [n for n in away if self.c.away_for(n, now) > self.c.options.agent_grace]
@@ -204,17 +276,33 @@ class Recovery:
         patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
         if not gone or now.mono - self.c.progress_at < patience:
             return []
-        for name in gone:
-            if name in self.c.nodes:
-                self.c.nodes[name].state, self.c.nodes[name].reason = (
-                    t.NodeState.LOST,
-                    "silent, and training stopped with it",
-                )
-        live.action, live.state = policy.Move.RESTART.value, IncidentState.RECOVERING
+        actions = self._give_up(gone, "silent, and training stopped with it", now)
+        live.action = policy.Move.RESTART.value
         live.reason = f"{', '.join(gone)} did not come back and training stopped: start again without"
-        live.source, live.generation_from = "store", job.generation
-        live.enter("stopping", now.wall)
-        return [books.saved(live), *self.clear_for_restart(job, now)]
+        return [*actions, *self.recover(live, job, now, phase="evicting")]
+
+    def _give_up(self, names: list[str], reason: str, now: Instant) -> list[Action]:
+        """These nodes are lost. It counts against each, unless they went together."""
+        live = self.c.book.live()
+        together = live is not None and live.cause.kind is t.FindingKind.NODES_AWAY
+        actions: list[Action] = []
+        for name in names:
+            if name in self.c.nodes:
+                self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
+            if not together:
+                actions += self._offend(name, t.FindingKind.NODE_SILENT, now)
+        return actions
+
+    def gather(self, now: Instant) -> list[Action]:
+        """Many nodes away at once are one trouble: what they share is the cause, and none of them is to blame."""
+        live, job = self.c.book.live(), self.c.job
+        if live is None or job is None or live.cause.kind is t.FindingKind.NODES_AWAY:
+            return []
+        finding = away_together(job.nodes, self.c.nodes, now)
+        if finding is None or not self.c.book.attach(live, finding):
+            return []
+        return [Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text}),
+                books.saved(live)]  # fmt: skip
 
     def late_answers(self, job: Job, now: Instant) -> list[Action]:
         actions: list[Action] = []
@@ -227,10 +315,9 @@ class Recovery:
             text = f"{failure.what}: {failure.error}"
             actions += self.found(self.command_finding(t.FindingKind.WORKER_EXIT, failure.node, text, now), now)
         if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
-            for name in list(self.c.life.unstopped):
-                node = self.c.nodes.get(name)
-                if node is not None and not node.connected:
-                    node.state, node.reason = t.NodeState.LOST, "gone for too long"
+            away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
+            fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
+            actions += self._give_up(sorted(fresh), "gone for too long", now)
             actions += self._capacity(now)
         return actions
 
@@ -249,6 +336,7 @@ class Recovery:
                 return []
             live = self.c.book.open(finding, self.c.job, now)
             live.action, live.reason = policy.Move.RESTART.value, "waiting for room"
+            live.state = IncidentState.RECOVERING
             live.generation_from = self.c.job.generation if self.c.job else 0
             return [books.saved(live)]
         known = len(live.findings)

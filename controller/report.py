@@ -11,7 +11,7 @@ import numpy as np
 from holdfast import log
 from holdfast import types as t
 from holdfast.controller.at_risk import at_risk
-from holdfast.controller.events import CheckpointAsked, CordonAsked, FaultAsked, JobSubmitted, StopAsked
+from holdfast.controller.events import CheckpointAsked, CordonAsked, EvictAsked, FaultAsked, JobSubmitted, StopAsked
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
@@ -266,6 +266,9 @@ class Report:
 
     async def checkpoint(self) -> None:
         self.shell.handle(CheckpointAsked())
+
+    async def evict(self, node: str) -> None:
+        self.shell.handle(EvictAsked(node))
 
     async def cordon(self, node: str, on: bool) -> None:
         self.shell.handle(CordonAsked(node, on))

@@ -27,7 +27,7 @@ from holdfast.controller import events as e
 from holdfast.controller.detectors import table as detector_table
 from holdfast.controller.metrics import Metrics
 from holdfast.controller.metrics_text import HELP
-from holdfast.controller.model import Instant, JobSpec, Options
+from holdfast.controller.model import Finding, Instant, JobSpec, Options
 from holdfast.controller.report import Report
 from holdfast.dashboards.rules import ALERTS
 from holdfast.trainer import config as trainer
@@ -61,7 +61,7 @@ def findings_readme() -> str:
     rows = []
     for kind, row in detector_table.rows().items():
         means = re.split(r"(?<=\.)\s", row.means)[0]
-        rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(policy._TABLE[kind])))
+        rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(policy.FIRST[kind].move)))
     return table(("finding", "what it means", "what is done"), rows)
 
 
@@ -93,16 +93,23 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def findings() -> str:
-    """Kind, move, and after how many fruitless starts in a row the job is given back."""
-    options = Options()
+    """Kind, first move, whose fault it is, and after how many fruitless starts in a row the job is given back."""
     rows = []
     for kind in t.FindingKind:
-        move = policy._TABLE[kind]
-        tries = options.tries if kind in policy._OWN else options.tries_fault
-        rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(tries) if move is policy.Move.RESTART else ""))
-    parts = [table(("kind", "what Holdfast does", "tries"), rows)]
+        move = policy.FIRST[kind].move
+        ends = move in policy.RECOVERS
+        cause = Finding(kind, t.Severity.CRITICAL, "", "", 0.0, 0.0)
+        tries = str(policy.Case(cause, Options()).limit) if ends else ""
+        rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(policy.FIRST[kind].fault) if ends else "", tries))
+    parts = [table(("kind", "first move", "whose fault", "tries"), rows)]
     parts += ["", *(f"- `{move}`: {text}" for move, text in moves().items())]
     return "\n".join(parts)
+
+
+def rules_of_policy() -> str:
+    """What may ask for another move than the first, from the top."""
+    rows = [(str(i + 1), rule.when, f"`{rule.move}`") for i, rule in enumerate(policy.RULES)]
+    return table(("", "when", "move"), rows)
 
 
 # --- settings --------------------------------------------------------------------------------------------------
@@ -262,6 +269,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "findings-readme": findings_readme,
     "runbook": runbook,
     "detectors": detectors,
+    "policy-rules": rules_of_policy,
     "config": configuration,
     "trainer-config": trainer_configuration,
     "metrics": metrics,

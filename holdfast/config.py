@@ -70,6 +70,10 @@ class ControllerConfig:
     """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
     tries_fault: int = 5
     """The same for faults that are not the script's own: kills, crashes, hangs."""
+    offences: int = 3
+    """Faults that began on the same node within a day before another node is taken instead, if there is one."""
+    max_evictions: int = 6
+    """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
     start_timeout: Seconds = 120.0
     """How long the workers of a generation may take to start."""
     stop_timeout: Seconds = 20.0
@@ -85,7 +89,7 @@ class ControllerConfig:
         _check_port("grpc_port", self.grpc_port)
         _check_port("http_port", self.http_port)
         positive = ("cadence", "silence_floor", "silence_beats", "hang_steps", "start_timeout", "stop_timeout")
-        for name in (*positive, "tries", "tries_fault"):
+        for name in (*positive, "tries", "tries_fault", "offences", "max_evictions"):
             _check_positive(name, getattr(self, name))
         if self.max_restarts < -1:
             raise UsageError(f"max_restarts must be -1 (no limit) or more, but is {self.max_restarts}")

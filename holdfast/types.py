@@ -55,12 +55,14 @@ class FindingKind(StrEnum):
     WORKER_STOPPED = "worker-stopped"
     AGENT_EXIT = "agent-exit"
     NODE_SILENT = "node-silent"
+    NODES_AWAY = "nodes-away"
     LOG_RULE = "log-rule"
     LOSS_NONFINITE = "loss-nonfinite"
     TRAFFIC_STOPPED = "traffic-stopped"
     CONTROLLER_RESTART = "controller-restart"
     STORE = "store"
     CAPACITY = "capacity"
+    EVICTION = "eviction"
     AGENT = "agent"
 
 

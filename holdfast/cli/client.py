@@ -84,6 +84,9 @@ class Client:
     def cordon(self, node: str, on: bool) -> None:
         self._call("POST", f"/nodes/{node}/{'cordon' if on else 'uncordon'}")
 
+    def evict(self, node: str) -> None:
+        self._call("POST", f"/nodes/{node}/evict")
+
     def log_events(self) -> Iterator[tuple[str, Json]]:
         """("line", {rank, stream, text, ...}) as they come, beginning with the retained tail, then ("end", {}).
         Comments that keep the line alive come as ("", {})."""

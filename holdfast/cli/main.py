@@ -34,6 +34,7 @@ def build() -> "typer.Typer":
         cordon,
         dashboards,
         demo,
+        evict,
         incidents,
         inject,
         job,
@@ -70,6 +71,7 @@ def build() -> "typer.Typer":
     app.command()(inject.inject)
     app.command()(cordon.cordon)
     app.command()(cordon.uncordon)
+    app.command()(evict.evict)
     app.add_typer(checkpoint.app, name="checkpoint")
     app.add_typer(dashboards.app, name="dashboards")
     app.command()(controller.controller)

@@ -361,6 +361,11 @@ class FakeFacade:
         self.injected.append(fault)
         return {"id": f"f{len(self.injected)}", "armed": "@" in fault}
 
+    async def evict(self, node: str) -> None:
+        row = {r["name"]: r for r in self.node_rows}[node]
+        row["state"], row["reason"] = NodeState.FAULTY, "evicted by hand"
+        self.serial += 1
+
     async def cordon(self, node: str, on: bool) -> None:
         row = {r["name"]: r for r in self.node_rows}[node]
         row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY

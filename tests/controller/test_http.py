@@ -180,6 +180,8 @@ def test_inject(facade: FakeFacade) -> None:
 def test_cordon_and_uncordon(facade: FakeFacade) -> None:
     assert ask(facade, "POST", "/api/v1/nodes/node1/cordon").json() == {"ok": True}
     assert facade.node_rows[1]["state"] == "cordoned"
+    assert ask(facade, "POST", "/api/v1/nodes/node1/evict").json() == {"ok": True}
+    assert facade.node_rows[1]["state"] == "faulty"
     ask(facade, "POST", "/api/v1/nodes/node1/uncordon")
     assert facade.node_rows[1]["state"] == "healthy"
 
@@ -196,6 +198,7 @@ def test_cordon_and_uncordon(facade: FakeFacade) -> None:
         ("GET", "/api/v1/nodes/x", None, 404, "no node is called 'x'"),
         ("GET", "/api/v1/nodes/x/traffic", None, 404, "no node is called 'x'"),
         ("POST", "/api/v1/nodes/x/cordon", None, 404, "no node is called 'x'"),
+        ("POST", "/api/v1/nodes/x/evict", None, 404, "no node is called 'x'"),
         ("GET", "/api/v1/incidents/i9", None, 404, "no incident is called 'i9'"),
         ("GET", "/api/v1/steps?since=abc", None, 400, "since should be a valid integer"),
         ("GET", "/api/v1/steps?limit=0", None, 400, "limit should be greater than or equal to 1, not '0'"),

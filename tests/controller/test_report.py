@@ -134,7 +134,7 @@ def test_a_job_that_recovered(told: Any) -> None:
     assert (incident["generation_from"], incident["generation_to"], incident["source"]) == (1, 2, "store")
     assert incident["recover_s"] == pytest.approx(incident["closed"] - incident["opened"])
     assert all(phase["end"] is not None for phase in incident["phases"])
-    assert [phase["name"] for phase in incident["phases"]][:3] == ["detected", "stopping", "starting"]
+    assert [phase["name"] for phase in incident["phases"]][:3] == ["suspect", "suspended", "starting"]
     assert incident["findings"][0]["evidence"]["signal"] == 9
     assert report.status()["open_incidents"] == 0
 

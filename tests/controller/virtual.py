@@ -20,7 +20,7 @@ from holdfast.controller.events import (
     Tick,
 )
 from holdfast.controller.ledger import StepRow
-from holdfast.controller.model import Incident, Instant, Job, JobSpec, Options
+from holdfast.controller.model import Incident, Instant, Job, JobSpec, JobState, Options
 
 STEP = 0.3
 TICK = 0.05
@@ -55,8 +55,11 @@ class FakeAgent:
 class Virtual:
     """`run(seconds)` moves time; faults are methods. Steps go on only while every worker of the world can."""
 
-    def __init__(self, nodes: int = 2, slots: int = 4, options: Options | None = None) -> None:
+    def __init__(
+        self, nodes: int = 2, slots: int = 4, options: Options | None = None, switches: dict[str, str] | None = None
+    ) -> None:
         self.now = 100.0
+        self.switches = switches or {}
         self.options = options or Options()
         self.boots = 0
         self.saved: dict[tuple[str, str], dict[str, Any]] = {}
@@ -133,7 +136,8 @@ class Virtual:
         agent.alive, agent.frozen = True, False
         agent.incarnation += 1
         kept = tuple(t.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
-        identity = t.Identity(name, name, f"{name}-{agent.incarnation}", slots=agent.slots)
+        switch = self.switches.get(name, "")
+        identity = t.Identity(name, name, f"{name}-{agent.incarnation}", slots=agent.slots, switch=switch)
         self.feed(AgentJoined(t.Hello(identity, kept)))
         unheard, agent.unheard = agent.unheard, []
         for event in unheard:
@@ -294,3 +298,21 @@ class Virtual:
     def _reachable(self, worker: Worker) -> bool:
         """Workers behind a lost agent cannot join anybody: their store and their peers are gone."""
         return self._holder(worker).alive
+
+
+def training(nodes: int = 2, **more: object) -> Virtual:
+    v = Virtual(nodes=nodes)
+    v.submit(nnodes=2, **more)
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.best_step >= 6
+    return v
+
+
+def trains_again(v: Virtual, generation: int) -> None:
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.generation == generation
+    before = v.job.best_step
+    v.run(3.0)
+    assert v.job.best_step > before

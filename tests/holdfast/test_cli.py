@@ -70,6 +70,7 @@ def test_do(fake: FakeController, capsys: Capture) -> None:
         (["inject", "kill@20", "rank3"], ("POST", "/inject", {"fault": "kill@20:rank3"})),
         (["cordon", "node0"], ("POST", "/nodes/node0/cordon", None)),
         (["uncordon", "node0"], ("POST", "/nodes/node0/uncordon", None)),
+        (["evict", "node0"], ("POST", "/nodes/node0/evict", None)),
         (["job", "stop", "--grace", "3"], ("POST", "/job/stop", {"grace": 3.0})),
     ):
         assert main(argv) == 0, argv

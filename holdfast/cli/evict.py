@@ -1,0 +1,13 @@
+"""`holdfast evict`: a node out at once, and a spare in its place if there is one."""
+
+from holdfast.cli.client import Client
+from holdfast.cli.cordon import Node
+from holdfast.cli.options import with_client
+
+
+@with_client
+def evict(client: Client, node: Node) -> int:
+    """Take a node out at once: a job that runs there goes on without it. `uncordon` lets it in again."""
+    client.evict(node)
+    print(f"{node}: evicted")
+    return 0

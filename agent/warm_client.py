@@ -159,10 +159,13 @@ class Warm:
     async def shutdown(self) -> None:
         """End all workers, the stores and the warm process."""
         self.on_lost = None
+        pid = self.pid
         try:
             await self._ask("shutdown", CALL_TIMEOUT_S)
+        except Unavailable:
+            if Path(f"/proc/{pid}").exists():
+                raise  # else it ended before its answer came: that is what was asked
         finally:
-            pid = self.pid
             await self.close()
             await _reaped(pid)
 

@@ -193,7 +193,10 @@ class Workers:
         self._ended.setdefault(key, asyncio.Event()).set()
 
     def _last_words(self, key: Key) -> t.Phase | None:
-        """Take what the worker's probe still holds, and remove it; the phase that it ended in, if it told one."""
+        """Take what the worker's probe still holds; the phase that it ended in, if it told one.
+
+        The file stays until the exit is durable: an agent that dies before that has a successor who reads it again.
+        """
         path = self._probe_path(key)
         reader = self._readers.pop(key, None)
         steps: tuple[t.StepRecord, ...] = ()
@@ -206,7 +209,6 @@ class Workers:
             reader.close()
         except HoldfastError as error:
             log.debug("probe.unreadable", rank=key[2], error=str(error))
-        path.unlink(missing_ok=True)
         self._announcements.end(key, path)
         if steps:
             self._on_last_steps(steps)
@@ -233,6 +235,7 @@ class Workers:
         self.kept.pop(key, None)
         self._ended.pop(key, None)
         self._error_file(key).unlink(missing_ok=True)
+        self._probe_path(key).unlink(missing_ok=True)
         if self._warm is not None:
             self._spawn(self._ack(key))
 

@@ -218,6 +218,9 @@ class Brain:
                 self.c.ledger.complete(record)  # nor do we know, after a restart of ours, whose record was there
                 return []
             self.c.ranks.counted[record.rank] = record.step
+        elif self.c.ledger.has(record):
+            self.c.ledger.complete(record)  # last words of an earlier life, read again by the agent's successor
+            return []
         actions: list[Action] = []
         finding = loss_finding(record, node, now) if record.generation == job.generation else None
         if finding is not None:

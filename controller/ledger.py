@@ -61,6 +61,11 @@ class Ledger:
         row.at = max(row.at, record.end_wall_ns / 1e9)
         return False
 
+    def has(self, record: t.StepRecord) -> bool:
+        """Is there a row of this step and this generation?"""
+        row = self.rows.get(record.step)
+        return row is not None and row.generation == record.generation
+
     def complete(self, record: t.StepRecord) -> None:
         """A record that may have been counted: take from it only what its step still lacks."""
         row = self.rows.get(record.step)

@@ -29,7 +29,7 @@ class Panel:
     bad: float | None = None
     """... and red from here on. Where `bad` lies below `warn`, low values are the bad ones."""
     needs: str = ""
-    """Hardware without which the panel stays empty: `gpu` or `rdma`."""
+    """Without what the panel stays empty: `gpu`, or `peak`, a device whose peak FLOP/s is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ BOARD = Board(
                 Panel("stat", "Goodput", "Productive time over wall time since the job began.", "percentunit",
                       one(f"holdfast_job_goodput_ratio{_JOB}"), 4, warn=0.97, bad=0.9),
                 Panel("stat", "MFU", "Model FLOP/s over the peak of the job's devices.", "percentunit",
-                      one(f"holdfast_job_mfu_ratio{_JOB}"), 4),
+                      one(f"holdfast_job_mfu_ratio{_JOB}"), 4, needs="peak"),
                 Panel("stat", "Restarts", "Restarts since the job began.", "short",
                       one(f"holdfast_job_restarts_total{_JOB}"), 4),
             ),

@@ -44,7 +44,7 @@ BOARD = Board(
             (
                 Panel("timeseries", "MFU by rank", "As each rank's own last step gives it.", "percentunit",
                       (Query(f"quantile(0.5, holdfast_worker_mfu_ratio{_JOB})", "median"),
-                       Query(f"min(holdfast_worker_mfu_ratio{_JOB})", "lowest")), 12),
+                       Query(f"min(holdfast_worker_mfu_ratio{_JOB})", "lowest")), 12, needs="peak"),
                 Panel("timeseries", "Clock", "A GPU below its peers is throttled.", "hertz",
                       one("holdfast_gpu_sm_clock_hertz", "{{node}} {{gpu}}"), 12, needs="gpu"),
             ),

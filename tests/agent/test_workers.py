@@ -128,7 +128,8 @@ def test_a_traceback_comes_with_the_exit(tmp_path: Path) -> None:
 
 
 def test_a_life_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> None:
-    """Nobody looked while it lived: its last steps are read when it ends, and its probe's file goes."""
+    """Nobody looked while it lived: its last steps are read when it ends, and its probe's file goes
+    once somebody holds them."""
 
     async def story() -> None:
         async with node(tmp_path) as one:
@@ -136,6 +137,8 @@ def test_a_life_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> Non
             await one.start(code)
             await eventually(one.exits, 20)
             assert [(record.step, record.loss) for record in one.steps] == [(n, 1.0 + n) for n in range(5)]
+            assert len(list(one.workers.shm.iterdir())) == 1
+            one.workers.durable(one.exits()[0])
             assert list(one.workers.shm.iterdir()) == []
 
     asyncio.run(story())

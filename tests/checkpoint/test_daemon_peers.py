@@ -87,7 +87,7 @@ def test_a_snapshot_is_there_again_on_another_node(start: Start) -> None:
 
 
 def test_of_those_that_wait_the_newest_is_copied(start: Start) -> None:
-    _, second, owner, _ = pair(start, 4, rate=8e6, slots=3)
+    _, second, owner, _ = pair(start, 4, rate=3e6, slots=3)
     for step in (1, 2, 3, 4):
         owner.snapshot(step, peer=True)
     owner.note("peer", 4)

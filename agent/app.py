@@ -25,6 +25,7 @@ from holdfast.agent.identity import read_identity
 from holdfast.agent.link import Link, read_credentials
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.sampler import Sampler
+from holdfast.agent.span_sender import SpanSender
 from holdfast.agent.worker_logs import WorkerLogs
 from holdfast.agent.workers import Workers
 from holdfast.config import AgentConfig
@@ -35,6 +36,9 @@ _LOGS_QUIET = 0.5  # seconds between looks at logs that said nothing for a while
 _QUIET_LOOKS = 20
 _SWITCH = 0.0005  # seconds that one thread may keep the interpreter while the sampler waits for its millisecond
 _KERNEL_EVERY = 0.5
+_SPANS_EVERY = 0.5
+_CLOCK_EVERY = 5.0  # seconds between questions for the controller's time ...
+_CLOCK_FIRST = 8  # ... but for the first few
 _HOST_EVERY = 5  # seconds
 _GPUS_EVERY = 2.0
 _DRIVER_TIMEOUT = 10.0
@@ -72,7 +76,7 @@ class Agent:
         self.sampler = Sampler(pairs, config.sample_interval, notice=self._sampler_notice)
         self.link = Link(
             config.address(), self.outbox, self.hello, self.obey, self.durable,
-            read_credentials(config.tls_ca, config.tls_cert, config.tls_key),
+            read_credentials(config.tls_ca, config.tls_cert, config.tls_key), self._clock_told,
         )  # fmt: skip
         self.checkpoints = Checkpoints(
             self.state_dir, self.identity.node, config.switch, self.link.own_address, self.tell
@@ -80,6 +84,7 @@ class Agent:
         self.workers = Workers(
             self.state_dir, self.logs, self.kernel, self.link.own_address,
             on_event=self.tell, on_log=self.link.send, on_last_steps=self._last_steps,
+            on_last_reader=lambda reader: self.spans.take(reader),
             preload=config.preload if config.warm else (),
             environ={**os.environ, **self.checkpoints.environment()},
         )  # fmt: skip
@@ -90,6 +95,7 @@ class Agent:
             if not collector.available:
                 log.event("collector.absent", collector=collector.name, reason=collector.absent_reason)
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
+        self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
         self._answers: dict[str, t.CommandResult] = {}
@@ -110,6 +116,13 @@ class Agent:
     def _lost_steps(self, rank: int, count: int) -> None:
         text = f"{count} steps of rank {rank} were overwritten before they were read: the agent was away too long"
         self.tell(t.AgentNotice(time.time_ns(), "probe", t.Severity.WARNING, text))
+
+    def _dropped_spans(self, count: int) -> None:
+        text = f"{count} spans dropped, more may follow: the controller does not take them as fast as they come"
+        self.tell(t.AgentNotice(time.time_ns(), "spans", t.Severity.WARNING, text))
+
+    def _clock_told(self, told: t.ClockTold) -> None:
+        self.spans.clock.answered(told.sent_ns, told.wall_ns, time.monotonic_ns())
 
     def _sampler_notice(self, text: str) -> None:
         notice = t.AgentNotice(time.time_ns(), "nic", t.Severity.WARNING, text)
@@ -162,6 +175,21 @@ class Agent:
             await asyncio.sleep(due - loop.time())
             frame = self.outbox.frame(self.heart.frame(cadence), self.link.connected)
             self.link.send(frame)
+
+    async def _send_spans(self) -> None:
+        asked, asked_at = 0, 0.0
+        while True:
+            await asyncio.sleep(_SPANS_EVERY)
+            self.spans.read()
+            if not self.link.connected:
+                self.spans.clock.forget()  # perhaps another controller answers next
+                asked = 0
+                continue
+            now = time.monotonic()
+            if asked < _CLOCK_FIRST or now - asked_at > _CLOCK_EVERY:
+                asked, asked_at = asked + 1, now
+                self.link.send(t.ClockAsked(time.monotonic_ns()))
+            self.spans.flush(self.link.backlog, time.monotonic_ns())
 
     async def _read_host(self) -> None:
         for second in itertools.count():
@@ -224,7 +252,7 @@ class Agent:
             with suppress(HoldfastError, TimeoutError):
                 await asyncio.wait_for(self.workers.open(), 5.0)
         work = [self.link.run(), self._beat(), self._follow_logs(), self._follow_kernel(), self._obey()]
-        work += [self._read_host(), self._read_gpus()]
+        work += [self._read_host(), self._read_gpus(), self._send_spans()]
         loops = [asyncio.create_task(loop) for loop in work]
         warming = asyncio.create_task(self._warm_up())
         gc.collect()

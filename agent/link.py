@@ -29,10 +29,12 @@ class Link:
         on_command: Callable[[t.Command], None],
         on_durable: Callable[[list[t.Event]], None],
         credentials: grpc.ChannelCredentials | None = None,
+        on_clock: Callable[[t.ClockTold], None] = lambda told: None,
     ) -> None:
         self.address, self.outbox = address, outbox
         self._hello, self._on_command, self._on_durable = hello, on_command, on_durable
         self._credentials = credentials
+        self._on_clock = on_clock
         self._queue: asyncio.Queue[t.AgentMessage] | None = None
         self.cadence = 0.25
         self._refused = ""
@@ -40,6 +42,11 @@ class Link:
     @property
     def connected(self) -> bool:
         return self._queue is not None
+
+    @property
+    def backlog(self) -> int:
+        """Messages that wait for the running stream."""
+        return self._queue.qsize() if self._queue is not None else 0
 
     def send(self, message: t.AgentMessage) -> None:
         """Queue a message for the running stream; without one only what the outbox keeps will arrive."""
@@ -129,6 +136,8 @@ class Link:
                     self._on_durable(self.outbox.acknowledged(message.frames, message.events))
                 case t.Command():
                     self._on_command(message)
+                case t.ClockTold():
+                    self._on_clock(message)
                 case t.Refused():
                     raise ProtocolError(f"the controller refuses: {message.reason}")
         raise await _failure(call)

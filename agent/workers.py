@@ -44,12 +44,14 @@ class Workers:
         on_event: Callable[[t.Event], None],
         on_log: Callable[[t.LogChunk], None],
         on_last_steps: Callable[[tuple[t.StepRecord, ...]], None],
+        on_last_reader: Callable[[ProbeReader], None] = lambda reader: None,
         preload: tuple[str, ...] = (),
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
         self._logs, self._kernel, self._own_address = logs, kernel, own_address
         self._on_event, self._on_log, self._on_last_steps = on_event, on_log, on_last_steps
+        self._on_last_reader = on_last_reader
         self._preload, self._environ = preload, dict(environ)
         self._warm: Warm | None = None
         self._opening: asyncio.Task[Warm] | None = None
@@ -206,6 +208,7 @@ class Workers:
             reader = reader or ProbeReader(str(path))
             steps = tuple(reader.new_steps())
             phase = reader.sample(time.monotonic_ns()).phase
+            self._on_last_reader(reader)
             reader.close()
         except HoldfastError as error:
             log.debug("probe.unreadable", rank=key[2], error=str(error))

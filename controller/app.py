@@ -8,6 +8,7 @@ from holdfast import log, service
 from holdfast.config import ControllerConfig
 from holdfast.controller.auth import Auth
 from holdfast.controller.brain import Brain
+from holdfast.controller.event_store import EventStore
 from holdfast.controller.http import create_app
 from holdfast.controller.ingest import Ingest, serving_grpc
 from holdfast.controller.journal import Journal
@@ -17,6 +18,7 @@ from holdfast.controller.report import Report
 from holdfast.controller.samples import Samples
 from holdfast.controller.serve import serving
 from holdfast.controller.shell import Shell, now
+from holdfast.controller.span_window import SpanWindow
 
 
 def run(config: ControllerConfig) -> int:
@@ -51,7 +53,8 @@ def build(config: ControllerConfig) -> Shell:
     jobs = [doc for kind, _, doc in entities if kind == "job"]
     newest = max(jobs, key=lambda doc: float(doc["submitted_at"]), default=None)
     brain.restore(entities, journal.steps(newest["spec"]["id"]) if newest else [], now())
-    shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub())
+    spans = SpanWindow(config.span_memory_mb << 20)
+    shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub(), spans)
     if brain.c.active is not None:
         shell.logs.begin(brain.c.active.spec.id)
         log.event("controller.back", job=brain.c.active.spec.id, state=brain.c.active.state.value)
@@ -61,6 +64,8 @@ def build(config: ControllerConfig) -> Shell:
 async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     config.check()
     shell = build(config)
+    store = EventStore(config.state_dir / "spans", config.span_store_mb << 20, config.span_store_age, shell.shape)
+    shell.spans.keeper = store
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     app = create_app(Report(shell, config.max_restarts), Auth(config.token() or None, any_host=config.insecure))
     host = config.listen_host
@@ -72,14 +77,17 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             print(json.dumps({"grpc": f"{host}:{grpc_port}", "http": f"{host}:{http_port}"}), flush=True)
             log.event("controller.ready", grpc=f"{host}:{grpc_port}", http=f"{host}:{http_port}")
             loop = asyncio.create_task(shell.run())
+            keeping = asyncio.create_task(store.run())
             ending = asyncio.create_task(stop.wait())
-            await asyncio.wait({loop, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({loop, keeping, ending}, return_when=asyncio.FIRST_COMPLETED)
             shell.logs.end()
             loop.cancel()
+            keeping.cancel()
             ending.cancel()
             if loop.done() and not loop.cancelled() and (failure := loop.exception()) is not None:
                 raise failure
     finally:
         shell.flush_steps()
+        store.close()
         shell.journal.close()
     return 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.errors import ProtocolError, UsageError
 
 _HELLO_TIMEOUT = 10.0
 _MAX_MESSAGE = 64 << 20
+_WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
 _ACK_FLOOR = 0.5  # seconds between acknowledgements of frames; events are acknowledged at once
 
 
@@ -141,6 +143,10 @@ class Ingest:
                 shell.handle(ResultSeen(session.node, message))
             case t.LogChunk():
                 shell.logs.add(message)
+            case t.Spans():
+                shell.spans.add(session.node, message)
+            case t.ClockAsked():
+                session.send(t.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
             case t.Hello():
                 shell.malformed += 1
 

@@ -13,6 +13,8 @@ from holdfast.controller.journal import Journal
 from holdfast.controller.log_hub import LogHub
 from holdfast.controller.model import Instant
 from holdfast.controller.samples import Samples
+from holdfast.controller.span_window import SpanWindow
+from holdfast.diagnostics.job_shape import JobShape
 from holdfast.errors import HoldfastError, Unavailable
 
 _TICK = 0.05
@@ -24,8 +26,11 @@ def now() -> Instant:
 
 
 class Shell:
-    def __init__(self, brain: Brain, journal: Journal, samples: Samples, logs: LogHub) -> None:
+    def __init__(
+        self, brain: Brain, journal: Journal, samples: Samples, logs: LogHub, spans: SpanWindow | None = None
+    ) -> None:
         self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
+        self.spans = spans or SpanWindow(64 << 20)
         self.outboxes: dict[str, Callable[[t.ControllerMessage], None]] = {}  # node -> how to send there
         self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()
@@ -52,6 +57,7 @@ class Shell:
             return
         if isinstance(event, JobSubmitted):
             self.logs.begin(event.spec.id)
+            self.spans.begin()
         if actions:
             self._perform(actions)
 
@@ -97,6 +103,20 @@ class Shell:
             self.journal_seconds += time.perf_counter() - start
         for done in self.flushed:
             done()
+
+    def shape(self) -> JobShape:
+        """The job, for who reads its spans; an empty one before the first."""
+        job, plan = self.brain.c.job, self.brain.c.plan
+        if job is None:
+            return JobShape()
+        is_its = plan is not None and plan.job == job.spec.id
+        return JobShape(
+            job.spec.id,
+            job.spec.name,
+            tuple(job.nodes),
+            job.spec.nproc,
+            plan.data if plan is not None and is_its else b"",
+        )
 
     async def run(self) -> None:
         """Ticks and flushes until cancelled."""

@@ -84,6 +84,12 @@ class ControllerConfig:
     """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
     sample_memory_mb: int = 256
     """Memory for millisecond traffic samples of all nodes together: what is kept of each shrinks as nodes join."""
+    span_memory_mb: int = 64
+    """Memory for the newest spans of the job, packed: what `holdfast blame` of a running job can look back on."""
+    span_store_mb: int = 2048
+    """Disk for spans under state_dir/spans, oldest removed first; 0 keeps none. Needs pyarrow (holdfast[spans])."""
+    span_store_age: Seconds = 7 * 86400.0
+    """Spans on disk are removed when they are older than this."""
 
     def __post_init__(self) -> None:
         _check_port("grpc_port", self.grpc_port)
@@ -91,6 +97,10 @@ class ControllerConfig:
         positive = ("cadence", "silence_floor", "silence_beats", "hang_steps", "start_timeout", "stop_timeout")
         for name in (*positive, "tries", "tries_fault", "offences", "max_evictions"):
             _check_positive(name, getattr(self, name))
+        _check_positive("span_memory_mb", self.span_memory_mb)
+        _check_positive("span_store_age", self.span_store_age)
+        if self.span_store_mb < 0:
+            raise UsageError(f"span_store_mb must not be negative, but is {self.span_store_mb}")
         if self.max_restarts < -1:
             raise UsageError(f"max_restarts must be -1 (no limit) or more, but is {self.max_restarts}")
 

@@ -203,6 +203,52 @@ class Frame:
     cadence: float = 0.1
 
 
+# --- spans (agent -> controller, as they come; not sent again) -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpans:
+    """What one worker timed: `count` rows, packed as `holdfast.span_rows` says; `names` are what their numbers mean.
+
+    `lost` were overwritten before they were read since the message before. Steps of the rows: `first` to `last`.
+    """
+
+    rank: int
+    generation: int
+    count: int
+    lost: int
+    first: int
+    last: int
+    names: tuple[str, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Spans of a node. Its clock: `offset_ns` is the controller's Unix time less the node's monotonic time, right
+    within `error_ns`. `dropped`: how many spans this agent had to drop so far."""
+
+    workers: tuple[WorkerSpans, ...]
+    offset_ns: int
+    error_ns: int
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAsked:
+    """What is your time? Ours, monotonic, was `sent_ns`."""
+
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTold:
+    """The controller's Unix time, and the question that it answers."""
+
+    sent_ns: int
+    wall_ns: int
+
+
 # --- events (agent -> controller, numbered, resent until acknowledged) -----------------------------------------
 
 
@@ -420,5 +466,5 @@ class Numbered:
     event: Event
 
 
-AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk
-ControllerMessage = Welcome | Ack | Refused | Command
+AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk | Spans | ClockAsked
+ControllerMessage = Welcome | Ack | Refused | Command | ClockTold

@@ -50,6 +50,11 @@ def agent_message(message: t.AgentMessage) -> c.AgentMessage:
             return c.AgentMessage(log=c.LogChunk(**_fields(message)))
         case t.Hello():
             return c.AgentMessage(hello=_hello(message))
+        case t.Spans():
+            workers = [c.WorkerSpans(**_fields(w)) for w in message.workers]
+            return c.AgentMessage(spans=c.Spans(**_fields(message) | {"workers": workers}))
+        case t.ClockAsked():
+            return c.AgentMessage(clock_asked=c.ClockAsked(sent_ns=message.sent_ns))
 
 
 def decode_agent(data: bytes) -> t.AgentMessage:
@@ -67,6 +72,11 @@ def decode_agent(data: bytes) -> t.AgentMessage:
         return t.LogChunk(g.job, g.generation, g.rank, g.stream, g.text, g.dropped)
     if kind == "hello":
         return _from_hello(message.hello)
+    if kind == "spans":
+        s = message.spans
+        return t.Spans(tuple(_from_worker_spans(w) for w in s.workers), s.offset_ns, s.error_ns, s.dropped)
+    if kind == "clock_asked":
+        return t.ClockAsked(message.clock_asked.sent_ns)
     raise ProtocolError("an agent message of no known kind")
 
 
@@ -87,6 +97,8 @@ def controller_message(message: t.ControllerMessage) -> c.ControllerMessage:
             return c.ControllerMessage(welcome=c.Welcome(**_fields(message)))
         case t.Refused():
             return c.ControllerMessage(refused=c.Refused(reason=message.reason))
+        case t.ClockTold():
+            return c.ControllerMessage(clock_told=c.ClockTold(**_fields(message)))
 
 
 def decode_controller(data: bytes) -> t.ControllerMessage:
@@ -101,7 +113,13 @@ def decode_controller(data: bytes) -> t.ControllerMessage:
         return t.Welcome(w.protocol, w.cadence, w.frames_acked, w.events_acked)
     if kind == "refused":
         return t.Refused(message.refused.reason)
+    if kind == "clock_told":
+        return t.ClockTold(message.clock_told.sent_ns, message.clock_told.wall_ns)
     raise ProtocolError("a controller message of no known kind")
+
+
+def _from_worker_spans(w: c.WorkerSpans) -> t.WorkerSpans:
+    return t.WorkerSpans(w.rank, w.generation, w.count, w.lost, w.first, w.last, tuple(w.names), w.data)
 
 
 # --- frames ----------------------------------------------------------------------------------------------------

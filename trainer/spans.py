@@ -21,6 +21,7 @@ COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = STEP_PARTS
 PARTS = STEP_PARTS
 _PARTS = {op: COMPUTE if op in COMPUTES else BUBBLE if op in RECEIVES else COMMUNICATION for op in SPANS}
 _PARTS |= {Op.LOAD: DATA, Op.STEP: OPTIMIZER}
+_WORK = COMPUTES | {Op.LOAD, Op.STEP, Op.REDUCE_GRAD}
 # Waiting for a neighbour stage is a bubble; all other operations that ranks do together are communication
 # that nothing hides, or the block would not be waiting for it.
 _WAITS = ("pp:recv",)
@@ -93,14 +94,22 @@ def action(op: Op, stage: int, micro_batch: int = -1, turn: int = 0, num_bytes: 
 
     Of a receive, and of gathering, what is waited for the data; of a send, handing it over.
     """
-    return _Block(_PARTS[op], probe.span(SPANS[op], stage, micro_batch, turn, num_bytes))
+    return _Block(_PARTS[op], probe.span(SPANS[op], stage, micro_batch, turn, num_bytes, cpu=op in _WORK))
 
 
 def actions(op: Op, stages: Iterable[int]) -> _Block:
     """An action that is one for several stages: a span for each, all of the same time."""
-    return _Block(_PARTS[op], _All([probe.span(SPANS[op], stage) for stage in stages]))
+    return _Block(_PARTS[op], _All([probe.span(SPANS[op], stage, cpu=op in _WORK) for stage in stages]))
+
+
+_done: defaultdict[str, int] = defaultdict(int)  # operations by group
 
 
 def operation(name: str) -> _Block:
-    """As the probe's, as a block."""
-    return _Block(BUBBLE if name in _WAITS else COMMUNICATION, probe.operation(name))
+    """As the probe's, as a block, and a span of what it waits for with whom: "tp:all_reduce" is of this rank's tp
+    peers. All of them do the operations of a group in one order, so their numbers agree."""
+    if name in _WAITS:
+        return _Block(BUBBLE, probe.operation(name))  # the span is that of the action
+    group = name.partition(":")[0]
+    _done[group] += 1
+    return _Block(COMMUNICATION, _All([probe.operation(name), probe.span(name, group=group, seq=_done[group])]))

@@ -22,6 +22,8 @@ class AgentMessage(google.protobuf.message.Message):
     EVENT_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
     LOG_FIELD_NUMBER: builtins.int
+    SPANS_FIELD_NUMBER: builtins.int
+    CLOCK_ASKED_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___Hello: ...
     @property
@@ -32,6 +34,10 @@ class AgentMessage(google.protobuf.message.Message):
     def result(self) -> global___CommandResult: ...
     @property
     def log(self) -> global___LogChunk: ...
+    @property
+    def spans(self) -> global___Spans: ...
+    @property
+    def clock_asked(self) -> global___ClockAsked: ...
     def __init__(
         self,
         *,
@@ -40,10 +46,12 @@ class AgentMessage(google.protobuf.message.Message):
         event: global___Event | None = ...,
         result: global___CommandResult | None = ...,
         log: global___LogChunk | None = ...,
+        spans: global___Spans | None = ...,
+        clock_asked: global___ClockAsked | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "result", b"result"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "frame", "event", "result", "log"] | None: ...
+    def HasField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "result", b"result", "spans", b"spans"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "result", b"result", "spans", b"spans"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "frame", "event", "result", "log", "spans", "clock_asked"] | None: ...
 
 global___AgentMessage = AgentMessage
 
@@ -55,6 +63,7 @@ class ControllerMessage(google.protobuf.message.Message):
     ACK_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
+    CLOCK_TOLD_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -63,6 +72,8 @@ class ControllerMessage(google.protobuf.message.Message):
     def refused(self) -> global___Refused: ...
     @property
     def command(self) -> global___Command: ...
+    @property
+    def clock_told(self) -> global___ClockTold: ...
     def __init__(
         self,
         *,
@@ -70,10 +81,11 @@ class ControllerMessage(google.protobuf.message.Message):
         ack: global___Ack | None = ...,
         refused: global___Refused | None = ...,
         command: global___Command | None = ...,
+        clock_told: global___ClockTold | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["welcome", "ack", "refused", "command"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "clock_told", b"clock_told", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "clock_told", b"clock_told", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["welcome", "ack", "refused", "command", "clock_told"] | None: ...
 
 global___ControllerMessage = ControllerMessage
 
@@ -485,3 +497,103 @@ class CommandResult(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["data", b"data", "error", b"error", "id", b"id", "ok", b"ok"]) -> None: ...
 
 global___CommandResult = CommandResult
+
+@typing.final
+class Spans(google.protobuf.message.Message):
+    """What workers timed, since the message before."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: builtins.int
+    OFFSET_NS_FIELD_NUMBER: builtins.int
+    ERROR_NS_FIELD_NUMBER: builtins.int
+    DROPPED_FIELD_NUMBER: builtins.int
+    offset_ns: builtins.int
+    """controller's Unix time less the node's monotonic time"""
+    error_ns: builtins.int
+    dropped: builtins.int
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkerSpans]: ...
+    def __init__(
+        self,
+        *,
+        workers: collections.abc.Iterable[global___WorkerSpans] | None = ...,
+        offset_ns: builtins.int = ...,
+        error_ns: builtins.int = ...,
+        dropped: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dropped", b"dropped", "error_ns", b"error_ns", "offset_ns", b"offset_ns", "workers", b"workers"]) -> None: ...
+
+global___Spans = Spans
+
+@typing.final
+class WorkerSpans(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
+    NAMES_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    generation: builtins.int
+    count: builtins.int
+    lost: builtins.int
+    first: builtins.int
+    """steps"""
+    last: builtins.int
+    data: builtins.bytes
+    """holdfast.span_rows"""
+    @property
+    def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        generation: builtins.int = ...,
+        count: builtins.int = ...,
+        lost: builtins.int = ...,
+        first: builtins.int = ...,
+        last: builtins.int = ...,
+        names: collections.abc.Iterable[builtins.str] | None = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "data", b"data", "first", b"first", "generation", b"generation", "last", b"last", "lost", b"lost", "names", b"names", "rank", b"rank"]) -> None: ...
+
+global___WorkerSpans = WorkerSpans
+
+@typing.final
+class ClockAsked(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SENT_NS_FIELD_NUMBER: builtins.int
+    sent_ns: builtins.int
+    def __init__(
+        self,
+        *,
+        sent_ns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sent_ns", b"sent_ns"]) -> None: ...
+
+global___ClockAsked = ClockAsked
+
+@typing.final
+class ClockTold(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SENT_NS_FIELD_NUMBER: builtins.int
+    WALL_NS_FIELD_NUMBER: builtins.int
+    sent_ns: builtins.int
+    wall_ns: builtins.int
+    def __init__(
+        self,
+        *,
+        sent_ns: builtins.int = ...,
+        wall_ns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sent_ns", b"sent_ns", "wall_ns", b"wall_ns"]) -> None: ...
+
+global___ClockTold = ClockTold

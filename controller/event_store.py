@@ -1,0 +1,112 @@
+"""Spans on disk: `STATE_DIR/spans/JOB/TIME.parquet`, written as they come, bounded by size and age.
+
+Everything that takes time happens in one thread; while it is busy, parts wait, and beyond a bound the oldest go and
+are counted. Without pyarrow nothing is kept, and the log says so once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast import log
+from holdfast.controller.span_window import Part, decoded
+from holdfast.diagnostics import span_files
+from holdfast.diagnostics.job_shape import JobShape
+
+_EVERY = 30.0  # seconds of spans in a file ...
+_ENOUGH = 16 << 20  # ... or so many packed bytes, whichever comes first
+_WAITING = 64 << 20
+_SWEEP_EVERY = 60.0
+
+
+class EventStore:
+    def __init__(self, folder: Path, budget_bytes: int, max_age: float, shape: Callable[[], JobShape]) -> None:
+        """`budget_bytes` 0: keep nothing. `max_age` in seconds. `shape` tells of the job that runs now."""
+        self.folder, self._budget, self._max_age, self._shape = folder, budget_bytes, max_age, shape
+        self._waiting: deque[Part] = deque()
+        self._held = 0
+        self._cut: deque[tuple[list[Part], JobShape]] = deque()
+        self._known = JobShape()
+        self._since = time.monotonic()
+        self._swept = 0.0
+        self.written = self.written_bytes = self.dropped = 0
+        self._is_on = budget_bytes > 0
+        if self._is_on and not span_files.is_available():
+            log.event("spans.not-kept", reason="no pyarrow: pip install 'holdfast[spans]'; the newest stay in memory")
+            self._is_on = False
+
+    def add(self, part: Part) -> None:
+        if not self._is_on:
+            return
+        self._waiting.append(part)
+        self._held += len(part[1].data)
+        while self._held > _WAITING:
+            oldest = self._waiting.popleft()[1]
+            self._held -= len(oldest.data)
+            self.dropped += oldest.count
+
+    def cut(self) -> None:
+        """Another job begins: what waits is of the one before."""
+        if self._waiting:
+            self._cut.append((self._take(), self._known))
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._known = self._shape()
+            if not self._waiting:
+                self._since = time.monotonic()
+            elif time.monotonic() - self._since >= _EVERY or self._held >= _ENOUGH:
+                self.cut()
+            while self._cut:
+                await asyncio.to_thread(self._write, *self._cut.popleft())
+
+    def _take(self) -> list[Part]:
+        parts = list(self._waiting)
+        self._waiting.clear()
+        self._held = 0
+        self._since = time.monotonic()
+        return parts
+
+    def _write(self, parts: list[Part], shape: JobShape) -> None:
+        """Write a file and remove what is too old or too much. Errors of the disk are logged, not raised."""
+        try:
+            table = decoded(parts)
+            folder = self.folder / (shape.job or "unknown")
+            folder.mkdir(parents=True, exist_ok=True)
+            self.written_bytes += span_files.write(table, shape, folder / f"{time.time_ns() // 1_000_000}.parquet")
+            self.written += len(table)
+            if time.monotonic() - self._swept > _SWEEP_EVERY or not self._swept:
+                self._swept = time.monotonic()
+                sweep(self.folder, self._budget, time.time() - self._max_age)
+        except OSError as error:
+            log.error("spans.failed", error=str(error))
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._known = self._shape()
+        self.cut()
+        while self._cut:
+            self._write(*self._cut.popleft())
+
+
+def sweep(folder: Path, budget_bytes: int, oldest: float) -> int:
+    """Remove files from before `oldest` (Unix seconds), then the oldest ones beyond the budget; how many."""
+    files = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("*/*.parquet"))
+    total = sum(size for _, size, _ in files)
+    removed = 0
+    for at, size, file in files:
+        if at >= oldest and total <= budget_bytes:
+            break
+        file.unlink(missing_ok=True)
+        total -= size
+        removed += 1
+    for job in folder.iterdir():
+        if job.is_dir() and not any(job.iterdir()):
+            job.rmdir()
+    return removed

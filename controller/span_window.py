@@ -1,0 +1,98 @@
+"""The newest spans of the running job, in memory as they came: decoded when somebody asks, for the steps asked for.
+
+Also hands what comes to the event store, which writes it to disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from holdfast import types as t
+from holdfast.diagnostics import span_table
+from holdfast.diagnostics.span_table import SpanTable
+from holdfast.errors import ProtocolError
+
+Part = tuple[int, t.WorkerSpans]
+"""Clock offset of the node, ns, and what one of its workers said."""
+
+
+class Keeper(Protocol):
+    """Where parts go for good."""
+
+    def add(self, part: Part) -> None: ...
+
+    def cut(self) -> None:
+        """What comes now is of another job."""
+
+
+class SpanWindow:
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self.keeper: Keeper | None = None
+        self._parts: deque[Part] = deque()
+        self._held = 0
+        self._newest: dict[int, int] = {}  # rank -> newest step
+        self.received = self.received_bytes = self.lost = 0
+        self._dropped: dict[str, int] = {}
+        self.clock_error_ns: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Another job: what is here is not its."""
+        self._parts.clear()
+        self._newest.clear()
+        self._held = 0
+        if self.keeper is not None:
+            self.keeper.cut()
+
+    def add(self, node: str, spans: t.Spans) -> None:
+        self.clock_error_ns[node] = spans.error_ns
+        before = self._dropped.get(node, 0)
+        self._dropped[node] = spans.dropped
+        self.lost += max(0, spans.dropped - before) if spans.dropped >= before else spans.dropped
+        for worker in spans.workers:
+            self.received += worker.count
+            self.received_bytes += len(worker.data)
+            self.lost += worker.lost
+            if not worker.count:
+                continue
+            part = (spans.offset_ns, worker)
+            self._newest[worker.rank] = worker.last
+            self._parts.append(part)
+            self._held += len(worker.data)
+            if self.keeper is not None:
+                self.keeper.add(part)
+        while self._held > self._budget and len(self._parts) > 1:
+            self._held -= len(self._parts.popleft()[1].data)
+
+    def whole_steps(self) -> tuple[int, int] | None:
+        """The first and last step of which all ranks should have told everything; None when there is none."""
+        if not self._parts:
+            return None
+        newest = self._parts[-1][1].generation
+        mine = [spans for _, spans in self._parts if spans.generation == newest]
+        first: dict[int, int] = {}
+        for spans in mine:
+            first.setdefault(spans.rank, spans.first)
+        # The last step of a part may go on in the next one, the first may have begun in one that is gone.
+        low, high = max(first.values()) + 1, min(self._newest[rank] for rank in first) - 1
+        return (low, high) if low <= high else None
+
+    def parts_of(self, first: int, last: int) -> list[Part]:
+        """Those that may hold spans of the steps `first` to `last`."""
+        return [part for part in self._parts if part[1].first <= last and part[1].last >= first]
+
+
+def decoded(parts: list[Part]) -> SpanTable:
+    """All spans of the parts; takes a while, so call it in a thread. Malformed parts are left out."""
+    try:
+        return span_table.decode(parts)
+    except ProtocolError:
+        return span_table.concatenated([_or_nothing(part) for part in parts])
+
+
+def _or_nothing(part: Part) -> SpanTable:
+    try:
+        return span_table.decode([part])
+    except ProtocolError:
+        return span_table.empty()

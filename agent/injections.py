@@ -7,6 +7,7 @@ kills it and nobody else.
 
 import ctypes
 import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,36 @@ def perform(kind: str, step: int) -> None:
                 time.sleep(3600)
         case "exit":
             os._exit(7)
+        case "kill" | "stop":
+            os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+
+
+class Ambush:
+    """A fault that waits for the next operation of a mesh axis, as the probe sees operations."""
+
+    def __init__(self, kind: str, place: str, step: int) -> None:
+        """`place`: one of `probe_layout.PLACES`, e.g. "tp" or "before-dp"."""
+        self._kind, self._step = kind, step
+        where, _, axis = place.rpartition("-")
+        self._where = where
+        self._names = tuple(name.encode() for name in ((f"{axis}:", "ddp:") if axis == "dp" else (f"{axis}:",)))
+        self._is_inside = False
+        self._has_struck = False
+
+    def entering(self, name: bytes) -> None:
+        if self._where == "before" and name.startswith(self._names):
+            self._strike()
+
+    def entered(self, name: bytes) -> None:
+        matches = name.startswith(self._names)
+        if (matches and not self._where) or (self._where == "after" and self._is_inside and not matches):
+            self._strike()
+        self._is_inside = matches
+
+    def _strike(self) -> None:
+        if not self._has_struck:
+            self._has_struck = True
+            perform(self._kind, self._step)
 
 
 def exhaust_memory() -> None:

@@ -21,13 +21,12 @@ from contextlib import suppress
 from types import TracebackType
 
 from holdfast.agent import probe_layout as layout
-from holdfast.agent.probe_memory import PHASE_INDEX, TRAIN, Memory
+from holdfast.agent.probe_memory import PHASE_INDEX, TRAIN, Memory, Operation
 from holdfast.errors import HoldfastError
 from holdfast.types import Phase
 
 _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
-_pack_operation = layout.OPERATION.pack
 
 _live: Memory | None = None
 
@@ -93,7 +92,7 @@ class _Restore:
 
     __slots__ = ("previous",)
 
-    def __init__(self, previous: bytes | None) -> None:
+    def __init__(self, previous: Operation | None) -> None:
         self.previous = previous
 
     def __enter__(self) -> None:
@@ -104,7 +103,7 @@ class _Restore:
     ) -> None:
         live = _live
         if live is not None and self.previous is not None:
-            live.write_operation(self.previous)
+            live.enter(self.previous)
 
 
 _NO_RESTORE = _Restore(None)
@@ -123,8 +122,45 @@ def operation(name: str) -> _Restore:
     raw = live.names.get(name)
     if raw is None:
         raw = live.encode(name)
-    live.write_operation(_pack_operation(_monotonic_ns() if raw else 0, raw))
+    live.enter((_monotonic_ns() if raw else 0, raw, 0, 0, -1))
     return _Restore(previous)
+
+
+def group(label: str, ident: int, members: Sequence[int]) -> int:
+    """The slot of a group of ranks that do operations together: the same label and `ident` (32 bits) at each of them.
+
+    0 when nobody watches, or no slot is left. Registering it again starts its sequence numbers anew.
+    """
+    live = _live
+    return 0 if live is None else live.groups.register(label, ident, members)
+
+
+def begin(kind: int, group: int) -> int:
+    """An operation of this kind (see OPERATION_KINDS) begins in a group: its sequence number. The running operation
+    belongs to it from here on; `operation` names it."""
+    live = _live
+    if live is None or not group:
+        return -1
+    number = live.groups.count(group)
+    since, name, *_ = live.operation
+    if since:
+        live.write_operation((since, name, group, kind, number))
+    return number
+
+
+def wait(kind: int, group: int, number: int) -> _Restore:
+    """What `begin` began is handed over, and waited for in the block that follows."""
+    live = _live
+    if live is None or not group:
+        return _NO_RESTORE
+    running = live.operation
+    if running[2:] == (group, kind, number):  # the operation that began it waits for it
+        live.words[layout.WORD_HANDED] = live.numbered
+        return _NO_RESTORE
+    since = _monotonic_ns()
+    live.write_operation((since, running[1] or layout.OPERATION_KINDS[kind].encode(), group, kind, number))
+    live.words[layout.WORD_HANDED] = live.numbered
+    return _Restore(running)
 
 
 class _Span:

@@ -39,12 +39,23 @@ WORD_STEPS = 11  # step records ever written; a hint for a writer that takes ove
 WORD_SPANS = 12
 WORD_NAMES = 13
 WORD_REQUEST = 14  # somebody wants a checkpoint now
+WORD_HANDED = 15  # number of the operation record whose transfer was handed over and is waited for
 
 STATE = struct.Struct("<qqqdqq")
 """step, phase index, progress_ns, loss, tokens so far, attached_ns."""
 OPERATION_NAME = 56
-OPERATION = struct.Struct(f"<q{OPERATION_NAME}s")
-"""since_ns (0: none), name."""
+OPERATION = struct.Struct(f"<qqqqhhi{OPERATION_NAME}s")
+"""since_ns (0: none), changed_ns, number of the record, sequence number in its group (-1: none);
+slot of the group (0: none), kind (as OPERATION_KINDS), 0; name."""
+OPERATION_KINDS: tuple[str, ...] = (
+    "", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
+    "scatter", "send",
+)  # fmt: skip
+"""What processes do together, by number: append only."""
+GROUP_LABEL = 28
+GROUP_MEMBERS = 140
+GROUP = struct.Struct(f"<I{GROUP_LABEL}s{GROUP_MEMBERS}s")
+"""id, label, members as `rank_sets.compact` writes them (empty: too many to name)."""
 MESH = struct.Struct("<6i")
 """coordinate pp, dp, tp; sizes pp, dp, tp (all 0: unknown)."""
 METERS = struct.Struct(f"<qdd{len(STEP_PARTS)}dq")
@@ -67,10 +78,18 @@ STEPS = 2048
 AT_SPANS = AT_STEPS + STEPS * STEP_STRIDE
 SPAN_STRIDE = 64
 SPANS = 8192
-SIZE = -(-(AT_SPANS + SPANS * SPAN_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
+AT_GROUPS = AT_SPANS + SPANS * SPAN_STRIDE
+GROUP_STRIDE = 192  # a word, how many operations were begun in the group, and the sealed group; slot 0 stays empty
+GROUPS = 64
+SIZE = -(-(AT_GROUPS + GROUPS * GROUP_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
 
-INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan")
-"""What the control word can ask for, by its value."""
+INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop")
+"""What the control word's low byte can ask for, by its value: append only."""
+PLACES: tuple[str, ...] = (
+    "",
+    *(f"{where}{axis}" for axis in ("tp", "dp", "pp") for where in ("", "before-", "after-")),
+)
+"""Where it strikes, by the next byte: in the next operation of a mesh axis, before or after it; else at once."""
 
 
 def seal(payload: bytes) -> bytes:

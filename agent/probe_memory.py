@@ -4,10 +4,15 @@ import math
 import os
 import threading
 import time
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from holdfast.agent import probe_layout as layout
+from holdfast.agent.probe_groups import GroupTable
 from holdfast.types import PHASES, Phase
+
+if TYPE_CHECKING:  # what breaks a process needs modules that a healthy one never loads
+    from holdfast.agent.injections import Ambush
 
 TICK_S = 0.1
 """How often the liveness thread writes the time."""
@@ -15,6 +20,10 @@ TICK_S = 0.1
 PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(PHASES)}
 TRAIN = PHASE_INDEX[Phase.TRAIN]
 _SEAL_BIT = 1 << 32
+
+Operation = tuple[int, bytes, int, int, int]
+"""since_ns, name, slot of its group, kind, sequence number there."""
+_NOTHING: Operation = (0, b"", 0, 0, -1)
 
 _monotonic_ns = time.monotonic_ns
 _pack_seal = layout.SEAL.pack
@@ -38,7 +47,10 @@ class Memory:
         self.loss = math.nan
         self.tokens = 0
         self.attached = self.progress = self.clock = now
-        self.operation = _pack_operation(0, b"")
+        self.operation = _NOTHING
+        self.numbered = 0  # operation records written
+        self.groups = GroupTable(self.map, self.words)
+        self.ambush: Ambush | None = None
         self.names: dict[str, bytes] = {}
         self.kinds: dict[str, int] = {}
         self.poisoned = False
@@ -62,6 +74,7 @@ class Memory:
     def take(self) -> None:
         self.words[layout.WORD_TICK] = _monotonic_ns()
         self.words[layout.WORD_INJECT] = 0
+        self.groups.clear()
         self.words[layout.WORD_PID] = os.getpid()
         self.write_state()
         threading.Thread(target=self.tick, name="holdfast-tick", daemon=True).start()
@@ -77,8 +90,18 @@ class Memory:
         at = layout.AT_STATE
         self.map[at : at + 8 + layout.STATE.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
 
-    def write_operation(self, payload: bytes) -> None:
-        self.operation = payload
+    def enter(self, operation: Operation) -> None:
+        if self.ambush is not None:
+            self.ambush.entering(operation[1])
+        self.write_operation(operation)
+        if self.ambush is not None:
+            self.ambush.entered(operation[1])
+
+    def write_operation(self, operation: Operation) -> None:
+        self.operation = operation
+        since, name, group, kind, number = operation
+        self.numbered += 1
+        payload = _pack_operation(since, _monotonic_ns(), self.numbered, number, group, kind, 0, name)
         at = layout.AT_OPERATION
         self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
 
@@ -107,14 +130,16 @@ class Memory:
         self.words[layout.WORD_SPANS] = index + 1
 
     def suffer(self, code: int, n: int) -> None:
-        kind = layout.INJECTIONS[code] if 0 < code < len(layout.INJECTIONS) else ""
+        kind = layout.INJECTIONS[code & 0xFF] if 0 < code & 0xFF < len(layout.INJECTIONS) else ""
         if kind == "nan":
             self.poisoned = True
             return
-        # Late: what breaks a process needs modules that a healthy one never loads.
         from holdfast.agent import injections
 
-        injections.perform(kind, n)
+        if 0 < code >> 8 < len(layout.PLACES):
+            self.ambush = injections.Ambush(kind, layout.PLACES[code >> 8], n)
+        else:
+            injections.perform(kind, n)
 
     def set_phase(self, index: int) -> None:
         now = _monotonic_ns()

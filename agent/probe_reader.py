@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from holdfast import span_rows
 from holdfast.agent import probe_layout as layout
+from holdfast.agent.probe_groups import read_groups
 from holdfast.errors import UsageError
-from holdfast.types import PHASES, Meters, Phase, StepRecord, WorkerSample
+from holdfast.types import PHASES, Meters, Phase, Standing, StepRecord, WorkerSample
 
 RETRIES = 8
 """Reads of a block that was being written, before the last good value stands in. One write takes under 0.1 us."""
@@ -17,6 +18,9 @@ MEDIAN_OVER = 21
 """Steps in the rolling median: short enough to follow a change, long enough to ignore an evaluation between."""
 TICK_FRESH = 0.2
 """Seconds since a worker's liveness thread last ran, two of its periods, within which its process is not stopped."""
+
+STANDS = 0.5
+"""Seconds without entering or leaving an operation after which a worker's sample says what it stands in."""
 
 
 class Span(NamedTuple):
@@ -71,12 +75,16 @@ class ProbeReader:
         if state is None:
             return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid)
         step, phase, progress, loss, tokens, _ = layout.STATE.unpack(state)
-        operation, operation_age = "", math.nan
+        operation, operation_age, still_age, standing = "", math.nan, math.nan, None
         if (raw := self._block(layout.AT_OPERATION, layout.OPERATION.size)) is not None:
-            since, name = layout.OPERATION.unpack(raw)
+            since, changed, record, number, slot, kind, _, name = layout.OPERATION.unpack(raw)
+            still_age = _age(now_ns, changed)
             if since:
                 operation = name.rstrip(b"\0").decode("utf-8", "replace")
                 operation_age = _age(now_ns, since)
+            if still_age > STANDS:
+                is_handed = self._words[layout.WORD_HANDED] == record
+                standing = self._standing(kind, slot, number, is_handed)
         meters = None
         if step != self._metered:
             self._metered = step
@@ -101,6 +109,8 @@ class ProbeReader:
             coordinate=coordinate,
             sizes=sizes,
             meters=meters,
+            still_age=still_age,
+            standing=standing,
         )
 
     def new_steps(self) -> list[StepRecord]:
@@ -150,11 +160,17 @@ class ProbeReader:
         pieces = (raw[i : i + layout.NAME] for i in range(0, len(raw), layout.NAME))
         return [piece.rstrip(b"\0").decode("utf-8", "replace") for piece in pieces]
 
-    def inject(self, kind: str) -> None:
-        """Ask the worker to break at its next step. Raises UsageError for a kind that it does not know."""
+    def inject(self, fault: str) -> None:
+        """Ask the worker to break at its next step: "hang", or "hang/tp" for its next operation of that axis after it.
+
+        Raises UsageError for a kind or a place that it does not know.
+        """
+        kind, _, place = fault.partition("/")
         if kind not in layout.INJECTIONS[1:]:
             raise UsageError(f"unknown fault {kind!r}: a worker knows {', '.join(layout.INJECTIONS[1:])}")
-        self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind)
+        if place not in layout.PLACES:
+            raise UsageError(f"unknown place {place!r} of a fault: {', '.join(layout.PLACES[1:])}")
+        self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind) | layout.PLACES.index(place) << 8
 
     def request_checkpoint(self) -> None:
         """Ask the worker for a checkpoint of its job, as soon as all ranks agree on a step."""
@@ -174,6 +190,13 @@ class ProbeReader:
                 self._good[at] = payload
                 return payload
         return self._good.get(at)
+
+    def _standing(self, kind: int, slot: int, number: int, is_handed: bool) -> Standing:
+        groups = read_groups(self._map, self._words)
+        if not 0 < slot <= len(groups):
+            slot, number = 0, -1
+        name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
+        return Standing(name, slot - 1, number, is_handed, tuple(groups))
 
     def _mesh(self) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
         raw = self._block(layout.AT_MESH, layout.MESH.size)

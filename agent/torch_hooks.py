@@ -1,7 +1,7 @@
 """Watch an unmodified PyTorch script: optimizer steps, collectives, and the two halves of DistributedDataParallel.
 
 Nothing here changes what the script computes or raises. A script that reports through `probe` itself is left to do
-so. This module is the only one of the agent that touches torch, and only inside a worker that has torch anyway.
+so. With `torch_groups` this is all of the agent that touches torch, and only in a worker that has it anyway.
 """
 
 import functools
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from holdfast.agent import probe
+from holdfast.agent import probe, torch_groups
 from holdfast.types import Phase
 
 COLLECTIVES: tuple[str, ...] = (
@@ -45,7 +45,7 @@ COLLECTIVES: tuple[str, ...] = (
     "send",
     "send_object_list",
 )
-"""What blocks (or at least is handed over) in the calling thread. Waiting for an asynchronous one is not seen."""
+"""What blocks (or at least is handed over) in the calling thread; `torch_groups` sees the wait for the others."""
 
 _installed = False
 
@@ -142,6 +142,7 @@ def _watch_collectives(torch: Any) -> None:
         if (function := getattr(c10d, name, None)) is not None:
             _replace(torch, name, _named(function, name))
     _replace(torch, "init_process_group", _setup(c10d.init_process_group))
+    torch_groups.install(torch)
 
 
 def _replace(torch: Any, name: str, wrapper: Callable[..., Any]) -> None:

@@ -142,6 +142,8 @@ class RankTable:
         self.period: Floats = np.full(world, 0.1)  # between the frames of the rank's node, seconds
         self.operation: list[str] = [""] * world
         self.operation_at: Floats = np.full(world, np.nan)
+        self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
+        self.standing: list[t.Standing | None] = [None] * world
         self.coordinate: Ints = np.full((world, 3), -1, np.int64)
         self.sizes: tuple[int, int, int] | None = None
 
@@ -163,6 +165,8 @@ class RankTable:
             self.parts[:, r] = meters.parts
         self.operation[r] = sample.operation
         self.operation_at[r] = at - sample.operation_age
+        self.still_at[r] = at - sample.still_age
+        self.standing[r] = sample.standing
         if sample.coordinate is not None:
             self.coordinate[r] = sample.coordinate
             self.sizes = sample.sizes

@@ -52,7 +52,7 @@ class Requests:
                 f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
             )
         job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
-        order = t.Inject(fault.kind, fault.rank)
+        order = t.Inject(fault.order, fault.rank)
         return [
             Say("inject", {"fault": str(fault), "node": node}),
             self.c.life.untracked(node, job_id, generation, order),

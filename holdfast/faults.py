@@ -1,5 +1,8 @@
 """Faults on purpose, by name: `KIND@STEP:TARGET`, e.g. `kill@20:rank3`; without `@STEP` it strikes at once.
 
+A rank can be struck in its next operation of a mesh axis, before or after it: `hang@20:rank3/tp`,
+`stop:rank0/after-dp`.
+
 The one syntax for `inject`, `demo --fault`, `run --fault` and tests. Pure: nothing is broken here.
 """
 
@@ -14,9 +17,11 @@ RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gi
 NODE_KINDS = ("agent-kill", "agent-stop", "node-kill")
 CONTROLLER_KINDS = ("controller-kill",)
 KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS
+PLACED_KINDS = ("kill", "stop", "segfault", "exception", "hang", "gil", "exit")
+"""Those that can strike in an operation."""
 
 _SHAPE = re.compile(r"(?P<kind>[^@:\s]+)(?:@(?P<step>[^:\s]*))?(?::(?P<target>\S+))?")
-_TARGET = re.compile(r"(rank|node)(\d+)")
+_TARGET = re.compile(r"(rank|node)(\d+)(?:/((?:before-|after-)?(?:tp|dp|pp)))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class FaultSpec:
     kind: str
     step: int | None
     target: str
+    place: str = ""
+    """In, before or after which operation of a rank: "tp", "before-tp", "after-tp"; likewise dp, pp."""
 
     @property
     def rank(self) -> int:
@@ -39,7 +46,13 @@ class FaultSpec:
 
     def __str__(self) -> str:
         at = "" if self.step is None else f"@{self.step}"
-        return f"{self.kind}{at}" if self.target == "controller" else f"{self.kind}{at}:{self.target}"
+        place = f"/{self.place}" if self.place else ""
+        return f"{self.kind}{at}" if self.target == "controller" else f"{self.kind}{at}:{self.target}{place}"
+
+    @property
+    def order(self) -> str:
+        """What its agent, or the worker itself, is asked for: the kind, and where."""
+        return f"{self.kind}/{self.place}" if self.place else self.kind
 
 
 def parse_fault(text: str) -> FaultSpec:
@@ -52,19 +65,22 @@ def parse_fault(text: str) -> FaultSpec:
         raise UsageError(f"fault {text!r}: unknown kind {kind!r}{nearest(kind, KINDS)}")
     if step is not None and not re.fullmatch(r"[0-9]+", step):
         raise UsageError(f"fault {text!r}: the step must be a whole number from 0, not {step!r}")
-    return FaultSpec(kind, None if step is None else int(step), _target(text, kind, target))
+    target, place = _target(text, kind, target)
+    return FaultSpec(kind, None if step is None else int(step), target, place)
 
 
-def _target(text: str, kind: str, target: str | None) -> str:
+def _target(text: str, kind: str, target: str | None) -> tuple[str, str]:
     if kind in CONTROLLER_KINDS:
         if target not in (None, "controller"):
             raise UsageError(f"fault {text!r}: {kind} takes no target")
-        return "controller"
+        return "controller", ""
     wanted = "rank" if kind in RANK_KINDS else "node"
     match = _TARGET.fullmatch(target or "")
     if not match or match[1] != wanted:
         raise UsageError(f"fault {text!r}: {kind} needs a target {wanted}N, e.g. {kind}@20:{wanted}1")
-    return f"{wanted}{int(match[2])}"
+    if match[3] and kind not in PLACED_KINDS:
+        raise UsageError(f"fault {text!r}: {kind} cannot strike in an operation; {', '.join(PLACED_KINDS)} can")
+    return f"{wanted}{int(match[2])}", match[3] or ""
 
 
 def check_fault(fault: FaultSpec, world_size: int, nnodes: int, steps: int | None = None) -> None:

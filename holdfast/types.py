@@ -133,6 +133,30 @@ class Meters:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupCount:
+    """Ranks that do operations together, as one of them tells: label and `ident` are the same at all of them.
+
+    Two ranks' messages in one direction are a group too, whose label says from whom to whom.
+    """
+
+    label: str
+    ident: int
+    members: str  # as rank_sets.compact writes them; empty when they are too many to name
+    begun: int  # operations that this rank has begun in it
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a worker stands in that has entered and left no operation for a while."""
+
+    kind: str = ""  # of its operation: all_reduce, recv, ...; empty when not known
+    group: int = -1  # of its operation: index into `groups`, -1 when not known
+    number: int = -1  # which of that group's operations it is, from 0
+    is_handed: bool = False  # handed over and waited for; else the worker is on its way there
+    groups: tuple[GroupCount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSample:
     """One worker's training state at the frame's instant. Ages in seconds; NaN where never."""
 
@@ -152,6 +176,8 @@ class WorkerSample:
     coordinate: tuple[int, int, int] | None = None  # (pp, dp, tp)
     sizes: tuple[int, int, int] | None = None
     meters: Meters | None = None  # only in the first sample after the step that they are of
+    still_age: float = NAN  # since it last entered or left an operation
+    standing: Standing | None = None  # only when that was a while ago
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def _from_worker_spans(w: c.WorkerSpans) -> t.WorkerSpans:
 
 _OF_WORKER = (
     "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
-    "loss", "tokens", "median_step", "coordinate", "sizes",
+    "loss", "tokens", "median_step", "coordinate", "sizes", "still_age",
 )  # fmt: skip
 _OF_STEP = ("rank", "generation", "step", "end_wall_ns", "seconds", "loss", "tokens")
 _worker_row, _step_row = attrgetter(*_OF_WORKER), attrgetter(*_OF_STEP)
@@ -143,6 +143,8 @@ def _frame(f: t.Frame) -> c.Frame:
             workers[name] = [v for triple in workers[name] for v in triple or _NOWHERE]
         if any(w.meters is not None for w in f.workers):
             workers["meters"] = _meters(f.workers)
+        if any(w.standing is not None for w in f.workers):
+            workers["standing"] = _standing(f.workers)
     return c.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -182,11 +184,43 @@ def _from_meters(m: p.Meters, workers: int) -> list[t.Meters | None]:
     return found
 
 
+def _standing(workers: Sequence[t.WorkerSample]) -> p.Standing:
+    known = [(i, w.standing) for i, w in enumerate(workers) if w.standing is not None]
+    groups = [group for _, s in known for group in s.groups]
+    return p.Standing(
+        worker=[i for i, _ in known],
+        kind=[s.kind for _, s in known],
+        group=[s.group for _, s in known],
+        number=[s.number for _, s in known],
+        is_handed=[s.is_handed for _, s in known],
+        groups=[len(s.groups) for _, s in known],
+        label=[g.label for g in groups],
+        ident=[g.ident for g in groups],
+        members=[g.members for g in groups],
+        begun=[g.begun for g in groups],
+    )
+
+
+def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
+    _same_length("standing workers", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
+    _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun)
+    groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, strict=True)]
+    found: list[t.Standing | None] = [None] * workers
+    first = 0
+    columns = (m.worker, m.groups, m.kind, m.group, m.number, m.is_handed)
+    for worker, count, kind, group, number, is_handed in zip(*columns, strict=True):
+        if worker >= workers or group >= count:
+            raise ProtocolError("frame: a standing worker, or a group of it, that it lacks")
+        found[worker] = t.Standing(kind, group, number, is_handed, tuple(groups[first : first + count]))
+        first += count
+    return found
+
+
 def _from_frame(f: c.Frame) -> t.Frame:
     w, s = f.workers, f.steps
     n = len(w.rank)
     _same_length("workers", n, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age)
-    _same_length("workers", n, w.tick_age, w.stopped, w.loss, w.tokens, w.median_step)
+    _same_length("workers", n, w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, w.still_age)
     _same_length("worker coordinates", 3 * n, w.coordinate, w.sizes)
     _same_length("steps", len(s.rank), s.generation, s.step, s.end_wall_ns, s.seconds, s.loss, s.tokens)
     samples = len(f.offsets)
@@ -197,6 +231,7 @@ def _from_frame(f: c.Frame) -> t.Frame:
     xyz = [_triple(w.coordinate, i) for i in range(n)]
     sizes = [_triple(w.sizes, i) for i in range(n)]
     meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
+    standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
     return t.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -209,7 +244,8 @@ def _from_frame(f: c.Frame) -> t.Frame:
             t.WorkerSample(rank, generation, pid, step, t.PHASES[phase], *rest)
             for rank, generation, pid, step, phase, *rest in zip(
                 w.rank, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age,
-                w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, xyz, sizes, meters, strict=True,
+                w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, xyz, sizes, meters, w.still_age, standing,
+                strict=True,
             )
         ),
         steps=tuple(

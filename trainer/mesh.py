@@ -113,11 +113,12 @@ def _own_groups(layout: Layout, rank: int, device: torch.device) -> DeviceMesh:
     sizes = (layout.pp, layout.dp, layout.tp)
     ranks = torch.arange(layout.world).view(sizes)
     here = layout.coordinate(rank)
+    names = ("pp", "dp", "tp")
     groups = []
-    for axis in range(len(sizes)):
+    for axis, name in enumerate(names):
         line = ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))]
-        groups.append(dist.new_group(line.tolist(), use_local_synchronization=True))
-    return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=("pp", "dp", "tp"))
+        groups.append(dist.new_group(line.tolist(), use_local_synchronization=True, group_desc=name))
+    return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
 
 
 def leave(store: Store | None = None, done: bool = False) -> None:

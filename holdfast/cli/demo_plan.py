@@ -91,7 +91,7 @@ def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
             "module": True,
             "cwd": str(cwd),
             "env": {"OMP_NUM_THREADS": "1"},
-            "hooks": False,  # the trainer reports by itself, with more than hooks could see
+            "hooks": True,  # the trainer reports by itself; they tell which operations of which groups it is in
             "warm": True,
         },
         "nnodes": plan.nodes,

@@ -15,7 +15,14 @@ from holdfast.faults import KINDS, parse_fault
 def inject(
     client: Client,
     fault: Annotated[str, typer.Argument(metavar="KIND[@STEP][:TARGET]", help=f"Kinds: {', '.join(KINDS)}.")],
-    target: Annotated[str, typer.Argument(metavar="[TARGET]", help="rankR or nodeN, if not given above.")] = "",
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="rankR or nodeN, if not given above. rankR/tp: in its next operation of that axis; "
+            "also rankR/before-tp, rankR/after-tp, and dp and pp.",
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> int:
     """Break something on purpose: `inject kill rank3`, or `inject kill@20:rank3` to strike at step 20."""

@@ -188,6 +188,8 @@ class Workers(google.protobuf.message.Message):
     COORDINATE_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
     METERS_FIELD_NUMBER: builtins.int
+    STILL_AGE_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -226,6 +228,10 @@ class Workers(google.protobuf.message.Message):
 
     @property
     def meters(self) -> global___Meters: ...
+    @property
+    def still_age(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def standing(self) -> global___Standing: ...
     def __init__(
         self,
         *,
@@ -245,11 +251,77 @@ class Workers(google.protobuf.message.Message):
         coordinate: collections.abc.Iterable[builtins.int] | None = ...,
         sizes: collections.abc.Iterable[builtins.int] | None = ...,
         meters: global___Meters | None = ...,
+        still_age: collections.abc.Iterable[builtins.float] | None = ...,
+        standing: global___Standing | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["meters", b"meters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "step", b"step", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["meters", b"meters", "standing", b"standing"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
 
 global___Workers = Workers
+
+@typing.final
+class Standing(google.protobuf.message.Message):
+    """What those workers stand in that have entered and left no operation for a while, as columns."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    IS_HANDED_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
+    LABEL_FIELD_NUMBER: builtins.int
+    IDENT_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    BEGUN_FIELD_NUMBER: builtins.int
+    @property
+    def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the columns of Workers, growing"""
+
+    @property
+    def kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def group(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the worker's own groups; -1 unknown"""
+
+    @property
+    def number(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """which of the group's operations; -1 unknown"""
+
+    @property
+    def is_handed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """how many of the following columns' entries are this worker's"""
+
+    @property
+    def label(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def ident(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """0-7, 0-28/4, 1,5,9-11"""
+
+    @property
+    def begun(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        worker: collections.abc.Iterable[builtins.int] | None = ...,
+        kind: collections.abc.Iterable[builtins.str] | None = ...,
+        group: collections.abc.Iterable[builtins.int] | None = ...,
+        number: collections.abc.Iterable[builtins.int] | None = ...,
+        is_handed: collections.abc.Iterable[builtins.bool] | None = ...,
+        groups: collections.abc.Iterable[builtins.int] | None = ...,
+        label: collections.abc.Iterable[builtins.str] | None = ...,
+        ident: collections.abc.Iterable[builtins.int] | None = ...,
+        members: collections.abc.Iterable[builtins.str] | None = ...,
+        begun: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "worker", b"worker"]) -> None: ...
+
+global___Standing = Standing
 
 @typing.final
 class Meters(google.protobuf.message.Message):

@@ -267,6 +267,76 @@ def test_an_injected_hang_keeps_ticking(tmp_path: Path) -> None:
         assert reader.sample(time.monotonic_ns()).tick_age < 0.4
 
 
+def test_a_worker_that_stands_says_in_which_operation_of_which_group(tmp_path: Path) -> None:
+    code = """
+tp, row = probe.group("tp", 7, [0, 1]), probe.group("dp", 8, range(0, 32, 4))
+assert probe.begin(2, row) == 0
+with probe.operation("tp:all_reduce"):
+    assert [probe.begin(2, tp) for _ in range(3)] == [0, 1, 2]
+    print("begun", flush=True); input()
+    with probe.wait(2, tp, 2):
+        print("handed", flush=True); input()
+with probe.wait(2, row, 0):
+    print("other", flush=True); input()
+assert probe.group("tp", 7, [0, 1]) == tp
+print("left", flush=True); input()
+"""
+    groups = {"tp": ("0-1", 7), "dp": ("0-28/4", 8)}
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdin
+        for word, name, standing, tp in (
+            ("begun", "tp:all_reduce", ("all_reduce", 0, 2, False), 3),
+            ("handed", "tp:all_reduce", ("all_reduce", 0, 2, True), 3),
+            ("other", "all_reduce", ("all_reduce", 1, 0, True), 3),
+            ("left", "", ("", -1, -1, False), 0),
+        ):
+            assert process.stdout.readline() == word + "\n"
+            soon = time.monotonic_ns()
+            assert reader.sample(soon).standing is None
+            sample = reader.sample(soon + 600_000_000)
+            assert sample.standing is not None
+            assert sample.still_age > 0.5
+            assert sample.operation == name
+            found = sample.standing
+            assert (found.kind, found.group, found.number, found.is_handed) == standing
+            assert {g.label: (g.members, g.ident) for g in found.groups} == groups
+            assert [g.begun for g in found.groups] == [tp, 1]
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+
+def test_a_full_table_of_groups_is_no_error(tmp_path: Path) -> None:
+    code = """
+slots = [probe.group(f"g{n}", n, [0, 1]) for n in range(100)]
+assert slots[:63] == list(range(1, 64)) and set(slots[63:]) == {0}
+assert probe.begin(1, 0) == -1
+with probe.wait(1, 0, -1):
+    print("done", flush=True); input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdout.readline() == "done\n"
+        standing = reader.sample(time.monotonic_ns() + 10**9).standing
+        assert standing is None or len(standing.groups) == 63
+
+
+@pytest.mark.parametrize(("place", "operation"), [("tp", "tp:all_reduce"), ("before-tp", "one"), ("after-tp", "two")])
+def test_a_fault_waits_for_its_operation(tmp_path: Path, place: str, operation: str) -> None:
+    code = """
+for n in range(10**9):
+    for name in ("dp:reduce", "one", "tp:all_reduce", "two"):
+        probe.operation(name)
+    probe.step(n)
+"""
+    with probed(code, tmp_path / "p") as (_, reader):
+        reader.inject(f"hang/{place}")
+        until(lambda: reader.sample(time.monotonic_ns()).still_age > 0.5)
+        sample = reader.sample(time.monotonic_ns())
+        assert sample.operation == operation
+        assert sample.tick_age < 0.4
+
+
 def test_nan_poisons_exactly_once(tmp_path: Path) -> None:
     code = """
 for n in range(10**9):

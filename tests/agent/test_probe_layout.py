@@ -33,7 +33,7 @@ def test_an_empty_block_is_no_value() -> None:
 def test_areas_do_not_overlap() -> None:
     areas = [
         (0, layout.HEADER.size),
-        (8 * layout.WORD_PID, 8 * (layout.WORD_REQUEST + 1 - layout.WORD_PID)),
+        (8 * layout.WORD_PID, 8 * (layout.WORD_HANDED + 1 - layout.WORD_PID)),
         (layout.AT_STATE, 8 + layout.STATE.size),
         (layout.AT_OPERATION, 8 + layout.OPERATION.size),
         (layout.AT_MESH, 8 + layout.MESH.size),
@@ -41,12 +41,14 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_NAMES, layout.NAMES * layout.NAME),
         (layout.AT_STEPS, layout.STEPS * layout.STEP_STRIDE),
         (layout.AT_SPANS, layout.SPANS * layout.SPAN_STRIDE),
+        (layout.AT_GROUPS, layout.GROUPS * layout.GROUP_STRIDE),
         (layout.SIZE, 0),
     ]
     for (start, length), (following, _) in itertools.pairwise(areas):
         assert start + length <= following
     assert 8 + layout.STEP.size == layout.STEP_STRIDE
     assert 8 + layout.SPAN.size == layout.SPAN_STRIDE
+    assert 8 + 8 + layout.GROUP.size <= layout.GROUP_STRIDE
     assert len(layout.INJECTIONS) < 256
 
 

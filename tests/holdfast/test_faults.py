@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UsageError
-from holdfast.faults import NODE_KINDS, RANK_KINDS, FaultSpec, check_fault, parse_fault, parse_faults
+from holdfast.faults import NODE_KINDS, PLACED_KINDS, RANK_KINDS, FaultSpec, check_fault, parse_fault, parse_faults
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from holdfast.faults import NODE_KINDS, RANK_KINDS, FaultSpec, check_fault, pars
         ("controller-kill@20", FaultSpec("controller-kill", 20, "controller")),
         ("controller-kill", FaultSpec("controller-kill", None, "controller")),
         ("controller-kill@20:controller", FaultSpec("controller-kill", 20, "controller")),
+        ("hang@20:rank3/tp", FaultSpec("hang", 20, "rank3", "tp")),
+        ("stop:rank0/after-dp", FaultSpec("stop", None, "rank0", "after-dp")),
         (" oom@0:rank012 ", FaultSpec("oom", 0, "rank12")),
     ],
 )
@@ -39,6 +41,9 @@ def test_parse(text: str, fault: FaultSpec) -> None:
         ("kill@3:3", "needs a target rankN"),
         ("agent-kill@3:rank1", "needs a target nodeN"),
         ("controller-kill@3:rank1", "takes no target"),
+        ("hang@3:rank1/xp", "needs a target rankN"),
+        ("oom@3:rank1/tp", "oom cannot strike in an operation"),
+        ("agent-kill:node1/tp", "agent-kill cannot strike in an operation"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, message: str) -> None:
@@ -51,9 +56,11 @@ def test_what_is_wrong_is_said(text: str, message: str) -> None:
     kind=st.sampled_from(RANK_KINDS + NODE_KINDS),
     step=st.none() | st.integers(0, 10**9),
     number=st.integers(0, 10**6),
+    place=st.sampled_from(["", "tp", "before-dp", "after-pp"]),
 )
-def test_format_and_parse_are_inverse(kind: str, step: int | None, number: int) -> None:
-    fault = FaultSpec(kind, step, f"{'rank' if kind in RANK_KINDS else 'node'}{number}")
+def test_format_and_parse_are_inverse(kind: str, step: int | None, number: int, place: str) -> None:
+    target = f"{'rank' if kind in RANK_KINDS else 'node'}{number}"
+    fault = FaultSpec(kind, step, target, place if kind in PLACED_KINDS else "")
     assert parse_fault(str(fault)) == fault
     assert number in (fault.rank, fault.node)
     assert -1 in (fault.rank, fault.node)

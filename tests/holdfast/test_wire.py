@@ -18,11 +18,21 @@ METERS = st.builds(
     t.Meters, mfu=FINITE, tokens_per_s=FINITE, parts=st.tuples(*[FINITE] * len(t.STEP_PARTS)),
     memory_bytes=st.integers(0, 2**63),
 )  # fmt: skip
+GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60))
+
+
+@st.composite
+def standings(draw: st.DrawFn) -> t.Standing:
+    groups = tuple(draw(st.lists(GROUP, max_size=3)))
+    group = draw(st.integers(-1, len(groups) - 1))
+    return t.Standing(draw(TEXT), group, draw(st.integers(-1, 2**60)), draw(st.booleans()), groups)
+
+
 WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=U32, pid=U32, step=st.integers(-1, 2**40), phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FINITE, progress_age=FINITE, tick_age=FINITE, stopped=st.booleans(), loss=FINITE,
     tokens=st.integers(0, 2**40), median_step=FINITE, coordinate=TRIPLE, sizes=TRIPLE,
-    meters=st.none() | METERS,
+    meters=st.none() | METERS, still_age=FINITE, standing=st.none() | standings(),
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=U32, step=st.integers(-1, 2**40), end_wall_ns=st.integers(0, 2**63),

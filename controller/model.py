@@ -41,6 +41,8 @@ class Options:
     """... plus this many seconds."""
     agent_grace: float = 10.0
     """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
+    spare_grace: float = 3.0
+    """The same where a spare waits to take the node's place."""
     settle: float = 0.3
     """Seconds to wait for a better explanation when the first exit looks like a victim's."""
     tries: int = 3

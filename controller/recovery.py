@@ -271,7 +271,7 @@ class Recovery:
         if not away and self.c.life.stage is Stage.UP:
             live.reason = "the watcher is back and training never stopped"
             return books.closed(live, IncidentState.CLOSED, now)
-        gone = [n for n in away if self.c.away_for(n, now) > self.c.options.agent_grace]
+        gone = [n for n in away if self.c.away_for(n, now) > self._grace(job)]
         median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
         patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
         if not gone or now.mono - self.c.progress_at < patience:
@@ -314,12 +314,19 @@ class Recovery:
                     self.c.life.unstopped.add(failure.node)
             text = f"{failure.what}: {failure.error}"
             actions += self.found(self.command_finding(t.FindingKind.WORKER_EXIT, failure.node, text, now), now)
+        away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
+        fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
+        gone = [name for name in fresh if self.c.away_for(name, now) > self._grace(job)]
+        if gone:
+            actions += self._give_up(sorted(gone), "gone for too long", now)
         if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
-            away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
-            fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
-            actions += self._give_up(sorted(fresh), "gone for too long", now)
             actions += self._capacity(now)
         return actions
+
+    def _grace(self, job: Job) -> float:
+        """Seconds that a node may be away before training goes on without it."""
+        o = self.c.options
+        return o.spare_grace if has_spare(job.spec, self.c.nodes.values(), job.nodes) else o.agent_grace
 
     def _capacity(self, now: Instant) -> list[Action]:
         live = self.c.book.live()

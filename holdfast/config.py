@@ -66,6 +66,8 @@ class ControllerConfig:
     """What a worker gets on top of that. Raise it where steps vary much."""
     agent_grace: Seconds = 10.0
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""
+    spare_grace: Seconds = 3.0
+    """The same where a spare waits to take its place."""
     tries: int = 3
     """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
     tries_fault: int = 5
@@ -94,7 +96,15 @@ class ControllerConfig:
     def __post_init__(self) -> None:
         _check_port("grpc_port", self.grpc_port)
         _check_port("http_port", self.http_port)
-        positive = ("cadence", "silence_floor", "silence_beats", "hang_steps", "start_timeout", "stop_timeout")
+        positive = (
+            "cadence",
+            "silence_floor",
+            "silence_beats",
+            "hang_steps",
+            "spare_grace",
+            "start_timeout",
+            "stop_timeout",
+        )
         for name in (*positive, "tries", "tries_fault", "offences", "max_evictions"):
             _check_positive(name, getattr(self, name))
         _check_positive("span_memory_mb", self.span_memory_mb)
@@ -198,6 +208,8 @@ class DemoConfig:
     """Agents to start."""
     nproc: int = 4
     """Workers per agent."""
+    spares: int = 0
+    """Agents beyond those that train: one takes the place of a node that is lost, which then stays down."""
     steps: int = 60
     """Training steps."""
     pp: int = 0
@@ -214,7 +226,7 @@ class DemoConfig:
     def __post_init__(self) -> None:
         for name in ("nodes", "nproc", "steps"):
             _check_positive(name, getattr(self, name))
-        for name in ("pp", "dp", "tp"):
+        for name in ("pp", "dp", "tp", "spares"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
         _check_port("http_port", self.http_port)

@@ -12,7 +12,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.client import OVER, Client
-from holdfast.cli.demo_plan import Plan, job_spec, make_plan
+from holdfast.cli.demo_plan import Plan, job_spec, make_plan, mortal_nodes
 from holdfast.cli.extras import require
 from holdfast.cli.options import Json, configured
 from holdfast.config import DemoConfig
@@ -48,7 +48,14 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
     from holdfast.cli import demo_view
     from holdfast.cli.local_cluster import LocalCluster
 
-    with LocalCluster(state_dir, nodes=plan.nodes, slots=plan.nproc, http_port=http_port) as cluster:
+    with LocalCluster(
+        state_dir,
+        nodes=plan.nodes,
+        spares=plan.spares,
+        mortal=mortal_nodes(plan),
+        slots=plan.nproc,
+        http_port=http_port,
+    ) as cluster:
         with demo_view.View(plan, cluster.url) as view:
             cluster.client.submit(job_spec(plan, _own_store(state_dir), Path.cwd()))
             job = _watch(cluster, plan, view)

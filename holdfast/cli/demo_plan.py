@@ -20,6 +20,7 @@ LAYERS, HEADS = 4, 8
 class Plan:
     nodes: int
     nproc: int
+    spares: int
     steps: int
     sizes: tuple[int, int, int]
     """(pp, dp, tp)"""
@@ -41,11 +42,19 @@ def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
     return Plan(
         nodes=config.nodes,
         nproc=config.nproc,
+        spares=config.spares,
         steps=config.steps,
         sizes=sizes,
         faults=tuple(fault for fault in parsed if fault not in ours),
         controller_kills=tuple(sorted(ours, key=lambda fault: fault.step or 0)),
     )
+
+
+def mortal_nodes(plan: Plan) -> list[str]:
+    """Nodes that stay down when they are killed, since there is a spare to show: by the names of a local cluster."""
+    if not plan.spares:
+        return []
+    return [f"node{fault.node}" for fault in plan.faults if fault.kind == "node-kill"]
 
 
 def layout(world: int, pp: int, dp: int, tp: int) -> tuple[int, int, int]:

@@ -28,8 +28,9 @@ class View:
 
     def __enter__(self) -> Self:
         pp, dp, tp = self._plan.sizes
+        spares = f"{self._plan.spares} spare, " if self._plan.spares else ""
         self._console.print(
-            f"[bold]holdfast demo[/]: {self._plan.nodes} nodes x {self._plan.nproc} workers, "
+            f"[bold]holdfast demo[/]: {self._plan.nodes} nodes x {self._plan.nproc} workers, {spares}"
             f"pp {pp} dp {dp} tp {tp}, {self._plan.steps} steps. The page: {self._url}"
         )
         for fault in [*self._plan.faults, *self._plan.controller_kills]:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -39,6 +39,8 @@ class LocalCluster:
         state_dir: Path,
         *,
         nodes: int = 1,
+        spares: int = 0,
+        mortal: Collection[str] = (),
         slots: int = 1,
         http_port: int = 0,
         controller_flags: Sequence[str] = (),
@@ -46,9 +48,11 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "holdfast"),
     ) -> None:
+        """`mortal`: nodes whose agent is not started again when it dies, as a host that is gone for good."""
         self.state_dir = state_dir
         self.slots = slots
-        self.node_names = [f"node{n}" for n in range(nodes)]
+        self.node_names = [f"node{n}" for n in range(nodes + spares)]
+        self._mortal = frozenset(mortal)
         self.grpc = ""
         self.http = ""
         self.failure = ""
@@ -173,7 +177,7 @@ class LocalCluster:
                 del due[daemon.name]
                 daemon.start()
                 log.event("daemon_restarted", name=daemon.name, pid=daemon.pid)
-        elif daemon.ended() and not self.failure:
+        elif daemon.ended() and not self.failure and daemon.name not in self._mortal:
             log.warning("daemon_died", name=daemon.name, code=daemon.code)
             if daemon.code == 2 or daemon.quick_deaths() >= QUICK_DEATHS or not self.http:
                 self.failure = f"{daemon.name} does not stay up: {daemon.last_words()}"

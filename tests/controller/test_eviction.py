@@ -119,6 +119,24 @@ def test_a_spare_on_another_switch_comes_first() -> None:
     assert v.job.nodes == ["node0", "node4"]
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_lost_node_is_given_up_also_when_those_that_it_cut_off_speak_first(nodes: int) -> None:
+    v = training(nodes=nodes)
+    v.lose_node("node1")
+    for rank in range(4):
+        v.exit(rank, code=1, error=RESET)
+    v.run(8.0)
+    if nodes == 3:
+        assert v.job.nodes == ["node0", "node2"]
+        trains_again(v, 2)
+        (incident,) = v.incidents
+        assert (incident.cause.subject, incident.action) == ("node1", "evict")
+        return
+    v.run(10.0)
+    assert v.brain.c.nodes["node1"].state is t.NodeState.LOST
+    assert [f.kind for f in v.incidents[0].findings][-1] is t.FindingKind.CAPACITY
+
+
 def test_a_switch_that_fails_is_one_incident_and_counts_against_nobody() -> None:
     switches = {f"node{i}": "abc"[i // 4] for i in range(12)}
     v = Virtual(nodes=12, slots=2, switches=switches)

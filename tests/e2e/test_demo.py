@@ -25,9 +25,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         yield one
 
 
-def demo(stage: Commands, *faults: str, steps: int = STEPS) -> Json:
+def demo(stage: Commands, *faults: str, steps: int = STEPS, more: tuple[str, ...] = ()) -> Json:
     asked = [part for fault in faults for part in ("--fault", fault)]
-    done = stage.run("demo", "--steps", str(steps), *asked, "--json", deadline_s=DEADLINE_S)
+    done = stage.run("demo", "--steps", str(steps), *asked, *more, "--json", deadline_s=DEADLINE_S)
     assert done.process.returncode == 0, done.err[-6000:]
     assert done.out.count("\n") == 1
     assert "Traceback" not in done.err
@@ -89,6 +89,13 @@ def test_a_killed_node_comes_back_from_its_peer(stage: Commands, calm: list[str]
     found = demo(stage, "node-kill@30:node1")
     assert told(found) == [("agent-exit", "node1")]
     assert [(i["action"], i["source"]) for i in incidents(found)] == [("restart", "peer")]
+    assert losses(found) == calm
+
+
+def test_a_lost_node_is_evicted_and_a_spare_takes_its_place(stage: Commands, calm: list[str]) -> None:
+    found = demo(stage, "node-kill@30:node0", more=("--spares", "1"))
+    assert told(found) == [("agent-exit", "node0")]
+    assert [(i["action"], i["source"]) for i in incidents(found)] == [("evict", "peer")]
     assert losses(found) == calm
 
 

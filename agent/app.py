@@ -42,13 +42,15 @@ _CLOCK_FIRST = 8  # ... but for the first few
 _HOST_EVERY = 5  # seconds
 _GPUS_EVERY = 2.0
 _DRIVER_TIMEOUT = 10.0
+_END_S = 10.0
+_LAST_NEWS_S = 2.0  # to get the news of the workers' ends through
 
 
 def run(config: AgentConfig) -> int:
     """Serve until a signal comes. Exit codes as in holdfast.service."""
     service.come_first()
     sys.setswitchinterval(_SWITCH)
-    return service.run(lambda stop: Agent(config).main(stop))
+    return service.run(lambda stop: Agent(config).main(stop), grace=config.drain + _END_S)
 
 
 class Agent:
@@ -243,6 +245,18 @@ class Agent:
         except HoldfastError as error:
             self.tell(t.AgentNotice(time.time_ns(), "warm", t.Severity.CRITICAL, str(error)))
 
+    async def _drain(self) -> None:
+        """This node is about to go: its workers are told, so that their jobs save their state and go on elsewhere."""
+        text = f"this node is told to end: its workers have {self.config.drain:g} s to save their state"
+        self.tell(t.AgentNotice(time.time_ns(), "drain", t.Severity.WARNING, text))
+        try:
+            await self.workers.drain(self.config.drain)
+        except HoldfastError as error:
+            log.warning("drain", error=str(error))
+        deadline = time.monotonic() + _LAST_NEWS_S
+        while self.link.connected and self.outbox.has_events and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
     async def main(self, stop: asyncio.Event) -> int:
         self._loop = asyncio.get_running_loop()
         self.sampler.start()
@@ -260,6 +274,8 @@ class Agent:
         log.event("agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller)
         ending = asyncio.create_task(stop.wait())
         await asyncio.wait({ending, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done() and self.config.end_with_workers and self.config.drain and self.workers.running:
+            await self._drain()
         failed = [task for task in loops if task.done()]
         for task in (ending, warming, *loops):
             task.cancel()

@@ -59,6 +59,11 @@ class Outbox:
             done.append(self._events.popleft().event)
         return done
 
+    @property
+    def has_events(self) -> bool:
+        """Whether there is news that the controller has not yet acknowledged."""
+        return bool(self._events)
+
     def unacknowledged(self) -> list[t.AgentMessage]:
         """All that a new stream has to say first: events before frames, each in order."""
         return [*self._events, *self._frames]

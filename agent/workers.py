@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError, Unavailable, UsageError
 
 _TAIL = 16 * 1024
 _GONE_TIMEOUT = 15.0
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
 
 
 def shared_dir(state_dir: Path) -> Path:
@@ -339,6 +340,13 @@ class Workers:
             raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
         return {"stopped": str(count)}
 
+    async def drain(self, grace: float) -> None:
+        """Tell all workers to end, and give them so many seconds for it. Raises Unavailable."""
+        left = [key for key, worker in self.kept.items() if worker.running]
+        for job, generation in sorted({key[:2] for key in left}):
+            await (await self.open()).kill(job, generation, -1, signal.SIGTERM)
+        await self._wait_gone(left, grace)
+
     async def _wait_gone(self, keys: list[Key], timeout: float) -> None:
         waits = [asyncio.ensure_future(self._ended[k].wait()) for k in keys if k in self._ended]
         if waits:
@@ -355,8 +363,8 @@ class Workers:
         worker = self.kept.get(key)
         if worker is None or not worker.running:
             raise UsageError(f"rank {order.rank} of generation {command.generation} does not run here")
-        if order.kind in ("kill", "stop"):
-            os.kill(worker.pid, signal.SIGKILL if order.kind == "kill" else signal.SIGSTOP)
+        if order.kind in _SIGNALS:
+            os.kill(worker.pid, _SIGNALS[order.kind])
             return {"at": at}
         readers = {r.rank: r for r in self.readers()}
         if order.rank not in readers:

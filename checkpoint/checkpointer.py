@@ -23,8 +23,9 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint.group import Alone, Group, ProcessGroup
-from holdfast.checkpoint.keeper import VOTES, Keeper
+from holdfast.checkpoint.keeper import Keeper
 from holdfast.checkpoint.options import Options, Run, Watch
+from holdfast.checkpoint.preemption import Preempted
 from holdfast.checkpoint.user_state import Randomness, UserState
 from holdfast.errors import UsageError
 
@@ -94,11 +95,17 @@ class Checkpointer:
     def step(self, steps: int) -> None:
         """`steps` steps are done: snapshot and save what is due. Before anything changes the state again.
 
-        Raises StaleGeneration when a newer run has the store, CheckpointError.
+        When a worker was told to end (SIGTERM), the state is saved now, and all workers end with code 143: raises
+        Preempted, which is a SystemExit. Raises StaleGeneration when a newer run has the store, CheckpointError.
         """
         self._open()
         self._done = steps
-        self._keeper.after_step(steps, self._vote(steps), is_last=False)
+        try:
+            self._keeper.after_step(steps, self._vote(), is_last=False)
+        except Preempted:
+            self._is_closed = True
+            self._keeper.close(done=False)
+            raise
         if self._keeper.snapshots is not None:
             # The next optimizer step may come at any time, and does not ask us.
             self._keeper.snapshots.wait_copied()
@@ -110,7 +117,7 @@ class Checkpointer:
         self._is_closed = True
         if self._done:
             self._open()
-            self._keeper.after_step(self._done, self._vote(self._done, is_last=True), is_last=True)
+            self._keeper.after_step(self._done, self._vote(), is_last=True)
         self._keeper.close(done=True)
         if self._group is not None:
             dist.destroy_process_group(self._group)
@@ -120,14 +127,9 @@ class Checkpointer:
             self._keeper.open()
             self._is_open = True
 
-    def _vote(self, steps: int, is_last: bool = False) -> list[int]:
-        """How many workers say yes to each; asked only where all know that something may be due."""
-        shots, every = self._keeper.snapshots, self._keeper.options.every
-        if shots is None:
-            return []
-        if not (is_last or (shots.every and steps % shots.every == 0) or (every and steps % every == 0)):
-            return [0] * VOTES
-        votes = torch.tensor(self._keeper.votes(steps), dtype=torch.int64)
+    def _vote(self) -> list[int]:
+        """How many workers say yes to each."""
+        votes = torch.tensor(self._keeper.votes(self._done), dtype=torch.int64)
         if self._group is not None:
             with self._watch.operation("checkpoint:vote"):
                 dist.all_reduce(votes, group=self._group)

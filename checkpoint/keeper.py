@@ -25,6 +25,7 @@ from holdfast.checkpoint.group import Group
 from holdfast.checkpoint.late_claim import LateClaim
 from holdfast.checkpoint.memory import restore_from_memory
 from holdfast.checkpoint.options import Options, Run, Watch
+from holdfast.checkpoint.preemption import Notice, Preempted
 from holdfast.checkpoint.restore import Restored, restore
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.save import Job, Saved, save
@@ -37,7 +38,7 @@ from holdfast.checkpoint.transfer import write_shares
 from holdfast.checkpoint.worker_state import merged
 from holdfast.errors import HoldfastError, UsageError
 
-VOTES = 5
+VOTES = 6
 """How many answers `votes` has beside a daemon."""
 
 
@@ -98,7 +99,9 @@ class Keeper:
         self._digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         self._uploading: int | None = None
         self._wanted = False
+        self._failing = False
         self._asked_at = time.monotonic()
+        self._notice = Notice()
 
     def restore(self) -> int:
         """Go on from the newest whole state, of whatever layout; steps it completed, 0 when there is none.
@@ -177,15 +180,16 @@ class Keeper:
                 self.node, self.options, self.run, self.group, self.job, self._digest, self.state.capture()[0],
                 self.fence, self._device, self.watch,
             )  # fmt: skip
+        self._notice.listen()
 
     # --- beside a daemon
 
     def votes(self, steps: int) -> list[bool]:
-        """This worker's answers, before the collective of the step that makes them `steps`: does it want a checkpoint,
-        has it no room for a snapshot, is an upload under way, was a store claimed that had been down, is it without a
-        safe snapshot? The last snapshot is complete when this returns."""
+        """This worker's answers, before the collective of the step that makes them `steps`: was it told to end? And
+        beside a daemon: does it want a checkpoint, has it no room for a snapshot, is an upload under way, was a store
+        claimed that had been down, is it without a safe snapshot? The last snapshot is complete when this returns."""
         if self.snapshots is None:
-            return []
+            return [self._notice.given]
         self.snapshots.settle()
         for note in self.snapshots.notes():
             self._heed(note)
@@ -198,30 +202,33 @@ class Keeper:
             self._late.poke()
         is_claimed = self._late is not None and self._late.outcome is not None
         is_unsafe = self.snapshots.safe_step == 0
-        return [self._wanted, not self.snapshots.has_room(), self._uploading is not None, is_claimed, is_unsafe]
+        is_full, is_uploading = not self.snapshots.has_room(), self._uploading is not None
+        return [self._notice.given, self._wanted, is_full, is_uploading, is_claimed, is_unsafe]
 
     def _snapshot(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
         """Begin the snapshot that all workers agreed on, if they did."""
         shots = self.snapshots
         assert shots is not None
-        wanted, full, uploading, claimed, unsafe = votes
+        preempted, wanted, full, uploading, claimed, unsafe = votes
         if claimed or (is_last and self.fence is None):
             self._take_over(is_last)
         if not unsafe:
             shots.sweep()
+        is_end = is_last or preempted > 0
         # One at a time: what is wanted meanwhile waits, and will be the newest step by then.
-        persist = bool(wanted and not uploading) or (is_last and steps != self.last_saved)
+        persist = bool(wanted and not uploading) or (is_end and steps != self.last_saved)
         persist = persist and self.fence is not None
         if is_last and persist:
             self._wait_for_upload()
-        elif not is_last and (full or not (persist or (shots.every and steps % shots.every == 0))):
+        elif not is_end and (full or not (persist or (shots.every and steps % shots.every == 0))):
             return
         tensors, values = self.state.capture()
+        # Of one that was told to end nobody knows how long it has: an upload that is under way gives way.
         shots.begin(steps, values, tensors, persist)
         if persist:
-            self._wanted, self._asked_at = False, time.monotonic()
+            self._wanted, self._asked_at, self._failing = False, time.monotonic(), False
             self._uploading = steps if self.group.rank == 0 else None
-        if is_last:
+        if is_end:
             shots.settle()
             self._wait_for_upload()
 
@@ -241,14 +248,31 @@ class Keeper:
                 self.watch.warn(f"rank {self.run.rank}: {error}")
 
     def _wait_for_upload(self) -> None:
-        """Rank 0 sees the last upload end: until then the job is not at its end."""
+        """Rank 0 sees the last upload end: until then the job is not at its end. However long, while it goes well."""
         assert self.snapshots is not None
-        give_up = time.monotonic() + self.options.timeout_s
+        client, give_up = self.snapshots.node.client, time.monotonic() + self.options.timeout_s
         with self.watch.operation("checkpoint:upload"):
             while self._uploading is not None and time.monotonic() < give_up:
                 for note in self.snapshots.notes():
                     self._heed(note)
+                if client.is_connected and not self._failing:
+                    give_up = time.monotonic() + self.options.timeout_s
                 time.sleep(0.005)
+
+    def _leave(self, steps: int) -> None:
+        """Somebody was told to end: all do when the state is where it outlives their nodes. Raises Preempted."""
+        is_stored = self.group.broadcast(b"stored" if self.last_saved == steps else b"") == b"stored"
+        shots = self.snapshots
+        if shots is not None and not is_stored:
+            give_up = time.monotonic() + self.options.timeout_s
+            with self.watch.operation("checkpoint:copy"):
+                while shots.safe_step < steps and time.monotonic() < give_up:
+                    shots.notes()
+                    time.sleep(0.005)
+        where = "in the store" if is_stored else "nowhere" if shots is None else "in memory"
+        why = "was told to end (SIGTERM)" if self._notice.given else "ends with a worker that was told to"
+        self.watch.warn(f"rank {self.run.rank} {why}: step {steps} is {where}")
+        raise Preempted
 
     def _heed(self, note: Mapping[str, Any]) -> None:
         kind, step, error = note["note"], note.get("step"), note.get("error")
@@ -256,12 +280,14 @@ class Keeper:
             self.last_saved = step
         if kind in ("persisted", "refused") and step == self._uploading:
             self._uploading = None
+        self._failing = kind == "failing" if kind in ("failing", "persisted", "refused") else self._failing
         if kind in ("refused", "failing", "peer-failing", "repaired"):
             what = "copy of the snapshot" if kind == "peer-failing" else "checkpoint"
             self.watch.warn(f"{what} of step {step}: {kind.removeprefix('peer-')}: {error}")
 
     def close(self, done: bool) -> None:
         """`done`: the job came to its end."""
+        self._notice.stop()
         if self.snapshots is not None:
             # What did not get to the store stays in memory for a while.
             self.snapshots.close(forget=done and self.fence is not None and self._uploading is None)
@@ -271,15 +297,22 @@ class Keeper:
     # --- without one
 
     def after_step(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
-        """Do what is due when `steps` steps are done; `votes`: how many said yes to each. Raises StaleGeneration."""
+        """Do what is due when `steps` steps are done; `votes`: how many said yes to each.
+
+        Raises StaleGeneration; Preempted, on all workers, when one was told to end before the job's end.
+        """
+        votes = votes or (0,) * VOTES
+        is_preempted = votes[0] > 0 and not is_last
         if self.snapshots is not None:
-            if is_last:
+            if is_last or is_preempted:
                 self.watch.phase("checkpoint")
-            self._snapshot(steps, votes or (0,) * VOTES, is_last)
-        elif self._is_due(steps, is_last):
+            self._snapshot(steps, votes, is_last)
+        elif self._is_due(steps, is_last or is_preempted):
             self.watch.phase("checkpoint")
             self.save(steps)
             self.watch.phase("train")
+        if is_preempted:
+            self._leave(steps)
 
     def _is_due(self, steps: int, is_last: bool) -> bool:
         if steps == self.last_saved:

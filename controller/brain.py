@@ -248,7 +248,11 @@ class Brain:
                 foretells = matched.rank < 0 and matched.severity is not t.Severity.INFO
                 return actions + (self.requests.precaution(now) if foretells else [])
             case t.AgentNotice() as notice:
-                return self.recovery.alert(notice_finding(notice, event.node, now), now)
+                actions = self.recovery.alert(notice_finding(notice, event.node, now), now)
+                if notice.kind != "drain":
+                    return actions
+                self.membership.leaving(event.node)
+                return actions + self.requests.precaution(now)
             case t.PlanPublished() as published:
                 return self._planned(published)
             case t.StateRestored() as told:

@@ -44,7 +44,7 @@ class Cluster:
         return None if self.job is None or self.job.state.ended else self.job
 
     def set_healthy(self, node: Node) -> None:
-        if node.history.cordoned:
+        if node.history.cordoned or node.leaving:
             node.state = t.NodeState.CORDONED
             return
         if node.history.evicted and not self.holds(node.name):

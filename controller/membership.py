@@ -22,6 +22,8 @@ class Membership:
         node = self.c.nodes.get(name)
         if node is None:
             node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
+        if node.identity.incarnation != hello.identity.incarnation:
+            node.leaving = False
         node.identity, node.connected, node.joined_at = hello.identity, True, now.mono
         # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
         node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
@@ -88,6 +90,12 @@ class Membership:
             away = not node.connected and node.state is t.NodeState.SUSPECT
             if away and now.mono - node.left_at > self.c.options.agent_grace and not (job and job.ranks_on(node.name)):
                 node.state, node.reason = t.NodeState.LOST, "its agent left and did not come back"
+
+    def leaving(self, name: str) -> None:
+        """Its agent was told to end: no more is started there, until another agent comes."""
+        node = self.c.nodes.get(name)
+        if node is not None:
+            node.leaving, node.state, node.reason = True, t.NodeState.CORDONED, "is about to end"
 
     def cordon(self, event: CordonAsked) -> list[Action]:
         node = self.find(event.node)

@@ -81,6 +81,7 @@ class Node:
     state: t.NodeState = t.NodeState.JOINING
     reason: str = ""
     history: History = field(default_factory=History)
+    leaving: bool = False  # its agent was told to end: nothing is to be started there any more
     connected: bool = False
     joined_at: float = 0.0
     left_at: float = 0.0
@@ -101,7 +102,7 @@ class Node:
     @property
     def usable(self) -> bool:
         """May a generation start here, if nothing better is there?"""
-        if not self.connected or self.history.cordoned or self.history.barred:
+        if not self.connected or self.leaving or self.history.cordoned or self.history.barred:
             return False
         return self.state in _USABLE or (self.state is t.NodeState.FAULTY and bool(self.history.evicted))
 

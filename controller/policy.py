@@ -60,6 +60,7 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.WORKER_EXCEPTION: Row(Move.RESTART, Fault.SCRIPT),
     t.FindingKind.WORKER_HANG: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.WORKER_STOPPED: Row(Move.RESTART),
+    t.FindingKind.WORKER_PREEMPTED: Row(Move.RESTART),
     t.FindingKind.LOSS_NONFINITE: Row(Move.RESTART, Fault.SCRIPT),
     t.FindingKind.TRAFFIC_STOPPED: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.AGENT_EXIT: Row(Move.WATCH),

@@ -161,8 +161,13 @@ class AgentConfig:
     """Frames kept while the controller does not answer; the oldest go first."""
     end_with_workers: bool = False
     """When told to stop, end the workers too. Without it they train on, and the next agent takes them over."""
+    drain: Seconds = 0.0
+    """With end_with_workers: how long workers may take to save their state and end, before they are killed. Less than
+    the grace that Slurm or Kubernetes gives the agent."""
 
     def __post_init__(self) -> None:
+        if self.drain < 0:
+            raise UsageError(f"drain must not be negative, but is {self.drain:g}")
         _check_positive("sample_interval", self.sample_interval)
         _check_positive("buffer_frames", self.buffer_frames)
         if self.slots < 0:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.errors import UsageError
 from holdfast.settings import nearest
 
-RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit")
+RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit", "sigterm")
 NODE_KINDS = ("agent-kill", "agent-stop", "node-kill")
 CONTROLLER_KINDS = ("controller-kill",)
 KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS

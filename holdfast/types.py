@@ -53,6 +53,7 @@ class FindingKind(StrEnum):
     WORKER_EXCEPTION = "worker-exception"
     WORKER_HANG = "worker-hang"
     WORKER_STOPPED = "worker-stopped"
+    WORKER_PREEMPTED = "worker-preempted"
     AGENT_EXIT = "agent-exit"
     NODE_SILENT = "node-silent"
     NODES_AWAY = "nodes-away"

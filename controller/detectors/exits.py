@@ -17,7 +17,8 @@ def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
     if kind is t.FindingKind.WORKER_EXCEPTION:
         secondary = tracebacks.is_secondary(event.error)
     else:
-        secondary = kind is t.FindingKind.WORKER_EXIT and tracebacks.is_secondary(_last_words(event))
+        by_itself = kind in (t.FindingKind.WORKER_EXIT, t.FindingKind.WORKER_PREEMPTED)
+        secondary = by_itself and tracebacks.is_secondary(_last_words(event))
     return Finding(
         kind=kind,
         severity=t.Severity.CRITICAL,
@@ -46,6 +47,9 @@ def _explain(event: t.WorkerExited) -> tuple[t.FindingKind, str]:
         return t.FindingKind.WORKER_SEGFAULT, f"{who} crashed with {_signal_name(event.signal)}{core}"
     if event.signal == signal.SIGKILL:
         return t.FindingKind.WORKER_KILLED, f"{who} was killed with SIGKILL"
+    if signal.SIGTERM in (event.signal, event.code - 128):
+        said = _last_words(event)
+        return t.FindingKind.WORKER_PREEMPTED, f"{who} was told to end (SIGTERM)" + (said and f": {said[:300]}")
     if event.signal:
         return t.FindingKind.WORKER_EXIT, f"{who} ended by {_signal_name(event.signal)}"
     if event.error:

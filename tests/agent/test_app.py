@@ -89,6 +89,37 @@ def test_from_joining_to_leaving(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+CAREFUL = """
+import signal, sys, time
+def save(number, frame):
+    open("saved", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True: time.sleep(0.02)
+"""
+
+
+def test_workers_may_save_before_their_node_ends(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here:
+            here.shell.logs.begin("j1")
+            async with running(config(tmp_path, here.port, drain=15.0)):
+                await eventually(lambda: "node0" in here.shell.outboxes)
+                start(tmp_path, here, "c1", code=CAREFUL)
+                async with asyncio.timeout(10):
+                    assert (await anext(here.shell.logs.lines("j1")))["text"] == "up\n"
+            # The news came before the agent left.
+            notice, ended = [seen.event for seen in here.brain.of(EventSeen)]
+            assert isinstance(notice, t.AgentNotice)
+            assert notice.kind == "drain"
+            assert isinstance(ended, t.WorkerExited)
+            assert (ended.code, ended.signal) == (143, 0)
+            assert (tmp_path / "saved").exists()
+
+    asyncio.run(story())
+
+
 def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, running(config(tmp_path, here.port)):

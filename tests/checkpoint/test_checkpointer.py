@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,7 @@ def nodes() -> Iterator[list[DaemonProcess]]:
 
 
 def run(zygote: Zygote, world: int, folder: Path, **job: Any) -> dict[str, Any]:
-    top = {key: job.pop(key) for key in ("kill", "generation") if key in job}
+    top = {key: job.pop(key) for key in ("kill", "generation", "number") if key in job}
     done = zygote.run(SCRIPT, world, folder, args=job, deadline_s=60.0, **top)
     if "kill" not in top:
         assert done["exits"] == [0] * world
@@ -95,6 +96,21 @@ def test_memory_goes_on_and_what_other_worlds_left_there_goes(
     last = run(zygote, 4, tmp_path / "c", **args, steps=12, generation=2)["results"]
     assert all(one["source"] == "memory" and one["first"] >= 10 for one in last)
     assert find(open_store(args["store"]))[1].step == 12
+
+
+@pytest.mark.parametrize("has_memory", [True, False], ids=["snapshots", "store only"])
+def test_one_that_is_told_to_end_costs_no_step(
+    zygote: Zygote, tmp_path: Path, nodes: list[DaemonProcess], has_memory: bool
+) -> None:
+    folders = [str(one.folder) for one in nodes] if has_memory else []
+    args: dict[str, Any] = {"kind": "ddp", "store": str(tmp_path / "store"), "every": 100, "daemons": folders}
+    told = {"mark": True, "kill": {1: 5}, "number": signal.SIGTERM, "pause": 0.02}
+    assert run(zygote, 2, tmp_path / "a", **args, **told, steps=5000)["exits"] == [143, 143]
+    done = max(int(path.name.rpartition("-")[2]) for path in (tmp_path / "a").glob("mark-1-*")) + 1
+    assert 6 <= done < 5000
+    assert find(open_store(args["store"]))[1].step == done
+    on = run(zygote, 2, tmp_path / "b", **args, steps=done + 1, generation=1)["results"]
+    assert {(one["first"], one["source"]) for one in on} == {(done, "memory" if has_memory else "store")}
 
 
 def test_a_store_that_is_down_at_the_restart_catches_up(

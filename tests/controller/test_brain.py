@@ -44,6 +44,8 @@ def test_quiet_training_raises_nothing() -> None:
         ({"signal": 11}, t.FindingKind.WORKER_SEGFAULT),
         ({"code": 1, "error": BUG}, t.FindingKind.WORKER_EXCEPTION),
         ({"code": 7}, t.FindingKind.WORKER_EXIT),
+        ({"code": 143}, t.FindingKind.WORKER_PREEMPTED),
+        ({"signal": 15}, t.FindingKind.WORKER_PREEMPTED),
     ],
 )
 def test_an_exit_is_told_apart_and_mended(how: dict[str, object], kind: t.FindingKind) -> None:

@@ -29,6 +29,22 @@ def test_what_foretells_trouble_asks_for_a_checkpoint_now_and_then() -> None:
     assert asked(v.feed(CordonAsked("node1", False))) == 0
 
 
+def test_a_node_that_is_about_to_end_is_left_until_it_is_back() -> None:
+    v = training(nodes=3)
+    notice = t.AgentNotice(int(v.instant.wall * 1e9), "drain", t.Severity.WARNING, "this node is told to end")
+    assert asked(v.feed(EventSeen("node1", notice))) == 1
+    v.exit(5, code=143)
+    trains_again(v, 2)
+    assert v.job.nodes == ["node0", "node2"]
+    v.lose_node("node1")
+    v.run(1.0)
+    v.join("node1")
+    v.run(1.0)
+    v.lose_node("node2")
+    v.run(30.0)
+    assert v.job.nodes == ["node0", "node1"]
+
+
 def test_nothing_is_broken_where_nobody_is() -> None:
     v = training()
     v.kill_agent("node1")

@@ -44,8 +44,9 @@ def run_job(
     generation: int = 0,
     deadline_s: float = 120.0,
     kill: dict[str, int] | None = None,
+    number: int = signal.SIGKILL,
 ) -> dict[str, Any]:
-    """Fork `world` ranks; `kill` maps ranks to the step whose mark file triggers SIGKILL."""
+    """Fork `world` ranks; `kill` maps ranks to the step whose mark file triggers the signal `number`."""
     started = time.perf_counter()
     store, port = fork_store()
     pids: dict[int, int] = {}
@@ -74,7 +75,7 @@ def run_job(
                         ends[rank] = os.waitstatus_to_exitcode(status)
             for rank, step in (kill or {}).items():
                 if int(rank) not in ends and (Path(folder) / f"mark-{rank}-{step}").exists():
-                    os.kill(pids[int(rank)], signal.SIGKILL)
+                    os.kill(pids[int(rank)], number)
             time.sleep(0.002)
     finally:
         for rank in pids.keys() - ends.keys():
@@ -104,6 +105,8 @@ def fork_rank(task: Any, args: dict[str, Any], folder: Path, environment: dict[s
         result = task(folder=folder, **args)
         (folder / f"result-{generation}-{rank}.json").write_text(json.dumps(result))
         code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -16,10 +16,8 @@ from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.collectors import nic
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
-from holdfast.agent.collectors.kernel_log import KernelLog, event
+from holdfast.agent.collectors.kernel_log import KernelLog, event, xid_event
 from holdfast.agent.collectors.rdma import RdmaCollector
-from holdfast.agent.collectors.xid import OFF_THE_BUS, Xid
-from holdfast.agent.collectors.xid import parse as parse_xid
 from holdfast.agent.heartbeat import Gauges, Heartbeat
 from holdfast.agent.identity import read_identity
 from holdfast.agent.link import Link, read_credentials
@@ -209,14 +207,10 @@ class Agent:
                 text = f"the GPU driver has not answered for {_DRIVER_TIMEOUT:g} s; training may be stuck in it too"
                 self.tell(t.AgentNotice(time.time_ns(), "gpu", t.Severity.CRITICAL, text))
             await reading
-            if self.gpus.events_available:
+            if self.gpus.events_available and not self.kernel.available:
                 for fault in await asyncio.to_thread(self.gpus.poll_xids):
-                    self._tell_xid(fault)
+                    self.tell(xid_event(fault, time.time_ns()))
             await asyncio.sleep(_GPUS_EVERY)
-
-    def _tell_xid(self, fault: Xid) -> None:
-        text = fault.text or f"Xid {fault.code} on {fault.device}"
-        self.tell(t.LogMatched("", 0, -1, time.time_ns(), f"xid-{fault.code}", "gpu", fault.severity, text))
 
     async def _follow_logs(self) -> None:
         quiet = 0
@@ -231,9 +225,6 @@ class Agent:
         while True:
             await asyncio.sleep(_KERNEL_EVERY)
             for line in self.kernel.poll():
-                fault = parse_xid(line.text)
-                if fault is not None and fault.code != OFF_THE_BUS and self.gpus.events_available:
-                    continue  # NVML tells the same; only a GPU that is gone cannot
                 found = event(line, self.rules, time.time_ns())
                 if found is not None:
                     self.tell(found)

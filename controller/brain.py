@@ -11,6 +11,7 @@ from holdfast import types as t
 from holdfast.controller import incidents as books
 from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors.ensemble import Ensemble
 from holdfast.controller.detectors.exits import exit_finding
 from holdfast.controller.detectors.hang import HangDetector
 from holdfast.controller.detectors.silence import note_arrival, silence_finding
@@ -68,6 +69,7 @@ class Brain:
         self.requests = Requests(self.c)
         self.membership = Membership(self.c, self.recovery)
         self.hangs = HangDetector(options)
+        self.detectors = Ensemble(self.c.tuning)
         self.version = 0
         self.steps_total = 0
 
@@ -168,16 +170,31 @@ class Brain:
         for gauges in frame.gpus:
             node.gpus[gauges.index] = gauges.values
         fresh_bytes = self._count_bytes(node, frame)
+        actions = self._gauges(node, frame, now) if frame.host or frame.gpus else []
         job = self.c.job
         if job is None or job.state.ended:
-            return []
+            return actions
         for sample in frame.workers:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
-        actions: list[Action] = []
         for record in frame.steps:
             actions += self._step(record, node.name, now)
         return actions + self._traffic(job, node, fresh_bytes, now)
+
+    def _gauges(self, node: Node, frame: t.Frame, now: Instant) -> list[Action]:
+        job = self.c.active
+        ranks = job.ranks_on(node.name) if job is not None else range(0)
+        busy = self._busy(ranks) if self.c.life.stage is Stage.UP else False
+        return self._found(self.detectors.gauges(node, frame, busy, now), now)
+
+    def _found(self, findings: list[Finding], now: Instant) -> list[Action]:
+        return [action for finding in findings for action in self.recovery.found_at_node(finding, now)]
+
+    def _busy(self, ranks: range) -> bool:
+        """Do all these ranks train?"""
+        part = slice(ranks.start, ranks.stop)
+        training = (self.c.ranks.phase[part] == _TRAIN) & self.c.ranks.is_in(RankState.RUNNING)[part]
+        return bool(ranks) and bool(training.all())
 
     def _count_bytes(self, node: Node, frame: t.Frame) -> int:
         """Bytes since the node's last frame, both directions; keeps its running rates."""
@@ -199,10 +216,8 @@ class Brain:
         ranks = job.ranks_on(node.name)
         if job.spec.nnodes < 2 or not ranks or self.c.life.stage is not Stage.UP:
             return []
-        part = slice(ranks.start, ranks.stop)
-        busy = (self.c.ranks.phase[part] == _TRAIN) & self.c.ranks.is_in(RankState.RUNNING)[part]
         median = float(self.c.ranks.median_step[ranks.start])
-        finding = self.c.traffic.observe(node.name, fresh, bool(busy.all()), median, now)
+        finding = self.c.traffic.observe(node.name, fresh, self._busy(ranks), median, now)
         # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
         if finding is None or not all(self.c.ranks.operation):
             return []
@@ -243,7 +258,7 @@ class Brain:
             case t.WorkerExited() as exited:
                 return self._exited(exited, event.node, now)
             case t.LogMatched() as matched:
-                actions = self.recovery.logged(log_finding(matched, event.node, now), matched.generation, now)
+                actions = self._logged(matched, event.node, now)
                 # What the host itself says (its kernel, its GPU driver) comes before the worker feels it.
                 foretells = matched.rank < 0 and matched.severity is not t.Severity.INFO
                 return actions + (self.requests.precaution(now) if foretells else [])
@@ -259,6 +274,13 @@ class Brain:
                 job = self.c.job
                 is_ours = job is not None and told.job == job.spec.id
                 return self.recovery.restored(told, now) if is_ours else []
+
+    def _logged(self, matched: t.LogMatched, name: str, now: Instant) -> list[Action]:
+        node = self.c.nodes.get(name)
+        found = self.detectors.logged(matched, node, now) if node is not None and matched.rank < 0 else []
+        if found:
+            return self._found(found, now)
+        return self.recovery.logged(log_finding(matched, name, now), matched.generation, now)
 
     def _planned(self, published: t.PlanPublished) -> list[Action]:
         job, known = self.c.job, self.c.plan
@@ -350,6 +372,7 @@ class Brain:
                 node.state, node.reason = t.NodeState.SUSPECT, finding.text
                 holds = self.c.job is not None and not self.c.job.state.ended and self.c.job.ranks_on(node.name)
                 actions += self.recovery.found(finding, now) if holds else [Say("node.silent", {"text": finding.text})]
+        actions += self._found(self.detectors.due(now), now)
         self.membership.give_up(now)
         job = self.c.job
         if job is None or job.state.ended:

@@ -72,6 +72,16 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.AGENT: Row(Move.ALERT),
     t.FindingKind.STORE: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.CONTROLLER_RESTART: Row(Move.WATCH),
+    t.FindingKind.GPU_XID: Row(Move.RESTART, Fault.BROKEN),
+    t.FindingKind.GPU_XID_APP: Row(Move.ALERT, Fault.SCRIPT),
+    t.FindingKind.GPU_XID_REPEATED: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.GPU_LOST: Row(Move.RESTART, Fault.BROKEN),
+    t.FindingKind.GPU_RECOVERY: Row(Move.RESTART, Fault.BROKEN),
+    t.FindingKind.GPU_ECC: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.GPU_ROW_REMAP: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.GPU_THROTTLE: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.GPU_NVLINK: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.GPU_MEMORY_LEAK: Row(Move.ALERT, Fault.SCRIPT),
 }
 
 
@@ -222,6 +232,11 @@ def count_try(job: Job, cause: Finding) -> None:
 def is_alert(kind: t.FindingKind) -> bool:
     """Is a finding of this kind for people only?"""
     return FIRST[kind].move is Move.ALERT
+
+
+def is_broken(kind: t.FindingKind) -> bool:
+    """Does a finding of this kind leave no doubt about the node?"""
+    return FIRST[kind].fault is Fault.BROKEN
 
 
 def is_failure(kind: t.FindingKind) -> bool:

@@ -53,6 +53,18 @@ class Recovery:
             return [said, *self._act(live, finding, job, now)]
         return [said, books.saved(live)] if changed else [said]
 
+    def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
+        """What a node reports of its own hardware: the job's trouble only if the job is there."""
+        job = self.c.active
+        if not policy.is_failure(finding.kind) or (job is not None and job.ranks_on(finding.node)):
+            return self.found(finding, now)
+        response = self.c.tuning.response(finding.kind)
+        if response is Response.OFF:
+            return []
+        broken = response is Response.ACT and policy.is_broken(finding.kind)
+        out = self.take_out(finding.node, finding.text, now, barred=True) if broken else []
+        return [*out, *self.noted(finding, now)]
+
     def _recall_logs(self, incident: Incident, now: Instant) -> None:
         while self.logs:
             at, finding = self.logs.popleft()

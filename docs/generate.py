@@ -18,7 +18,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from holdfast import config, settings
+from holdfast import config, settings, xid
 from holdfast import types as t
 from holdfast.agent import log_rules
 from holdfast.cli.main import build as build_cli
@@ -262,6 +262,15 @@ def alerts() -> str:
     return "\n\n".join(parts)
 
 
+def xids() -> str:
+    """NVIDIA's catalogue, codes of one meaning in one row."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for entry in xid.entries():
+        groups.setdefault((str(entry.action), str(entry.fault), entry.meaning), []).append(entry.code)
+    rows = [(", ".join(map(str, codes)), meaning, action, fault) for (action, fault, meaning), codes in groups.items()]
+    return table(("code", "what it says", "immediate action", "whose fault"), rows)
+
+
 # --- pages -----------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -276,6 +285,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "cli": cli,
     "log-rules": rules,
     "alerts": alerts,
+    "xids": xids,
 }
 
 

@@ -65,6 +65,16 @@ class FindingKind(StrEnum):
     CAPACITY = "capacity"
     EVICTION = "eviction"
     AGENT = "agent"
+    GPU_XID = "gpu-xid"
+    GPU_XID_APP = "gpu-xid-app"
+    GPU_XID_REPEATED = "gpu-xid-repeated"
+    GPU_LOST = "gpu-lost"
+    GPU_RECOVERY = "gpu-recovery"
+    GPU_ECC = "gpu-ecc"
+    GPU_ROW_REMAP = "gpu-row-remap"
+    GPU_THROTTLE = "gpu-throttle"
+    GPU_NVLINK = "gpu-nvlink"
+    GPU_MEMORY_LEAK = "gpu-memory-leak"
 
 
 # --- identity ------------------------------------------------------------------------------------------------
@@ -306,6 +316,7 @@ class LogMatched:
     kind: str
     severity: Severity
     line: str
+    device: str = ""  # of a GPU's report: its PCI address or UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.agent.collectors.xid import OFF_THE_BUS, Xid
 from holdfast.types import Gpu, GpuGauges
+from holdfast.xid import OFF_THE_BUS, Xid
 
 LIBRARY = "libnvidia-ml.so.1"
 REST = 60.0

@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from holdfast.agent.collectors import xid
+from holdfast import xid
 from holdfast.agent.collectors.files import read_text
 from holdfast.agent.log_rules import Rules
 from holdfast.types import LogMatched, Severity
@@ -60,8 +60,8 @@ def parse_record(record: str) -> KernelLine | None:
 def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
     """What a kernel line tells the controller: a GPU fault, an OOM kill, a host rule, or nothing."""
     if (fault := xid.parse(line.text)) is not None:
-        rule, kind, severity = f"xid-{fault.code}", "gpu", fault.severity
-    elif (kill := oom_kill(line.text)) is not None:
+        return xid_event(fault, wall_ns, line.text)
+    if (kill := oom_kill(line.text)) is not None:
         # A group at its own limit is its owner's matter; a host without memory is everybody's.
         rule, kind = "host-oom-kill", "memory"
         severity = Severity.WARNING if kill.cgroup else Severity.CRITICAL
@@ -70,6 +70,12 @@ def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
     else:
         return None
     return LogMatched("", 0, -1, wall_ns, rule, kind, severity, line.text)
+
+
+def xid_event(fault: xid.Xid, wall_ns: int, line: str = "") -> LogMatched:
+    """What a GPU's report tells the controller. `line`: of the kernel log, if that is where it was read."""
+    line = line or fault.text or f"Xid {fault.code} on {fault.device}"
+    return LogMatched("", 0, -1, wall_ns, f"xid-{fault.code}", "gpu", fault.severity, line, fault.device)
 
 
 class KernelLog:

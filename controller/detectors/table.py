@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from holdfast import types as t
@@ -141,7 +142,7 @@ def finding(
     node: str = "",
     rank: int = -1,
     signature: str = "",
-    **evidence: object,
+    evidence: Mapping[str, object] = MappingProxyType({}),
 ) -> Finding:
     """A finding of a kind with the severity of its row, if no other is given. `seconds`: how long it went on before
     it was found."""

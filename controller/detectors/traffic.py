@@ -68,5 +68,5 @@ class TrafficDetector:
         text = f"{node} sends and receives next to nothing for {quiet:.1f} s while training"
         return finding(
             _KIND, node, f"{text} (usual {state.rate / 1e6:.2f} MB/s)", now,
-            seconds=quiet, node=node, signature="traffic", usual_bytes_per_s=state.rate, limit_s=limit,
+            seconds=quiet, node=node, signature="traffic", evidence={"usual_bytes_per_s": state.rate, "limit_s": limit},
         )  # fmt: skip

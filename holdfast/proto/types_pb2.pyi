@@ -558,6 +558,7 @@ class LogMatched(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     SEVERITY_FIELD_NUMBER: builtins.int
     LINE_FIELD_NUMBER: builtins.int
+    DEVICE_FIELD_NUMBER: builtins.int
     job: builtins.str
     generation: builtins.int
     rank: builtins.int
@@ -567,6 +568,8 @@ class LogMatched(google.protobuf.message.Message):
     kind: builtins.str
     severity: builtins.str
     line: builtins.str
+    device: builtins.str
+    """of a GPU's report: PCI address or UUID"""
     def __init__(
         self,
         *,
@@ -578,8 +581,9 @@ class LogMatched(google.protobuf.message.Message):
         kind: builtins.str = ...,
         severity: builtins.str = ...,
         line: builtins.str = ...,
+        device: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "job", b"job", "kind", b"kind", "line", b"line", "rank", b"rank", "rule", b"rule", "severity", b"severity", "wall_ns", b"wall_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device", b"device", "generation", b"generation", "job", b"job", "kind", b"kind", "line", b"line", "rank", b"rank", "rule", b"rule", "severity", b"severity", "wall_ns", b"wall_ns"]) -> None: ...
 
 global___LogMatched = LogMatched
 

@@ -4,7 +4,7 @@ import pynvml
 import pytest
 
 from holdfast.agent.collectors.gpu import GpuCollector
-from holdfast.agent.collectors.xid import XidClass
+from holdfast.xid import Action
 from tests.agent.fake_nvml import Board, FakeNvml
 
 
@@ -143,10 +143,10 @@ def test_every_xid_is_seen_repeats_too() -> None:
     assert collector.poll_xids() == []
     nvml.pending.extend([(first, 31), (first, 31), (second, 79)])
     found = collector.poll_xids()
-    assert [(x.code, x.device, x.meaning) for x in found] == [
-        (31, "GPU-a", XidClass.RESTART),
-        (31, "GPU-a", XidClass.RESTART),
-        (79, "GPU-b", XidClass.EVICT),
+    assert [(x.code, x.device, x.action) for x in found] == [
+        (31, "GPU-a", Action.RESTART_APP),
+        (31, "GPU-a", Action.RESTART_APP),
+        (79, "GPU-b", Action.REBOOT),
     ]
     assert collector.poll_xids() == []
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import xid
 from holdfast.agent import log_rules
-from holdfast.agent.collectors import kernel_log, xid
+from holdfast.agent.collectors import kernel_log
 from holdfast.agent.collectors.host import HostCollector
 from holdfast.agent.collectors.kernel_log import KernelLine, KernelLog, OomKill, OomWatch
-from holdfast.agent.collectors.xid import Xid, XidClass
 from holdfast.types import Severity
+from holdfast.xid import Action, Xid
 from tests.agent.sysfs import put
 
 RULES = log_rules.load()
@@ -98,53 +99,47 @@ def test_oom_lines(line: str, found: OomKill | None) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "device", "meaning"),
     [
-        (FELL, 79, "0000:9b:00", XidClass.EVICT),
+        (FELL, 79, "0000:9b:00", Action.REBOOT),
         (
             "NVRM: Xid (PCI:0000:05:00): 94, pid=7194, Contained: SM (0x1). RST: No, D-RST: No",
             94,
             "0000:05:00",
-            XidClass.RESTART,
+            Action.RESTART_APP,
         ),
         (
             "NVRM: Xid (0000:03:00): 31, Ch 00000010, engmask 00000101, intr 10000000",
             31,
             "0000:03:00",
-            XidClass.RESTART,
+            Action.RESTART_APP,
         ),
-        ("NVRM: Xid (PCI:0000:05:00): 45, pid=1, Ch 00000012", 45, "0000:05:00", XidClass.FOLLOW),
-        ("NVRM: Xid (PCI:0000:05:00): 63, pid=1, Row Remapper: New row", 63, "0000:05:00", XidClass.WATCH),
+        ("NVRM: Xid (PCI:0000:05:00): 45, pid=1, Ch 00000012", 45, "0000:05:00", Action.FOLLOW),
+        ("NVRM: Xid (PCI:0000:05:00): 63, pid=1, Row Remapper: New row", 63, "0000:05:00", Action.IGNORE),
         (
             "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
             149,
             "0018:01:00",
-            XidClass.EVICT,
+            Action.RESET_GPU,
         ),
         (
             "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
             149,
             "0018:01:00",
-            XidClass.WATCH,
+            Action.IGNORE,
         ),
-        ("NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.", 79, "0000:9b:00.0", XidClass.EVICT),
-        ("NVRM: Xid (PCI:0000:05:00): 999, something new", 999, "0000:05:00", XidClass.WATCH),
+        ("NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.", 79, "0000:9b:00.0", Action.REBOOT),
+        ("NVRM: Xid (PCI:0000:05:00): 999, something new", 999, "0000:05:00", Action.SUPPORT),
     ],
 )
-def test_xids_and_their_meaning(line: str, code: int, device: str, meaning: XidClass) -> None:
+def test_xids_and_their_meaning(line: str, code: int, device: str, meaning: Action) -> None:
     found = xid.parse(line)
     assert found is not None
-    assert (found.code, found.device, found.meaning) == (code, device, meaning)
+    assert (found.code, found.device, found.action) == (code, device, meaning)
 
 
 def test_a_line_without_xid() -> None:
     assert xid.parse("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15") is None
     assert xid.parse("usb 1-1: disconnected") is None
     assert Xid(45, "").severity is Severity.WARNING
-
-
-def test_the_classes_do_not_overlap() -> None:
-    assert not xid.EVICT & xid.FOLLOW
-    assert not xid.EVICT & xid.RESTART
-    assert not xid.FOLLOW & xid.RESTART
 
 
 @pytest.mark.parametrize(

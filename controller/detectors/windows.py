@@ -1,0 +1,79 @@
+"""Two small memories that many detectors share: how long something has been so, and how much a counter grew."""
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+_MARKS = 32  # points kept of a counter's window
+
+
+@dataclass(slots=True)
+class _State:
+    since: float  # of the present answer
+    bad: bool
+    told: bool = False
+
+
+class Latch:
+    """Speaks once when a condition has held for a while, and anew only after it was away for as long."""
+
+    def __init__(self) -> None:
+        self._states: dict[Hashable, _State] = {}
+
+    def see(self, key: Hashable, bad: bool, now: float, hold: float, clear: float = 0.0) -> bool:
+        """Is it time to say so: has it held for `hold` seconds, untold? `now`: monotonic seconds.
+
+        `clear`: how long it must be away before it may be said again; what comes back sooner goes on counting.
+        """
+        state = self._states.get(key)
+        if state is None:
+            if not bad:
+                return False
+            state = self._states[key] = _State(now, True)
+        if bad != state.bad:
+            if state.told and not bad:
+                state.since, state.bad = now, False
+            elif state.told and now - state.since < clear:
+                state.bad = True  # it was never really away
+            else:
+                state.since, state.bad, state.told = now, bad, False
+        if not bad:
+            if not state.told or now - state.since >= clear:
+                del self._states[key]
+            return False
+        if state.told or now - state.since < hold:
+            return False
+        state.told = True
+        return True
+
+
+@dataclass(slots=True)
+class _Counter:
+    last: float
+    grown: float = 0.0
+    marks: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2 * _MARKS))
+
+
+class Growth:
+    """How much counters grew within a sliding window. One that went down was reset: it grew by nothing."""
+
+    def __init__(self, window: float) -> None:
+        """`window`: seconds."""
+        self.window = window
+        self._counters: dict[Hashable, _Counter] = {}
+
+    def see(self, key: Hashable, value: float, now: float) -> float:
+        """The growth in the window that ends now. What a counter already said when first seen is history."""
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = _Counter(value)
+            counter.marks.append((now, 0.0))
+            return 0.0
+        counter.grown += max(0.0, value - counter.last)
+        counter.last = value
+        marks = counter.marks
+        while len(marks) > 1 and marks[1][0] <= now - self.window:
+            marks.popleft()
+        if now - marks[-1][0] >= self.window / _MARKS:
+            marks.append((now, counter.grown))
+        return counter.grown - marks[0][1]

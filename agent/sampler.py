@@ -1,9 +1,9 @@
-"""Millisecond samples of NIC byte counters: one thread, files held open, two preallocated buffers.
+"""Millisecond samples of NIC byte counters: one thread, files held open, rows handed over without a lock.
 
-The thread reads all counters of a sweep first and stores what they said, unread, in one short locked section, so
-`take` may swap the buffers at any time and each sample lands in exactly one frame: sums over frames equal the
-counters' growth. Text becomes numbers once a frame and column by column: a thread that wakes every millisecond
-finds its caches cold, and each line of Python in it costs several times what it does in a loop.
+The thread keeps what each sweep read, unread, in a deque; `take` pops what is there, so each sample lands in exactly
+one frame: sums over frames equal the counters' growth. Text becomes numbers once a frame and column by column, and
+all that is not needed for the next sweep is done there too: a thread that wakes for a few system calls finds its
+caches cold, and each line of Python in it costs several times what it does in a loop.
 """
 
 import errno
@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
-from operator import sub
+from itertools import groupby, repeat
+from operator import itemgetter, sub
 
 from holdfast.agent.collectors.files import GONE
 from holdfast.agent.collectors.nic import BytePair
@@ -27,9 +28,12 @@ INTERVALS: Mapping[str, float] = {"rdma": 0.001, "ethernet": 0.001, "loopback": 
 MAX_SHARE = 0.25
 """A sweep may fill this share of the interval; counters that answer slower than that stretch the interval."""
 JUDGE_EVERY = 256
-"""Samples per judgement of the share; the quickest sweep of them counts, so that a busy host is no reason."""
+"""Samples, at least, per judgement of the share; the quickest sweep counts, so that a busy host is no reason."""
 REOPEN_AFTER = 1.0
 """Seconds between attempts to open the files of a NIC that went away."""
+_LONGEST_SLEEP = 0.05
+"""Seconds that `close` may have to wait for the thread."""
+_NEVER = 1 << 62
 
 
 def growth(last: int, value: int) -> int:
@@ -62,26 +66,18 @@ def interval_for(pairs: Iterable[BytePair], intervals: Mapping[str, float] = INT
 _SIZE, _START = repeat(32), repeat(0)  # of every read of a counter
 
 
-class _Buffer:
-    """The samples of one frame: what each sweep read, and when."""
-
-    def __init__(self, nics: int, capacity: int) -> None:
-        self.offsets = array("I", bytes(4 * capacity))
-        self.rows: list[list[bytes]] = [[]] * capacity
-        self.count = 0
-        self.mono_ns = 0
-        self.wall_ns = 0
-        self.seen = [False] * nics
-        self.layouts: list[_Layout] = []
-
-
 class _Layout:
-    """Which counters the rows from `first` on hold, in order; those just opened, with their values."""
+    """Which counters a row holds, in order, and their descriptors; those just opened, with their values then."""
 
-    __slots__ = ("first", "live", "opened")
+    __slots__ = ("fds", "live", "opened")
 
-    def __init__(self, first: int, live: Sequence[int], opened: Mapping[int, int]) -> None:
-        self.first, self.live, self.opened = first, live, opened
+    def __init__(self, live: Sequence[int], fds: Sequence[int], opened: Mapping[int, int]) -> None:
+        self.live, self.fds, self.opened = live, fds, opened
+
+
+_Sample = tuple[int, _Layout, list[bytes]]
+"""When a sweep began (ns), and what it read."""
+_layout_of = itemgetter(1)
 
 
 class Sampler:
@@ -99,35 +95,35 @@ class Sampler:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`interval`: seconds between sweeps. `max_frame`: seconds that a buffer holds; later samples are added
-        to its last slot. `notice` is called from the sampling thread with one line when a NIC goes or returns."""
+        """`interval`: seconds between sweeps. `max_frame`: seconds of samples that are kept for `take`; the oldest go
+        first, and what was counted until then is added to the oldest that stays. `notice` is called with one line when
+        a NIC goes or returns, from the sampling thread, and when counters turn out to be slow."""
         if interval <= 0:
             raise ValueError(f"interval must be positive, not {interval}")
         self.pairs = tuple(pairs)
         self._interval = max(1, round(interval * 1e9))
         self._notice, self._clock, self._wall = notice, clock_ns, wall_ns
-        self._capacity = max(16, math.ceil(max_frame / interval)) if self.pairs else 16
-        counters = 2 * len(self.pairs)
-        self._filling, self._spare = (_Buffer(len(self.pairs), self._capacity) for _ in range(2))
-        self._lock = threading.Lock()
+        capacity = max(16, math.ceil(max_frame / interval)) if self.pairs else 16
+        self._samples: deque[_Sample] = deque(maxlen=capacity)
+        self._layouts: deque[_Layout] = deque()  # those that `take` has not met yet, in order
         self._paths = [path for pair in self.pairs for path in (pair.tx_path, pair.rx_path)]
         self._scales = [pair.scale for pair in self.pairs for _ in range(2)]
-        self._fds = [-1] * counters
-        self._last = [0] * counters  # values at the end of the last frame taken; only `take` touches it
+        self._fds = [-1] * len(self._paths)
+        self._last = [0] * len(self._paths)  # values at the end of the last frame taken; only `take` touches it
         self._opened: dict[int, int] = {}
-        self._suspect = False  # `take` met text that is no number
         self._away = [False] * len(self.pairs)
         self._refused = [False] * len(self.pairs)
-        self._live: list[int] = []  # counters that are read, and their descriptors, in step
-        self._live_fds: list[int] = []
-        self._reopen_at = 0
-        self._sweeps, self._quickest = 0, self._interval
-        self._stop = threading.Lock()
+        self._look_at = _NEVER  # when to look after the files before the next sweep
+        self._sweeps, self._quickest = 0, _NEVER
+        self._closing = False
         self._thread: threading.Thread | None = None
-        start = self._clock()
-        self._begin(self._filling, start)
         for nic in range(len(self.pairs)):
             self._open(nic)
+        self._layout = self._list_live()  # what the next sweep reads
+        self._met = self._layouts.popleft()  # what the last sweep that was taken read
+        self._meet(self._met)
+        self._mono_ns = self._wall_ns = 0  # where the frame that fills began
+        self._begin(self._clock())
 
     @property
     def interval(self) -> float:
@@ -139,7 +135,6 @@ class Sampler:
     def start(self) -> None:
         """Start the thread. Without NICs there is nothing to sample and no thread."""
         if self.pairs and self._thread is None:
-            self._stop.acquire()
             self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
             self._thread.start()
 
@@ -149,12 +144,11 @@ class Sampler:
         `now` is monotonic seconds. `wall_ns` and `mono_ns` are where the returned frame began: its offsets count
         from there. NICs that were never readable in the frame are left out.
         """
-        with self._lock:
-            frame, self._filling = self._filling, self._spare
-            self._spare = frame
-            self._begin(self._filling, round(now * 1e9))
-        # Only this caller touches the spare buffer and the last values, so what follows needs no lock.
-        kept, deltas = self._numbers(frame)
+        mono_ns, wall_ns = self._mono_ns, self._wall_ns
+        samples = [self._samples.popleft() for _ in range(len(self._samples))]
+        self._begin(round(now * 1e9))
+        self._judge(len(samples))
+        offsets, deltas, seen = self._numbers(samples, mono_ns)
         totals = [last * scale for last, scale in zip(self._last, self._scales, strict=True)]
         nics = tuple(
             NicSamples(
@@ -165,35 +159,54 @@ class Sampler:
                 rx=_little(deltas[2 * nic + 1]),
             )
             for nic, pair in enumerate(self.pairs)
-            if frame.seen[nic]
+            if 2 * nic in seen
         )
-        return _little(kept), nics, frame.wall_ns, frame.mono_ns
+        return _little(offsets), nics, wall_ns, mono_ns
 
-    def _numbers(self, frame: _Buffer) -> "tuple[array[int], list[array[int]]]":
-        """Offsets of the frame's samples, and what each counter grew by in each of them, in bytes."""
-        kept = array("I")
+    def _begin(self, mono_ns: int) -> None:
+        self._mono_ns = mono_ns
+        self._wall_ns = self._wall() - (self._clock() - mono_ns)
+
+    def _numbers(self, samples: Sequence[_Sample], mono_ns: int) -> "tuple[array[int], list[array[int]], set[int]]":
+        """Offsets of the samples, what each counter grew by in each of them, in bytes, and who was read at all."""
+        offsets = array("I")
         deltas = [array("I") for _ in self._last]
-        ends = [layout.first for layout in frame.layouts[1:]] + [frame.count]
-        for layout, end in zip(frame.layouts, ends, strict=True):
-            for counter, value in layout.opened.items():
-                self._last[counter] = value
-            rows, offsets = frame.rows[layout.first : end], frame.offsets[layout.first : end]
+        seen = set(self._met.live)
+        for layout, group in groupby(samples, _layout_of):
+            while layout is not self._met:  # also those of which no sample is left
+                self._met = self._layouts.popleft()
+                self._meet(self._met)
+                seen.update(self._met.live)
+            begins, _, rows = zip(*group, strict=True)
             try:
                 columns = [list(map(int, column)) for column in zip(*rows, strict=True)]
             except ValueError:
                 good = [i for i, row in enumerate(rows) if all(map(_is_number, row))]
-                offsets = array("I", [offsets[i] for i in good])
+                begins = tuple(begins[i] for i in good)
                 columns = [list(map(int, column)) for column in zip(*(rows[i] for i in good), strict=True)]
-                self._suspect = True
-            kept += offsets
-            if columns:
-                for counter, values in zip(layout.live, columns, strict=True):
-                    deltas[counter] += self._grown(counter, values)
+                self._look_at = 0
+            offsets.extend(min(max(began - mono_ns, 0) // 1000, UINT32_MAX) for began in begins)
+            for counter, values in zip(layout.live, columns, strict=bool(begins)):
+                deltas[counter] += self._grown(counter, values)
             for column in deltas:  # those that were not read
-                if len(column) < len(kept):
-                    column.frombytes(bytes(4 * (len(kept) - len(column))))
-        frame.rows[: frame.count] = [[]] * frame.count
-        return kept, deltas
+                if len(column) < len(offsets):
+                    column.frombytes(bytes(4 * (len(offsets) - len(column))))
+        return offsets, deltas, seen
+
+    def _meet(self, layout: _Layout) -> None:
+        for counter, value in layout.opened.items():
+            self._last[counter] = value
+
+    def _judge(self, sweeps: int) -> None:
+        """Stretch the interval when even the quickest of many sweeps takes too large a share of it."""
+        self._sweeps += sweeps
+        if self._sweeps < JUDGE_EVERY:
+            return
+        needed = round(self._quickest / MAX_SHARE)
+        if needed > self._interval:
+            self._interval = needed
+            self._notice(f"NIC counters answer slowly: sampling every {needed / 1e6:.1f} ms from now on")
+        self._sweeps, self._quickest = 0, _NEVER
 
     def _grown(self, counter: int, values: list[int]) -> "array[int]":
         before = [self._last[counter], *values[:-1]]
@@ -211,74 +224,47 @@ class Sampler:
     def close(self) -> None:
         """End the thread and close all files. Idempotent."""
         if self._thread is not None:
-            self._stop.release()
+            self._closing = True
             self._thread.join()
             self._thread = None
         for nic in range(len(self.pairs)):
             self._close(nic)
-        self._list_live()
+        self._layout = self._list_live()
 
     # --- the sampling side
 
     def _run(self) -> None:
-        wait = self._stop.acquire
-        deadline = self._clock()
-        while True:
-            deadline = next_deadline(deadline, self._clock(), self._interval)
-            if wait(timeout=max(0.0, (deadline - self._clock()) / 1e9)):
-                self._stop.release()
-                return
-            self.sample()
+        clock, sleep, sample = self._clock, time.sleep, self.sample
+        deadline = clock()
+        while not self._closing:
+            now = clock()
+            if now >= deadline:
+                deadline = next_deadline(deadline, now, self._interval)
+            rest = (deadline - now) / 1e9
+            # A sleep wakes at half the cost of a lock that is waited for with a time-out.
+            if rest > _LONGEST_SLEEP:
+                sleep(_LONGEST_SLEEP)
+            else:
+                sleep(rest)
+                sample()
 
     def sample(self) -> None:
         """One sweep over all counters, stamped with the time it began."""
         began = self._clock()
+        if began >= self._look_at:
+            self._look_after_files()
+        layout = self._layout
         try:
-            row = list(map(os.pread, self._live_fds, _SIZE, _START))
+            row = list(map(os.pread, layout.fds, _SIZE, _START))
         except OSError:
-            self._drop_unreadable()
+            row = [b""]
+        if b"" in row:  # a file on its way out reads as empty
+            self._look_after_files()
             return
-        if b"" in row or self._suspect:  # a file on its way out reads as empty
-            self._suspect = False
-            self._drop_unreadable()
-            return
-        self._judge(self._clock() - began)
-        with self._lock:
-            buffer = self._filling
-            slot = buffer.count
-            if slot < self._capacity:
-                buffer.count = slot + 1
-            else:
-                slot -= 1  # counters hold sums: the newest values alone tell as much
-            offset = (began - buffer.mono_ns) // 1000
-            buffer.offsets[slot] = 0 if offset < 0 else min(offset, UINT32_MAX)
-            buffer.rows[slot] = row
-        if began >= self._reopen_at and len(self._live) < len(self._fds):
-            self._reopen_at = began + round(REOPEN_AFTER * 1e9)
-            for nic in range(len(self.pairs)):
-                if self._fds[2 * nic] < 0 and not self._refused[nic] and self._open(nic):
-                    self._away[nic] = False
-                    self._notice(f"counters of {self.pairs[nic].name} are back")
-
-    def _judge(self, took: int) -> None:
-        """Stretch the interval when even the quickest of many sweeps takes too large a share of it."""
-        self._quickest = min(self._quickest, took)
-        self._sweeps += 1
-        if self._sweeps < JUDGE_EVERY:
-            return
-        needed = round(self._quickest / MAX_SHARE)
-        if needed > self._interval:
-            self._interval = needed
-            self._notice(f"NIC counters answer slowly: sampling every {needed / 1e6:.1f} ms from now on")
-        self._sweeps, self._quickest = 0, needed + self._interval
-
-    def _begin(self, buffer: _Buffer, mono_ns: int) -> None:
-        buffer.count = 0
-        buffer.mono_ns = mono_ns
-        buffer.wall_ns = self._wall() - (self._clock() - mono_ns)
-        for nic in range(len(self.pairs)):
-            buffer.seen[nic] = self._fds[2 * nic] >= 0
-        buffer.layouts = [_Layout(0, self._live, {})]
+        took = self._clock() - began
+        if took < self._quickest:
+            self._quickest = took
+        self._samples.append((began, layout, row))
 
     # --- files that come and go (sampling side, except in __init__ and close)
 
@@ -290,20 +276,21 @@ class Sampler:
         except (OSError, ValueError) as error:
             self._give_up(nic, error)
             return False
-        self._list_live()
         return True
 
-    def _drop_unreadable(self) -> None:
+    def _look_after_files(self) -> None:
+        """Drop the NICs that cannot be read, and take up again those that can."""
         for nic in range(len(self.pairs)):
-            if self._fds[2 * nic] < 0:
-                continue
-            try:
-                for counter in (2 * nic, 2 * nic + 1):
-                    _read(self._fds[counter])
-            except (OSError, ValueError) as error:
-                self._give_up(nic, error)
-        self._reopen_at = self._clock() + round(REOPEN_AFTER * 1e9)
-        self._list_live()
+            if self._fds[2 * nic] >= 0:
+                try:
+                    for counter in (2 * nic, 2 * nic + 1):
+                        _read(self._fds[counter])
+                except (OSError, ValueError) as error:
+                    self._give_up(nic, error)
+            elif not self._refused[nic] and self._open(nic):
+                self._away[nic] = False
+                self._notice(f"counters of {self.pairs[nic].name} are back")
+        self._layout = self._list_live()
 
     def _give_up(self, nic: int, error: OSError | ValueError) -> None:
         """Gone may come back; a refusal (EINVAL, EACCES, "N/A (no PMA)") is for good. Said once."""
@@ -320,18 +307,15 @@ class Sampler:
                 os.close(self._fds[counter])
                 self._fds[counter] = -1
 
-    def _list_live(self) -> None:
+    def _list_live(self) -> _Layout:
         live = [counter for counter, fd in enumerate(self._fds) if fd >= 0]
         opened = {counter: value for counter, value in self._opened.items() if counter in live}
         self._opened = {}
-        with self._lock:
-            self._live, self._live_fds = live, [self._fds[counter] for counter in live]
-            buffer = self._filling
-            for counter in live:
-                buffer.seen[counter // 2] = True
-            # A full buffer keeps its last slot for the newest row, which is now one of this layout.
-            buffer.count = min(buffer.count, self._capacity - 1)
-            buffer.layouts.append(_Layout(buffer.count, live, opened))
+        layout = _Layout(live, [self._fds[counter] for counter in live], opened)
+        self._layouts.append(layout)
+        returning = any(away and not refused for away, refused in zip(self._away, self._refused, strict=True))
+        self._look_at = self._clock() + round(REOPEN_AFTER * 1e9) if returning else _NEVER
+        return layout
 
 
 def _is_number(text: bytes) -> bool:

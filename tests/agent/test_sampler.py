@@ -167,6 +167,7 @@ def test_slow_counters_stretch_the_interval(tmp_path: Path) -> None:
     sampler._clock = slow
     for _ in range(300):
         sampler.sample()
+    sampler.take(clock.seconds)
     assert sampler.interval == pytest.approx(0.004)
     assert notices == ["NIC counters answer slowly: sampling every 4.0 ms from now on"]
     sampler.close()
@@ -248,3 +249,56 @@ def test_any_frame_boundaries_keep_the_sum(
     got += sum(numbers(sampler.take(clock.seconds)[1][0].rx))
     sampler.close()
     assert got == total
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.sampled_from(["count", "sample", "take", "go", "return"]), max_size=120))
+def test_what_is_counted_while_a_nic_is_away_is_nobodys(
+    tmp_path_factory: pytest.TempPathFactory, moves: list[str]
+) -> None:
+    """Whatever is taken when: sums are those of the sweeps. Of a NIC that left, samples too old to keep are lost."""
+    sysfs, clock = Sysfs(tmp_path_factory.mktemp("sys")), Clock()
+    stays, goes = sysfs.net("eth0"), sysfs.net("eth1")
+    sampler, _ = build((pair(stays), pair(goes, "eth1")), clock, interval=0.001, max_frame=0.016)
+    got, expected, value, seen = [0, 0], [0, 0], [0, 0], [0, 0]
+    away = [False, False]
+    kept = 0  # sweeps since the last `take`
+    exact = True
+    for move in [*moves, "sample", "take"]:
+        swept = move == "sample" or (move == "return" and away[1])
+        match move:
+            case "count":
+                value = [value[0] + 3, value[1] + 5]
+                put(stays / "tx_bytes", value[0])
+                if not away[1]:
+                    put(goes / "tx_bytes", value[1])
+            case "go" if not away[1]:
+                (goes / "tx_bytes").write_text("")
+                (goes / "tx_bytes").unlink()
+                away[1] = True
+                sampler.sample()  # finds out
+            case "return" if away[1]:
+                value[1] = seen[1] = value[1] + 10**6
+                put(goes / "tx_bytes", value[1])
+                clock.tick(1100)
+                away[1] = False
+                exact = exact and kept < 16
+                sampler.sample()  # takes it up, and counts from here
+            case "sample":
+                clock.tick()
+                sampler.sample()
+            case "take":
+                for nic in sampler.take(clock.seconds)[1]:
+                    got[nic.name == "eth1"] += sum(numbers(nic.tx))
+        if swept:
+            kept += 1
+            exact = exact and (kept <= 16 or not away[1])
+            for nic in (0, 1):
+                if not away[nic]:
+                    expected[nic] += value[nic] - seen[nic]
+                    seen[nic] = value[nic]
+        elif move == "take":
+            kept = 0
+    sampler.close()
+    assert got[0] == expected[0]
+    assert got[1] == expected[1] if exact else got[1] <= expected[1]

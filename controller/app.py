@@ -35,6 +35,7 @@ def _options(config: ControllerConfig) -> Options:
         hang_steps=config.hang_steps,
         hang_floor=config.hang_floor,
         agent_grace=config.agent_grace,
+        grow_after=config.grow_after,
         spare_grace=config.spare_grace,
         tries=config.tries,
         tries_fault=config.tries_fault,

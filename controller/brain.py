@@ -18,6 +18,7 @@ from holdfast.controller.detectors.silence import note_arrival, silence_finding
 from holdfast.controller.detectors.table import Response
 from holdfast.controller.detectors.traffic import TrafficDetector
 from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
+from holdfast.controller.elastic import Elastic
 from holdfast.controller.events import (
     Action,
     AgentJoined,
@@ -68,6 +69,7 @@ class Brain:
         self.recovery = Recovery(self.c)
         self.requests = Requests(self.c)
         self.membership = Membership(self.c, self.recovery)
+        self.elastic = Elastic(self.c, self.recovery, self.requests)
         self.hangs = HangDetector(options)
         self.detectors = Ensemble(self.c.tuning)
         self.version = 0
@@ -214,7 +216,7 @@ class Brain:
 
     def _traffic(self, job: Job, node: Node, fresh: int, now: Instant) -> list[Action]:
         ranks = job.ranks_on(node.name)
-        if job.spec.nnodes < 2 or not ranks or self.c.life.stage is not Stage.UP:
+        if len(job.nodes) < 2 or not ranks or self.c.life.stage is not Stage.UP:
             return []
         median = float(self.c.ranks.median_step[ranks.start])
         finding = self.c.traffic.observe(node.name, fresh, self._busy(ranks), median, now)
@@ -387,6 +389,7 @@ class Brain:
         actions += self.recovery.gather(now)
         actions += self.recovery.watch(now)
         actions += self.recovery.late_answers(job, now)
+        actions += self.elastic.tick(job, now) if job.spec.node_counts else []
         actions += self.recovery.stray_logs(now)
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(job, now):
             # We died in the middle of a change, or of ending the job.

@@ -83,4 +83,4 @@ class Cluster:
 
     def stale(self, job: Job) -> bool:
         """Does the table still show an older generation?"""
-        return self.ranks.world != job.spec.world or bool((self.ranks.generation != job.generation).any())
+        return self.ranks.world != job.world or bool((self.ranks.generation != job.generation).any())

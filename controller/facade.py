@@ -25,9 +25,10 @@ class Facade(Protocol):
 
     def job(self) -> Json | None:
         """{id, name, state: pending|starting|running|recovering|finished|failed|stopped, reason, generation,
-        world_size, nnodes, nproc_per_node, program: {target, args, module}, submitted_at, started_at, ended_at,
-        exit_code, step (last finished, -1 none), loss, tokens_per_s, step_seconds (recent median), mfu|None,
-        restarts, goodput, at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
+        world_size, nnodes, node_counts: [int], nproc_per_node, program: {target, args, module}, submitted_at,
+        started_at, ended_at, exit_code, step (last finished, -1 none), loss, tokens_per_s,
+        step_seconds (recent median), mfu|None, restarts, goodput,
+        at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
         sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
 
     def plan(self) -> Json | None:
@@ -70,7 +71,8 @@ class Facade(Protocol):
 
     async def submit(self, spec: Json) -> str:
         """Start a job: {name, program: {target, args, module, cwd, env, hooks, warm}, nnodes, nproc_per_node,
-        max_restarts, max_steps|None, faults: ["kill@20:rank3", ...]} -> job id. UsageError when it cannot be."""
+        max_restarts, max_steps|None, faults: ["kill@20:rank3", ...], node_counts: [int]} (smaller numbers of nodes that
+        will do as well) -> job id. UsageError when it cannot be."""
 
     async def stop(self, grace: float = 10.0) -> None:
         """End the running job by hand."""

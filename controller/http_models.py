@@ -41,6 +41,7 @@ class JobSpec(_Request):
     max_restarts: int | None = Field(
         default=None, ge=-1, description="Restarts before the job is given up; -1: as many as make progress."
     )
+    node_counts: list[int] = Field(default=[], description="Smaller numbers of nodes that will do as well.")
     max_steps: int | None = Field(default=None, ge=1, description="Where the job ends, if known: for progress.")
     faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
 
@@ -103,6 +104,7 @@ class Job(_Answer):
     world_size: int
     nnodes: int
     nproc_per_node: int
+    node_counts: list[int] = Field(description="Every number of nodes that it may run on; nnodes is how many it has.")
     program: Program
     submitted_at: Instant
     started_at: Instant

@@ -165,8 +165,8 @@ class Lifecycle:
             order = t.StartWorkers(
                 program=job.spec.program,
                 ranks=ranks,
-                world_size=job.spec.world,
-                nnodes=job.spec.nnodes,
+                world_size=job.world,
+                nnodes=len(job.nodes),
                 master_addr=host,
                 master_port=int(port),
                 max_restarts=max(job.spec.max_restarts, 0),
@@ -215,8 +215,8 @@ class Lifecycle:
 
 def fresh_table(job: Job) -> RankTable:
     """All ranks of a new generation: expected to run, nothing known of them yet."""
-    table = RankTable(job.spec.world)
+    table = RankTable(job.world)
     table.generation[:] = job.generation
-    for rank in range(job.spec.world):
+    for rank in range(job.world):
         table.mark(rank, RankState.RUNNING)
     return table

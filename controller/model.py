@@ -43,6 +43,8 @@ class Options:
     """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: float = 3.0
     """The same where a spare waits to take the node's place."""
+    grow_after: float = 30.0
+    """Seconds that there must be room before a job that had shrunk grows again."""
     settle: float = 0.3
     """Seconds to wait for a better explanation when the first exit looks like a victim's."""
     tries: int = 3
@@ -192,10 +194,22 @@ class JobSpec:
     max_restarts: int = -1
     max_steps: int | None = None
     faults: tuple[str, ...] = ()
+    node_counts: tuple[int, ...] = ()
+    """Smaller numbers of nodes on which it may go on as well."""
 
     @property
     def world(self) -> int:
+        """Workers at its full size."""
         return self.nnodes * self.nproc
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Every number of nodes that it may run on."""
+        return (*self.node_counts, self.nnodes)
+
+    @property
+    def needs(self) -> int:
+        return min(self.counts)
 
 
 @dataclass(slots=True)
@@ -224,6 +238,11 @@ class Job:
     _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    @property
+    def world(self) -> int:
+        """Workers of the running generation; before the first, of a full one."""
+        return len(self.nodes) * self.spec.nproc if self.nodes else self.spec.world
+
     def ranks_on(self, node: str) -> range:
         """The ranks that this node holds; empty when it holds none. Asked for every frame: no search."""
         if self._grouped is not self.nodes:
@@ -246,6 +265,7 @@ class Job:
         program["args"] = tuple(program["args"])
         spec["program"] = t.Program(**program)
         spec["faults"] = tuple(spec["faults"])
+        spec["node_counts"] = tuple(spec.get("node_counts", ()))
         return cls(**{**doc, "spec": JobSpec(**spec), "state": JobState(doc["state"])})
 
 

@@ -1,8 +1,10 @@
-"""Which nodes run the next generation. Survivors keep their ranks; spares fill the gaps."""
+"""Which nodes run the next generation. Survivors keep their ranks, spares fill the gaps; if there are none and the job
+may, it goes on with fewer."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from holdfast import types as t
 from holdfast.controller.model import JobSpec, Node
 
 
@@ -15,27 +17,49 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
     """Node names by group rank, and why none: ([], reason) when there is not enough room.
 
     Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
-    those come first that are not on a switch where one was just lost; those that were taken out for doubts, last.
+    those come first that are not on a switch where one was just lost. Nodes that were taken out for doubts serve only
+    where it cannot be done without them.
     """
     known = {n.name: n for n in nodes}
     fit = {n.name for n in known.values() if n.usable and n.identity.slots >= spec.nproc}
+    sound = {name for name in fit if not known[name].history.evicted}
+    size = largest(spec, len(sound))
+    chosen = sound
+    if not size:
+        size, chosen = largest(spec, len(fit)), fit
+    missing = f"needs {spec.needs} nodes with {spec.nproc} free slots each, has {len(fit)}"
+    if not size:
+        return [], missing
+    if size < min(spec.nnodes, len(before) or spec.nnodes) and any(_may_be_back(known.get(name)) for name in before):
+        return [], missing
     lost = {known[name].identity.switch for name in before if name in known and name not in fit} - {""}
     spares = sorted(
-        (n for n in fit if known[n].history.evicted or n not in before),
-        key=lambda n: (bool(known[n].history.evicted), known[n].identity.switch in lost, natural(n)),
+        (chosen - set(before)) | (chosen - sound),
+        key=lambda n: (n not in sound, known[n].identity.switch in lost, natural(n)),
     )
-    chosen = [name if name in fit and name not in spares else "" for name in before] or [""] * spec.nnodes
-    for group, name in enumerate(chosen):
-        if not name:
-            if not spares:
-                need, have = spec.nnodes, len(fit)
-                return [], f"needs {need} nodes with {spec.nproc} free slots each, has {have}"
-            chosen[group] = spares.pop(0)
-    return chosen, ""
+    kept = [name if name in sound else "" for name in before]
+    slots = (kept + [""] * size)[: max(size, len(kept))]
+    filled = [name or (spares.pop(0) if spares else "") for name in slots]
+    return [name for name in filled if name][:size], ""
 
 
-def has_spare(spec: JobSpec, nodes: Iterable[Node], held: list[str]) -> bool:
+def largest(spec: JobSpec, room: int) -> int:
+    """The most nodes that the job may run on, of so many; 0 when they are too few."""
+    return max((count for count in spec.counts if count <= room), default=0)
+
+
+def has_spare(spec: JobSpec, nodes: Iterable[Node], held: Sequence[str]) -> bool:
     """Does a node without doubts wait that could take another's place?"""
     return any(
         n.usable and not n.history.evicted and n.identity.slots >= spec.nproc and n.name not in held for n in nodes
     )
+
+
+def may_shrink(spec: JobSpec, held: Sequence[str]) -> bool:
+    """May the job go on with fewer nodes than it has?"""
+    return largest(spec, len(held) - 1) > 0
+
+
+def _may_be_back(node: Node | None) -> bool:
+    """It only lost its agent, for all we know."""
+    return node is not None and not node.connected and node.state is t.NodeState.SUSPECT

@@ -68,6 +68,7 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.NODES_AWAY: Row(Move.WATCH),
     t.FindingKind.CAPACITY: Row(Move.ALERT),
     t.FindingKind.EVICTION: Row(Move.RESTART),
+    t.FindingKind.ROOM: Row(Move.GROW),
     t.FindingKind.LOG_RULE: Row(Move.ALERT),
     t.FindingKind.AGENT: Row(Move.ALERT),
     t.FindingKind.STORE: Row(Move.RESTART, Fault.NODE),

@@ -13,7 +13,7 @@ from holdfast.controller.detectors.together import away_together
 from holdfast.controller.events import Action, Record, Say
 from holdfast.controller.lifecycle import Stage, fresh_table
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job, JobState
-from holdfast.controller.placement import has_spare
+from holdfast.controller.placement import has_spare, may_shrink
 
 _STAYS_UP = 5.0  # seconds
 _TOLD_AGAIN = 600.0  # seconds between two alerts of the same
@@ -130,7 +130,7 @@ class Recovery:
             node=name,
             offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
             evictions=self.c.evictions(now),
-            replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes),
+            replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes) or may_shrink(job.spec, job.nodes),
         )
 
     def take_out(self, name: str, reason: str, now: Instant, barred: bool, by_hand: bool = False) -> list[Action]:

@@ -111,8 +111,9 @@ class Report:
             "state": job.state.value,
             "reason": job.reason,
             "generation": job.generation,
-            "world_size": job.spec.world,
-            "nnodes": job.spec.nnodes,
+            "world_size": job.world,
+            "nnodes": len(job.nodes) or job.spec.nnodes,
+            "node_counts": sorted(set(job.spec.counts)),
             "nproc_per_node": job.spec.nproc,
             "program": {"target": p.target, "args": list(p.args), "module": p.module},
             "submitted_at": job.submitted_at,
@@ -246,9 +247,12 @@ class Report:
             max_restarts=self.max_restarts if spec.get("max_restarts") is None else int(spec["max_restarts"]),
             max_steps=spec.get("max_steps"),
             faults=tuple(spec.get("faults") or ()),
+            node_counts=tuple(sorted(set(spec.get("node_counts") or ()) - {int(spec.get("nnodes") or 1)})),
         )
         if job.nnodes < 1 or job.nproc < 1:
             raise UsageError(f"a job needs at least 1 node and 1 worker, not {job.nnodes} and {job.nproc}")
+        if job.node_counts and not 1 <= min(job.node_counts) <= max(job.node_counts) < job.nnodes:
+            raise UsageError(f"node_counts must be from 1 to nnodes, {job.nnodes}, not {list(job.node_counts)}")
         parse_faults(job.faults, job.world, job.nnodes, job.max_steps)
         self.shell.handle(JobSubmitted(job))
         return job.id

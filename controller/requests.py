@@ -30,6 +30,8 @@ class Requests:
                 continue
             if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
                 continue
+            if fault.rank >= job.world or fault.node >= len(job.nodes):
+                continue  # the job has shrunk: its target may be back
             name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
             node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
             if node is not None and node.connected:
@@ -45,7 +47,7 @@ class Requests:
         names = job.nodes if job is not None and job.nodes else sorted(self.c.nodes, key=natural)
         if fault.rank >= 0 and (job is None or not job.nodes):
             raise UsageError(f"fault {str(fault)!r}: no job is running")
-        fault_syntax.check_fault(fault, job.spec.world if job is not None else 0, len(names))
+        fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
         node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
         if node not in self.c.nodes or not self.c.nodes[node].connected:
             raise UsageError(

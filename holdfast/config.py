@@ -68,6 +68,8 @@ class ControllerConfig:
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: Seconds = 3.0
     """The same where a spare waits to take its place."""
+    grow_after: Seconds = 30.0
+    """How long there must be room for more nodes before a job that had shrunk grows again."""
     tries: int = 3
     """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
     tries_fault: int = 5
@@ -102,6 +104,7 @@ class ControllerConfig:
             "silence_beats",
             "hang_steps",
             "spare_grace",
+            "grow_after",
             "start_timeout",
             "stop_timeout",
         )
@@ -215,6 +218,8 @@ class DemoConfig:
     """Workers per agent."""
     spares: int = 0
     """Agents beyond those that train: one takes the place of a node that is lost, which then stays down."""
+    min_nodes: int = 0
+    """Go on with as few nodes when one is lost and no spare is there; 0: wait for it."""
     steps: int = 60
     """Training steps."""
     pp: int = 0
@@ -231,9 +236,11 @@ class DemoConfig:
     def __post_init__(self) -> None:
         for name in ("nodes", "nproc", "steps"):
             _check_positive(name, getattr(self, name))
-        for name in ("pp", "dp", "tp", "spares"):
+        for name in ("pp", "dp", "tp", "spares", "min_nodes"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
+        if self.min_nodes > self.nodes:
+            raise UsageError(f"min_nodes must not be above nodes, {self.nodes}, but is {self.min_nodes}")
         _check_port("http_port", self.http_port)
 
 

@@ -64,6 +64,7 @@ class FindingKind(StrEnum):
     STORE = "store"
     CAPACITY = "capacity"
     EVICTION = "eviction"
+    ROOM = "room"
     AGENT = "agent"
     GPU_XID = "gpu-xid"
     GPU_XID_APP = "gpu-xid-app"

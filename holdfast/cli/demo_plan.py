@@ -21,6 +21,8 @@ class Plan:
     nodes: int
     nproc: int
     spares: int
+    node_counts: tuple[int, ...]
+    """Smaller numbers of nodes on which the layout fits, too."""
     steps: int
     sizes: tuple[int, int, int]
     """(pp, dp, tp)"""
@@ -43,6 +45,7 @@ def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
         nodes=config.nodes,
         nproc=config.nproc,
         spares=config.spares,
+        node_counts=smaller(config.nodes, config.min_nodes, config.nproc, sizes),
         steps=config.steps,
         sizes=sizes,
         faults=tuple(fault for fault in parsed if fault not in ours),
@@ -50,9 +53,29 @@ def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
     )
 
 
+def smaller(nodes: int, least: int, nproc: int, sizes: tuple[int, int, int]) -> tuple[int, ...]:
+    """Numbers of nodes below `nodes` for which fewer replicas give the same batch. UsageError when there is none."""
+    if not least or least == nodes:
+        return ()
+    pp, dp, tp = sizes
+    fits = tuple(
+        count
+        for count in range(least, nodes)
+        if count * nproc % (pp * tp) == 0 and micro_batches(dp) % (count * nproc // (pp * tp)) == 0
+    )
+    if not fits:
+        raise UsageError(f"min_nodes {least}: with pp {pp} and tp {tp} no fewer than {nodes} nodes give whole replicas")
+    return fits
+
+
+def micro_batches(dp: int) -> int:
+    """Each replica takes its share of the micro-batches, so their number must divide."""
+    return -(-MICRO_BATCHES // dp) * dp
+
+
 def mortal_nodes(plan: Plan) -> list[str]:
     """Nodes that stay down when they are killed, since there is a spare to show: by the names of a local cluster."""
-    if not plan.spares:
+    if not plan.spares and not plan.node_counts:
         return []
     return [f"node{fault.node}" for fault in plan.faults if fault.kind == "node-kill"]
 
@@ -85,12 +108,11 @@ def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
     flags = {
         "--steps": plan.steps,
         "--pp": pp,
-        "--dp": dp,
+        "--dp": 0 if plan.node_counts else dp,  # 0: as many replicas as there are workers for
         "--tp": tp,
         "--store": store.absolute().as_uri(),
         "--checkpoint-every": CHECKPOINT_EVERY,
-        # Each replica takes its share of the micro-batches, so their number must divide.
-        "--set": f"train.micro_batches={-(-MICRO_BATCHES // dp) * dp}",
+        "--set": f"train.micro_batches={micro_batches(dp)}",
     }
     return {
         "name": "demo",
@@ -104,6 +126,7 @@ def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
             "warm": True,
         },
         "nnodes": plan.nodes,
+        "node_counts": list(plan.node_counts),
         "nproc_per_node": plan.nproc,
         "max_steps": plan.steps,
         "faults": [str(fault) for fault in plan.faults],

@@ -227,6 +227,7 @@ class FakeFacade:
             "generation": self.generation,
             "world_size": self.world,
             "nnodes": self.num_nodes,
+            "node_counts": [self.num_nodes],
             "nproc_per_node": self.per_node,
             "program": {"target": "train.py", "args": ["--config", "demo.toml"], "module": False},
             "submitted_at": self.started,

@@ -182,6 +182,8 @@ def test_a_job_as_it_is_submitted(told: Any) -> None:
     ("more", "says"),
     [
         ({"nnodes": 1, "faults": ["kill@5:rank4"]}, "there is no rank4"),
+        ({"nnodes": 2, "node_counts": [0]}, "node_counts must be from 1 to nnodes, 2, not"),
+        ({"nnodes": 2, "node_counts": [3]}, "node_counts must be from 1 to nnodes, 2, not"),
         ({"faults": ["smash@5:rank0"]}, "unknown kind 'smash'"),
         ({"max_steps": 5, "faults": ["kill@5:rank0"]}, "step 5 never comes"),
     ],

@@ -239,7 +239,7 @@ class Virtual:
         newest = max(w.generation for w in running)
         world = [w for w in running if w.generation == newest]
         job = self.brain.c.job
-        complete = job is None or len(world) == job.spec.world
+        complete = job is None or len(world) == job.world
         able = all(math.isinf(w.stopped_at) and math.isinf(w.sleeping_at) for w in world)
         if not complete or not able:
             return
@@ -293,7 +293,7 @@ class Virtual:
         assert sum(i.live for i in self.incidents) <= 1
         job = self.brain.c.job
         if job is not None and job.generation and not job.state.ended and self.brain.c.life.stage.value == "up":
-            assert len(set(job.nodes)) == job.spec.nnodes
+            assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
 
     def _reachable(self, worker: Worker) -> bool:
         """Workers behind a lost agent cannot join anybody: their store and their peers are gone."""

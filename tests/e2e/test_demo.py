@@ -99,6 +99,16 @@ def test_a_lost_node_is_evicted_and_a_spare_takes_its_place(stage: Commands, cal
     assert losses(found) == calm
 
 
+def test_without_a_spare_it_goes_on_with_fewer_replicas_and_the_same_batch(stage: Commands) -> None:
+    """Losses agree to rounding: sums over other numbers of replicas are taken in another order."""
+    small = ("--nproc", "2", "--min-nodes", "1")
+    found = demo(stage, "node-kill@8:node1", steps=16, more=small)
+    assert [(i["action"], i["culprit"]) for i in incidents(found)] == [("shrink", "node1")]
+    whole = demo(stage, steps=16, more=small[:2])
+    for one, other in zip(found["steps"], whole["steps"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
 def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[str]) -> None:
     """Some moments by chance, one right after a worker's death, that is within its recovery."""
     dice = random.Random(20260)

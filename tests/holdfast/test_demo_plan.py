@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import demo_view
-from holdfast.cli.demo_plan import job_spec, layout, make_plan
+from holdfast.cli.demo_plan import job_spec, layout, make_plan, mortal_nodes
 from holdfast.config import DemoConfig
 from holdfast.errors import UsageError
 
@@ -77,3 +77,15 @@ def test_a_step_that_was_done_again_counts_once() -> None:
     assert [one["id"] for one in found["incidents"]] == ["old", "new"]
     assert set(found["incidents"][0]) == set(keys)
     assert found["goodput"] == 0.9
+
+
+def test_smaller_sizes_are_those_that_keep_replicas_whole_and_the_batch_the_same() -> None:
+    plan = make_plan(DemoConfig(nodes=4, nproc=2, pp=2, dp=4, tp=1, min_nodes=1), ["node-kill@5:node3"])
+    assert plan.node_counts == (1, 2)  # of 3 replicas none could take a third of 8 micro-batches
+    assert job_spec(plan, Path("/x"), Path("/y"))["node_counts"] == [1, 2]
+    assert mortal_nodes(plan) == ["node3"]
+    assert make_plan(DemoConfig(), []).node_counts == ()
+    with pytest.raises(UsageError, match="min_nodes 1: with pp 4 and tp 2"):
+        make_plan(DemoConfig(pp=4, tp=2, min_nodes=1), [])
+    with pytest.raises(UsageError, match="min_nodes must not be above nodes, 2"):
+        DemoConfig(min_nodes=3)

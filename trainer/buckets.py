@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
@@ -12,17 +12,16 @@ from torch.distributed.tensor import DTensor
 
 LARGEST = 25 << 20
 """Bytes of a bucket, unless one parameter alone has more."""
-FEWEST = 2
-"""Buckets of a stage whose gradients would fit into one: until it is full, nothing is on its way. Each more is another
-turn of messages around all replicas, which costs more than it hides where gradients are so few."""
+FEWEST = 4
+"""Buckets of a stage whose gradients would fit into one: until it is full, nothing is on its way."""
 SMALLEST = 1 << 20
 
 
 def cut(sizes: Sequence[int]) -> list[range]:
     """Which neighbours go together, as ranges of places. `sizes` are bytes, in the order in which they become final.
 
-    >>> cut([9 << 20, 9 << 20, 9 << 20, 9 << 20])
-    [range(0, 2), range(2, 4)]
+    >>> cut([9 << 20, 9 << 20, 9 << 20])
+    [range(0, 1), range(1, 2), range(2, 3)]
     """
     limit = min(LARGEST, max(SMALLEST, sum(sizes) // FEWEST))
     found: list[range] = []
@@ -78,14 +77,9 @@ class GradientMeans:
     Buckets go out in one order on all ranks, whatever becomes final first, so that each step adds up alike.
     """
 
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, meanwhile: Callable[[], None] | None = None
-    ) -> None:
-        """`parameters` in the order of forward: backward is done with the last of them first.
-
-        `meanwhile` is called once a step, when all that was to be sent is on its way.
-        """
-        self._group, self._meanwhile = group, meanwhile
+    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
+        """`parameters` in the order of forward: backward is done with the last of them first."""
+        self._group = group
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
@@ -109,8 +103,6 @@ class GradientMeans:
                 for place in sorted(bucket.missing):
                     bucket.put(place, self._group.size())
             self._send()
-            if self._meanwhile is not None:
-                self._meanwhile()
             for bucket in self._buckets:
                 assert bucket.work is not None
                 bucket.work.wait()

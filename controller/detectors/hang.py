@@ -2,8 +2,8 @@
 
 In synchronous training everybody stops when one does. The one at fault shows no life: its process is stopped, or
 its interpreter's liveness thread is (stopped, or the GIL is held for ever; from outside the two look the same). Its
-peers wait inside a communication operation with the GIL released, so their threads tick on. Without such a sign the
-one that is in no operation while all others wait in one is named, later; and without any sign at all the job is.
+peers wait inside a communication operation with the GIL released, so their threads tick on. Where all tick, the graph
+of who waits for whom tells (`diagnostics.hang_graph`); and without any sign at all the job is named, much later.
 """
 
 import math
@@ -11,16 +11,20 @@ import math
 import numpy as np
 
 from holdfast import types as t
+from holdfast.controller.detectors.standstill import Standstill
 from holdfast.controller.model import Finding, Instant, Options, RankState, RankTable
+from holdfast.diagnostics.hang_graph import Reason, Verdict
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
 _QUIET_LIMIT = 10.0  # seconds without life outside training: imports and compilers hold the GIL for long
 _TICK = 0.1  # the probe's liveness period
+_PROVEN = (Reason.ENTERING, Reason.ORDER, Reason.STOPPED)  # verdicts that no honest computation looks like
 
 
 class HangDetector:
     def __init__(self, options: Options) -> None:
         self.options = options
+        self._standstill = Standstill()
 
     def observe(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> list[Finding]:
         """`steps`: durations of the job's recent steps, seconds, from this and earlier generations."""
@@ -34,9 +38,20 @@ class HangDetector:
         quiet = ranks.seen_at - ranks.tick_at
         median = float(np.median(steps)) if len(steps) >= 3 else math.nan
         found = self._lifeless(ranks, fresh, training, idle, quiet, median, steps, now)
-        if found or math.isnan(median) or not training.any():
+        if found or math.isnan(median):
             return found
-        return self._waiting(ranks, alive, training, idle, median, steps, now)
+        return self._frozen(ranks, alive, training, quiet, median, steps, now)
+
+    def standing_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
+        """Since when nobody moves (monotonic), once that is longer than usual: time to look at their stacks."""
+        running = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
+        fresh = now.mono - ranks.seen_at < 1.0 + 2 * ranks.period
+        if not running.any() or not (fresh & (ranks.phase == _TRAIN))[running].all() or len(steps) < 3:
+            return None
+        still = _stillness(ranks)[running]
+        if float(still.min()) <= max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:])):
+            return None
+        return float((ranks.seen_at[running] - still).max())
 
     def _lifeless(
         self,
@@ -93,49 +108,94 @@ class HangDetector:
             },
         )  # fmt: skip
 
-    def _waiting(
+    def _frozen(
         self,
         ranks: RankTable,
-        alive: np.ndarray,
+        running: np.ndarray,
         training: np.ndarray,
-        idle: np.ndarray,
+        quiet: np.ndarray,
         median: float,
         steps: list[float],
         now: Instant,
     ) -> list[Finding]:
+        """Nobody has entered or left an operation for long: the one whom all wait for."""
+        still = _stillness(ranks)
+        if not training.any() or (running & ~training).any():
+            return []
+        worst = float(still[running].min())
         longest = max(steps[-50:])
-        late = training & (idle > max(5 * median, 2 * longest) + 2.0)
-        if not late.any() or (late.sum() < alive.sum()):
-            return []  # somebody still moves: a long step, or a user's own pace
-        in_operation = np.array([bool(name) for name in ranks.operation])
-        outside = late & ~in_operation
-        if 0 < outside.sum() <= max(1, alive.sum() // 4) and alive.sum() > 1:
-            return [self._bystander(ranks, int(r), float(idle[r]), now) for r in np.flatnonzero(outside)]
-        worst = float(idle[late].min())
+        if worst <= _quick(median, longest) + float(ranks.lag[running].max()):
+            return []
+        is_alive = ~ranks.stopped & (quiet < self.options.hang_floor + ranks.lag)
+        verdict = self._standstill.judge(ranks, is_alive, float((ranks.seen_at - still)[running].max()))
+        # A script that only hooks watch may well save or evaluate outside of operations, and does not tell.
+        is_told = bool((ranks.coordinate[running, 0] >= 0).all())
+        is_sure = is_told or (verdict is not None and verdict.reason in _PROVEN)
+        if verdict is not None and self._names(verdict, ranks) and running.sum() > 1:
+            if is_sure or worst > max(5 * median, 2 * longest) + 2.0:
+                return self._named(verdict, worst, ranks, now)
+            return []
         if worst <= max(10 * median, 3 * longest) + 30.0:
             return []
+        return [self._nobody(verdict, worst, median, ranks, now)]
+
+    def _names(self, verdict: Verdict, ranks: RankTable) -> bool:
+        """Whether it says more than the other rules, which know better who does not run."""
+        if verdict.reason is Reason.STOPPED:
+            return bool(ranks.is_in(RankState.DONE)[list(verdict.suspects)].all())
+        return 0 < len(verdict.suspects) <= max(1, ranks.world // 4) or verdict.reason is Reason.ORDER
+
+    def _named(self, verdict: Verdict, idle: float, ranks: RankTable, now: Instant) -> list[Finding]:
+        together = verdict.reason is Reason.ORDER and len(verdict.suspects) > 1
         return [
             Finding(
                 kind=t.FindingKind.WORKER_HANG,
                 severity=t.Severity.CRITICAL,
-                subject="job",
-                text=f"no rank made progress for {worst:.1f} s (median step {median:.2f} s), none stands out",
-                since=now.wall - worst,
+                subject="job" if rank < 0 else f"rank{rank}",
+                text=f"nobody has moved for {idle:.2f} s: {verdict.text}",
+                since=now.wall - idle,
                 at=now.wall,
-                signature="hang",
-                evidence={"operations": sorted(set(ranks.operation))},
+                rank=rank,
+                signature=f"hang:{verdict.reason}" if together else "hang",
+                evidence={
+                    **_evidence(verdict),
+                    "idle_s": idle,
+                    **({"step": int(ranks.step[rank])} if rank >= 0 else {}),
+                },
             )
+            for rank in ([-1] if together else verdict.suspects)
         ]
 
-    def _bystander(self, ranks: RankTable, rank: int, idle: float, now: Instant) -> Finding:
+    def _nobody(self, verdict: Verdict | None, idle: float, median: float, ranks: RankTable, now: Instant) -> Finding:
+        why = "none stands out" if verdict is None else verdict.text
         return Finding(
             kind=t.FindingKind.WORKER_HANG,
             severity=t.Severity.CRITICAL,
-            subject=f"rank{rank}",
-            text=f"rank {rank} made no progress for {idle:.2f} s and is in no operation, while its peers wait in one",
+            subject="job",
+            text=f"no rank made progress for {idle:.1f} s (median step {median:.2f} s), {why}",
             since=now.wall - idle,
             at=now.wall,
-            rank=rank,
             signature="hang",
-            evidence={"step": int(ranks.step[rank]), "peers_wait_in": sorted(set(ranks.operation) - {""})[:8]},
+            evidence=_evidence(verdict) | {"operations": sorted(set(ranks.operation))},
         )
+
+
+def _evidence(verdict: Verdict | None) -> dict[str, object]:
+    if verdict is None:
+        return {}
+    return {
+        "reason": verdict.reason.value,
+        "suspects": list(verdict.suspects),
+        "waits": [str(wait) for wait in verdict.waits],
+    }
+
+
+def _stillness(ranks: RankTable) -> np.ndarray:
+    """Seconds since each rank entered or left an operation, or finished a step."""
+    still: np.ndarray = ranks.seen_at - np.fmax(ranks.progress_at, ranks.still_at)
+    return still
+
+
+def _quick(median: float, longest: float) -> float:
+    """With the end of a step before it and the heartbeat after it, within three median steps and two seconds."""
+    return max(2 * median + 1.2, 1.5 * longest)

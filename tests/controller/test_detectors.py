@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -165,6 +166,78 @@ def test_a_rank_that_still_moves_is_no_hang() -> None:
 def test_when_nobody_stands_out_the_job_is_named_last() -> None:
     assert found(table(idle=30.0)) == []
     assert found(table(idle=40.0)) == [("worker-hang", "job")]
+
+
+def standing(
+    kind: str = "all_reduce", group: int = 0, number: int = 4, handed: bool = True, begun: int = 5
+) -> t.Standing:
+    world = t.GroupCount("world", 7, "0-7", begun)
+    return t.Standing(kind, group, number, handed, (world,))
+
+
+def frozen(seconds: float, mesh: bool = True) -> RankTable:
+    """All wait in the same operation but rank 5, which is in none; all are alive."""
+    ranks = RankTable(8)
+    for rank in range(8):
+        ranks.mark(rank, RankState.RUNNING)
+        waits = rank != 5
+        sample = t.WorkerSample(
+            rank, 1, 1, step=9, phase=t.Phase.TRAIN, operation="world:all_reduce" if waits else "", tick_age=0.05,
+            progress_age=seconds + 1, still_age=seconds, coordinate=(0, rank, 0) if mesh else None, sizes=(1, 8, 1),
+            standing=standing() if waits else standing("", -1, -1, False, begun=4),
+        )  # fmt: skip
+        ranks.update(sample, 50.0)
+    return ranks
+
+
+@pytest.mark.parametrize("step", [0.1, 0.3, 3.0])
+def test_the_one_whom_all_wait_for_is_named_within_three_median_steps_and_two_seconds(step: float) -> None:
+    heard = 2.0 - 0.35  # what is left for the heartbeat, and for the step that ends before all stand
+    assert found(frozen(2 * step + heard), [step] * 30) == [("worker-hang", "rank5")]
+    assert found(frozen(step), [step] * 30) == []
+
+
+def test_a_script_that_does_not_tell_what_it_does_gets_more_time() -> None:
+    assert found(frozen(2.5, mesh=False)) == []
+    assert found(frozen(4.0, mesh=False)) == [("worker-hang", "rank5")]
+    entering = frozen(2.5, mesh=False)
+    entering.operation[5], entering.standing[5] = "all_reduce", standing(handed=False)
+    assert found(entering) == [("worker-hang", "rank5")]
+
+
+def test_steps_as_long_as_recent_ones_are_no_hang() -> None:
+    assert found(frozen(2.5), [0.3] * 20 + [2.0] * 2) == []
+
+
+def test_two_orders_of_operations_name_the_job_and_both_ranks() -> None:
+    ranks = frozen(3.0)
+    tp, dp = t.GroupCount("tp", 1, "0-1", 5), t.GroupCount("dp", 2, "0-1", 7)
+    for rank in range(2, 8):
+        ranks.mark(rank, RankState.DONE)
+    ranks.standing[0] = t.Standing("all_reduce", 0, 4, True, (tp, dp))
+    ranks.standing[1] = t.Standing("all_reduce", 1, 7, True, (replace(tp, begun=4), replace(dp, begun=8)))
+    (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
+    assert (finding.subject, finding.evidence["suspects"], finding.signature) == ("job", [0, 1], "hang:order")
+    assert "4 of tp (0-1) (ranks 0)" in finding.text
+
+
+def test_a_worker_that_has_ended_while_others_wait_for_it_is_named() -> None:
+    ranks = frozen(3.0)
+    ranks.mark(5, RankState.DONE)
+    assert found(ranks) == [("worker-hang", "rank5")]
+
+
+def test_one_in_another_phase_is_given_time() -> None:
+    ranks = frozen(20.0)
+    ranks.phase[5] = t.PHASES.index(t.Phase.EVAL)
+    assert found(ranks) == []
+
+
+def test_a_standstill_is_told_before_it_is_a_finding() -> None:
+    detector = HangDetector(OPTIONS)
+    assert detector.standing_since(frozen(0.2), 1, STEPS, at(50.05)) is None
+    assert detector.standing_since(frozen(1.0), 1, STEPS, at(50.05)) == pytest.approx(49.0)
+    assert found(frozen(1.0)) == []
 
 
 @given(st.integers(0, 7), st.floats(0.02, 30.0), st.booleans())

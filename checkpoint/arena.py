@@ -193,6 +193,12 @@ class Arena:
         start = self._data + slot * self._slot
         return self._view[start : start + self.description.num_bytes]
 
+    def read_into(self, slot: int, start: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes of a slot from `start` on: for one look that is faster than to map pages."""
+        done, at = 0, self._data + slot * self._slot + start
+        while done < len(buffer):
+            done += os.preadv(self._fd, [buffer[done:]], at + done)
+
     def held(self, slot: int) -> dict[str, list[Held]]:
         """The boxes in a slot, by tensor: views, not copies."""
         memory, tensors = self.memory(slot), self.description.tensors

@@ -1,7 +1,7 @@
 """Go on from memory: the newest step of which all parts are in some node's memory, on whatever layout. No torch.
 
 Snapshots are files of parts like those of a store, only that a part can be read on the node that has it alone. So the
-same plans and the same exchange between workers serve both.
+same plans and the same exchange between workers serve both; but what lies on its own node, each worker reads itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.checkpoint.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
 from holdfast.checkpoint.manifest import Manifest, decode, encode
 from holdfast.checkpoint.parts import Part
-from holdfast.checkpoint.reading import fetch, read_plan
+from holdfast.checkpoint.reading import SPAN_BYTES, fetch, read_plan, take, without_targets
 from holdfast.checkpoint.restore import Peers, Restored, choose
 from holdfast.checkpoint.tiles import Layout
 from holdfast.checkpoint.worker_state import merged, without_missing
@@ -155,9 +155,9 @@ def _load(
     places: Mapping[str, Sequence[Held]] | None,
 ) -> tuple[Restored | None, list[tuple[str, str, int, str]]]:
     """This worker's share, and which snapshots were bad."""
-    manifest = decode(answer["manifest"].encode())
+    manifest, beside = decode(answer["manifest"].encode()), answer["readers"]
     layout = without_missing(layout, manifest)
-    plan = read_plan(manifest, layout, able=answer["readers"])
+    plan = read_plan(manifest, layout, able=beside)
     slots = {file: (where, slot, seq) for where, file, slot, seq in answer["places"]}
     with _Memory(folder, slots) as memory:
         # There may be nothing else to go on from than what the places hold: all is checked before any is touched.
@@ -167,7 +167,11 @@ def _load(
         filled = None
         if group.all_agree(not memory.bad):
             filled = choose(places, layout, group.rank)
-            fetch(manifest, plan, memory, group, filled)
+            for span in plan:
+                own = [one for one in span.deliveries if group.rank in one.targets]
+                if own and group.rank in beside[span.part]:
+                    take(own, memory.read_once(manifest.parts[span.part], span.start, span.stop), span.start, filled)
+            fetch(manifest, without_targets(plan, beside), memory, group, filled)
         problems = [(slots[file][0], file, slots[file][1], reason) for file, reason in memory.bad.items()]
         return None if filled is None else Restored(manifest, filled, memory.bytes_read), problems
 
@@ -178,6 +182,7 @@ class _Memory:
     def __init__(self, folder: Path, slots: Mapping[str, tuple[str, int, int]]) -> None:
         self._folder, self._slots = folder, slots
         self._arenas: dict[str, Arena] = {}
+        self._room = memoryview(bytearray(SPAN_BYTES))
         self.bytes_read = 0
         self.bad: dict[str, str] = {}
 
@@ -191,19 +196,25 @@ class _Memory:
     def check(self, part: Part, start: int, stop: int) -> None:
         """Compare bytes [start, stop) of a snapshot with its checksums; what is wrong is noted in `bad`."""
         try:
-            memory = self._find(part)
-            for at in range(start, stop, CHUNK_BYTES):
-                if chunk_sum(memory[at : min(at + CHUNK_BYTES, part.bytes)]) != part.sums[at // CHUNK_BYTES]:
-                    raise PartInvalid(f"corrupt within MiB {at // CHUNK_BYTES}")
+            content = self._look(part, start, self._room[: stop - start])
+            for at in range(0, stop - start, CHUNK_BYTES):
+                number = (start + at) // CHUNK_BYTES
+                if chunk_sum(content[at : at + CHUNK_BYTES]) != part.sums[number]:
+                    raise PartInvalid(f"corrupt within MiB {number}")
         except (OSError, CheckpointError) as error:
             self.bad.setdefault(part.file, str(error))
 
     def read(self, part: Part, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop) of a snapshot, checked before."""
+        """Bytes [start, stop) of a snapshot, checked before, by us or by another worker of this node."""
         self.bytes_read += stop - start
-        return self._find(part)[start:stop]
+        return self._look(part, start, memoryview(bytearray(stop - start)))
 
-    def _find(self, part: Part) -> memoryview:
+    def read_once(self, part: Part, start: int, stop: int) -> memoryview:
+        """The same; what is returned holds until the next call."""
+        self.bytes_read += stop - start
+        return self._look(part, start, self._room[: stop - start])
+
+    def _look(self, part: Part, start: int, room: memoryview) -> memoryview:
         _, slot, seq = self._slots[part.file]
         arena = self._arenas.get(part.file)
         if arena is None:
@@ -211,7 +222,8 @@ class _Memory:
             # Nobody writes while all restore; but the file may not be what was told.
             if not any(one.slot == slot and one.seq == seq for one in arena.snapshots()):
                 raise PartInvalid("is gone")
-        return arena.memory(slot)
+        arena.read_into(slot, start, room)
+        return room
 
 
 def _to_json(copy: Copy) -> dict[str, Any]:

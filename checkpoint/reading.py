@@ -7,12 +7,13 @@ that want it along a binary tree, while the next span is being read.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,7 +69,9 @@ def read_plan(
     wanted = _wanted(manifest, target)
     found: list[tuple[int, int, int, tuple[Delivery, ...]]] = []
     for number, part in enumerate(manifest.parts):
-        entries = [(entry, wanted.get((number, at), [])) for at, entry in enumerate(part.entries)]
+        entries = [(entry, sought) for at, entry in enumerate(part.entries) if (sought := wanted.get((number, at)))]
+        entries.sort(key=lambda pair: pair[0].start)
+        stops = [entry.start + entry.box.count * manifest.tensors[entry.tensor].item_bytes for entry, _ in entries]
         needed: set[int] = set()
         for entry, parts in entries:
             width = manifest.tensors[entry.tensor].item_bytes
@@ -79,7 +82,9 @@ def read_plan(
         for start, stop in _stretches(needed, max(span_bytes // CHUNK_BYTES, 1)):
             low, high = start * CHUNK_BYTES, min(stop * CHUNK_BYTES, part.bytes)
             here: list[Delivery] = []
-            for entry, parts in entries:
+            for entry, parts in itertools.islice(entries, bisect.bisect_right(stops, low), None):
+                if entry.start >= high:
+                    break
                 here += _clipped(manifest.tensors[entry.tensor], entry.box, entry.start, parts, low, high)
             found.append((number, low, high, tuple(here)))
     who = []
@@ -143,6 +148,27 @@ def _clipped(
             both = box.meet(cell.box)
             if both is not None:
                 yield Delivery(tensor, both, outer, begin, cell.targets)
+
+
+def without_targets(plan: Sequence[Span], done: Sequence[Sequence[int]]) -> list[Span]:
+    """The plan without those workers that have each part's bytes already: `done`, by the part's number. Pure."""
+    found = []
+    for span in plan:
+        have = set(done[span.part])
+        left = [replace(d, targets=others) for d in span.deliveries if (others := _others(d.targets, have))]
+        if left:
+            found.append(replace(span, deliveries=tuple(left)))
+    return found
+
+
+def _others(targets: Sequence[int], have: set[int]) -> tuple[int, ...]:
+    return tuple(target for target in targets if target not in have)
+
+
+def take(deliveries: Sequence[Delivery], content: memoryview, start: int, places: Mapping[str, Sequence[Held]]) -> None:
+    """Fill `places` with boxes out of a span's bytes, which begin at byte `start` of the file."""
+    for delivery in deliveries:
+        _put(delivery, _cut(delivery, content, start), places)
 
 
 class Source(Protocol):

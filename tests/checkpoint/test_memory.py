@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,22 @@ def test_each_worker_reads_its_own_and_no_byte_twice(tmp_path: Path) -> None:
     found = back(tmp_path, ["n0", "n1"], HALVES)
     check(found, HALVES, 2, "memory")
     assert [one[0].bytes_read for one in found if one] == [128, 128]  # 96, on a multiple of 64
+
+
+def test_what_is_on_ones_own_node_goes_through_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four = rows((0, 8), (0, 8), (0, 8), (0, 8))
+    put(tmp_path / "n0", four, 0, 3)
+    sent: list[tuple[int, int]] = []
+    send = ThreadGroup.send
+
+    def watched(self: ThreadGroup, payload: Any, to: int) -> Any:
+        sent.append((self.rank, to))
+        return send(self, payload, to)
+
+    monkeypatch.setattr(ThreadGroup, "send", watched)
+    check(back(tmp_path, ["n0", "n0", "n1", "n1"], four), four, 3, "memory")
+    assert len(sent) == 2
+    assert {to for _, to in sent} == {2, 3}
 
 
 def test_a_step_that_one_worker_did_not_complete_is_no_step(tmp_path: Path) -> None:

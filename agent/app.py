@@ -1,6 +1,7 @@
 """Wiring: build the parts, run until a signal comes, leave in order. `holdfast agent` calls `run`."""
 
 import asyncio
+import dataclasses
 import gc
 import itertools
 import os
@@ -13,6 +14,7 @@ from holdfast import log, service, wire
 from holdfast import types as t
 from holdfast.agent import log_rules, node_death
 from holdfast.agent.checkpoints import Checkpoints
+from holdfast.agent.checks import Checks
 from holdfast.agent.collectors import nic
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
@@ -88,6 +90,7 @@ class Agent:
             preload=config.preload if config.warm else (),
             environ={**os.environ, **self.checkpoints.environment()},
         )  # fmt: skip
+        self.checks = Checks(str(self.state_dir), self._answer)
         folders = [str(self.state_dir), os.getcwd()]
         gauges: list[Gauges] = [HostCollector(folders), nic.NicCollector(sysfs), RdmaCollector(sysfs)]
         everything: list[Gauges | GpuCollector | KernelLog] = [*gauges, self.gpus, self.kernel]
@@ -103,7 +106,8 @@ class Agent:
     # --- up ------------------------------------------------------------------------------------------------------
 
     def hello(self) -> t.Hello:
-        return t.Hello(self.identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
+        identity = dataclasses.replace(self.identity, address=self.link.own_address())
+        return t.Hello(identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
 
     def tell(self, event: t.Event) -> None:
         self.link.send(self.outbox.event(event))
@@ -140,7 +144,10 @@ class Agent:
         if answer is not None:
             self.link.send(answer)
             return
-        self._commands.put_nowait(command)
+        if isinstance(command.order, t.RunCheck):
+            self.checks.begin(command, command.order)
+        else:
+            self._commands.put_nowait(command)
 
     async def _obey(self) -> None:
         """One after the other: a stop that came before a start is done before it."""
@@ -159,10 +166,14 @@ class Agent:
             except OSError as error:
                 answer = t.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
             log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
-            self._answers[command.id] = answer
-            while len(self._answers) > 1000:
-                self._answers.pop(next(iter(self._answers)))
-            self.link.send(answer)
+            self._answer(answer)
+
+    def _answer(self, answer: t.CommandResult) -> None:
+        """Send it, and keep it for a controller that asks again."""
+        self._answers[answer.id] = answer
+        while len(self._answers) > 1000:
+            self._answers.pop(next(iter(self._answers)))
+        self.link.send(answer)
 
     # --- loops ---------------------------------------------------------------------------------------------------
 
@@ -271,6 +282,7 @@ class Agent:
         for task in (ending, warming, *loops):
             task.cancel()
         await asyncio.gather(warming, *loops, return_exceptions=True)
+        await self.checks.close()
         await self.workers.close(self.config.end_with_workers)
         self.checkpoints.close(self.config.end_with_workers)
         self.sampler.close()

@@ -267,6 +267,8 @@ class Workers:
                 return await self._inject(command, order)
             case t.RequestCheckpoint():
                 return self._request_checkpoint(command)
+            case t.RunCheck():
+                raise AssertionError("the agent's own: no worker has a part in it")
 
     async def _start_store(self, command: t.Command, host: str) -> dict[str, str]:
         """A store of its own for the generation to come: what an older one left in its store cannot be met there.

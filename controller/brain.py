@@ -18,6 +18,7 @@ from holdfast.controller.detectors.silence import note_arrival, silence_finding
 from holdfast.controller.detectors.table import Response
 from holdfast.controller.detectors.traffic import TrafficDetector
 from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
+from holdfast.controller.diagnoses import Diagnoses
 from holdfast.controller.elastic import Elastic
 from holdfast.controller.events import (
     Action,
@@ -26,6 +27,7 @@ from holdfast.controller.events import (
     BrainEvent,
     CheckpointAsked,
     CordonAsked,
+    DiagnoseAsked,
     EventSeen,
     EvictAsked,
     FaultAsked,
@@ -70,6 +72,7 @@ class Brain:
         self.requests = Requests(self.c)
         self.membership = Membership(self.c, self.recovery)
         self.elastic = Elastic(self.c, self.recovery, self.requests)
+        self.diagnoses = Diagnoses(self.c)
         self.hangs = HangDetector(options)
         self.detectors = Ensemble(self.c.tuning)
         self.version = 0
@@ -81,6 +84,7 @@ class Brain:
         """Take up what an earlier life of the controller wrote down; nodes will report what really is."""
         last_alive = max([row.at for row in steps], default=now.wall)
         for kind, key, doc in entities:
+            self.diagnoses.restore(kind, key, doc)
             if kind == "incident":
                 self.c.book.restore(Incident.from_doc(doc))
             elif kind == "node":
@@ -139,7 +143,7 @@ class Brain:
             case AgentJoined():
                 return self.membership.joined(event, now)
             case AgentLeft():
-                return self.membership.left(event, now)
+                return [*self.membership.left(event, now), *self.diagnoses.left(event.node, now)]
             case JobSubmitted():
                 return self._submitted(event, now)
             case StopAsked():
@@ -150,6 +154,8 @@ class Brain:
                 return self.requests.checkpoint()
             case EvictAsked():
                 return self.membership.evict(event.node, now)
+            case DiagnoseAsked():
+                return self.diagnoses.asked(event, now)
             case CordonAsked():
                 is_in_use = self.c.active is not None and bool(self.c.active.ranks_on(event.node))
                 return [
@@ -323,6 +329,9 @@ class Brain:
     # --- answers -----------------------------------------------------------------------------------------------
 
     def _result(self, event: ResultSeen, now: Instant) -> list[Action]:
+        measured = self.diagnoses.answered(event.result, now)
+        if measured is not None:
+            return measured
         job = self.c.job
         failure = self.c.life.answered(event.result)
         if job is None or job.state.ended:
@@ -364,7 +373,7 @@ class Brain:
     # --- time --------------------------------------------------------------------------------------------------
 
     def _tick(self, event: Tick, now: Instant) -> list[Action]:
-        actions: list[Action] = []
+        actions = self.diagnoses.tick(now)
         absent = event.lag >= _ABSENT
         if absent:
             self._pardon(event.lag, now)

@@ -63,6 +63,18 @@ class CheckpointAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class DiagnoseAsked:
+    """Run checks on these nodes (none: all idle ones). `id` is the asker's, to find the diagnosis by. `tests`: only
+    these; `busy`: also on nodes that train."""
+
+    id: str
+    nodes: tuple[str, ...] = ()
+    suite: str = "quick"
+    tests: tuple[str, ...] = ()
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CordonAsked:
     node: str
     on: bool
@@ -92,6 +104,7 @@ BrainEvent = (
     | StopAsked
     | FaultAsked
     | CheckpointAsked
+    | DiagnoseAsked
     | CordonAsked
     | EvictAsked
     | Tick

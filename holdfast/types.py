@@ -125,6 +125,8 @@ class Identity:
     boot_id: str = ""
     cpus: int = 0
     memory_bytes: int = 0
+    address: str = ""
+    """Its own address on the way to the controller; loopback where both are on one machine."""
 
 
 # --- heartbeat -----------------------------------------------------------------------------------------------
@@ -421,7 +423,19 @@ class RequestCheckpoint:
     """Ask a worker here for a checkpoint of its job: all ranks then agree on a step."""
 
 
-Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint
+@dataclass(frozen=True, slots=True)
+class RunCheck:
+    """Run diagnostic checks in one process of their own; it is killed when `deadline` seconds are over.
+
+    `options`: JSON for the checks. The answer's data hold `results`, the process's lines.
+    """
+
+    checks: tuple[str, ...]
+    options: str = "{}"
+    deadline: float = 20.0
+
+
+Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck
 
 
 @dataclass(frozen=True, slots=True)

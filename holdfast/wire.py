@@ -290,6 +290,7 @@ def _hello(h: t.Hello) -> c.Hello:
             boot_id=i.boot_id,
             cpus=i.cpus,
             memory_bytes=i.memory_bytes,
+            address=i.address,
         ),
     )
 
@@ -313,6 +314,7 @@ def _from_hello(h: c.Hello) -> t.Hello:
             boot_id=i.boot_id,
             cpus=i.cpus,
             memory_bytes=i.memory_bytes,
+            address=i.address,
         ),
         workers=tuple(t.KeptWorker(w.job, w.generation, w.rank, w.local_rank, w.pid, w.running) for w in h.workers),
         protocol_min=h.protocol_min,
@@ -368,6 +370,8 @@ def _command(command: t.Command) -> c.Command:
             m.inject.kind, m.inject.rank = kind, rank
         case t.RequestCheckpoint():
             m.request_checkpoint.SetInParent()
+        case t.RunCheck() as check:
+            m.run_check.CopyFrom(c.RunCheck(**_fields(check)))
         case t.StartWorkers() as s:
             m.start_workers.CopyFrom(
                 c.StartWorkers(
@@ -395,6 +399,8 @@ def _from_command(m: c.Command) -> t.Command:
         order = t.Inject(m.inject.kind, m.inject.rank)
     elif kind == "request_checkpoint":
         order = t.RequestCheckpoint()
+    elif kind == "run_check":
+        order = t.RunCheck(tuple(m.run_check.checks), m.run_check.options, m.run_check.deadline)
     elif kind == "start_workers":
         s = m.start_workers
         g = s.program

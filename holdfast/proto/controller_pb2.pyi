@@ -329,6 +329,7 @@ class Command(google.protobuf.message.Message):
     STOP_WORKERS_FIELD_NUMBER: builtins.int
     INJECT_FIELD_NUMBER: builtins.int
     REQUEST_CHECKPOINT_FIELD_NUMBER: builtins.int
+    RUN_CHECK_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     generation: builtins.int
@@ -342,6 +343,8 @@ class Command(google.protobuf.message.Message):
     def inject(self) -> global___Inject: ...
     @property
     def request_checkpoint(self) -> global___RequestCheckpoint: ...
+    @property
+    def run_check(self) -> global___RunCheck: ...
     def __init__(
         self,
         *,
@@ -353,10 +356,11 @@ class Command(google.protobuf.message.Message):
         stop_workers: global___StopWorkers | None = ...,
         inject: global___Inject | None = ...,
         request_checkpoint: global___RequestCheckpoint | None = ...,
+        run_check: global___RunCheck | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["inject", b"inject", "order", b"order", "request_checkpoint", b"request_checkpoint", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "request_checkpoint", b"request_checkpoint", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint"] | None: ...
+    def HasField(self, field_name: typing.Literal["inject", b"inject", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check"] | None: ...
 
 global___Command = Command
 
@@ -456,6 +460,30 @@ class RequestCheckpoint(google.protobuf.message.Message):
     ) -> None: ...
 
 global___RequestCheckpoint = RequestCheckpoint
+
+@typing.final
+class RunCheck(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHECKS_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
+    options: builtins.str
+    """JSON"""
+    deadline: builtins.float
+    """seconds"""
+    @property
+    def checks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        checks: collections.abc.Iterable[builtins.str] | None = ...,
+        options: builtins.str = ...,
+        deadline: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checks", b"checks", "deadline", b"deadline", "options", b"options"]) -> None: ...
+
+global___RunCheck = RunCheck
 
 @typing.final
 class CommandResult(google.protobuf.message.Message):

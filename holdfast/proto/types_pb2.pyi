@@ -123,6 +123,7 @@ class Identity(google.protobuf.message.Message):
     BOOT_ID_FIELD_NUMBER: builtins.int
     CPUS_FIELD_NUMBER: builtins.int
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
     node: builtins.str
     hostname: builtins.str
     incarnation: builtins.str
@@ -132,6 +133,8 @@ class Identity(google.protobuf.message.Message):
     boot_id: builtins.str
     cpus: builtins.int
     memory_bytes: builtins.int
+    address: builtins.str
+    """its own, on the way to the controller"""
     @property
     def ips(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -158,9 +161,10 @@ class Identity(google.protobuf.message.Message):
         boot_id: builtins.str = ...,
         cpus: builtins.int = ...,
         memory_bytes: builtins.int = ...,
+        address: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pod", b"pod"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "cpus", b"cpus", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "ips", b"ips", "memory_bytes", b"memory_bytes", "nics", b"nics", "node", b"node", "pod", b"pod", "slots", b"slots", "switch", b"switch", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "cpus", b"cpus", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "ips", b"ips", "memory_bytes", b"memory_bytes", "nics", b"nics", "node", b"node", "pod", b"pod", "slots", b"slots", "switch", b"switch", "versions", b"versions"]) -> None: ...
 
 global___Identity = Identity
 

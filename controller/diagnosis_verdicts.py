@@ -1,0 +1,314 @@
+"""From the results of a diagnosis to its verdicts: what each node's figures are held against. Pure."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.diagnostics.catalog import BY_NAME, Check, metric_of
+from holdfast.diagnostics.isolation import Isolation, Pair
+from holdfast.diagnostics.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.verdicts import (
+    Baseline,
+    Grade,
+    Metric,
+    Verdict,
+    best,
+    is_worse,
+    judge,
+    share,
+    worst,
+)
+
+Past = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
+"""By node, by `figure_key`: (Unix seconds, value), oldest first."""
+
+_Figure = tuple[str, str, str]  # check, metric, component
+_MANY = 32  # nodes from which a group's median is not one node's doing
+_REFERENCE = 0.75  # quantile of all pairs' figures that stands for a good pair: up to that many may be bad
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node as a diagnosis sees it. `host`: its machine, which several agents may share. `hardware`: nodes with the
+    same text are each other's peers. `address`: where other nodes reach it."""
+
+    node: str
+    host: str = ""
+    switch: str = ""
+    address: str = ""
+    hardware: str = ""
+    rdma: tuple[str, ...] = ()
+
+
+def figure_key(check: str, metric: str, component: str) -> str:
+    return f"{check}/{metric}/{component}"
+
+
+class Judgement:
+    """Collects results while a session runs, and judges them."""
+
+    def __init__(self, candidates: Mapping[str, Candidate], past: Past) -> None:
+        self._candidates, self._past = candidates, past
+        self._values: dict[str, dict[_Figure, list[Reading]]] = {}
+        self._faults: dict[str, dict[str, list[Fault]]] = {}
+        self._unable: dict[tuple[str, str], str] = {}
+        self._errors: dict[tuple[str, str], str] = {}
+        self._evidence: dict[tuple[str, str], dict[str, Any]] = {}
+        self._ran: set[tuple[str, str]] = set()  # (node, check) that gave a figure or a fault, or nothing bad to say
+        self._pairs: dict[str, list[tuple[str, CheckResult | None, str]]] = {}  # by node: partner, result, error
+        self._round: dict[Pair, CheckResult | None] = {}
+        self._references: dict[tuple[str, str], float] = {}
+        self._groups: dict[tuple[str, ...], dict[str, list[float]]] | None = None
+        self._baselines: dict[tuple[str, ...], Baseline | None] = {}
+        self.out_of_time = False
+
+    # --- results come --------------------------------------------------------------------------------------------
+
+    def take(self, node: str, check: str, results: Sequence[CheckResult], error: str) -> None:
+        """What a node said of one check. `error`: why its process did not end well."""
+        result = next((r for r in results if r.check == check), None)
+        key = (node, check)
+        if result is None:
+            self._errors[key] = error or "its process ended without a result"
+            return
+        self._evidence[key] = result.evidence
+        if result.unable:
+            self._unable[key] = result.unable
+            return
+        if result.error:
+            self._errors[key] = result.error
+            return
+        self._errors.pop(key, None)  # a second try went well
+        self._ran.add(key)
+        self._groups = None
+        for reading in result.readings:
+            figure = (check, reading.metric, reading.component)
+            self._values.setdefault(node, {}).setdefault(figure, []).append(reading)
+        self._faults.setdefault(node, {}).setdefault(check, []).extend(result.faults)
+
+    def pair(self, pair: Pair, results: Mapping[str, Sequence[CheckResult]], errors: Mapping[str, str]) -> None:
+        """What a pair said: its client (the first) measures, its server's words count where it could not."""
+        client, server = pair
+        said = [r for node in pair for r in results.get(node, ())]
+        again = any(r.evidence.get("try_again") for r in said)
+        if again:
+            return  # neither's fault: isolation asks again
+        error = "; ".join(f"{node}: {text}" for node, text in errors.items())
+        error = error or "; ".join(r.error for r in said if r.error)
+        unable = next((r.unable for r in said if r.unable), "")
+        if unable:
+            for node in pair:
+                self._unable[(node, "pair")] = unable
+            return
+        measured = next((r for r in results.get(client, ()) if not r.error), None) if not error else None
+        self._round[pair] = measured
+        self._references.clear()
+        for node, other in ((client, server), (server, client)):
+            self._pairs.setdefault(node, []).append((other, measured, error))
+
+    # --- while it runs -------------------------------------------------------------------------------------------
+
+    def doubtful(self, targets: Collection[str]) -> dict[str, list[str]]:
+        """Checks to try once more, by node: the figures are bad, or it broke where others did not."""
+        again: dict[str, list[str]] = {}
+        for name in sorted({name for _, name in [*self._ran, *self._errors]}):
+            for verdict in self.node_verdicts(BY_NAME[name], targets):
+                is_bad = verdict.grade in (Grade.FAIL, Grade.DEGRADED) and verdict.against != "fault"
+                if is_bad and name not in again.setdefault(verdict.node, []):
+                    again[verdict.node].append(name)
+        return {node: names for node, names in again.items() if names}
+
+    def round_results(self) -> dict[Pair, bool]:
+        """Passed or failed, for the isolation; the pairs of one round, judged against all pairs so far."""
+        results = {pair: result is not None and not self._pair_faults(result) for pair, result in self._round.items()}
+        self._round = {}
+        return results
+
+    def _pair_faults(self, result: CheckResult) -> list[tuple[Reading, Metric]]:
+        found = []
+        for reading in result.readings:
+            metric = metric_of("pair", reading.metric, reading.bar)
+            if metric is None or not math.isfinite(reading.value):
+                continue
+            if (math.isfinite(metric.bar) and is_worse(metric, reading.value, metric.bar)) or (
+                share(metric, reading.value, self._reference(metric, reading.component)) < metric.degraded
+            ):
+                found.append((reading, metric))
+        return found
+
+    def _reference(self, metric: Metric, component: str) -> float:
+        """What a good pair has: not the median, since one bad node spoils a pair and many could spoil half of them."""
+        key = (metric.name, component)
+        if key not in self._references:
+            found = (r for tests in self._pairs.values() for _, result, _ in tests if result for r in result.readings)
+            values = sorted(
+                (r.value for r in found if (r.metric, r.component) == key), reverse=not metric.is_more_better
+            )
+            at = min(len(values) - 1, int(_REFERENCE * len(values)))
+            self._references[key] = values[at] if values else math.nan
+        return self._references[key]
+
+    # --- at the end ----------------------------------------------------------------------------------------------
+
+    def node_verdicts(self, check: Check, targets: Collection[str]) -> list[Verdict]:
+        found: list[Verdict] = []
+        for node in targets:
+            found += self._node(check, node)
+        return found
+
+    def neighbour_verdicts(self, check: Check, targets: Collection[str]) -> list[Verdict]:
+        """What a group could not do as one says something of its switch, and fails none of its members."""
+        softened = []
+        for verdict in self.node_verdicts(check, targets):
+            is_fail = verdict.grade is Grade.FAIL
+            softened.append(replace(verdict, grade=Grade.DEGRADED) if is_fail else verdict)
+        return softened
+
+    def _node(self, check: Check, node: str) -> list[Verdict]:
+        key = (node, check.name)
+        evidence = self._evidence.get(key, {})
+        found = [
+            Verdict(node, check.name, Grade.FAIL if f.fatal else Grade.DEGRADED, component=f.component, text=f.text,
+                    against="fault", action=f.action or check.action, evidence=evidence)
+            for f in dict.fromkeys(self._faults.get(node, {}).get(check.name, ()))
+        ]  # fmt: skip
+        for (name, metric_name, component), readings in self._values.get(node, {}).items():
+            metric = metric_of(name, metric_name, readings[-1].bar)
+            if name != check.name or metric is None:
+                continue
+            value = best(metric, [r.value for r in readings])
+            peers = self._peers(node, (name, metric_name, component))
+            past = self._own_past(node, (name, metric_name, component))
+            found.append(judge(node, name, metric, value, peers, past, component, check.action, evidence))
+        if key in self._errors:
+            found.append(self._broken(check, node, self._errors[key]))
+        if found:
+            return found
+        if key in self._ran:
+            return [Verdict(node, check.name, Grade.PASS, text="nothing found", evidence=evidence)]
+        why = self._unable.get(key) or ("out of time" if self.out_of_time else "not run")
+        return [Verdict(node, check.name, Grade.UNABLE, text=why, evidence=evidence)]
+
+    def _broken(self, check: Check, node: str, error: str) -> Verdict:
+        hardware = self._candidates[node].hardware
+        others = [n for n, name in self._ran if name == check.name and n != node]
+        proof = any(self._candidates[n].hardware == hardware for n in others)
+        text = error if proof else f"{error}; nowhere else did it go well, so it proves nothing"
+        grade = Grade.FAIL if proof and "left" not in error else Grade.UNABLE
+        return Verdict(node, check.name, grade, text=text, action=check.action if proof else "")
+
+    def _peers(self, node: str, figure: _Figure) -> Baseline | None:
+        """The same figure of the other nodes with this hardware. In a large group its own changes nothing."""
+        if self._groups is None:
+            self._groups = self._by_peers()
+        check, name, component = figure
+        key = (self._candidates[node].hardware, check, name, _kind(component))
+        group = self._groups.get(key, {})
+        if len(group) < _MANY:
+            return Baseline.of([v for other, values in group.items() if other != node for v in values])
+        if key not in self._baselines:
+            self._baselines[key] = Baseline.of([v for values in group.values() for v in values])
+        return self._baselines[key]
+
+    def _by_peers(self) -> dict[tuple[str, ...], dict[str, list[float]]]:
+        """Hardware, check, metric and kind of component -> node -> its best values."""
+        self._baselines.clear()
+        groups: dict[tuple[str, ...], dict[str, list[float]]] = {}
+        for node, figures in self._values.items():
+            for (check, name, component), readings in figures.items():
+                metric = metric_of(check, name)
+                if metric is not None:
+                    key = (self._candidates[node].hardware, check, name, _kind(component))
+                    value = best(metric, [r.value for r in readings])
+                    groups.setdefault(key, {}).setdefault(node, []).append(value)
+        return groups
+
+    def _own_past(self, node: str, figure: _Figure) -> Baseline | None:
+        rows = self._past.get(node, {}).get(figure_key(*figure), ())
+        return Baseline.of([value for _, value in rows], min((at for at, _ in rows), default=0.0))
+
+    def pair_verdicts(self, check: Check, targets: Collection[str], isolation: Isolation) -> list[Verdict]:
+        found: list[Verdict] = []
+        for node in sorted({*targets, *isolation.bad}):
+            tests = self._pairs.get(node, [])
+            if not tests:
+                only = "needs a second idle node" if len(self._candidates) < 2 else ""
+                why = self._unable.get((node, check.name)) or only or ("out of time" if self.out_of_time else "not run")
+                found.append(Verdict(node, check.name, Grade.UNABLE, text=why))
+            else:
+                found += self._paired(check, node, tests, isolation)
+        for first, second in sorted(isolation.links):
+            text = f"the pair fails though both are well with others: the way between them, not {first} or {second}"
+            found.append(
+                Verdict(first, check.name, Grade.DEGRADED, component=f"link to {second}", text=text,
+                        action="look at the cables and switch ports between them")
+            )  # fmt: skip
+        return found
+
+    def _paired(
+        self, check: Check, node: str, tests: list[tuple[str, CheckResult | None, str]], isolation: Isolation
+    ) -> list[Verdict]:
+        partners = [other for other, _, _ in tests]
+        evidence: dict[str, Any] = {"partners": partners}
+        readings = [r for _, result, _ in tests if result is not None for r in result.readings]
+        if node in isolation.undecided:
+            text = f"no pair with it passed, and no partner of it is known to be good ({', '.join(partners)})"
+            why = "out of time; " if self.out_of_time else ""
+            return [Verdict(node, check.name, Grade.UNABLE, text=why + text, evidence=evidence)]
+        if not readings:
+            errors = list(dict.fromkeys(error for _, _, error in tests if error))
+            text = f"no pair with it works: {errors[0] if errors else 'no figure'}"
+            grade = Grade.FAIL if node in isolation.bad else Grade.UNABLE
+            return [Verdict(node, check.name, grade, text=text, action=check.action, evidence=evidence)]
+        found = []
+        for name, component in dict.fromkeys((r.metric, r.component) for r in readings):
+            mine = [r for r in readings if (r.metric, r.component) == (name, component)]
+            metric = metric_of(check.name, name, mine[-1].bar)
+            if metric is not None:
+                value = best(metric, [r.value for r in mine])
+                found.append(self._pair_verdict(check, node, metric, component, value, evidence))
+        failed = [error for _, result, error in tests if result is None]
+        if node in isolation.bad and worst([v.grade for v in found]) is Grade.PASS:
+            # Each figure was good in some pair, but no pair was good as a whole.
+            text = f"none of {len(tests)} pairs with it passed" + (f"; {failed[0]}" if failed else "")
+            found.append(Verdict(node, check.name, Grade.DEGRADED, text=text, action=check.action, evidence=evidence))
+        return found
+
+    def _pair_verdict(
+        self, check: Check, node: str, metric: Metric, component: str, value: float, evidence: dict[str, Any]
+    ) -> Verdict:
+        """A pair is as good as its worse member, so a node's figure is the best of its pairs, and so are its peers'."""
+        past = self._own_past(node, (check.name, metric.name, component))
+        verdict = judge(node, check.name, metric, value, None, past, component, check.action, evidence)
+        reference = self._reference(metric, component)
+        ratio = share(metric, value, reference)
+        if verdict.grade is Grade.FAIL or not ratio < metric.degraded:
+            return verdict
+        pairs = sum(result is not None for tests in self._pairs.values() for _, result, _ in tests) // 2
+        return replace(
+            verdict, grade=Grade.FAIL if ratio < metric.fail else Grade.DEGRADED, against="peers", baseline=reference,
+            baseline_n=pairs, baseline_since=0.0, text=f"{ratio:.0%} of what good pairs have", action=check.action,
+        )  # fmt: skip
+
+
+def learned(verdicts: Iterable[Verdict], at: float) -> dict[str, dict[str, tuple[float, float]]]:
+    """What joins a node's past: figures that passed, so that a slow decay never becomes the measure of itself."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for v in verdicts:
+        if v.grade is Grade.PASS and v.metric and math.isfinite(v.value):
+            found.setdefault(v.node, {})[figure_key(v.check, v.metric, v.component)] = (at, v.value)
+    return found
+
+
+def summary(verdicts: Sequence[Verdict]) -> dict[str, Grade]:
+    """The worst grade of each node."""
+    nodes: dict[str, list[Grade]] = {}
+    for v in verdicts:
+        nodes.setdefault(v.node, []).append(v.grade)
+    return {node: worst(grades) for node, grades in nodes.items()}
+
+
+def _kind(component: str) -> str:
+    """gpu3 is compared with every GPU, eth0 only with the others' eth0."""
+    return "gpu" if component.rstrip("0123456789") == "gpu" else component

@@ -1,0 +1,21 @@
+"""All-reduce among neighbours under one switch, over gloo; the controller says who is which rank and where to meet."""
+
+import importlib.util
+
+from holdfast.diagnostics.busbw import Collective
+from holdfast.diagnostics.collective import measure
+from holdfast.diagnostics.options import Options
+from holdfast.diagnostics.results import CheckResult, Reading
+
+_SIZE = 16 << 20
+_ITERATIONS = 5
+
+
+def run(options: Options) -> CheckResult:
+    if options.ranks < 2:
+        return CheckResult("all-reduce", unable="needs neighbours: the controller runs it on several nodes")
+    if importlib.util.find_spec("torch") is None:
+        return CheckResult("all-reduce", unable="needs torch")
+    meet = f"{options.address}:{options.port}"
+    rate = measure(Collective.ALL_REDUCE, "gloo", options.rank, options.ranks, meet, _SIZE, _ITERATIONS, options.own)
+    return CheckResult("all-reduce", (Reading("busbw", rate),), evidence={"ranks": options.ranks})

@@ -267,7 +267,8 @@ class Judgement:
             metric = metric_of(check.name, name, mine[-1].bar)
             if metric is not None:
                 value = best(metric, [r.value for r in mine])
-                found.append(self._pair_verdict(check, node, metric, component, value, evidence))
+                verdict = self._pair_verdict(check, node, metric, component, value, evidence)
+                found.append(self._against_pairs(verdict, metric, check) if node in isolation.bad else verdict)
         failed = [error for _, result, error in tests if result is None]
         if node in isolation.bad and worst([v.grade for v in found]) is Grade.PASS:
             # Each figure was good in some pair, but no pair was good as a whole.
@@ -280,9 +281,12 @@ class Judgement:
     ) -> Verdict:
         """A pair is as good as its worse member, so a node's figure is the best of its pairs, and so are its peers'."""
         past = self._own_past(node, (check.name, metric.name, component))
-        verdict = judge(node, check.name, metric, value, None, past, component, check.action, evidence)
-        reference = self._reference(metric, component)
-        ratio = share(metric, value, reference)
+        return judge(node, check.name, metric, value, None, past, component, check.action, evidence)
+
+    def _against_pairs(self, verdict: Verdict, metric: Metric, check: Check) -> Verdict:
+        """For a node that isolation found bad: by how much its best pair is worse than a good one."""
+        reference = self._reference(metric, verdict.component)
+        ratio = share(metric, verdict.value, reference)
         if verdict.grade is Grade.FAIL or not ratio < metric.degraded:
             return verdict
         pairs = sum(result is not None for tests in self._pairs.values() for _, result, _ in tests) // 2

@@ -83,6 +83,12 @@ class Facade(Protocol):
     async def checkpoint(self) -> None:
         """Ask the running job for a checkpoint of the next step. UsageError when none is training."""
 
+    async def diagnose(self, spec: Json) -> str:
+        """Run checks: {nodes: [str], suite, tests: [str], busy} -> its id. UsageError when it cannot be."""
+
+    def diagnoses(self) -> list[Json]:
+        """Newest first, with their verdicts: the shape is `http_diagnose.Diagnosis`."""
+
     async def evict(self, node: str) -> None:
         """Take a node out at once; a job that has ranks there restarts without it. UsageError: no such node."""
 

@@ -22,6 +22,7 @@ from holdfast.controller import http_errors
 from holdfast.controller import http_models as models
 from holdfast.controller.auth import Auth
 from holdfast.controller.facade import Facade, Json
+from holdfast.controller.http_diagnose import routes as diagnose_routes
 from holdfast.controller.http_guard import EventStream, Guard
 from holdfast.controller.json_text import encode
 from holdfast.controller.metrics import CONTENT_TYPE, Metrics
@@ -64,6 +65,7 @@ def create_app(facade: Facade, auth: Auth) -> FastAPI:
     needs_token = [Depends(token)]
     app.include_router(_reads(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_commands(facade), prefix="/api/v1", dependencies=needs_token)
+    app.include_router(diagnose_routes(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_live(facade, app.state.streams), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_observe(app, facade), dependencies=needs_token)
     _open(app)

@@ -11,7 +11,15 @@ import numpy as np
 from holdfast import log
 from holdfast import types as t
 from holdfast.controller.at_risk import at_risk
-from holdfast.controller.events import CheckpointAsked, CordonAsked, EvictAsked, FaultAsked, JobSubmitted, StopAsked
+from holdfast.controller.events import (
+    CheckpointAsked,
+    CordonAsked,
+    DiagnoseAsked,
+    EvictAsked,
+    FaultAsked,
+    JobSubmitted,
+    StopAsked,
+)
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
@@ -270,6 +278,14 @@ class Report:
 
     async def checkpoint(self) -> None:
         self.shell.handle(CheckpointAsked())
+
+    async def diagnose(self, spec: Json) -> str:
+        id = f"d{uuid.uuid4().hex[:8]}"
+        self.shell.handle(DiagnoseAsked(id, tuple(spec["nodes"]), spec["suite"], tuple(spec["tests"]), spec["busy"]))
+        return id
+
+    def diagnoses(self) -> list[Json]:
+        return self.shell.brain.diagnoses.all_docs()
 
     async def evict(self, node: str) -> None:
         self.shell.handle(EvictAsked(node))

@@ -30,6 +30,7 @@ from holdfast.controller.metrics_text import HELP
 from holdfast.controller.model import Finding, Instant, JobSpec, Options
 from holdfast.controller.report import Report
 from holdfast.dashboards.rules import ALERTS
+from holdfast.diagnostics.catalog import CHECKS, Scope, Suite
 from holdfast.trainer import config as trainer
 
 ROOT = Path(__file__).parent.parent
@@ -271,6 +272,32 @@ def xids() -> str:
     return table(("code", "what it says", "immediate action", "whose fault"), rows)
 
 
+# --- diagnostics -----------------------------------------------------------------------------------------------
+
+
+def checks() -> str:
+    """The catalog: what each test measures and what its figures are held against."""
+    rows = []
+    for check in CHECKS:
+        suites = "quick, full" if check.suite is Suite.QUICK else "full"
+        where = {Scope.NODE: "a node alone", Scope.PAIR: "two nodes", Scope.NEIGHBOURS: "nodes under one switch"}
+        figures = "; ".join(_limits(metric) for metric in check.metrics) or "facts, no figures"
+        rows.append((f"`{check.name}`", suites, where[check.scope], check.does, check.needs, figures))
+    return table(("test", "suites", "runs on", "what it does", "needs", "figures, and what makes them bad"), rows)
+
+
+def _limits(metric: Any) -> str:
+    """Name, unit, then the bar and the shares of the peers' median."""
+    said = []
+    if metric.bar == metric.bar:
+        said.append(f"{'below' if metric.is_more_better else 'above'} {metric.bar:g}: {metric.bar_grade}")
+    for grade in ("degraded", "fail"):
+        share = getattr(metric, grade)
+        if share == share:
+            said.append(f"under {share:.0%} of the peers': {grade}")
+    return f"`{metric.name}` ({metric.unit}): {', '.join(said)}"
+
+
 # --- pages -----------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -284,6 +311,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "cli": cli,
     "log-rules": rules,
+    "checks": checks,
     "alerts": alerts,
     "xids": xids,
 }

@@ -84,6 +84,13 @@ class Client:
     def cordon(self, node: str, on: bool) -> None:
         self._call("POST", f"/nodes/{node}/{'cordon' if on else 'uncordon'}")
 
+    def diagnose(self, nodes: list[str], suite: str, tests: list[str], busy: bool) -> str:
+        spec = {"nodes": nodes, "suite": suite, "tests": tests, "busy": busy}
+        return str(self._call("POST", "/diagnose", json=spec)["id"])
+
+    def diagnosis(self, name: str) -> Json:
+        return self._dict(f"/diagnoses/{name}")
+
     def evict(self, node: str) -> None:
         self._call("POST", f"/nodes/{node}/evict")
 

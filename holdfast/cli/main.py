@@ -34,6 +34,7 @@ def build() -> "typer.Typer":
         cordon,
         dashboards,
         demo,
+        diagnose,
         evict,
         incidents,
         inject,
@@ -72,6 +73,7 @@ def build() -> "typer.Typer":
     app.command()(cordon.cordon)
     app.command()(cordon.uncordon)
     app.command()(evict.evict)
+    app.command()(diagnose.diagnose)
     app.add_typer(checkpoint.app, name="checkpoint")
     app.add_typer(dashboards.app, name="dashboards")
     app.command()(controller.controller)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from holdfast.controller.facade import Json
+from holdfast.diagnostics.verdicts import Grade, Verdict
 from holdfast.errors import UsageError
 from holdfast.types import STEP_PARTS, NodeState
 from tests.controller.fake_node import make_node
@@ -60,6 +61,7 @@ class FakeFacade:
         self.injected: list[str] = []
         self.graces: list[float] = []
         self.checkpoints = 0
+        self.diagnosed: list[Json] = []
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -361,6 +363,19 @@ class FakeFacade:
             raise UsageError(f"{fault!r} is not KIND[@STEP]:TARGET, such as kill@20:rank3")
         self.injected.append(fault)
         return {"id": f"f{len(self.injected)}", "armed": "@" in fault}
+
+    async def diagnose(self, spec: Json) -> str:
+        if "ghost" in spec["nodes"]:
+            raise UsageError("no node is called 'ghost'")
+        self.diagnosed.append(spec)
+        return "d1"
+
+    def diagnoses(self) -> list[Json]:
+        verdict = Verdict("node0", "gemm", Grade.FAIL, "flops", "cpu", 4e10, "FLOP/s", against="peers", baseline=1e11)
+        base: Json = {"id": "d1", "why": "by hand", "state": "done", "suite": "quick", "tests": ["gemm"]}
+        base |= {"nodes": ["node0", "node1"], "stage": "done", "rounds": 3, "jobs_done": 5, "jobs_open": 0}
+        base |= {"began": self.started, "ended": self.started + 9, "failed": ["node0"], "cleared": ["node1"]}
+        return [base | {"verdicts": [verdict.to_doc()]}] if self.diagnosed else []
 
     async def evict(self, node: str) -> None:
         row = {r["name"]: r for r in self.node_rows}[node]

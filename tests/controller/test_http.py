@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel, TypeAdapter
 
+from holdfast.controller import http_diagnose
 from holdfast.controller import http_models as models
 from holdfast.controller.auth import Auth, is_loopback
 from holdfast.controller.http import create_app
@@ -66,6 +67,18 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/incidents", list[models.Incident]),
     ("/api/v1/incidents/i1", models.Incident),
 ]
+
+
+def test_a_diagnosis_is_asked_for_and_looked_at(facade: FakeFacade) -> None:
+    path = "/api/v1/diagnose"
+    answer = ask(facade, "POST", path, json={"nodes": ["node0"], "suite": "full"})
+    assert (answer.status_code, answer.json()) == (201, {"id": "d1"})
+    assert facade.diagnosed == [{"nodes": ["node0"], "suite": "full", "tests": [], "busy": False}]
+    TypeAdapter(list[http_diagnose.Diagnosis]).validate_json(ask(facade, "GET", "/api/v1/diagnoses").content)
+    http_diagnose.Diagnosis.model_validate_json(ask(facade, "GET", "/api/v1/diagnoses/d1").content)
+    assert ask(facade, "GET", "/api/v1/diagnoses/d9").status_code == 404
+    assert ask(facade, "POST", path, json={"nodes": ["ghost"]}).status_code == 400
+    assert ask(facade, "POST", path, json={"suite": "long"}).status_code == 400
 
 
 @pytest.mark.parametrize(("path", "shape"), SHAPES)

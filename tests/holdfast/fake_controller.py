@@ -41,6 +41,24 @@ INCIDENT: Json = {
 }  # fmt: skip
 
 
+def verdict_as(node: str, grade: str, **more: object) -> Json:
+    base: Json = {
+        "node": node, "check": "gemm", "grade": grade, "severity": "info", "metric": "flops", "component": "cpu",
+        "value": 4e10, "unit": "FLOP/s", "bar": None, "against": "peers", "baseline": 1e11, "baseline_n": 7,
+        "baseline_since": 0.0, "text": "", "action": "", "evidence": {},
+    }  # fmt: skip
+    return base | more
+
+
+def diagnosis_as(*verdicts: Json) -> Json:
+    failed = sorted({v["node"] for v in verdicts if v["grade"] == "fail"})
+    return {
+        "id": "d1", "why": "by hand", "state": "done", "suite": "quick", "tests": ["gemm"], "nodes": ["node0", "node1"],
+        "stage": "done", "rounds": 2, "jobs_done": 3, "jobs_open": 0, "began": 1.0, "ended": 9.5, "failed": failed,
+        "cleared": ["node1"], "verdicts": list(verdicts),
+    }  # fmt: skip
+
+
 class FakeController:
     """Set the attributes, look at `asked`. `log` feeds the log stream: a line, or "end", or "cut"."""
 
@@ -49,6 +67,7 @@ class FakeController:
         self.job: Json | None = job_as("running")
         self.nodes = [node_as("node0"), node_as("node1", state="cordoned", reason="by hand")]
         self.incidents = [INCIDENT]
+        self.diagnosis = diagnosis_as(verdict_as("node0", "pass"), verdict_as("node1", "pass"))
         self.asked: list[tuple[str, str, Json | None]] = []
         self.log: queue.Queue[Json | str] = queue.Queue()
         self.submit_error: tuple[int, str] | None = None
@@ -85,11 +104,15 @@ class FakeController:
         reads: dict[str, object] = {
             "/status": status, "/job": self.job, "/nodes": self.nodes, "/incidents": self.incidents,
             **{f"/incidents/{one['id']}": one for one in self.incidents},
+            "/diagnoses/d1": self.diagnosis,
         }  # fmt: skip
         if method == "GET" and path in reads:
             return 200, reads[path]
         if path == "/jobs" and self.submit_error:
             return self.submit_error[0], {"error": self.submit_error[1]}
+        if path == "/diagnose":
+            missing = [name for name in (body or {})["nodes"] if name not in [node["name"] for node in self.nodes]]
+            return (400, {"error": f"there is no node {missing[0]}"}) if missing else (201, {"id": "d1"})
         done: dict[str, object] = {
             "/jobs": {"id": "j1"},
             "/job/stop": {"ok": True},

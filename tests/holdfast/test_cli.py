@@ -70,6 +70,10 @@ def test_do(fake: FakeController, capsys: Capture) -> None:
         (["inject", "kill@20", "rank3"], ("POST", "/inject", {"fault": "kill@20:rank3"})),
         (["cordon", "node0"], ("POST", "/nodes/node0/cordon", None)),
         (["uncordon", "node0"], ("POST", "/nodes/node0/uncordon", None)),
+        (
+            ["diagnose", "node0", "--suite", "full", "--test", "gemm"],
+            ("GET", "/diagnoses/d1", None),
+        ),
         (["evict", "node0"], ("POST", "/nodes/node0/evict", None)),
         (["job", "stop", "--grace", "3"], ("POST", "/job/stop", {"grace": 3.0})),
     ):
@@ -101,6 +105,11 @@ def test_do(fake: FakeController, capsys: Capture) -> None:
         (["demo", "--nodes", "0"], 2, "nodes must be above 0"),
         (["agent", "--controller", "head:7070"], 2, "holdfast certs"),
         (["controller", "--listen-host", "0.0.0.0"], 2, "holdfast certs"),
+        (["diagnose", "ghost"], 2, "there is no node ghost"),
+        (["diagnose", "--suite", "long"], 2, "quick or full"),
+        (["diagnose", "--test", "gem"], 2, "did you mean gemm?"),
+        (["diagnose", "--local", "node0"], 2, "takes no NODE"),
+        (["diagnose", "--local", "--test", "pair"], 2, "need other nodes"),
         (["checkpoint", "verify", "file:///nowhere/at/all"], 1, "no checkpoints"),
     ],
 )

@@ -90,7 +90,7 @@ def test_an_exit_survives_the_wire(event: t.WorkerExited, seq: int) -> None:
 IDENTITY = t.Identity(
     node="n0", hostname="h", incarnation="abc", ips=("10.0.0.1",), pod=t.Pod("p", "ns", "u"),
     gpus=(t.Gpu(0, "GPU-1", "H200", "0000:01:00.0", 5),), nics=(t.Nic("mlx5_0", "rdma", 400, 1, "ACTIVE"),),
-    switch="s1", slots=8, versions={"holdfast": "0.1"}, boot_id="b", cpus=2, memory_bytes=7,
+    switch="s1", slots=8, versions={"holdfast": "0.1"}, boot_id="b", cpus=2, memory_bytes=7, address="10.0.0.1",
 )  # fmt: skip
 
 
@@ -127,6 +127,7 @@ PROGRAM = t.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, Tr
         t.Command("3", "j", 1, t.StopWorkers(0.0)),
         t.Command("4", "j", 1, t.Inject("kill", 3)),
         t.Command("5", "j", 1, t.RequestCheckpoint()),
+        t.Command("6", "", 0, t.RunCheck(("gemm", "disk"), '{"suite": "full"}', 12.5)),
     ],
 )
 def test_controller_messages_survive_the_wire(message: t.ControllerMessage) -> None:

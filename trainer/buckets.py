@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -77,9 +77,14 @@ class GradientMeans:
     Buckets go out in one order on all ranks, whatever becomes final first, so that each step adds up alike.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
-        """`parameters` in the order of forward: backward is done with the last of them first."""
-        self._group = group
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        """`parameters` in the order of forward: backward is done with the last of them first.
+
+        `meanwhile` is called once a step, when all that was to be sent is on its way.
+        """
+        self._group, self._meanwhile = group, meanwhile
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
@@ -103,6 +108,8 @@ class GradientMeans:
                 for place in sorted(bucket.missing):
                     bucket.put(place, self._group.size())
             self._send()
+            if self._meanwhile is not None:
+                self._meanwhile()
             for bucket in self._buckets:
                 assert bucket.work is not None
                 bucket.work.wait()

@@ -30,7 +30,7 @@ from holdfast.trainer.loss import cross_entropy
 from holdfast.trainer.mesh import Mesh, choose_device, join, leave, require_agreement
 from holdfast.trainer.meters import Meter
 from holdfast.trainer.model import Moment, recompute_of
-from holdfast.trainer.optimizer import Optimizer, Totals
+from holdfast.trainer.optimizer import Optimizer
 from holdfast.trainer.persist import make_keeper
 from holdfast.trainer.report import Reporter
 from holdfast.trainer.sequence_parallel import own_positions
@@ -38,6 +38,7 @@ from holdfast.trainer.slices import GradientSums, slices_of
 from holdfast.trainer.state import settings
 from holdfast.trainer.tensor_parallel import hash_of
 from holdfast.trainer.tokens import vocab_of
+from holdfast.trainer.totals import Pending, Totals, start_sum
 from holdfast.trainer.weights import start_from
 
 
@@ -57,8 +58,11 @@ class Trainer:
         order = self.plan.orders[mesh.pp_rank]
         self.loads_at = next((action.stage for action in order if action.op is Op.LOAD), -1)
         """The stage for which this rank reads data; -1: none."""
-        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss)
+        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, self._announce)
         self.slices = slices_of(self.stages, mesh)
+        self._losses: list[torch.Tensor] = []
+        """Of the micro-batches of this step so far."""
+        self._pending: Pending | None = None
         sums = GradientSums(self.slices, mesh, config.parallel.sequence)
         if config.train.start_from:
             start_from(Path(config.train.start_from), config, mesh, self.slices)
@@ -71,11 +75,8 @@ class Trainer:
         self.votes: Callable[[int], Sequence[bool]] = lambda steps: ()
         """What this rank answers when all are asked together, before its state becomes that after `steps` steps."""
 
-    def gradients(self, step: int) -> torch.Tensor:
-        """Forward and backward of one step; gradients are then on the shards.
-
-        Returns this rank's share of the loss, on its device: over all ranks they add up to the global mean.
-        """
+    def gradients(self, step: int) -> None:
+        """Forward and backward of one step; gradients are then on the shards."""
         self.moment.step = step
         inputs = targets = None
         self.runtime.prefetch()
@@ -84,23 +85,21 @@ class Trainer:
                 x, y = self.feed.read(step)
             inputs = _moved(x, self.mesh.device) if self.has_first else None
             targets = _moved(y, self.mesh.device) if self.has_last else None
-        losses = pipeline.run_step(self.runtime, inputs, targets, len(self.micro_batches))
+        self._losses.clear()
+        pipeline.run_step(self.runtime, inputs, targets, len(self.micro_batches))
         self.optimizer.collect()
-        if not losses:
-            return torch.zeros((), dtype=torch.float64, device=self.mesh.device)
-        total = torch.stack([loss.detach().double() for loss in losses]).sum()
-        # Either each tp rank knows the loss of all tokens, or each that of its own.
-        return total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
 
     def step(self, step: int) -> Totals:
         """Do step `step`. One that is not finite is applied nowhere: it is skipped, or ends the run.
 
         Raises NonFiniteLoss, on every rank.
         """
-        share = self.gradients(step)
-        if probe.poisoned():
-            share = share * math.nan
-        totals = self.optimizer.step(step, share, self.votes(step + 1))
+        self._pending = None
+        self.gradients(step)
+        if self._pending is None:
+            squares = None if self.optimizer.holds_all else self.optimizer.squares()
+            self._pending = start_sum(self._share(), squares, self.votes(step + 1))
+        totals = self.optimizer.step(step, self._pending)
         if totals.is_finite:
             self.skipped = 0
         elif self.config.train.on_nonfinite == "skip" and self.skipped < self.config.train.max_skips:
@@ -112,7 +111,27 @@ class Trainer:
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
         return totals
 
+    def _announce(self) -> None:
+        """Start to add up the loss while gradients are on their way, if nobody needs to hear of their norm."""
+        if self.optimizer.holds_all:
+            self._pending = start_sum(self._share(), None, self.votes(self.moment.step + 1))
+
+    def _share(self) -> torch.Tensor:
+        """This rank's share of the step's loss, on its device: over all ranks they add up to the global mean."""
+        if not self._losses:
+            share = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
+        else:
+            total = torch.stack([loss.double() for loss in self._losses]).sum()
+            # Either each tp rank knows the loss of all tokens, or each that of its own.
+            share = total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
+        return share * math.nan if probe.poisoned() else share
+
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = self._mean_loss(logits, targets)
+        self._losses.append(loss.detach())
+        return loss
+
+    def _mean_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         group, count = self.tp_group, len(self.micro_batches)
         if logits.dtype == torch.bfloat16:
             logits = logits.float()

@@ -109,16 +109,28 @@ def _own_groups(layout: Layout, rank: int, device: torch.device) -> DeviceMesh:
 
     The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of
     one axis share no rank and every rank goes through the axes in the same order, so nobody waits in a circle.
+
+    Axes with the same ranks share a group: each of gloo's has a thread that wakes a hundred times a second.
     """
     sizes = (layout.pp, layout.dp, layout.tp)
     ranks = torch.arange(layout.world).view(sizes)
     here = layout.coordinate(rank)
     names = ("pp", "dp", "tp")
+    made = {tuple(range(layout.world)): everyone()}
     groups = []
     for axis, name in enumerate(names):
-        line = ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))]
-        groups.append(dist.new_group(line.tolist(), use_local_synchronization=True, group_desc=name))
+        line = tuple(ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))].tolist())
+        if line not in made:
+            made[line] = dist.new_group(list(line), use_local_synchronization=True, group_desc=name)
+        groups.append(made[line])
     return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
+
+
+def everyone() -> dist.ProcessGroup:
+    """The group of all ranks of the job."""
+    group = dist.group.WORLD
+    assert group is not None
+    return group
 
 
 def leave(store: Store | None = None, done: bool = False) -> None:

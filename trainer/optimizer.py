@@ -1,4 +1,4 @@
-"""The optimizer on this rank's own shards, and the one collective that every step needs.
+"""The optimizer on this rank's own shards.
 
 Loss and norm stay on the device until the one place of a step where the host reads them (`Sums.read`). A GPU's update
 is in its queue by then, and does nothing by itself if the step is not finite.
@@ -8,9 +8,7 @@ Of bfloat16 parameters it keeps float32 ones of its own, which it updates and th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,48 +20,12 @@ from holdfast.plan import Op
 from holdfast.trainer import spans
 from holdfast.trainer.config import OptimConfig
 from holdfast.trainer.learning_rate import learning_rate
-from holdfast.trainer.mesh import Mesh
+from holdfast.trainer.mesh import Mesh, everyone
 from holdfast.trainer.slices import Slice
+from holdfast.trainer.totals import Pending, Totals
 from holdfast.trainer.update_rules import Target, rule
 
 MASTER = "master"
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What all ranks know after a step's backward."""
-
-    loss: float
-    norm: float
-    """Of the gradients of all parameters together, before clipping."""
-    bad_ranks: list[int]
-    """Ranks whose own loss or gradients were not finite."""
-    votes: tuple[int, ...] = ()
-    """How many ranks said yes to each question that all were asked."""
-
-    @property
-    def is_finite(self) -> bool:
-        return not self.bad_ranks and math.isfinite(self.loss) and math.isfinite(self.norm)
-
-
-class Sums:
-    """Totals on the device: loss, squared norm, for each rank whether its share was not finite, and votes."""
-
-    def __init__(self, numbers: Tensor, votes: int = 0) -> None:
-        self.numbers, self._last = numbers, len(numbers) - votes
-        self.norm = numbers[1].sqrt()
-
-    def bad(self) -> Tensor:
-        """1.0 if the step must not be applied, else 0.0; float32, of no dimension."""
-        return (~torch.isfinite(self.numbers).all() | (self.numbers[2 : self._last] > 0).any()).float()
-
-    def read(self) -> Totals:
-        """Wait for the device. The only such place of a step."""
-        numbers = self.numbers.tolist()
-        loss, squares, flags = numbers[0], numbers[1], numbers[2 : self._last]
-        norm = math.sqrt(squares) if squares >= 0 else math.nan
-        votes = tuple(map(int, numbers[self._last :]))
-        return Totals(loss, norm, [rank for rank, bad in enumerate(flags) if bad], votes)
 
 
 class Optimizer:
@@ -86,7 +48,10 @@ class Optimizer:
         self._rule = rule(config, targets, _stage_group(mesh))
         self.skips_on_device = mesh.device.type == "cuda" and self._rule.heeds_bad
         """Whether an update is started before the host knows that it is wanted."""
-        self._copies = torch.tensor([s.copies for s in self.slices], dtype=torch.float64, device=mesh.device)
+        self.holds_all = mesh.layout.pp == mesh.layout.tp == 1 and not any(piece.is_sharded for piece in slices)
+        """Whether the gradients here are all there are, the same on every rank."""
+        copies = [1 if self.holds_all else piece.copies for piece in self.slices]
+        self._copies = torch.tensor(copies, dtype=torch.float64, device=mesh.device)
 
     def collect(self) -> None:
         """Move the gradients of the step to the shards, and complete them."""
@@ -97,7 +62,8 @@ class Optimizer:
             self._sums()
 
     def squares(self) -> Tensor:
-        """This rank's share of the squared gradient norm: summed over all ranks it is the whole. float64."""
+        """This rank's share of the squared gradient norm: summed over all ranks, or with `holds_all` by itself, it is
+        the whole. float64."""
         if not self.slices:
             return torch.zeros((), dtype=torch.float64, device=self._copies.device)
         grads = [_grad(s) for s in self.slices]
@@ -105,12 +71,12 @@ class Optimizer:
         norms = torch.stack(torch._foreach_norm(grads, 2, precision)).double()
         return (norms.square() / self._copies).sum()
 
-    def step(self, step: int, loss: Tensor, votes: Sequence[bool] = ()) -> Totals:
+    def step(self, step: int, pending: Pending) -> Totals:
         """Clip, update and drop the gradients, unless the step is not finite: then only drop them.
 
-        `loss` is this rank's share, `votes` its answers to what all ranks are asked. Called by all ranks together.
+        Called by all ranks together.
         """
-        sums = sum_over_ranks(loss, self.squares(), votes)
+        sums = pending.wait(self.squares() if self.holds_all else None)
         with spans.actions(Op.STEP, self._stages):
             if self.skips_on_device:
                 self._update(step, self._clipping(sums.norm), sums.bad())
@@ -170,24 +136,6 @@ class Optimizer:
                     piece.shard.copy_(updated)
 
 
-def sum_over_ranks(loss: Tensor, squares: Tensor, votes: Sequence[bool] = ()) -> Sums:
-    """Add up each rank's share of the loss and of the squared norm, in one collective, and its votes with them.
-
-    The numbers add in float64 in a fixed order, so a layout always gives the same bits.
-    """
-    rank, world = dist.get_rank(), dist.get_world_size()
-    pair = torch.stack([loss.double(), squares])
-    shares = torch.zeros(2 + world + len(votes), dtype=torch.float64, device=pair.device)
-    shares[:2] = pair
-    shares[2 + rank] = ~torch.isfinite(pair).all()
-    if any(votes):
-        shares[2 + world :] = torch.tensor(votes, dtype=torch.float64)
-    if world > 1:
-        with spans.operation("world:all_reduce"):
-            dist.all_reduce(shares)
-    return Sums(shares, len(votes))
-
-
 def _master(piece: Slice) -> nn.Parameter:
     """What the rule updates: the shard itself, or a finer copy of a bfloat16 one."""
     if piece.shard.dtype != torch.bfloat16:
@@ -200,6 +148,8 @@ def _stage_group(mesh: Mesh) -> dist.ProcessGroup:
     layout = mesh.layout
     if layout.tp == 1 or layout.dp == 1:
         return (mesh.dp if layout.tp == 1 else mesh.tp).get_group()
+    if layout.pp == 1:
+        return everyone()
     first = mesh.pp_rank * layout.dp * layout.tp
     ranks = list(range(first, first + layout.dp * layout.tp))
     group: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)

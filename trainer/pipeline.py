@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -53,10 +55,18 @@ def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list
     return stages
 
 
-def build_runtime(config: Config, mesh: Mesh, plan: Plan, stages: list[Stage], loss: LossFunction) -> Runtime:
+def build_runtime(
+    config: Config,
+    mesh: Mesh,
+    plan: Plan,
+    stages: list[Stage],
+    loss: LossFunction,
+    meanwhile: Callable[[], None] | None = None,
+) -> Runtime:
     """What runs this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
 
-    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging.
+    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `meanwhile` is called when
+    a stage's gradients are on their way to its replicas, if each has whole ones.
     """
     shape = (config.train.micro_batch_size, config.data.seq_len)
     tokens = torch.empty(shape, dtype=torch.int64, device=mesh.device)
@@ -71,19 +81,19 @@ def build_runtime(config: Config, mesh: Mesh, plan: Plan, stages: list[Stage], l
             input_args=tokens if stage.is_first else hidden,
             output_args=hidden,
             group=mesh.pp_group,
-            sharing=Sharing(mesh.dp.get_group(), config.parallel.zero, tuple(units_of(stage)) if layered else ()),
+            sharing=Sharing(
+                mesh.dp.get_group(), config.parallel.zero, tuple(units_of(stage)) if layered else (), meanwhile
+            ),
         )
         for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)
     ]
     return Runtime(plan, pipeline_stages, loss)
 
 
-def run_step(runtime: Runtime, inputs: Tensor | None, targets: Tensor | None, count: int) -> list[Tensor]:
-    """Forward and backward of one step; the losses of its micro-batches on ranks with the last stage.
+def run_step(runtime: Runtime, inputs: Tensor | None, targets: Tensor | None, count: int) -> None:
+    """Forward and backward of one step.
 
     `inputs` is needed where the first stage is, `targets` where the last one is.
     """
-    losses: list[Tensor] = []
     args = () if inputs is None else (inputs,)
-    runtime.step(*args, target=targets, losses=losses, return_outputs=False, micro_batch=torch.arange(count))
-    return losses
+    runtime.step(*args, target=targets, return_outputs=False, micro_batch=torch.arange(count))

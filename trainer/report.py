@@ -12,7 +12,7 @@ from holdfast.trainer.config import TrainConfig
 from holdfast.trainer.console import Console
 from holdfast.trainer.errors import ConfigError
 from holdfast.trainer.meters import Meter
-from holdfast.trainer.optimizer import Totals
+from holdfast.trainer.totals import Totals
 
 
 class Reporter:

@@ -38,6 +38,8 @@ class Sharing:
     zero: int
     units: tuple[nn.Module, ...] = ()
     """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
+    meanwhile: Callable[[], None] | None = None
+    """What a rank does while the last gradients are on their way, where each has whole ones."""
 
 
 class _Turns(Counter[Op]):
@@ -58,7 +60,7 @@ class WatchedStage(PipelineStage):
         self.turns = _Turns()
         self.means: GradientMeans | None = None
         if sharing.group.size() > 1 and not isinstance(self.submod, FSDPModule):
-            self.means = GradientMeans(self.submod.parameters(), sharing.group)
+            self.means = GradientMeans(self.submod.parameters(), sharing.group, sharing.meanwhile)
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id):

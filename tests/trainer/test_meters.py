@@ -16,8 +16,8 @@ from holdfast.plan import Op
 from holdfast.trainer import spans
 from holdfast.trainer.config import Config, ModelConfig
 from holdfast.trainer.meters import Meter, paper_flops, peak_of, percent, step_flops
-from holdfast.trainer.optimizer import Totals
 from holdfast.trainer.report import Reporter
+from holdfast.trainer.totals import Totals
 
 # arXiv 2402.15627, table 2: GPUs, samples in a step, seconds a step and MFU of Megatron-LM on 175 B parameters.
 ROWS = [

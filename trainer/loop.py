@@ -24,6 +24,7 @@ from holdfast.trainer.corpus import Corpus, open_corpus
 from holdfast.trainer.errors import NonFiniteLoss
 from holdfast.trainer.feed import Feed, Inline, open_feed
 from holdfast.trainer.garbage import kept_out
+from holdfast.trainer.host_memory import keep_freed
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy
@@ -164,8 +165,10 @@ def run(config: Config, launch: Launch) -> Outcome:
     Raises ConfigError before any process group exists when the settings cannot work; NonFiniteLoss,
     Disagreement, CheckpointError as they say; RuntimeError from torch when a peer is gone.
     """
-    if launch.is_distributed and not torch.cuda.is_available():
-        torch.set_num_threads(1)  # ranks of one host share its cores: more threads only get in their way
+    if not torch.cuda.is_available():
+        keep_freed()
+        if launch.is_distributed:
+            torch.set_num_threads(1)  # ranks of one host share its cores: more threads only get in their way
     probe.attach()
     probe.phase("setup")
     vocab = vocab_of(config.data.tokenizer)

@@ -12,16 +12,17 @@ from torch.distributed.tensor import DTensor
 
 LARGEST = 25 << 20
 """Bytes of a bucket, unless one parameter alone has more."""
-FEWEST = 4
-"""Buckets of a stage whose gradients would fit into one: until it is full, nothing is on its way."""
+FEWEST = 2
+"""Buckets of a stage whose gradients would fit into one: until it is full, nothing is on its way. Each more is another
+turn of messages around all replicas, which costs more than it hides where gradients are so few."""
 SMALLEST = 1 << 20
 
 
 def cut(sizes: Sequence[int]) -> list[range]:
     """Which neighbours go together, as ranges of places. `sizes` are bytes, in the order in which they become final.
 
-    >>> cut([9 << 20, 9 << 20, 9 << 20])
-    [range(0, 1), range(1, 2), range(2, 3)]
+    >>> cut([9 << 20, 9 << 20, 9 << 20, 9 << 20])
+    [range(0, 2), range(2, 4)]
     """
     limit = min(LARGEST, max(SMALLEST, sum(sizes) // FEWEST))
     found: list[range] = []

@@ -6,7 +6,9 @@ All systems of one size run at the same time, and all but one wait at a gate: th
 in an order that alternates from round to round. Each has as many ranks, one thread a rank, the same sizes, precision,
 optimizer, tokens a step and micro-batches. Ranks are forked from one warm process. `ddp` without another rank is the
 bare model. `holdfast` keeps all state on every replica, as `ddp` does; `watched` writes the probe's shared memory too.
-With `zero 1` replicas share out the optimizer's state, with `zero 3` all, as `fsdp2` does, layer by layer.
+With `zero 1` replicas share out the optimizer's state, with `zero 3` all, as `fsdp2` does, layer by layer. The `fsdp2`
+script reduces gradients once a step and keeps them whole until then, as `zero 3 once`; `zero 3` reduces them after each
+micro-batch and never holds them whole.
 The first step of a turn, in which processes wake up, does not count; a figure is the median of the turns.
 """
 
@@ -31,15 +33,19 @@ from holdfast.trainer.preload import preload
 
 sys.path.insert(0, str(Path(__file__).parent / "workers"))
 
-# By system: parallel.zero, which says what replicas share out, and whether the probe is attached.
-OURS = {
-    "holdfast": (0, False),
-    "holdfast watched": (0, True),
-    "holdfast zero 1": (1, False),
-    "holdfast zero 3": (3, False),
+# By system: what replicas share out, and whether the probe is attached.
+OURS: dict[str, tuple[dict[str, object], bool]] = {
+    "holdfast": ({"parallel.zero": 0}, False),
+    "holdfast watched": ({"parallel.zero": 0}, True),
+    "holdfast zero 1": ({"parallel.zero": 1}, False),
+    "holdfast zero 3": ({"parallel.zero": 3}, False),
+    "holdfast zero 3 once": ({"parallel.zero": 3, "parallel.zero_reduce": "last"}, False),
 }
 # Plain systems, and ours that keep as much on each rank.
-PLAIN = {"ddp": ("holdfast", "holdfast watched"), "fsdp2": ("holdfast zero 1", "holdfast zero 3")}
+PLAIN = {
+    "ddp": ("holdfast", "holdfast watched"),
+    "fsdp2": ("holdfast zero 1", "holdfast zero 3", "holdfast zero 3 once"),
+}
 SYSTEMS = (*OURS, *PLAIN)
 DEADLINE_S = 300.0
 
@@ -80,7 +86,7 @@ class System:
         return max(float(json.loads(answers.readline())["seconds"]) for _, answers in self.lines)
 
 
-def ours(options: argparse.Namespace, ranks: int, zero: int, folder: Path, gate: Gate) -> None:
+def ours(options: argparse.Namespace, ranks: int, sharing: Json, folder: Path, gate: Gate) -> None:
     from holdfast.trainer import loop
     from holdfast.trainer.__main__ import parse
     from holdfast.trainer.launch import from_environment
@@ -98,8 +104,8 @@ def ours(options: argparse.Namespace, ranks: int, zero: int, folder: Path, gate:
         "data.path": Path(os.__file__).parent / "json", "data.suffixes": '[".py"]',
         "data.seq_len": options.length, "data.cache_dir": folder,
         "train.micro_batches": options.samples // options.micro_batch, "train.micro_batch_size": options.micro_batch,
-        "train.steps": 1_000_000, "train.log_every": 0, "optim.lr": 1e-3, "parallel.dp": ranks, "parallel.zero": zero,
-        "parallel.timeout_s": 3600,
+        "train.steps": 1_000_000, "train.log_every": 0, "optim.lr": 1e-3, "parallel.dp": ranks,
+        "parallel.timeout_s": 3600, **sharing,
     }  # fmt: skip
     settings |= dict(text.split("=", 1) for text in options.set)
     argv = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

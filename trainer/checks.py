@@ -111,6 +111,11 @@ def _check_choices(config: Config) -> None:
             f"parallel.zero_unit is stage with parallel.zero = {config.parallel.zero}: only 3 gathers parameters in "
             "units; set parallel.zero = 3, or leave parallel.zero_unit = layer"
         )
+    if config.parallel.zero_reduce == "last" and (config.parallel.zero != 3 or config.parallel.zero_unit != "layer"):
+        raise ConfigError(
+            "parallel.zero_reduce is last: only parallel.zero = 3 with zero_unit = layer has the choice; "
+            "leave it at each, or set parallel.zero = 1 to reduce once"
+        )
     for entry in recompute_entries(config.train.recompute):
         if entry not in RECOMPUTE:
             raise ConfigError(

@@ -104,6 +104,9 @@ class ParallelConfig:
     zero_unit: Literal["layer", "stage"] = "layer"
     """Of zero = 3: what is gathered, used and freed at once. stage: once for all micro-batches that go through a stage
     in a row, as bfs has them do; needs two stages a rank."""
+    zero_reduce: Literal["each", "last"] = "each"
+    """Of zero = 3 by layer: add gradients up over replicas after each micro-batch, or once after the last. last sends
+    less with several micro-batches, and holds whole gradients until then."""
     timeout_s: float = 300.0
     """A collective that takes longer is an error. Keep above the slowest step plus a checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

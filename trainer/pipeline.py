@@ -39,6 +39,7 @@ def build_plan(config: Config, layout: Layout, device: torch.device) -> Plan:
         ahead=ahead,
         zero=config.parallel.zero,
         by_layer=by_layer(config, layout.dp),
+        reduce_each=config.parallel.zero_reduce == "each",
     )
 
 
@@ -82,7 +83,11 @@ def build_runtime(
             output_args=hidden,
             group=mesh.pp_group,
             sharing=Sharing(
-                mesh.dp.get_group(), config.parallel.zero, tuple(units_of(stage)) if layered else (), meanwhile
+                mesh.dp.get_group(),
+                config.parallel.zero,
+                tuple(units_of(stage)) if layered else (),
+                config.parallel.zero_reduce == "each",
+                meanwhile,
             ),
         )
         for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)

@@ -8,6 +8,7 @@ a step times (d-1)/d. Beside them stand one unit's gradients on their way, and F
 | 1 | 12P/d | 8P + 12P/d | 2P: parameters gathered once, gradients reduced once |
 | 2 | 12P/d | 4P + 16P/d | (1+M)P: gradients reduced after each micro-batch, 2P for M = 1 as in the paper |
 | 3 by layer | 12P/d | 16P/d | 3MP: gathered for each forward and each backward, and freed behind it |
+| the same, reduced once | 12P/d | 4P + 12P/d | (2M+1)P: whole gradients add up until the last micro-batch |
 | 3 by stage | 12P/d | 16P/d | gathered for each run of computations of a stage: breadth-first (2V-1)/V P + P |
 """
 

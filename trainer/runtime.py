@@ -38,6 +38,8 @@ class Sharing:
     zero: int
     units: tuple[nn.Module, ...] = ()
     """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
+    reduce_each: bool = True
+    """By layer: whether every backward reduces gradients, or the last one of a step those of all."""
     meanwhile: Callable[[], None] | None = None
     """What a rank does while the last gradients are on their way, where each has whole ones."""
 
@@ -97,6 +99,8 @@ class WatchedStage(PipelineStage):
             return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         # torch would hold back what FSDP's hooks do here: gather, reduce and free unit by unit.
         assert backward_type == "full", "halves of a backward are not shared by layer"
+        assert isinstance(self.submod, FSDPModule)
+        self.submod.set_requires_gradient_sync(self.sharing.reduce_each or last_backward)
         grads = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
         return grads, None
 

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "zero 0 of 4": ((1, 4, 1), ["parallel.zero=0"]),
     "zero 1 of 4": ((1, 4, 1), ["parallel.zero=1"]),
     "zero 2 of 4": ((1, 4, 1), ["parallel.zero=2", "train.micro_batches=8"]),
+    "zero 3 reduced once": ((1, 2, 1), ["parallel.zero=3", "parallel.zero_reduce=last"]),
     "zero 3 of 4": ((1, 4, 1), ["parallel.zero=3", "train.micro_batches=8"]),
     "zero 3 bfs by stage": ((2, 2, 1), ["parallel.zero=3", "parallel.zero_unit=stage", "parallel.schedule=bfs"]),
     "zero 3 tied": ((1, 2, 2), ["parallel.zero=3", "model.tied=true"]),

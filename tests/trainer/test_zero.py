@@ -27,6 +27,7 @@ STAGES = {
     "1": ["parallel.zero=1"],
     "2": ["parallel.zero=2"],
     "3 by layer": ["parallel.zero=3"],
+    "3 reduced once": ["parallel.zero=3", "parallel.zero_reduce=last"],
 }
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "train.dtype=float64"]
 
@@ -58,6 +59,7 @@ def test_bytes_held_are_those_of_the_table(
         "1": (12 / d, 8 + 12 / d),
         "2": (12 / d, 8 + 16 / d),  # of which 4 are the last micro-batch's own gradients, about to be reduced
         "3 by layer": (12 / d, 16 / d),
+        "3 reduced once": (12 / d, 4 + 12 / d),
     }[stage]
     for result in done["results"]:
         whole = result["parameters"]
@@ -75,15 +77,17 @@ def test_bytes_held_are_those_of_the_table(
     count=st.integers(1, 8),
     zero=st.integers(0, 3),
     by_layer=st.booleans(),
+    reduce_each=st.booleans(),
 )
 def test_plans_say_what_is_gathered_and_reduced(
-    name: str, pp: int, chunks: int, count: int, zero: int, by_layer: bool
+    name: str, pp: int, chunks: int, count: int, zero: int, by_layer: bool, reduce_each: bool
 ) -> None:
     chunks = chunks if name in ("interleaved", "bfs") else 1
     if name == "interleaved":
         count *= pp
     layout = Layout(pp, 2, 1, chunks, count)
-    made = job_plan(layout, name, layout.stages, BUILDERS[name](pp, chunks, count), zero=zero, by_layer=by_layer)
+    orders = BUILDERS[name](pp, chunks, count)
+    made = job_plan(layout, name, layout.stages, orders, zero=zero, by_layer=by_layer, reduce_each=reduce_each)
     assert verify(made) == []
     assert simulate(made, durations(1, 2, chunks)).makespan > 0
     times = Counter((action.op, action.stage) for _, action in made.actions())
@@ -92,7 +96,7 @@ def test_plans_say_what_is_gathered_and_reduced(
         if zero < 3:
             assert found == [(0, 0, 1), (1, 1, 1), (1, 1, count)][zero]
         elif by_layer:
-            assert found == (2 * count, 2 * count, count)
+            assert found == (2 * count, 2 * count, count if reduce_each else 1)
         elif name == "bfs":
             is_last = stage // pp == chunks - 1  # it stays between its forwards and its backwards
             assert found == ((1, 1, 1) if is_last else (2, 2, 1))
@@ -118,6 +122,7 @@ def test_plans_say_what_is_gathered_and_reduced(
             "set parallel.zero_unit = stage, or parallel.z",
         ),
         (["parallel.zero=3", "parallel.zero_unit=stage"], "set parallel.zero_unit = layer, or parallel.schedule = bfs"),
+        (["parallel.zero=2", "parallel.zero_reduce=last"], "leave it at each, or set parallel.zero = 1"),
     ],
 )
 def test_what_cannot_be_is_refused(tiny: list[str], chosen: list[str], says: str) -> None:

@@ -36,19 +36,21 @@ def job_plan(
     live: int = 0,
     zero: int = 1,
     by_layer: bool = False,
+    reduce_each: bool = True,
 ) -> Plan:
     """The whole plan around `computations`, one list a pipeline rank.
 
     `ahead`: computations by which receives are posted early (see `post_ahead`). `live`: stages of a rank whose
     parameters are whole at a time, 0 for all of them (with ZeRO stage 3: for one). `zero` and `by_layer` as in
     trainer/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go on
-    layer by layer inside the computation that these actions surround. AssertionError when the lists could not be
+    layer by layer inside the computation that these actions surround, and reducing in each backward or, without
+    `reduce_each`, in the last one. AssertionError when the lists could not be
     executed: a builder's fault, found here instead of in a job that hangs.
     """
     rank_of = [layout.rank_of(stage) for stage in range(layout.stages)]
     orders = list(computations)
     if layout.dp > 1:
-        orders = [_shared(order, layout, live, zero, by_layer) for order in orders]
+        orders = [_shared(order, layout, live, zero, by_layer, reduce_each) for order in orders]
     orders = add_transfers(orders, rank_of)
     if ahead:
         orders = [post_ahead(order, rank_of, ahead) for order in orders]
@@ -66,10 +68,10 @@ def job_plan(
     return plan
 
 
-def _shared(order: Order, layout: Layout, live: int, zero: int, by_layer: bool) -> Order:
+def _shared(order: Order, layout: Layout, live: int, zero: int, by_layer: bool, reduce_each: bool) -> Order:
     """What replicas do for each other around a rank's computations."""
     if zero == 3 and by_layer:
-        return add_reduce(add_unshard_each(order), 1)
+        return add_reduce(add_unshard_each(order), 1 if reduce_each else layout.local_micro_batches)
     if zero == 3:
         return add_reduce_when_freed(add_unshard(order, live or 1))
     gathered = add_unshard(order, live or layout.chunks) if zero else order

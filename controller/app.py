@@ -16,6 +16,10 @@ from holdfast.controller.log_hub import LogHub
 from holdfast.controller.model import Options
 from holdfast.controller.report import Report
 from holdfast.controller.samples import Samples
+from holdfast.controller.schedulers import keeper
+from holdfast.controller.schedulers.base import Scheduler
+from holdfast.controller.schedulers.kubernetes import Kubernetes
+from holdfast.controller.schedulers.slurm import Slurm
 from holdfast.controller.serve import serving
 from holdfast.controller.shell import Shell, now
 from holdfast.controller.span_window import SpanWindow
@@ -63,8 +67,18 @@ def build(config: ControllerConfig) -> Shell:
     return shell
 
 
+def _scheduler(config: ControllerConfig) -> Scheduler | None:
+    match config.scheduler:
+        case "slurm":
+            return Slurm(config.slurm_requeue)
+        case "kubernetes":
+            return Kubernetes(config.kubernetes_namespace, config.kubernetes_selector)
+    return None
+
+
 async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     config.check()
+    scheduler = _scheduler(config)
     shell = build(config)
     store = EventStore(config.state_dir / "spans", config.span_store_mb << 20, config.span_store_age, shell.shape)
     shell.spans.keeper = store
@@ -78,16 +92,17 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
         ):
             print(json.dumps({"grpc": f"{host}:{grpc_port}", "http": f"{host}:{http_port}"}), flush=True)
             log.event("controller.ready", grpc=f"{host}:{grpc_port}", http=f"{host}:{http_port}")
-            loop = asyncio.create_task(shell.run())
-            keeping = asyncio.create_task(store.run())
-            ending = asyncio.create_task(stop.wait())
-            await asyncio.wait({loop, keeping, ending}, return_when=asyncio.FIRST_COMPLETED)
+            work = [shell.run(), store.run(), stop.wait()]
+            if scheduler is not None:
+                work.append(keeper.of_shell(scheduler, shell).run())
+            done, others = await asyncio.wait(
+                [asyncio.ensure_future(one) for one in work], return_when=asyncio.FIRST_COMPLETED
+            )
             shell.logs.end()
-            loop.cancel()
-            keeping.cancel()
-            ending.cancel()
-            if loop.done() and not loop.cancelled() and (failure := loop.exception()) is not None:
-                raise failure
+            for task in others:
+                task.cancel()
+            for task in done:
+                task.result()  # raises what ended it
     finally:
         shell.flush_steps()
         store.close()

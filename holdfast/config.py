@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 
 from holdfast.address import check_exposure, check_target, parse_address
 from holdfast.errors import UsageError
-from holdfast.settings import Assignments, Seconds
+from holdfast.settings import Assignments, Seconds, nearest
 from holdfast.settings import load as load_section
 
 T = TypeVar("T")
+
+
+SCHEDULERS = ("none", "slurm", "kubernetes")
 
 
 def default_state_dir() -> Path:
@@ -86,6 +89,14 @@ class ControllerConfig:
     """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
     detectors: Assignments = ()
     """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
+    scheduler: str = "none"
+    """Who else must know which nodes are out: `slurm` drains them, `kubernetes` cordons them; or `none`."""
+    slurm_requeue: bool = False
+    """With Slurm: start the whole Slurm job again when the nodes run out."""
+    kubernetes_namespace: str = "holdfast"
+    """With Kubernetes: where the agents' pods are."""
+    kubernetes_selector: str = "app.kubernetes.io/name=holdfast-agent"
+    """With Kubernetes: the labels by which those pods are found."""
     sample_memory_mb: int = 256
     """Memory for millisecond traffic samples of all nodes together: what is kept of each shrinks as nodes join."""
     span_memory_mb: int = 64
@@ -114,6 +125,8 @@ class ControllerConfig:
         _check_positive("span_store_age", self.span_store_age)
         if self.span_store_mb < 0:
             raise UsageError(f"span_store_mb must not be negative, but is {self.span_store_mb}")
+        if self.scheduler not in SCHEDULERS:
+            raise UsageError(f"unknown scheduler {self.scheduler!r}{nearest(self.scheduler, SCHEDULERS)}")
         if self.max_restarts < -1:
             raise UsageError(f"max_restarts must be -1 (no limit) or more, but is {self.max_restarts}")
 

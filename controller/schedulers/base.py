@@ -1,0 +1,58 @@
+"""What every scheduler can be asked, and the pure comparison of what should be with what is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast import types as t
+from holdfast.controller.history import History
+from holdfast.controller.model import Node
+
+MARK = "holdfast"
+"""With this every reason begins that we give: what others took out is theirs to let in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A node that must get no work, and why, in one line."""
+
+    node: str
+    reason: str
+
+
+class Scheduler(Protocol):
+    """Errors of the world are Unavailable, in one line; each call may be repeated without harm."""
+
+    name: str
+
+    async def taken_out(self) -> set[str]:
+        """Nodes that are out of service there because we said so."""
+
+    async def take_out(self, order: Out) -> None:
+        """Keep new work off the node; what runs there is ours to end."""
+
+    async def let_in(self, node: str) -> None:
+        """Undo `take_out`."""
+
+    async def ask_for_nodes(self, reason: str) -> bool:
+        """The job waits for room. False when nothing can be asked for."""
+
+
+def outs(nodes: Mapping[str, Node], histories: Mapping[str, History]) -> dict[str, Out]:
+    """Whom the scheduler must keep work off: evicted or cordoned, here or not, and lost."""
+    found = {name: Out(name, f"lost: {n.reason}") for name, n in nodes.items() if n.state is t.NodeState.LOST}
+    for name, history in histories.items():
+        if history.evicted:
+            found[name] = Out(name, history.evicted)
+        elif history.cordoned:
+            found[name] = Out(name, "cordoned")
+    return found
+
+
+def changes(wanted: Mapping[str, Out], known: set[str], out: set[str]) -> tuple[list[Out], list[str]]:
+    """(whom to take out, whom to let in). `out`: who is out there by our word; `known`: whom this controller has had
+    out itself. A node that another controller took out stays out."""
+    return (
+        [wanted[name] for name in sorted(wanted.keys() - out)],
+        sorted((out & known) - wanted.keys()),
+    )

@@ -1,0 +1,94 @@
+"""Keeps the scheduler in step with us: looks at what should be, asks for what is not, again until it is."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from holdfast import log
+from holdfast import types as t
+from holdfast.controller.events import EventSeen
+from holdfast.controller.schedulers.base import Out, Scheduler, changes, outs
+from holdfast.controller.shell import Shell
+from holdfast.errors import Unavailable
+from holdfast.retry import Backoff
+
+EVERY = 1.0
+_LOOK_AGAIN = 30.0
+"""Seconds after which the scheduler is asked what is, though nothing changed here: people may have."""
+
+
+class Keeper:
+    """`wanted`: who should be out. `tell`: a line about a node, for people. `waits`: why the job does, if it does."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        wanted: Callable[[], dict[str, Out]],
+        tell: Callable[[str, str], None],
+        waits: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._scheduler, self._wanted, self._tell, self._waits = scheduler, wanted, tell, waits
+        self._known: set[str] = set()
+        self._refused: set[str] = set()
+        self._agreed: set[str] | None = None  # who should have been out when last looked at
+        self._looked = 0.0
+        self._asked = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        delays = Backoff().delays()
+        while True:
+            try:
+                await self.once()
+            except Unavailable as error:
+                wait = next(delays)
+                log.warning("scheduler.failed", scheduler=self._scheduler.name, error=str(error), again_s=wait)
+                await asyncio.sleep(wait)
+            else:
+                delays = Backoff().delays()
+                await asyncio.sleep(EVERY)
+
+    async def once(self) -> None:
+        """One comparison and what follows from it. Unavailable when the scheduler is."""
+        wanted = self._wanted()
+        self._known |= wanted.keys()
+        if self._agreed != wanted.keys() or time.monotonic() - self._looked > _LOOK_AGAIN:
+            await self._agree(wanted)
+        if not (reason := self._waits()):
+            self._asked = False
+        elif not self._asked:
+            self._asked = True
+            if await self._scheduler.ask_for_nodes(reason):
+                log.event("scheduler.asked", scheduler=self._scheduler.name, reason=reason)
+
+    async def _agree(self, wanted: dict[str, Out]) -> None:
+        orders, back = changes(wanted, self._known, await self._scheduler.taken_out())
+        for order in orders:
+            try:
+                await self._scheduler.take_out(order)
+            except Unavailable as error:
+                if order.node not in self._refused:  # it may not know the name, and will not know it next time
+                    self._refused.add(order.node)
+                    self._tell(order.node, f"{self._scheduler.name} did not take it out: {error}")
+            else:
+                self._refused.discard(order.node)
+                log.event("scheduler.out", scheduler=self._scheduler.name, node=order.node, reason=order.reason)
+        for name in back:
+            await self._scheduler.let_in(name)
+            log.event("scheduler.in", scheduler=self._scheduler.name, node=name)
+        self._agreed, self._looked = set(wanted), time.monotonic()
+
+
+def of_shell(scheduler: Scheduler, shell: Shell) -> Keeper:
+    """For a running controller."""
+    brain = shell.brain
+
+    def tell(node: str, text: str) -> None:
+        notice = t.AgentNotice(time.time_ns(), "scheduler", t.Severity.WARNING, text)
+        shell.handle(EventSeen(node, notice))
+
+    def waits() -> str:
+        job = brain.c.active
+        return brain.c.life.missing if job is not None and brain.c.life.waiting_since is not None else ""
+
+    return Keeper(scheduler, lambda: outs(brain.c.nodes, brain.c.histories), tell, waits)

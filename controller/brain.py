@@ -9,7 +9,7 @@ from typing import Any
 from holdfast import faults as fault_syntax
 from holdfast import types as t
 from holdfast.controller import incidents as books
-from holdfast.controller import policy
+from holdfast.controller import policy, timekeeping
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.ensemble import Ensemble
 from holdfast.controller.detectors.exits import exit_finding
@@ -39,6 +39,7 @@ from holdfast.controller.events import (
     StopAsked,
     Tick,
 )
+from holdfast.controller.goodput import Goodput
 from holdfast.controller.history import History
 from holdfast.controller.ledger import Ledger, StepRow
 from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
@@ -82,6 +83,7 @@ class Brain:
 
     def restore(self, entities: list[tuple[str, str, dict[str, Any]]], steps: list[StepRow], now: Instant) -> None:
         """Take up what an earlier life of the controller wrote down; nodes will report what really is."""
+        time: dict[str, Any] | None = None
         last_alive = max([row.at for row in steps], default=now.wall)
         for kind, key, doc in entities:
             self.diagnoses.restore(kind, key, doc)
@@ -93,6 +95,8 @@ class Brain:
                 job = Job.from_doc(doc)
                 if self.c.job is None or job.submitted_at >= self.c.job.submitted_at:
                     self.c.job = job
+            elif kind == "time":
+                time = doc
             elif kind == "plan":
                 self.c.plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
         if self.c.job is None:
@@ -100,6 +104,7 @@ class Brain:
         if self.c.plan is not None and self.c.plan.job != self.c.job.spec.id:
             self.c.plan = None
         self.c.ledger.restore(steps)
+        self.c.time = timekeeping.restored(time, self.c.job, steps)
         self.c.job.best_step = max([self.c.job.best_step, *self.c.ledger.rows])
         self.c.ranks = fresh_table(self.c.job)
         self.c.ranks.counted[:] = max((r.step for r in steps if r.generation == self.c.job.generation), default=-1)
@@ -131,6 +136,10 @@ class Brain:
 
     def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
         self.version += 1
+        actions = self._decide(event, now)
+        return [*actions, *timekeeping.keep(self.c, now)]
+
+    def _decide(self, event: BrainEvent, now: Instant) -> list[Action]:
         match event:
             case FrameSeen():
                 return self._frame(event, now)
@@ -185,6 +194,7 @@ class Brain:
         for sample in frame.workers:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
+        timekeeping.frame(self.c, job, node.name, frame)
         for record in frame.steps:
             actions += self._step(record, node.name, now)
         return actions + self._traffic(job, node, fresh_bytes, now)
@@ -251,6 +261,7 @@ class Brain:
         if not self.c.ledger.add(record):
             return actions
         self.steps_total += 1
+        timekeeping.step(self.c, job, record, now)
         self.c.progress_at = now.mono
         if record.generation == job.generation:
             job.best_step = max(job.best_step, record.step)
@@ -353,6 +364,8 @@ class Brain:
         self.c.job = Job(event.spec, submitted_at=now.wall)
         self.c.ledger, self.c.traffic, self.c.plan = Ledger(), TrafficDetector(self.c.tuning), None
         self.c.ranks = RankTable(event.spec.world)
+        self.c.time = Goodput()
+        self.c.time.begin(now.wall)
         self.c.progress_at = now.mono
         actions = self.c.life.begin(self.c.job, self.c.nodes, now)
         return actions + self.recovery.entered(self.c.job, now)

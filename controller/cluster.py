@@ -6,6 +6,7 @@ from holdfast import types as t
 from holdfast.controller.detectors.silence import frame_interval
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.traffic import TrafficDetector
+from holdfast.controller.goodput import Goodput
 from holdfast.controller.history import History
 from holdfast.controller.incidents import IncidentBook
 from holdfast.controller.ledger import Ledger
@@ -23,6 +24,7 @@ class Cluster:
     plan: t.PlanPublished | None = None  # what the job's rank 0 said that it does in every step
     ranks: RankTable = field(default_factory=lambda: RankTable(0))
     ledger: Ledger = field(default_factory=Ledger)
+    time: Goodput = field(default_factory=Goodput)
     book: IncidentBook = field(default_factory=IncidentBook)
     tuning: Tuning = field(init=False)
     traffic: TrafficDetector = field(init=False)

@@ -28,6 +28,7 @@ class Facade(Protocol):
         world_size, nnodes, node_counts: [int], nproc_per_node, program: {target, args, module}, submitted_at,
         started_at, ended_at, exit_code, step (last finished, -1 none), loss, tokens_per_s,
         step_seconds (recent median), mfu|None, restarts, goodput,
+        time: {wall, productive, unsaved, lost: {reason: s}, last_hour: ratio|None},
         at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
         sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
 
@@ -60,7 +61,8 @@ class Facade(Protocol):
         """What /metrics needs beyond the above: {frames_total, frame_bytes_total, events_total, malformed_total,
         bugs_total,
         commands_total: {result: n}, steps_total, journal_seconds_total, loop_lag_seconds, findings_total: {kind: n},
-        incidents_total: {kind: n}, restarts_total, lost_seconds: {reason: s}, productive_seconds, wall_seconds}"""
+        incidents_total: {kind: n}, restarts_total, lost_seconds: {reason: s}, productive_seconds,
+        unsaved_seconds, wall_seconds}"""
 
     def version(self) -> int:
         """Goes up with every change that a viewer could see."""

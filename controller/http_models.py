@@ -95,6 +95,14 @@ class AtRisk(_Answer):
     job: Number = Field(description="If the whole job died.")
 
 
+class Spent(_Answer):
+    wall: float = Field(description="Seconds since the job was submitted; the others add up to it.")
+    productive: float = Field(description="Steps that can no longer be lost.")
+    unsaved: float = Field(description="Steps that a fault could still take, and the one under way.")
+    lost: dict[str, float] = Field(description="By reason.")
+    last_hour: Number = Field(description="Share of the last hour in steps that count, saved by now or not.")
+
+
 class Job(_Answer):
     id: str
     name: str
@@ -117,6 +125,7 @@ class Job(_Answer):
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     restarts: int
     goodput: Number = Field(description="Productive time over wall time, 0 to 1.")
+    time: Spent = Field(description="Where its time went, in seconds.")
     at_risk: AtRisk | None = Field(description="What a fault would cost right now; null when the job has ended.")
     sizes: tuple[int, int, int] | None = Field(description="Of the mesh: pp, dp, tp.")
     assignment: list[Placement]

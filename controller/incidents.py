@@ -9,10 +9,11 @@ class IncidentBook:
     def __init__(self) -> None:
         self.incidents: dict[str, Incident] = {}
         self.counts: dict[str, int] = {}  # findings by kind
+        self._newest: Incident | None = None  # of those that were not over at once
 
     def live(self) -> Incident | None:
         """The job's incident that is not over yet."""
-        return next((i for i in reversed(self.incidents.values()) if i.live), None)
+        return self._newest if self._newest is not None and self._newest.live else None
 
     def of_generation(self, generation: int) -> Incident | None:
         """The incident that this generation was started for; it may be over."""
@@ -28,9 +29,14 @@ class IncidentBook:
             step_at_fault=job.best_step if job else -1,
         )
         incident.phases.append(("suspect", finding.since, None))
-        self.incidents[incident.id] = incident
+        self._keep(incident)
         self.count(finding)
         return incident
+
+    def _keep(self, incident: Incident) -> None:
+        self.incidents[incident.id] = incident
+        if self.live() is None:
+            self._newest = incident
 
     def attach(self, incident: Incident, finding: Finding) -> bool:
         """Add evidence; True when the incident has another cause now. The same finding again adds nothing."""
@@ -49,7 +55,7 @@ class IncidentBook:
         self.counts[finding.kind.value] = self.counts.get(finding.kind.value, 0) + 1
 
     def restore(self, incident: Incident) -> None:
-        self.incidents[incident.id] = incident
+        self._keep(incident)
         for finding in incident.findings:
             self.count(finding)
 

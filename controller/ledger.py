@@ -1,4 +1,4 @@
-"""The steps that a job finished, each once whatever was repeated, and how much of the time they were."""
+"""The steps that a job finished, each once whatever was repeated."""
 
 import math
 from collections import deque
@@ -21,12 +21,10 @@ class StepRow:
 
 @dataclass(slots=True)
 class Ledger:
-    """Rows by step. A step done again after a fault replaces what was lost: it is productive only once."""
+    """Rows by step. A step done again after a fault replaces what was lost."""
 
     rows: dict[int, StepRow] = field(default_factory=dict)
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
-    productive: float = 0.0
-    first_at: float = 0.0
     dirty: set[int] = field(default_factory=set)
 
     def add(self, record: t.StepRecord) -> bool:
@@ -37,12 +35,9 @@ class Ledger:
         """
         row = self.rows.get(record.step)
         if row is None or record.generation > row.generation:
-            if row is not None:
-                self.productive -= row.seconds
             self.rows[record.step] = StepRow(
                 record.step, record.loss, record.seconds, record.tokens, record.end_wall_ns / 1e9, record.generation
             )
-            self.productive += record.seconds
             self.recent.append(record.seconds)
             self.dirty.add(record.step)
             if len(self.rows) > _KEPT:
@@ -54,7 +49,6 @@ class Ledger:
             row.loss = record.loss
             self.dirty.add(record.step)
         if record.seconds > row.seconds:
-            self.productive += record.seconds - row.seconds
             row.seconds = record.seconds
             self.dirty.add(record.step)
         row.tokens += record.tokens
@@ -79,7 +73,6 @@ class Ledger:
         for row in rows:
             self.rows[row.step] = row
             self.recent.append(row.seconds)
-        self.productive = sum(row.seconds for row in self.rows.values())
 
     def take_dirty(self) -> list[StepRow]:
         """Rows changed since the last call, for the journal."""
@@ -107,10 +100,3 @@ class Ledger:
         seconds = sum(r.seconds for r in rows)
         tokens = sum(r.tokens for r in rows)
         return tokens / seconds if seconds and tokens else None
-
-    def goodput(self, started: float, until: float) -> float | None:
-        """Productive share of wall time, 0 to 1; None before the first step."""
-        wall = until - started
-        if not self.rows or wall <= 0:
-            return None
-        return min(1.0, self.productive / wall)

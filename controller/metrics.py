@@ -29,7 +29,7 @@ JOB_GAUGES = {
     "step_seconds": ("step_seconds", "Median duration of the last steps."),
     "mfu_ratio": ("mfu", "Model FLOP/s over the peak of the job's devices, in the last step."),
     "generation": ("generation", "Generation: goes up by one with every (re)start."),
-    "goodput_ratio": ("goodput", "Productive training time over wall time."),
+    "goodput_ratio": ("goodput", "Productive training time over wall time since submission."),
     "ranks": ("world_size", "Workers of the job."),
 }
 CONTROLLER_COUNTERS = {
@@ -43,7 +43,8 @@ CONTROLLER_COUNTERS = {
 }
 # Gauges: a step done again after a fault takes the lost one's time back, and another job begins at nothing.
 CONTROLLER_GAUGES = {
-    "job_productive_seconds": ("productive_seconds", "Job time that made lasting progress."),
+    "job_productive_seconds": ("productive_seconds", "Job time in steps that can no longer be lost."),
+    "job_unsaved_seconds": ("unsaved_seconds", "Job time in steps that a fault could still take."),
     "job_wall_seconds": ("wall_seconds", "Job time altogether."),
     "controller_loop_lag_seconds": ("loop_lag_seconds", "How late the controller's event loop runs."),
 }

@@ -20,6 +20,7 @@ from holdfast.controller.events import (
     JobSubmitted,
     StopAsked,
 )
+from holdfast.controller.goodput import LOSSES, Account, Goodput
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
@@ -134,11 +135,23 @@ class Report:
             "step_seconds": median,
             "mfu": _mean(self._c.ranks.mfu),
             "restarts": job.restarts,
-            "goodput": ledger.goodput(job.started_at, until) if job.started_at else None,
+            "goodput": self._c.time.ratio(until),
+            "time": self._time(until),
             "at_risk": self._at_risk(job, median),
             "sizes": list(self._c.ranks.sizes) if self._c.ranks.sizes else None,
             "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
             "max_steps": job.spec.max_steps,
+        }
+
+    def _time(self, until: float) -> Json:
+        time: Goodput = self._c.time
+        totals = time.totals(until)
+        return {
+            "wall": time.wall(until),
+            "productive": totals[Account.PRODUCTIVE],
+            "unsaved": totals[Account.TRAINING],
+            "lost": {account.value: totals[account] for account in LOSSES},
+            "last_hour": time.recent_ratio(until),
         }
 
     def _at_risk(self, job: Job, step_seconds: float | None) -> Json | None:
@@ -206,14 +219,10 @@ class Report:
 
     def metrics(self) -> Json:
         job: Job | None = self._c.job
-        ledger = self._c.ledger
-        wall = ((job.ended_at or time.time()) - job.started_at) if job is not None and job.started_at else 0.0
+        spent = self._time((job.ended_at if job is not None else 0.0) or time.time())
         kinds: dict[str, int] = {}
-        lost: dict[str, float] = {}
         for incident in self._c.book.incidents.values():
             kinds[incident.cause.kind.value] = kinds.get(incident.cause.kind.value, 0) + 1
-            for name, start, end in incident.phases:
-                lost[name] = lost.get(name, 0.0) + (end or time.time()) - start
         return {
             "frames_total": self.shell.frames,
             "frame_bytes_total": self.shell.frame_bytes,
@@ -227,9 +236,10 @@ class Report:
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
             "restarts_total": job.restarts if job is not None else 0,
-            "lost_seconds": lost,
-            "productive_seconds": ledger.productive,
-            "wall_seconds": wall,
+            "lost_seconds": {a.value: self._c.time.booked[a] for a in LOSSES},  # what is booked never shrinks
+            "productive_seconds": spent["productive"],
+            "unsaved_seconds": spent["unsaved"],
+            "wall_seconds": spent["wall"],
         }
 
     async def log_lines(self, job: str) -> AsyncIterator[Json]:

@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 
 from holdfast.cli import output
 from holdfast.cli.demo_plan import Plan
+from holdfast.cli.job import spent
 
 Json = output.Json
 
@@ -119,6 +120,7 @@ def print_summary(job: Json, steps: Json, found: Json, wanted: int) -> None:
         rate = output.number(tokens / seconds if seconds else None, 0)
         first, last = (output.number(row["loss"], 4) for row in (done[0], done[-1]))
         console.print(f"loss {first} -> {last}, {rate} tokens/s, goodput {output.percent(found['goodput'])}")
+        console.print(f"time: {spent(job.get('time'))}")
     if found["incidents"]:
         table = output.table("INCIDENT", "KIND", "CULPRIT", ">DETECTED", ">RECOVERED", "STATE FROM", "ACTION")
         for one in found["incidents"]:

@@ -66,6 +66,7 @@ def job_table(found: output.Json) -> Table:
         "step time": output.seconds(found.get("step_seconds")),
         "MFU": output.number(found.get("mfu"), 3),
         "goodput": output.percent(found.get("goodput")),
+        "time": spent(found.get("time")),
         "a fault now": _at_risk(found.get("at_risk")),
         "started": output.clock(found.get("started_at")),
         "ended": output.clock(found.get("ended_at")),
@@ -77,6 +78,16 @@ def job_table(found: output.Json) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def spent(found: output.Json | None) -> str:
+    """Where the job's time went: what counts, what a fault could still take, and what is lost, the most first."""
+    if not found or not found["wall"]:
+        return "-"
+    lost = sorted(found["lost"].items(), key=lambda item: -item[1])
+    parts = [("productive", found["productive"]), ("unsaved", found["unsaved"]), *lost]
+    shown = [f"{name} {output.seconds(value)}" for name, value in parts if value >= 0.05]
+    return f"{output.seconds(found['wall'])}: {', '.join(shown)}"
 
 
 def _at_risk(found: output.Json | None) -> str:

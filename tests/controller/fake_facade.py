@@ -243,6 +243,7 @@ class FakeFacade:
             "mfu": 0.41 if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
+            "time": {"wall": 104.5, "productive": 99.0, "unsaved": 1.0, "lost": {"restore": 4.5}, "last_hour": 0.96},
             "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
             "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
             "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
@@ -328,7 +329,8 @@ class FakeFacade:
             "incidents_total": {"worker-killed": len(self.known_incidents)},
             "restarts_total": self.generation - 1,
             "lost_seconds": {"recovery": 4.5},
-            "productive_seconds": 100.0,
+            "productive_seconds": 99.0,
+            "unsaved_seconds": 1.0,
             "wall_seconds": 104.5,
         }
 

@@ -15,7 +15,9 @@ def job_as(state: str, **more: object) -> Json:
         "id": "j1", "name": "train", "state": state, "reason": None, "generation": 1, "world_size": 4, "nnodes": 2,
         "nproc_per_node": 2, "program": program, "submitted_at": 1.0, "started_at": 2.0, "ended_at": None,
         "exit_code": None, "step": 7, "loss": 2.5, "tokens_per_s": 1000.0, "step_seconds": 0.05, "restarts": 0,
-        "mfu": 0.4, "goodput": 0.97, "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}],
+        "mfu": 0.4, "goodput": 0.97,
+        "time": {"wall": 10.0, "productive": 9.0, "unsaved": 0.5, "lost": {"restore": 0.5}},
+        "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}],
         "max_steps": 10,
     }  # fmt: skip
     return base | more

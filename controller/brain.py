@@ -197,7 +197,7 @@ class Brain:
         timekeeping.frame(self.c, job, node.name, frame)
         for record in frame.steps:
             actions += self._step(record, node.name, now)
-        return actions + self._traffic(job, node, fresh_bytes, now)
+        return actions + self._traffic(job, node, frame, fresh_bytes, now)
 
     def _gauges(self, node: Node, frame: t.Frame, now: Instant) -> list[Action]:
         job = self.c.active
@@ -230,16 +230,16 @@ class Brain:
         node.rx_rate += weight * (fresh_rx / width - node.rx_rate)
         return fresh_tx + fresh_rx
 
-    def _traffic(self, job: Job, node: Node, fresh: int, now: Instant) -> list[Action]:
+    def _traffic(self, job: Job, node: Node, frame: t.Frame, fresh: int, now: Instant) -> list[Action]:
         ranks = job.ranks_on(node.name)
         if len(job.nodes) < 2 or not ranks or self.c.life.stage is not Stage.UP:
             return []
         median = float(self.c.ranks.median_step[ranks.start])
         finding = self.c.traffic.observe(node.name, fresh, self._busy(ranks), median, now)
         # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
-        if finding is None or not all(self.c.ranks.operation):
-            return []
-        return self.recovery.found(finding, now)
+        if finding is not None and all(self.c.ranks.operation):
+            return self.recovery.found(finding, now)
+        return self._found(self.detectors.traffic(node, frame, job, self.c.ranks, now), now)
 
     def _step(self, record: t.StepRecord, node: str, now: Instant) -> list[Action]:
         job = self.c.job
@@ -363,6 +363,7 @@ class Brain:
             fault_syntax.parse_fault(text)
         self.c.job = Job(event.spec, submitted_at=now.wall)
         self.c.ledger, self.c.traffic, self.c.plan = Ledger(), TrafficDetector(self.c.tuning), None
+        self.detectors.begin_job()
         self.c.ranks = RankTable(event.spec.world)
         self.c.time = Goodput()
         self.c.time.begin(now.wall)

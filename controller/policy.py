@@ -83,6 +83,13 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.GPU_THROTTLE: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.GPU_NVLINK: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.GPU_MEMORY_LEAK: Row(Move.ALERT, Fault.SCRIPT),
+    t.FindingKind.TRAFFIC_DECLINE: Row(Move.ALERT),
+    t.FindingKind.TRAFFIC_UNSTEADY: Row(Move.ALERT),
+    t.FindingKind.TRAFFIC_ONE_SIDED: Row(Move.ALERT),
+    t.FindingKind.LINK_DOWN: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.LINK_FLAP: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.NETWORK_ERRORS: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.NETWORK_CONGESTION: Row(Move.ALERT),
 }
 
 

@@ -76,6 +76,13 @@ class FindingKind(StrEnum):
     GPU_THROTTLE = "gpu-throttle"
     GPU_NVLINK = "gpu-nvlink"
     GPU_MEMORY_LEAK = "gpu-memory-leak"
+    TRAFFIC_DECLINE = "traffic-decline"
+    TRAFFIC_UNSTEADY = "traffic-unsteady"
+    TRAFFIC_ONE_SIDED = "traffic-one-sided"
+    LINK_DOWN = "link-down"
+    LINK_FLAP = "link-flap"
+    NETWORK_ERRORS = "network-errors"
+    NETWORK_CONGESTION = "network-congestion"
 
 
 # --- identity ------------------------------------------------------------------------------------------------

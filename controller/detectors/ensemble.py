@@ -2,23 +2,43 @@
 
 from holdfast import types as t
 from holdfast.controller.detectors.gpu import GpuDetector
+from holdfast.controller.detectors.links import LinkDetector
 from holdfast.controller.detectors.table import Tuning
+from holdfast.controller.detectors.volumes import VolumeDetector
 from holdfast.controller.detectors.xids import XidDetector
-from holdfast.controller.model import Finding, Instant, Node
+from holdfast.controller.model import Finding, Instant, Job, Node, RankTable
 from holdfast.xid import Xid
+
+_START = t.PHASES.index(t.Phase.START)
 
 
 class Ensemble:
     def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._volumes = VolumeDetector(tuning)
         self._gpus = GpuDetector(tuning)
         self._xids = XidDetector(tuning)
+        self._links = LinkDetector(tuning)
 
     def gauges(self, node: Node, frame: t.Frame, training: bool, now: Instant) -> list[Finding]:
         """`frame` is the newest of the node, which holds its values already. `training`: all its workers are."""
         found: list[Finding] = []
         if frame.gpus:
             found += self._gpus.observe(node, training, now)
+        if frame.host:
+            found += self._links.observe(node, frame, training, now)
         return found
+
+    def begin_job(self) -> None:
+        """What was usual for the last job says nothing of the next."""
+        self._volumes = VolumeDetector(self._tuning)
+
+    def traffic(self, node: Node, frame: t.Frame, job: Job, ranks: RankTable, now: Instant) -> list[Finding]:
+        """`node` holds ranks of a job that runs on several nodes."""
+        first = job.ranks_on(node.name).start
+        if not frame.offsets or (job.life_last < 0 and not (ranks.phase == _START).all()):
+            return []
+        return self._volumes.observe(node.name, frame, first, job.generation, job.life_last >= 0, now)
 
     def logged(self, event: t.LogMatched, node: Node, now: Instant) -> list[Finding]:
         """A line of the node's own log."""

@@ -77,3 +77,37 @@ class Growth:
         if now - marks[-1][0] >= self.window / _MARKS:
             marks.append((now, counter.grown))
         return counter.grown - marks[0][1]
+
+
+@dataclass(slots=True)
+class _Speed:
+    at: float
+    last: float
+    rate: float = 0.0
+    usual: float = -1.0
+
+
+class Rate:
+    """How fast counters grow now, and how fast they usually do: running means of short and of long memory."""
+
+    def __init__(self, seconds: float, longer: float = 60.0) -> None:
+        """`seconds`: the memory of now; the usual remembers `longer` times as long."""
+        self._short, self._long = max(seconds, 1e-9), max(seconds, 1e-9) * longer
+        self._speeds: dict[Hashable, _Speed] = {}
+
+    def see(self, key: Hashable, value: float, now: float) -> tuple[float, float]:
+        """Growth per second, now and usually."""
+        speed = self._speeds.get(key)
+        if speed is None:
+            self._speeds[key] = _Speed(now, value)
+            return 0.0, 0.0
+        width = now - speed.at
+        if width <= 0:
+            return speed.rate, max(speed.usual, 0.0)
+        fresh = max(0.0, value - speed.last) / width
+        speed.at, speed.last = now, value
+        if speed.usual < 0:
+            speed.rate = speed.usual = fresh
+        speed.rate += min(1.0, width / self._short) * (fresh - speed.rate)
+        speed.usual += min(1.0, width / self._long) * (fresh - speed.usual)
+        return speed.rate, speed.usual

@@ -1,0 +1,175 @@
+"""What a node's steps move against what they usually do: less, now more and now less, or in one direction only."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from holdfast import types as t
+from holdfast.controller.detectors.rhythm import Steps, Volume
+from holdfast.controller.detectors.table import Tuning, finding
+from holdfast.controller.model import Finding, Instant
+
+_K = t.FindingKind
+_KEPT = 64  # steps
+_WORTH = 10_000.0  # bytes in a step: below that there is nothing to compare
+_OTHER = 0.7  # of its usual volume that the good direction of a one-sided node still moves
+_CLOSE = 1.25  # times a node's own share, below which the others are no better off
+
+
+Row = tuple[float, float, float]  # a Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    kind: t.FindingKind
+    what: str
+    share: float  # of the usual
+    usual: float
+
+
+class Judge:
+    """One node's volumes, newest last. Pure numbers: nothing of nodes or time.
+
+    What is usual is taken anew every few steps, from steps that are not under suspicion themselves.
+    """
+
+    def __init__(self, tuning: Tuning) -> None:
+        decline = tuning.limits(_K.TRAFFIC_DECLINE)
+        self._share, self._run = decline["share"], max(2, int(decline["steps"]))
+        self._one_sided = tuning.limit(_K.TRAFFIC_ONE_SIDED, "share")
+        self._spread = tuning.limit(_K.TRAFFIC_UNSTEADY, "spread")
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self._rows: deque[Row] = deque(maxlen=_KEPT)
+        self._low: list[Row] = []  # the newest steps, each below its usual in something
+        self._usual: Row | None = None
+        self._below = self._share  # of the usual is low
+        self._since = 0  # steps since the usual was taken
+        self.share = 1.0
+
+    def add(self, volume: Volume) -> Trouble | None:
+        """Trouble that this step completes. Then its level is the new usual: it is told once."""
+        row = volume.tx, volume.rx, volume.peak
+        usual = self._usual
+        if usual is not None and any(v < self._below * u for v, u in zip(row, usual, strict=True) if u >= _WORTH):
+            self._low.append(row)
+            if len(self._low) < self._run:
+                return None
+            self._low = self._low[-self._run :]
+            trouble = self._explain(usual)
+            if trouble is not None:
+                self._settle(self._low, trouble.share)
+            return trouble
+        self._rows.extend(self._low)
+        self._rows.append(row)
+        self._since += 1 + len(self._low)
+        self._low = []
+        if self._since >= self._run and len(self._rows) >= 2 * self._run:
+            return self._take_stock()
+        return None
+
+    def low(self) -> float:
+        """What this node moves now against its usual, of volume and burst rate; 1 where nothing is low."""
+        usual = self._usual
+        if usual is None or not self._low:
+            return self.share
+        return min(median(row[c] for row in self._low) / usual[c] for c in range(3) if usual[c] >= _WORTH)
+
+    def _settle(self, rows: Sequence[Row], share: float) -> None:
+        self.begin()
+        self._rows.extend(rows)
+        self.share = share
+
+    def _take_stock(self) -> Trouble | None:
+        table = np.array(self._rows)
+        middle = np.median(table, axis=0)
+        self._usual, self._since, self.share = (float(middle[0]), float(middle[1]), float(middle[2])), 0, 1.0
+        totals = table[:, :2].sum(axis=1)
+        now, past = totals[-2 * self._run :], totals[: -2 * self._run]
+        if len(past) < 2 * self._run or float(np.median(past)) < _WORTH:
+            return None
+        wide = _spread(now)
+        # Where steps differ by much anyway, only a large decline is one.
+        self._below = self._share if max(wide, _spread(past)) < self._spread else self._share / 4
+        if wide < self._spread or _spread(past) > self._spread / 4:
+            return None
+        self._settle(list(self._rows)[-2 * self._run :], 1.0)
+        self._below = self._share / 4
+        return Trouble(_K.TRAFFIC_UNSTEADY, "moves", wide, float(np.median(past)))
+
+    def _explain(self, usual: Row) -> Trouble | None:
+        """Several steps in a row are low in something: is it the same in all of them?"""
+        ratios = [[row[c] / usual[c] if usual[c] >= _WORTH else 1.0 for row in self._low] for c in range(3)]
+        for bad, good, what in ((0, 1, "sends"), (1, 0, "receives")):
+            if max(ratios[bad]) < self._one_sided and min(ratios[good]) > _OTHER and usual[good] >= _WORTH:
+                return Trouble(_K.TRAFFIC_ONE_SIDED, what, median(ratios[bad]), usual[bad])
+        for column, what in ((0, "sends"), (1, "receives"), (2, "moves at most, per second,")):
+            if max(ratios[column]) < self._below:
+                return Trouble(_K.TRAFFIC_DECLINE, what, median(ratios[column]), usual[column])
+        return None
+
+
+def _spread(values: np.ndarray) -> float:
+    """Median distance from the median, as a share of it."""
+    middle = float(np.median(values))
+    return float(np.median(np.abs(values - middle))) / middle if middle > 0 else math.inf
+
+
+@dataclass(slots=True)
+class _Node:
+    judge: Judge
+    steps: Steps = field(default_factory=Steps)
+    in_windows: bool = False
+
+
+class VolumeDetector:
+    """All nodes of one job: what befalls most of them at once is the job's, and not a node's."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._nodes: dict[str, _Node] = {}
+
+    def observe(
+        self, node: str, frame: t.Frame, rank: int, generation: int, reports: bool, now: Instant
+    ) -> list[Finding]:
+        """`rank`: the worker of this node whose steps count; `reports`: does any worker of the job report steps?"""
+        state = self._nodes.setdefault(node, _Node(Judge(self._tuning)))
+        if generation != state.steps.generation:
+            state.judge.begin()
+        volumes = state.steps.add(frame, rank, generation)
+        in_windows = not reports
+        if in_windows:
+            volumes = state.steps.windows()
+        if in_windows != state.in_windows:
+            state.in_windows = in_windows
+            state.judge.begin()
+        found = []
+        for volume in volumes:
+            others = self._others(node)
+            if (trouble := state.judge.add(volume)) is not None:
+                found.append(self._finding(node, trouble, others, state.steps.period, now))
+        return found
+
+    def _others(self, node: str) -> Sequence[float]:
+        return [state.judge.low() for name, state in self._nodes.items() if name != node]
+
+    def _finding(self, node: str, trouble: Trouble, others: Sequence[float], period: float, now: Instant) -> Finding:
+        together = sum(share <= _CLOSE * trouble.share for share in others)
+        of_all = trouble.kind is _K.TRAFFIC_DECLINE and bool(others) and together > len(others) / 2
+        subject = "job" if of_all else node
+        if trouble.kind is _K.TRAFFIC_UNSTEADY:
+            text = f"{node} {trouble.what} now more, now less in each step: half of them are {trouble.share:.0%} off"
+        else:
+            text = f"{node} {trouble.what} {trouble.share:.0%} of its usual {trouble.usual / 1e6:.2f} MB in each step"
+        if of_all:
+            text += f", and so do {together} of {len(others)} others"
+        evidence = {"share": trouble.share, "usual_bytes": trouble.usual, "others": [round(s, 3) for s in others[:16]]}
+        if not math.isnan(period):
+            evidence["period_s"] = period
+        return finding(trouble.kind, subject, text, now, node="" if of_all else node, evidence=evidence)

@@ -1,0 +1,72 @@
+"""Who takes longer than the peers that do the same work. Robust: medians over steps, against medians of peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_MAD = 1.4826 * 1.2533
+"""From a median absolute deviation to the standard error of a median, but for the root of the number of samples."""
+_FLOOR = 0.004
+"""Of a relative standard error: a run that never varies is not known any better than this."""
+_FEW = 8
+"""Peers from which on their own spread is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """By rank of a column."""
+
+    ratio: Floats
+    """What it takes over what the median of its peers takes: 1.1 is 10% slower. NaN: not known."""
+    z: Floats
+    """How many standard errors that is away from 1."""
+    excess: Floats
+    """Seconds a step beyond the peers' median; may be negative."""
+
+
+def compare(samples: Floats) -> Compared:
+    """`samples` (samples, ranks), seconds of the same work: per step, or per micro-batch of few steps."""
+    others = _medians_of_others(samples)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(samples / others)
+    logs[~np.isfinite(logs)] = np.nan
+    center = _nanmedian(logs)
+    count = np.maximum((~np.isnan(logs)).sum(axis=0), 1)
+    spread = _nanmedian(np.abs(logs - center)) * _MAD
+    pooled = np.nanmedian(spread) if np.isfinite(spread).any() else np.nan
+    error = np.fmax(spread, pooled) / np.sqrt(count)
+    ranks = np.isfinite(center).sum()
+    between = np.nanmedian(np.abs(center - np.nanmedian(center))) * 1.4826 if ranks >= _FEW else 0.0
+    if len(samples) < 3:  # no telling from so few; only the peers' spread can, the better the more they are
+        error, between = 0.0 * error, between * (1 + 10 / max(ranks, 1))
+    z = center / np.sqrt(error**2 + between**2 + _FLOOR**2)
+    if ranks < 2 or (len(samples) < 3 and ranks < _FEW):
+        z = np.zeros_like(center)
+    return Compared(np.exp(center), z, _nanmedian(samples - others))
+
+
+def _medians_of_others(samples: Floats) -> Floats:
+    ranks = samples.shape[1]
+    if ranks > 2 * _FEW:  # one more or less of them moves their median by less than the noise
+        return np.repeat(_nanmedian(samples, axis=1)[:, None], ranks, axis=1)
+    found = np.full(samples.shape, np.nan)
+    for rank in range(ranks):
+        rest = np.delete(samples, rank, axis=1)
+        if rest.shape[1]:
+            found[:, rank] = _nanmedian(rest, axis=1)
+    return found
+
+
+def _nanmedian(values: Floats, axis: int = 0) -> Floats:
+    if not np.isnan(values).any():
+        whole: Floats = np.median(values, axis=axis)
+        return whole
+    empty = np.isnan(values).all(axis=axis)
+    filled = np.where(np.expand_dims(empty, axis), 0.0, values)
+    found: Floats = np.where(empty, np.nan, np.nanmedian(filled, axis=axis))
+    return found

@@ -1,0 +1,147 @@
+"""Blame on made-up steps: who is slow is named, who waits is not, and the figures are those of the story."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast.diagnostics import step_graph
+from holdfast.diagnostics.blame import Blame, Slowness, analyse
+from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.step_replay import Variant, measured, replay
+
+SHAPE = JobShape("j1", "train", ("n0", "n1"), 4)
+
+
+def blame_of(job: Job, culprits: list[Culprit], steps: int = 10, seed: int = 1) -> Blame:
+    table, plan = simulate(job, culprits, steps, seed)
+    blame = analyse(step_graph.graphs(table, plan, plan.mesh.world), SHAPE)
+    assert blame is not None
+    return blame
+
+
+MESHES = st.sampled_from([(1, 4, 1), (2, 2, 2), (4, 2, 1), (1, 2, 4), (2, 4, 2), (1, 1, 1)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(MESHES, st.integers(1, 6), st.integers(0, 99))
+def test_a_step_played_again_unchanged_is_the_step(mesh: tuple[int, int, int], count: int, seed: int) -> None:
+    job = Job(*mesh, micro_batches=count)
+    table, plan = simulate(job, [Culprit(0, "forward", 0.5)], 2, seed)
+    graphs = list(step_graph.graphs(table, plan, plan.mesh.world))
+    assert [graph.step for graph in graphs] == [0, 1]
+    for graph in graphs:
+        seen = measured(graph)
+        played = replay(graph, seen, [Variant({}, {}, {})])
+        for c, column in enumerate(graph.columns):
+            np.testing.assert_allclose(played.ends[c][0], column.at[-1], atol=1e-9)
+            np.testing.assert_allclose(played.waits[c][0], seen.waits[c].sum(axis=0), atol=1e-9)
+            # Own work, waiting and transfer are all there is.
+            parts = column.own.sum(axis=0) + seen.waits[c].sum(axis=0) + seen.transfers[c].sum(axis=0)
+            np.testing.assert_allclose(parts, column.at[-1] - column.begin, atol=1e-9)
+
+
+def test_the_slow_one_is_named_with_what_it_costs_and_who_waits() -> None:
+    blame = blame_of(Job(), [Culprit(5, "forward", 0.2)])
+    saved = blame.step_s - blame_of(Job(), []).step_s
+    (culprit,) = blame.culprits
+    assert (culprit.kind, culprit.rank, culprit.what) == (Slowness.COMPUTE, 5, "forward of stage 1")
+    assert 1.17 < culprit.ratio < 1.23
+    assert 0.013 < culprit.self_s < 0.019, "8 forwards of 10 ms each, a fifth longer"
+    assert culprit.cost_s == pytest.approx(saved, rel=0.1), "what the same job takes without it"
+    assert culprit.victims == 7
+    assert culprit.text == (
+        f"rank 5 (node n1, GPU 1): forward of stage 1 {(culprit.ratio - 1) * 100:.0f}% slower than its 3 peers; "
+        f"cost the job {culprit.cost_s * 1e3:.3g} ms of {blame.step_s * 1e3:.3g} ms per step, 7 other ranks waited"
+    )
+    assert blame.self_s[5] > 0
+    assert blame.induced_s[5] > 2 * culprit.cost_s
+    assert blame.victim_s[5] < blame.victim_s.max() / 2, "who is waited for waits least"
+    assert blame.self_ratio.argmax() == 5
+
+
+def test_nobody_is_named_where_only_noise_differs() -> None:
+    for seed in range(10):
+        assert blame_of(Job(), [], seed=seed).culprits == []
+
+
+@pytest.mark.parametrize(
+    ("what", "share", "kind"),
+    [
+        ("backward", 0.1, Slowness.COMPUTE),
+        ("compute", 0.1, Slowness.COMPUTE),
+        ("optimizer", 0.5, Slowness.COMPUTE),
+        ("load", 0.5, Slowness.DATA),
+        ("link", 1.0, Slowness.LINK),
+    ],
+)
+def test_kinds_are_told_apart(what: str, share: float, kind: Slowness) -> None:
+    (culprit,) = blame_of(Job(), [Culprit(6, what, share)]).culprits
+    assert (culprit.kind, culprit.rank) == (kind, 6)
+    assert 1 + share / 2 < culprit.ratio < 1 + share * 1.5
+
+
+def test_a_heavy_stage_is_the_plans_doing() -> None:
+    (culprit,) = blame_of(Job(4, 2, 1, stage_work={2: 1.4}), []).culprits
+    assert (culprit.kind, culprit.rank) == (Slowness.IMBALANCE, -1)
+    assert culprit.text.startswith("the plan: pipeline rank 2 has 27% more to do than the mean; nobody's fault")
+
+
+def test_several_at_once() -> None:
+    blame = blame_of(Job(2, 4, 2), [Culprit(1, "forward", 0.2), Culprit(9, "backward", 0.1), Culprit(15, "link", 2.0)])
+    assert {culprit.rank for culprit in blame.culprits} == {1, 9, 15}
+
+
+def test_kept_from_running_is_not_slow_work() -> None:
+    """Twice the time at the same work: another process had the core."""
+    table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "compute", 1.0)], 10, 1)
+    slow = table.cpu.copy()
+    slow[table.rank == 3] //= 2  # what the processor really did for it
+    table.cpu[:] = slow
+    blame = analyse(step_graph.graphs(table, plan, 8), SHAPE)
+    assert blame is not None
+    assert [(c.kind, c.rank) for c in blame.culprits] == [(Slowness.HOST, 3)]
+    assert "kept from running for" in blame.culprits[0].text
+
+
+def test_garbage_is_told_where_it_was_timed() -> None:
+    table, plan = simulate(Job(), [], 10, 1)
+    garbage = np.zeros(8)
+    garbage[2] = 0.02
+    blame = analyse(step_graph.graphs(table, plan, 8), SHAPE, garbage=garbage)
+    assert blame is not None
+    assert [(c.kind, c.rank) for c in blame.culprits] == [(Slowness.GARBAGE, 2)]
+
+
+def test_a_rank_with_spans_missing_is_left_out_and_said_so() -> None:
+    table, plan = simulate(Job(), [Culprit(5, "forward", 0.3)], 10, 1)
+    gone = (table.rank == 4) & (table.step == 3)
+    gone &= np.cumsum(gone) == 5
+    blame = analyse(step_graph.graphs(table.take(~gone), plan, 8), SHAPE)
+    assert blame is not None
+    assert blame.incomplete == [4]
+    assert [c.rank for c in blame.culprits] == [5]
+
+
+def test_without_a_plan_all_ranks_are_replicas() -> None:
+    table, _ = simulate(Job(1, 8, 1, measures_cpu=True), [Culprit(3, "forward", 0.15)], 10, 1)
+    blame = analyse(step_graph.graphs(table, None, 8), SHAPE)
+    assert blame is not None
+    assert [(c.rank, c.peers) for c in blame.culprits] == [(3, 7)]
+
+
+def test_the_critical_path_is_the_step_and_leads_through_the_slow_one() -> None:
+    blame = blame_of(Job(2, 2, 1), [Culprit(2, "compute", 1.0)])
+    total = sum(part.seconds for part in blame.path)
+    assert math.isclose(total, blame.step_s, rel_tol=0.1)
+    of_rank = {rank: sum(p.seconds for p in blame.path if p.rank == rank) for rank in range(4)}
+    assert max(of_rank, key=lambda rank: of_rank[rank]) == 2
+
+
+def test_no_spans_no_blame() -> None:
+    table, plan = simulate(Job(), [], 1, 1)
+    assert analyse(step_graph.graphs(table.of_steps(5, 9), plan, 8), SHAPE) is None
+    assert analyse(step_graph.graphs(table.take(table.rank < 4), plan, 8), SHAPE) is None, "a stage is missing"

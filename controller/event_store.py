@@ -34,10 +34,8 @@ class EventStore:
         self._since = time.monotonic()
         self._swept = 0.0
         self.written = self.written_bytes = self.dropped = 0
-        self._is_on = budget_bytes > 0
-        if self._is_on and not span_files.is_available():
-            log.event("spans.not-kept", reason="no pyarrow: pip install 'holdfast[spans]'; the newest stay in memory")
-            self._is_on = False
+        self._is_wanted = budget_bytes > 0
+        self._is_on = self._is_wanted and span_files.is_available()
 
     def add(self, part: Part) -> None:
         if not self._is_on:
@@ -56,6 +54,8 @@ class EventStore:
 
     async def run(self) -> None:
         """Writes until cancelled."""
+        if self._is_wanted and not self._is_on:
+            log.event("spans.not-kept", reason="no pyarrow: pip install 'holdfast[spans]'; the newest stay in memory")
         while True:
             await asyncio.sleep(1.0)
             self._known = self._shape()

@@ -80,7 +80,8 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     config.check()
     scheduler = _scheduler(config)
     shell = build(config)
-    store = EventStore(config.state_dir / "spans", config.span_store_mb << 20, config.span_store_age, shell.shape)
+    shell.span_folder = config.state_dir / "spans"
+    store = EventStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
     shell.spans.keeper = store
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     app = create_app(Report(shell, config.max_restarts), Auth(config.token() or None, any_host=config.insecure))

@@ -4,8 +4,11 @@ Times named `*_at`, `at`, `start`, `end`, `opened`, `closed` are Unix seconds (f
 A number that is not known is None. The gRPC side and the page are both thin around this.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
+
+from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.span_table import SpanTable
 
 Json = dict[str, Any]
 
@@ -52,6 +55,10 @@ class Facade(Protocol):
         summary, opened, closed, action, reason, detect_s, recover_s, source, restore_s, restored_bytes,
         generation_from, generation_to, step_at_fault, step_resumed, phases: [{name, start, end}],
         findings: [{kind, severity, subject, text, at, evidence: {}}]}]"""
+
+    def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
+        """Spans of the steps `first` to `last` (-1: as far as there are any) of a job, "" for the running one; what is
+        returned reads them, in any thread. UsageError where there are none."""
 
     def traffic(self, node: str, seconds: float = 5.0) -> Json:
         """Millisecond samples of one node: {node, nics: [{name, t0 (Unix ms), t: [ms since t0], tx: [bytes since the

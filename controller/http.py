@@ -4,10 +4,7 @@ The page's own files and `/healthz` are open, so that a browser can load the pag
 tells or changes something needs it.
 """
 
-import asyncio
-import gzip
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +19,10 @@ from holdfast.controller import http_errors
 from holdfast.controller import http_models as models
 from holdfast.controller.auth import Auth
 from holdfast.controller.facade import Facade, Json
+from holdfast.controller.http_answer import answer
 from holdfast.controller.http_diagnose import routes as diagnose_routes
 from holdfast.controller.http_guard import EventStream, Guard
+from holdfast.controller.http_spans import routes as span_routes
 from holdfast.controller.json_text import encode
 from holdfast.controller.metrics import CONTENT_TYPE, Metrics
 from holdfast.controller.streams import Streams
@@ -32,9 +31,6 @@ log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
 ACTIVE = ("pending", "starting", "running", "recovering")
-SMALL = 4096
-"""Bytes below which an answer is not worth compressing."""
-
 Seconds = Annotated[float, Query(gt=0, le=600)]
 
 
@@ -66,25 +62,11 @@ def create_app(facade: Facade, auth: Auth) -> FastAPI:
     app.include_router(_reads(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_commands(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(diagnose_routes(facade), prefix="/api/v1", dependencies=needs_token)
+    app.include_router(span_routes(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_live(facade, app.state.streams), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_observe(app, facade), dependencies=needs_token)
     _open(app)
     return app
-
-
-async def answer(request: Request, make: Callable[[], bytes], media_type: str = "application/json") -> Response:
-    """What `make` gives, encoded and compressed in a thread: the event loop hears heartbeats meanwhile."""
-    packed = "gzip" in request.headers.get("accept-encoding", "")
-
-    def work() -> tuple[bytes, bool]:
-        body = make()
-        if not packed or len(body) < SMALL:
-            return body, False
-        return gzip.compress(body, compresslevel=1, mtime=0), True
-
-    body, compressed = await asyncio.to_thread(work)
-    headers = {"Content-Encoding": "gzip"} if compressed else {}
-    return Response(body, media_type=media_type, headers={"Vary": "Accept-Encoding", **headers})
 
 
 def small(data: Any, status_code: int = 200) -> Response:

@@ -3,7 +3,7 @@
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ from holdfast.controller.goodput import LOSSES, Account, Goodput
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
+from holdfast.controller.span_reader import read_kept, read_newest
+from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import ProtocolError, UsageError
 from holdfast.faults import parse_fault, parse_faults
 from holdfast.wire_plan import decode_plan
@@ -211,6 +214,14 @@ class Report:
 
     def incidents(self) -> list[Json]:
         return [_incident(i) for i in reversed(self._c.book.incidents.values())]
+
+    def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
+        shape = self.shell.shape()
+        if not job and not shape.job:
+            raise UsageError("no job was submitted yet")
+        if job and job != shape.job:
+            return read_kept(self.shell.span_folder, job, first, last)
+        return read_newest(self.shell.spans, shape, first, last)
 
     def traffic(self, node: str, seconds: float = 5.0) -> Json:
         if node not in self._c.nodes:

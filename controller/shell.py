@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from holdfast import log
 from holdfast import types as t
@@ -31,6 +32,8 @@ class Shell:
     ) -> None:
         self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
         self.spans = spans or SpanWindow(64 << 20)
+        self.span_folder: Path | None = None
+        """Where spans are kept on disk, by job."""
         self.outboxes: dict[str, Callable[[t.ControllerMessage], None]] = {}  # node -> how to send there
         self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()

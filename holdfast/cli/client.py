@@ -67,6 +67,12 @@ class Client:
     def incident(self, name: str) -> Json:
         return self._dict(f"/incidents/{name}")
 
+    def blame(self, job: str, first: int, last: int) -> Json:
+        return self._dict("/blame", job=job, first=first, last=last)
+
+    def timeline(self, job: str, first: int, last: int) -> Json:
+        return self._dict("/timeline", job=job, first=first, last=last)
+
     # --- do ---
 
     def submit(self, spec: Json) -> str:

@@ -28,6 +28,7 @@ def build() -> "typer.Typer":
 
     from holdfast.cli import (
         agent,
+        blame,
         certs,
         checkpoint,
         controller,
@@ -42,6 +43,7 @@ def build() -> "typer.Typer":
         nodes,
         run,
         status,
+        timeline,
     )
     from holdfast.cli import train as train_command
 
@@ -69,6 +71,8 @@ def build() -> "typer.Typer":
     app.command()(nodes.nodes)
     app.add_typer(job.app, name="job")
     app.command()(incidents.incidents)
+    app.command()(blame.blame)
+    app.command()(timeline.timeline)
     app.command()(inject.inject)
     app.command()(cordon.cordon)
     app.command()(cordon.uncordon)

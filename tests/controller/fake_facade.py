@@ -7,9 +7,11 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from holdfast.controller.facade import Json
+from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.span_table import SpanTable
 from holdfast.diagnostics.verdicts import Grade, Verdict
 from holdfast.errors import UsageError
 from holdfast.types import STEP_PARTS, NodeState
@@ -296,6 +298,9 @@ class FakeFacade:
 
     def incidents(self) -> list[Json]:
         return self.known_incidents
+
+    def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
+        raise UsageError("no spans of this job")
 
     def traffic(self, node: str, seconds: float = 5.0) -> Json:
         row = {r["name"]: r for r in self.node_rows}[node]

@@ -1,0 +1,70 @@
+"""What the job's spans say, over HTTP: who is slow and who waits, and the timeline of any steps."""
+
+import io
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.controller.facade import Facade, Json
+from holdfast.controller.http_answer import answer
+from holdfast.controller.json_text import encode
+from holdfast.diagnostics import blame_report, timeline
+
+First = Annotated[int, Query(ge=-1, description="First step; -1: as far back as there is.")]
+Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have told.")]
+JobId = Annotated[str, Query(description="An earlier job, from the spans on disk; empty: the one that runs.")]
+
+
+class Culprit(BaseModel):
+    """Who is slow. Seconds are per step."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str = Field(description="compute, link, data loading, garbage collection, host interference, imbalance.")
+    rank: int = Field(description="-1: the plan itself.")
+    peer: int = Field(description="The other end of a link, or -1.")
+    node: str
+    what: str
+    ratio: float | None = Field(description="Over its peers: 1.1 is 10% slower.")
+    self_s: float
+    cost_s: float = Field(description="What the step would be shorter by, were it as fast as its peers.")
+    what_if_s: float = Field(description="How long the step would be then.")
+    induced_s: float = Field(description="What the other ranks together would wait less.")
+    victims: int
+    text: str = Field(description="All of it in one line.")
+
+
+class Blame(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    job: str
+    first: int
+    last: int
+    steps: int
+    step_s: float
+    ideal_s: float = Field(description="The step with every rank as fast as the median of its peers.")
+    culprits: list[Culprit]
+    ranks: Json = Field(description="Columns by rank: work, wait, transfer, self, induced and victim seconds.")
+    path: list[Json] = Field(description="The critical path of one step, its longest parts first.")
+    incomplete: list[int] = Field(description="Ranks of which spans are missing.")
+
+
+def routes(facade: Facade) -> APIRouter:
+    api = APIRouter(tags=["look"])
+
+    @api.get("/blame", response_model=Blame, summary="Who is slow, who only waits, and what it costs")
+    async def blame(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+        read = facade.spans(job, first, last)
+        return await answer(request, lambda: encode(blame_report.report(*read())))
+
+    @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
+    async def trace(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+        read = facade.spans(job, first, last)
+
+        def write() -> bytes:
+            text = io.StringIO()
+            timeline.write(*read(), text)
+            return text.getvalue().encode()
+
+        return await answer(request, write)
+
+    return api

@@ -1,0 +1,86 @@
+"""From spans to blame as data that can be sent and shown. The same for a finished run's files and for a live job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from holdfast.diagnostics import step_graph
+from holdfast.diagnostics.blame import Blame, Culprit, analyse
+from holdfast.diagnostics.blame_suspects import Limits
+from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.span_table import SpanTable
+from holdfast.errors import UsageError
+
+Json = dict[str, Any]
+
+GARBAGE = "gc"
+"""Spans of Python's collector. They come when they like, so they are no part of a step's list."""
+MOST_SPANS = 4_000_000
+"""Looked at in one go: some seconds. Of more, the newest steps."""
+
+
+def world_of(table: SpanTable, shape: JobShape) -> int:
+    return max(int(table.rank.max()) + 1 if len(table) else 0, len(shape.nodes) * shape.nproc)
+
+
+def blame_of(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Blame | None:
+    """Blame over all steps of a table; None where no step has all its spans."""
+    table = newest(table.newest_generation())
+    if not len(table):
+        return None
+    world, steps = world_of(table, shape), len(np.unique(table.step))
+    is_garbage = np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE])
+    garbage = None
+    if is_garbage.any():
+        took = (table.end - table.start)[is_garbage] * 1e-9
+        garbage = np.bincount(table.rank[is_garbage], took, minlength=world) / steps
+    return analyse(step_graph.graphs(table.take(~is_garbage), shape.decoded(), world), shape, limits, garbage)
+
+
+def newest(table: SpanTable) -> SpanTable:
+    """As many of the last steps as can be looked at in one go."""
+    if len(table) <= MOST_SPANS:
+        return table
+    steps, counts = np.unique(table.step, return_counts=True)
+    kept = steps[::-1][np.cumsum(counts[::-1]) <= MOST_SPANS]
+    return table.of_steps(int(kept.min() if len(kept) else steps[-1]), int(steps[-1]))
+
+
+def report(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Json:
+    """Blame as JSON-able data; numbers that are not known are None. UsageError where there is nothing to go by."""
+    blame = blame_of(table, shape, limits)
+    if blame is None:
+        raise UsageError("no step of which all stages have told their spans: wait for some steps, or name others")
+    return to_json(blame, shape)
+
+
+def to_json(blame: Blame, shape: JobShape) -> Json:
+    columns = ("work_s", "wait_s", "transfer_s", "self_ratio", "self_s", "induced_s", "victim_s")
+    return {
+        "job": shape.job,
+        "name": shape.name,
+        "first": blame.first,
+        "last": blame.last,
+        "steps": blame.steps,
+        "step_s": blame.step_s,
+        "ideal_s": blame.ideal_s,
+        "culprits": [_culprit(culprit, blame.step_s, shape) for culprit in blame.culprits],
+        "ranks": {"rank": blame.ranks.tolist()}
+        | {name: [_known(round(x, 6)) for x in getattr(blame, name).tolist()] for name in columns},
+        "path": [asdict(part) for part in blame.path],
+        "incomplete": blame.incomplete,
+    }
+
+
+def _culprit(culprit: Culprit, step_s: float, shape: JobShape) -> Json:
+    node = shape.node_of(culprit.rank) if culprit.rank >= 0 else ""
+    more = {"node": node, "what_if_s": step_s - culprit.cost_s}
+    return {key: _known(value) for key, value in asdict(culprit).items()} | more
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

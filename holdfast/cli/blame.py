@@ -1,0 +1,82 @@
+"""`holdfast blame`: who is slow, who only waits, and what it costs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.client import Client
+from holdfast.cli.extras import needs
+from holdfast.cli.options import Json, with_client
+from holdfast.errors import UsageError
+
+Source = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FOLDER]", help="Spans of a job on disk (a folder, or one .parquet file); else live."),
+]
+Job = Annotated[str, typer.Option("--job", metavar="ID", help="An earlier job that the controller has on disk.")]
+Steps = Annotated[str, typer.Option("--steps", metavar="A:B", help="Only steps A to B; A: or :B leaves one end open.")]
+
+
+@with_client
+def blame(client: Client, folder: Source = None, job: Job = "", steps: Steps = "", as_json: Json = False) -> int:
+    """Say who slows the job down: of the running job, of an earlier one (--job), or from files of spans."""
+    first, last = parse_steps(steps)
+    if folder is None:
+        found = client.blame(job, first, last)
+    else:
+        with needs("controller"):
+            from holdfast.diagnostics import blame_report, span_files
+        reach = (max(first, 0), 1 << 30 if last < 0 else last)
+        found = blame_report.report(*span_files.read(folder, *reach))
+    if as_json:
+        output.print_json(found)
+    else:
+        _show(found)
+    return 0
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """First and last step of "A:B", "A:", ":B" or "A"; -1 for an end that is open. UsageError for anything else."""
+    low, colon, high = text.partition(":")
+    ends = (low, high if colon else low)
+    if not all(end.isdecimal() or not end for end in ends):
+        raise UsageError(f"--steps {text}: write A:B, as in 100:200")
+    first, last = (int(end) if end else -1 for end in ends)
+    if 0 <= last < first:
+        raise UsageError(f"--steps {text}: the first step must not come after the last")
+    return first, last
+
+
+def _show(found: output.Json) -> None:
+    console = output.out()
+    console.print(
+        f"steps {found['first']} to {found['last']} of {output.text(found['name'] or found['job'])}: "
+        f"{_ms(found['step_s'])} a step; {_ms(found['ideal_s'])} if all ranks were as fast as their peers"
+    )
+    if not found["culprits"]:
+        console.print("nobody stands out")
+    for culprit in found["culprits"]:
+        console.print(f"[bold]{output.text(culprit['kind'])}[/]: {output.text(culprit['text'])}", soft_wrap=True)
+    if found["incomplete"]:
+        console.print(f"spans missing of ranks {output.spans(found['incomplete'])}")
+    path = output.table("CRITICAL PATH", "WHAT", ">TIME", ">SHARE")
+    for part in found["path"][:10]:
+        ends = f"rank {part['rank']}" + (f" from {part['peer']}" if part["peer"] >= 0 else "")
+        path.add_row(
+            ends, output.text(part["what"]), _ms(part["seconds"]), output.percent(part["seconds"] / found["step_s"])
+        )
+    console.print(path)
+    columns = found["ranks"]
+    ranks = output.table("RANK", ">WORK", ">WAITED", ">TRANSFER", ">SELF", ">INDUCED", ">VICTIM", ">COMPUTE/PEERS")
+    worst = sorted(range(len(columns["rank"])), key=lambda i: (-columns["self_s"][i], -columns["victim_s"][i]))
+    for i in worst[:16]:
+        names = ("work_s", "wait_s", "transfer_s", "self_s", "induced_s", "victim_s")
+        ratio = columns["self_ratio"][i]
+        ranks.add_row(str(columns["rank"][i]), *(_ms(columns[name][i]) for name in names), output.number(ratio, 3))
+    console.print(ranks)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"

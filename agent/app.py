@@ -128,6 +128,15 @@ class Agent:
     def _clock_told(self, told: t.ClockTold) -> None:
         self.spans.clock.answered(told.sent_ns, told.wall_ns, time.monotonic_ns())
 
+    def _clock_gauges(self) -> dict[str, float]:
+        """How far this host's Unix time is ahead of the controller's, and how well that is known."""
+        now_ns = time.monotonic_ns()
+        best = self.spans.clock.best(now_ns)
+        if best is None:
+            return {}
+        ahead_ns = time.time_ns() - now_ns - best.offset_ns
+        return {"clock_offset_seconds": ahead_ns / 1e9, "clock_offset_error_seconds": best.error_ns / 1e9}
+
     def _sampler_notice(self, text: str) -> None:
         notice = t.AgentNotice(time.time_ns(), "nic", t.Severity.WARNING, text)
         if self._loop is not None:  # called from the sampler's thread
@@ -207,7 +216,7 @@ class Agent:
             if second % _HOST_EVERY == 0:
                 self.heart.read_host()
             self.workers.look_for_announcements()
-            self.heart.tell_host(self.checkpoints.look())
+            self.heart.tell_host(self.checkpoints.look() | self._clock_gauges())
             await asyncio.sleep(1.0)
 
     async def _read_gpus(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast import types as t
 from holdfast.agent.collectors.gpu import GpuCollector
-from holdfast.agent.collectors.host import HostCollector
+from holdfast.agent.collectors.host import HostCollector, process_state
 from holdfast.agent.collectors.nic import NicCollector
 from holdfast.agent.collectors.rdma import RdmaCollector
 from holdfast.agent.probe_reader import ProbeReader
@@ -62,6 +62,10 @@ class Heartbeat:
         for collector in self._gauges:
             if collector.available:
                 self._read |= collector.collect()
+        for reader in self._readers():
+            state = process_state(reader.pid) if reader.pid else ""
+            self._read[f"worker_blocked/{reader.rank}"] = float(state == "D")
+            self._read[f"worker_zombie/{reader.rank}"] = float(state == "Z")
         self._host = self._read | self._more
 
     def tell_host(self, more: dict[str, float]) -> None:

@@ -266,11 +266,13 @@ def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Iterable[int] = (1, 1,
         )
 
 
-def meters(mfu: float, tokens_per_s: float, parts: Sequence[float], memory_bytes: int) -> None:
+def meters(
+    mfu: float, tokens_per_s: float, parts: Sequence[float], memory_bytes: int, grad_norm: float = math.nan
+) -> None:
     """What the step that `step` reports next was worth, as `holdfast.types.Meters`; NaN for what is not known."""
     live = _live
     if live is not None:
-        payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes)
+        payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes, grad_norm)
         live.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
 
 

@@ -27,7 +27,7 @@ PLAN_SUFFIX = ".plan"
 RESTORED_SUFFIX = ".restored"
 """A job's rank 0 leaves its plan beside its probe, under the probe's name and this; and where its state came from."""
 
-MAGIC = b"HFPROBE3"
+MAGIC = b"HFPROBE4"
 HEADER = struct.Struct("<8sIIIIiiq")
 """magic, file size, step records, span records, names; rank, generation, created_ns."""
 
@@ -58,8 +58,8 @@ GROUP = struct.Struct(f"<I{GROUP_LABEL}s{GROUP_MEMBERS}s")
 """id, label, members as `rank_sets.compact` writes them (empty: too many to name)."""
 MESH = struct.Struct("<6i")
 """coordinate pp, dp, tp; sizes pp, dp, tp (all 0: unknown)."""
-METERS = struct.Struct(f"<qdd{len(STEP_PARTS)}dq")
-"""step; MFU, tokens a second, seconds of its parts (as types.STEP_PARTS), memory in bytes."""
+METERS = struct.Struct(f"<qdd{len(STEP_PARTS)}dqd")
+"""step; MFU, tokens a second, seconds of its parts (as types.STEP_PARTS), memory in bytes, norm of the gradients."""
 STEP = struct.Struct("<qqqddqq")
 """index, step, end_wall_ns, seconds, loss, tokens, generation."""
 SPAN = span_rows.ROW

@@ -209,8 +209,8 @@ class ProbeReader:
         raw = self._block(layout.AT_METERS, layout.METERS.size)
         if raw is None:
             return None
-        _, mfu, tokens_per_s, *parts, memory_bytes = layout.METERS.unpack(raw)
-        return Meters(mfu, tokens_per_s, tuple(parts), memory_bytes)
+        _, mfu, tokens_per_s, *parts, memory_bytes, grad_norm = layout.METERS.unpack(raw)
+        return Meters(mfu, tokens_per_s, tuple(parts), memory_bytes, grad_norm)
 
     def _record(self) -> tuple[int, int, int, float, float, int, int] | None:
         """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""

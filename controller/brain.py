@@ -194,6 +194,7 @@ class Brain:
         for sample in frame.workers:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
+                actions += self._found(self.detectors.gradients(sample, now), now)
         timekeeping.frame(self.c, job, node.name, frame)
         for record in frame.steps:
             actions += self._step(record, node.name, now)
@@ -258,7 +259,10 @@ class Brain:
         finding = loss_finding(record, node, now) if record.generation == job.generation else None
         if finding is not None:
             actions += self.recovery.found(finding, now)
-        if not self.c.ledger.add(record):
+        is_new = self.c.ledger.add(record)
+        if record.generation == job.generation:
+            actions += self._found(self.detectors.step(record, is_new, now), now)
+        if not is_new:
             return actions
         self.steps_total += 1
         timekeeping.step(self.c, job, record, now)

@@ -90,6 +90,15 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.LINK_FLAP: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.NETWORK_ERRORS: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.NETWORK_CONGESTION: Row(Move.ALERT),
+    t.FindingKind.DISK_FULL: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.MEMORY_PRESSURE: Row(Move.ALERT),
+    t.FindingKind.CLOCK_OFFSET: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.WORKER_BLOCKED: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.WORKER_ZOMBIE: Row(Move.ALERT),
+    t.FindingKind.LOSS_SPIKE: Row(Move.ALERT, Fault.SCRIPT),
+    t.FindingKind.GRADIENT_SPIKE: Row(Move.ALERT, Fault.SCRIPT),
+    t.FindingKind.STEP_TIME_JUMP: Row(Move.ALERT),
+    t.FindingKind.STEP_TIME_DRIFT: Row(Move.ALERT),
 }
 
 

@@ -83,6 +83,15 @@ class FindingKind(StrEnum):
     LINK_FLAP = "link-flap"
     NETWORK_ERRORS = "network-errors"
     NETWORK_CONGESTION = "network-congestion"
+    DISK_FULL = "disk-full"
+    MEMORY_PRESSURE = "memory-pressure"
+    CLOCK_OFFSET = "clock-offset"
+    WORKER_BLOCKED = "worker-blocked"
+    WORKER_ZOMBIE = "worker-zombie"
+    LOSS_SPIKE = "loss-spike"
+    GRADIENT_SPIKE = "gradient-spike"
+    STEP_TIME_JUMP = "step-time-jump"
+    STEP_TIME_DRIFT = "step-time-drift"
 
 
 # --- identity ------------------------------------------------------------------------------------------------
@@ -151,6 +160,7 @@ class Meters:
     tokens_per_s: float = NAN  # of the whole job
     parts: tuple[float, ...] = (NAN,) * len(STEP_PARTS)  # seconds, as STEP_PARTS
     memory_bytes: int = 0  # the most this worker has held: of its GPU, else of the host
+    grad_norm: float = NAN  # of all parameters, before clipping
 
 
 @dataclass(frozen=True, slots=True)

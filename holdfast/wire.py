@@ -167,6 +167,7 @@ def _meters(workers: Sequence[t.WorkerSample]) -> p.Meters:
         tokens_per_s=[m.tokens_per_s for _, m in known],
         parts=[seconds for _, m in known for seconds in m.parts],
         memory_bytes=[m.memory_bytes for _, m in known],
+        grad_norm=[m.grad_norm for _, m in known],
     )
 
 
@@ -174,12 +175,14 @@ def _from_meters(m: p.Meters, workers: int) -> list[t.Meters | None]:
     parts, each = len(t.STEP_PARTS), m.memory_bytes
     _same_length("meters", len(m.worker), m.mfu, m.tokens_per_s, each)
     _same_length("parts of steps", parts * len(m.worker), m.parts)
+    norms = m.grad_norm or [t.NAN] * len(m.worker)  # older agents tell none
+    _same_length("meters", len(m.worker), norms)
     found: list[t.Meters | None] = [None] * workers
     for row, worker in enumerate(m.worker):
         if worker >= workers:
             raise ProtocolError("frame: meters of a worker that it lacks")
         found[worker] = t.Meters(
-            m.mfu[row], m.tokens_per_s[row], tuple(m.parts[row * parts : (row + 1) * parts]), each[row]
+            m.mfu[row], m.tokens_per_s[row], tuple(m.parts[row * parts : (row + 1) * parts]), each[row], norms[row]
         )
     return found
 

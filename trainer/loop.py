@@ -232,7 +232,8 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             losses.append(totals.loss)
             # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
             is_known = mesh.has_loss and totals.is_finite
-            probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), meter.memory_bytes())
+            memory = meter.memory_bytes()
+            probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), memory, totals.norm)
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
                 reporter.step(step, totals, seconds, parts)

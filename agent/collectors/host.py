@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
+from holdfast.agent.collectors.files import read_text
+
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 _STA_UNSYNC = 0x40
 
@@ -51,6 +53,22 @@ def _memory() -> dict[str, float]:
     }
 
 
+def memory_pressure(proc_root: str = "/proc") -> dict[str, float]:
+    """The share of the last ten seconds in which every task waited for memory, where the kernel keeps such a count."""
+    with open(f"{proc_root}/pressure/memory", encoding="ascii") as file:
+        for line in file:
+            kind, average, *_ = line.split()
+            if kind == "full":
+                return {"memory_pressure_ratio": float(average.removeprefix("avg10=")) / 100}
+    return {}
+
+
+def process_state(pid: int, proc_root: str = "/proc") -> str:
+    """A process's state as the kernel's letter (R runs, S sleeps, D cannot be interrupted, Z is dead); "" if gone."""
+    _, _, rest = read_text(f"{proc_root}/{pid}/stat").rpartition(") ")
+    return rest[:1]
+
+
 def _disk_io() -> dict[str, float]:
     counters = psutil.disk_io_counters(nowrap=False)
     if counters is None:
@@ -76,6 +94,7 @@ class HostCollector:
             "disk": self._disks,
             "disk-io": _disk_io,
             "descriptors": self._descriptors,
+            "memory-pressure": lambda: memory_pressure(proc_root),
             "clock": _clock,
         }
         self.refused: dict[str, str] = {}

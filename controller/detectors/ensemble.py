@@ -2,7 +2,10 @@
 
 from holdfast import types as t
 from holdfast.controller.detectors.gpu import GpuDetector
+from holdfast.controller.detectors.host import HostDetector
 from holdfast.controller.detectors.links import LinkDetector
+from holdfast.controller.detectors.pace import PaceDetector
+from holdfast.controller.detectors.spikes import SpikeDetector
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.volumes import VolumeDetector
 from holdfast.controller.detectors.xids import XidDetector
@@ -15,10 +18,11 @@ _START = t.PHASES.index(t.Phase.START)
 class Ensemble:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
-        self._volumes = VolumeDetector(tuning)
         self._gpus = GpuDetector(tuning)
         self._xids = XidDetector(tuning)
         self._links = LinkDetector(tuning)
+        self._host = HostDetector(tuning)
+        self.begin_job()
 
     def gauges(self, node: Node, frame: t.Frame, training: bool, now: Instant) -> list[Finding]:
         """`frame` is the newest of the node, which holds its values already. `training`: all its workers are."""
@@ -27,11 +31,24 @@ class Ensemble:
             found += self._gpus.observe(node, training, now)
         if frame.host:
             found += self._links.observe(node, frame, training, now)
+            found += self._host.observe(node, now)
         return found
 
     def begin_job(self) -> None:
         """What was usual for the last job says nothing of the next."""
         self._volumes = VolumeDetector(self._tuning)
+        self._losses = SpikeDetector(self._tuning, t.FindingKind.LOSS_SPIKE, "loss")
+        self._norms = SpikeDetector(self._tuning, t.FindingKind.GRADIENT_SPIKE, "gradient norm")
+        self._pace = PaceDetector(self._tuning)
+
+    def step(self, record: t.StepRecord, is_new: bool, now: Instant) -> list[Finding]:
+        """A step that a worker of the running generation finished; `is_new`: the first such record of the step."""
+        found = self._losses.observe(record.step, record.loss, now)
+        return found + (self._pace.observe(record, now) if is_new else [])
+
+    def gradients(self, sample: t.WorkerSample, now: Instant) -> list[Finding]:
+        """What a worker said of its last step."""
+        return [] if sample.meters is None else self._norms.observe(sample.step, sample.meters.grad_norm, now)
 
     def traffic(self, node: Node, frame: t.Frame, job: Job, ranks: RankTable, now: Instant) -> list[Finding]:
         """`node` holds ranks of a job that runs on several nodes."""

@@ -67,22 +67,24 @@ class Bins:
 
     def add(self, frame: t.Frame) -> None:
         offsets = np.frombuffer(frame.offsets, "<u4")
-        if not len(offsets):
+        if not len(offsets) or not frame.nics:
             return
-        tx, rx = np.zeros(len(offsets)), np.zeros(len(offsets))
-        for nic in frame.nics:
-            tx += np.frombuffer(nic.tx, "<u4")
-            rx += np.frombuffer(nic.rx, "<u4")
         numbers = (frame.wall_ns // 1000 + offsets.astype(np.int64)) // round(BIN * 1e6)
         first, last = int(numbers[0]), int(numbers.max())
+        numbers -= first
+        tx, rx = (
+            np.bincount(numbers, np.frombuffer(b"".join(column), "<u4").reshape(len(column), -1).sum(axis=0))
+            for column in ([nic.tx for nic in frame.nics], [nic.rx for nic in frame.nics])
+        )
         end = self._start + len(self._tx)
         if not len(self._tx) or first < self._start or first > end + _MOST:  # the first, or the clock was set
             self._start, self._tx, self._rx, end = first, np.zeros(0), np.zeros(0), first
         if last >= end:
             self._tx = np.append(self._tx, np.zeros(last + 1 - end))
             self._rx = np.append(self._rx, np.zeros(last + 1 - end))
-        np.add.at(self._tx, numbers - self._start, tx)
-        np.add.at(self._rx, numbers - self._start, rx)
+        at = first - self._start
+        self._tx[at : at + len(tx)] += tx
+        self._rx[at : at + len(rx)] += rx
         if len(self._tx) > 2 * self.keep:
             self._start += len(self._tx) - self.keep
             self._tx, self._rx = self._tx[-self.keep :].copy(), self._rx[-self.keep :].copy()

@@ -338,6 +338,7 @@ class Meters(google.protobuf.message.Message):
     TOKENS_PER_S_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    GRAD_NORM_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into the columns of Workers, growing"""
@@ -352,6 +353,8 @@ class Meters(google.protobuf.message.Message):
 
     @property
     def memory_bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def grad_norm(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
     def __init__(
         self,
         *,
@@ -360,8 +363,9 @@ class Meters(google.protobuf.message.Message):
         tokens_per_s: collections.abc.Iterable[builtins.float] | None = ...,
         parts: collections.abc.Iterable[builtins.float] | None = ...,
         memory_bytes: collections.abc.Iterable[builtins.int] | None = ...,
+        grad_norm: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["memory_bytes", b"memory_bytes", "mfu", b"mfu", "parts", b"parts", "tokens_per_s", b"tokens_per_s", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["grad_norm", b"grad_norm", "memory_bytes", b"memory_bytes", "mfu", b"mfu", "parts", b"parts", "tokens_per_s", b"tokens_per_s", "worker", b"worker"]) -> None: ...
 
 global___Meters = Meters
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast import xid
 from holdfast.agent import log_rules
 from holdfast.agent.collectors import kernel_log
-from holdfast.agent.collectors.host import HostCollector
+from holdfast.agent.collectors.host import HostCollector, memory_pressure, process_state
 from holdfast.agent.collectors.kernel_log import KernelLine, KernelLog, OomKill, OomWatch
 from holdfast.types import Severity
 from holdfast.xid import Action, Xid
@@ -94,6 +94,19 @@ def test_any_record_is_survived(text: str) -> None:
 )
 def test_oom_lines(line: str, found: OomKill | None) -> None:
     assert kernel_log.oom_kill(line) == found
+
+
+def test_a_process_tells_its_state(tmp_path: Path) -> None:
+    put(tmp_path / "77/stat", "77 (my (odd) D name) D 1 77")
+    assert process_state(77, str(tmp_path)) == "D"
+    assert process_state(78, str(tmp_path)) == ""
+    assert process_state(os.getpid()) in "RS"
+
+
+def test_memory_pressure_is_the_share_of_time_in_which_all_wait(tmp_path: Path) -> None:
+    some, full = "avg10=41.00 avg60=1.00 avg300=0.00 total=5", "avg10=12.50 avg60=0.00 avg300=0.00 total=3"
+    put(tmp_path / "pressure/memory", f"some {some}\nfull {full}")
+    assert memory_pressure(str(tmp_path)) == {"memory_pressure_ratio": 0.125}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_state_as_the_agent_sees_it(tmp_path: Path) -> None:
 probe.mesh(pp=1, dp=2, tp=3, sizes=(2, 4, 8))
 probe.phase("train")
 probe.step(0, loss=2.5, tokens=100)
-probe.meters(0.5, 1000.0, [0.1, 0.2, 0.3, 0.4, 0.5], 1 << 40)
+probe.meters(0.5, 1000.0, [0.1, 0.2, 0.3, 0.4, 0.5], 1 << 40, 1.5)
 probe.step(1, loss=2.25, tokens=100)
 with probe.operation("all_reduce"):
     with probe.span("forward", stage=2, micro_batch=7, num_bytes=9):
@@ -81,7 +81,7 @@ print("none", flush=True); input()
         assert (sample.rank, sample.generation, sample.pid) == (5, 3, process.pid)
         assert (sample.step, sample.phase, sample.loss, sample.tokens) == (1, Phase.TRAIN, 2.25, 200)
         assert (sample.coordinate, sample.sizes) == ((1, 2, 3), (2, 4, 8))
-        assert sample.meters == Meters(0.5, 1000.0, (0.1, 0.2, 0.3, 0.4, 0.5), 1 << 40)
+        assert sample.meters == Meters(0.5, 1000.0, (0.1, 0.2, 0.3, 0.4, 0.5), 1 << 40, 1.5)
         assert sample.operation == "x" * probe_layout.OPERATION_NAME
         assert 0 <= sample.operation_age < 5
         assert 0 <= sample.progress_age < 5

@@ -207,11 +207,13 @@ class Diagnoses:
                 for name, rows in doc.items()
             }
 
-    def doc(self, id: str) -> Json | None:
-        session = self.running.get(id)
-        if session is not None:
-            return {**_doc(session), "why": self._why[id]}
-        return self.docs.get(id)
+    def rows(self) -> list[Json]:
+        """The newest verdict of every node, test and figure, as metrics want it; what could not run is left out."""
+        return [
+            {"node": v.node, "test": v.check, "metric": v.metric, "grade": str(v.grade),
+             "value": v.value if v.value == v.value else None}
+            for mine in self.newest.values() for v in mine.values() if v.grade is not Grade.UNABLE
+        ]  # fmt: skip
 
     def all_docs(self) -> list[Json]:
         """Newest first."""

@@ -69,7 +69,8 @@ class Facade(Protocol):
         bugs_total,
         commands_total: {result: n}, steps_total, journal_seconds_total, loop_lag_seconds, findings_total: {kind: n},
         incidents_total: {kind: n}, restarts_total, lost_seconds: {reason: s}, productive_seconds,
-        unsaved_seconds, wall_seconds}"""
+        unsaved_seconds, wall_seconds, diagnoses_running, diagnostics: [{node, test, metric, value,
+        grade: pass|degraded|fail}] (the newest of each)}"""
 
     def version(self) -> int:
         """Goes up with every change that a viewer could see."""

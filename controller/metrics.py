@@ -2,20 +2,21 @@
 per-rank, per-node and per-GPU families through `metrics_text`, which is about ten times as fast.
 
 Names follow Prometheus: prefix `holdfast_`, base units, `_total` for counters. Labels are a closed set: job, node,
-rank, gpu, nic, state, kind, phase, part, reason, result. Every value of a small label exists from the start, at 0.
-A number that is not known has no sample.
+rank, gpu, nic, state, kind, phase, part, reason, result, test, metric. Every value of a small label exists from the
+start, at 0. A number that is not known has no sample.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 import holdfast
 from holdfast.controller.facade import Facade, Json
-from holdfast.controller.metrics_text import node_families, rank_families
+from holdfast.controller.metrics_text import diagnostic_families, node_families, rank_families
 from holdfast.types import FindingKind, NodeState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -77,7 +78,8 @@ class Metrics:
             registry = CollectorRegistry(auto_describe=False)
             registry.register(_Families(state))
             parts = [generate_latest(registry), generate_latest(self._process)]
-            text = "".join([*node_families(state.nodes), *rank_families(state.ranks, _job_name(state.job))])
+            rows = [node_families(state.nodes), rank_families(state.ranks, _job_name(state.job))]
+            text = "".join(chain(*rows, diagnostic_families(state.metrics["diagnostics"])))
             return b"".join([*parts, text.encode()])
 
         return write
@@ -102,6 +104,7 @@ class _Families:
 def _cluster(state: State) -> Iterable[Metric]:
     counts = state.status["counts"]
     yield _each("holdfast_nodes", "Nodes by state.", "state", {s: counts.get(s, 0) for s in NodeState})
+    yield GaugeMetricFamily("holdfast_diagnoses_running", "Diagnoses under way.", state.metrics["diagnoses_running"])
     yield GaugeMetricFamily("holdfast_open_incidents", "Incidents under way.", state.status["open_incidents"])
 
 

@@ -46,6 +46,7 @@ HELP = {
     "host_checkpoint_upload_bytes_per_second": "Rate at which the node wrote its parts of the last checkpoint.",
     "host_checkpoint_failing": "1 while the store refuses what the node writes.",
 }
+DIAGNOSTIC_STATES = {"pass": 0, "degraded": 1, "fail": 2}
 GAUGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 MOST_GAUGES = 64
 """Distinct gauges taken of what agents send: a broken agent must not flood Prometheus with names."""
@@ -97,6 +98,23 @@ def node_families(nodes: Sequence[Json]) -> Iterator[str]:
     ]
     text = "What the NIC can carry."
     yield from family("holdfast_nic_speed_bytes_per_second", text, *_columns(ports))
+
+
+def diagnostic_families(tests: Sequence[Json]) -> Iterator[str]:
+    """What each node's last diagnosis said: one series per node and test, and per figure."""
+    names = [escape(test["node"]) for test in tests]
+    worst: dict[str, int] = {}
+    for name, test in zip(names, tests, strict=True):
+        label = f'{{node="{name}",test="{test["test"]}"}} '
+        worst[label] = max(worst.get(label, 0), DIAGNOSTIC_STATES.get(test["grade"], 0))
+    text = "What the node's last diagnosis said: 0 pass, 1 degraded, 2 fail."
+    yield from family("holdfast_diagnostic_state", text, list(worst), list(worst.values()))
+    figures = [
+        (f'{{node="{name}",test="{test["test"]}",metric="{test["metric"]}"}} ', test["value"])
+        for name, test in zip(names, tests, strict=True) if test["metric"]
+    ]  # fmt: skip
+    text = "The node's worst part's figure in its last diagnosis, in the unit that docs/diagnostics.md gives."
+    yield from family("holdfast_diagnostic_value", text, *_columns(figures))
 
 
 def gauges(prefix: str, rows: Iterable[tuple[str, Json]]) -> Iterator[str]:

@@ -248,6 +248,8 @@ class Report:
             "incidents_total": kinds,
             "restarts_total": job.restarts if job is not None else 0,
             "lost_seconds": {a.value: self._c.time.booked[a] for a in LOSSES},  # what is booked never shrinks
+            "diagnoses_running": len(self.shell.brain.diagnoses.running),
+            "diagnostics": self.shell.brain.diagnoses.rows(),
             "productive_seconds": spent["productive"],
             "unsaved_seconds": spent["unsaved"],
             "wall_seconds": spent["wall"],

@@ -31,6 +31,7 @@ from holdfast.controller.model import Finding, Instant, JobSpec, Options
 from holdfast.controller.report import Report
 from holdfast.dashboards.rules import ALERTS
 from holdfast.diagnostics.catalog import CHECKS, Scope, Suite
+from holdfast.diagnostics.verdicts import Grade, Verdict
 from holdfast.trainer import config as trainer
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +184,9 @@ def _scrape() -> str:
             brain.handle(e.FrameSeen("node0", frame), clock)
             exited = t.WorkerExited("j", 1, 0, 1, 10**15, -1, 9)
             brain.handle(e.EventSeen("node0", exited), clock)
+            brain.diagnoses.newest["node0"] = {
+                ("gemm", "flops"): Verdict("node0", "gemm", Grade.PASS, "flops", value=1.0)
+            }
             brain.handle(e.StopAsked(0.0), Instant(1001.0, 1_000_001.0))
             return Metrics().scrape(Report(shell, -1))().decode()
         finally:

@@ -337,6 +337,12 @@ class FakeFacade:
             "productive_seconds": 99.0,
             "unsaved_seconds": 1.0,
             "wall_seconds": 104.5,
+            "diagnoses_running": 0,
+            "diagnostics": [
+                {"node": "node0", "test": "gemm", "metric": "flops", "grade": "fail", "value": 4e10},
+                {"node": "node0", "test": "gemm", "metric": "", "grade": "pass", "value": None},
+                {"node": "node1", "test": "nvml", "metric": "", "grade": "pass", "value": None},
+            ],
         }
 
     def version(self) -> int:

@@ -42,7 +42,7 @@ def test_every_family_is_documented_typed_and_prefixed(facade: FakeFacade) -> No
             assert math.isfinite(sample.value)
             assert sample.labels.keys() <= {
                 "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version", "fault",
-                "part",
+                "part", "test", "metric",
             }  # fmt: skip
 
 
@@ -118,3 +118,11 @@ def test_12288_ranks_take_well_under_a_second() -> None:
     assert len(found["holdfast_rank_step"].samples) == 12_288
     assert len(found["holdfast_gpu_power_watts"].samples) == 12_296
     assert len(found["holdfast_node_up"].samples) == 1_537
+
+
+def test_what_diagnostics_said_last(facade: FakeFacade) -> None:
+    found = families(scrape(facade))
+    assert value(found, "holdfast_diagnostic_state", node="node0", test="gemm") == 2
+    assert value(found, "holdfast_diagnostic_state", node="node1", test="nvml") == 0
+    assert value(found, "holdfast_diagnostic_value", node="node0", test="gemm", metric="flops") == 4e10
+    assert len(found["holdfast_diagnostic_value"].samples) == 1

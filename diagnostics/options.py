@@ -42,7 +42,9 @@ def parse_options(text: str, **more: Any) -> Options:
     """UsageError for what is no JSON object, or not of the right types. Unknown keys are for later versions."""
     known: dict[str, Any] = {f.name: f.default for f in fields(Options)}
     try:
-        given = dict(json.loads(text))
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            raise TypeError(f"{text!r} is none")
         values = {k: tuple(v) if isinstance(known[k], tuple) else type(known[k])(v) for k, v in given.items()
                   if k in known}  # fmt: skip
     except (ValueError, TypeError) as error:

@@ -4,7 +4,8 @@ import random
 from pathlib import Path
 
 import pytest
-from fabric import Fabric, missing
+
+from tests.diagnostics.fabric import Fabric, missing
 
 WHY = missing()
 

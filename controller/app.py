@@ -7,6 +7,7 @@ import uuid
 from holdfast import log, service
 from holdfast.config import ControllerConfig
 from holdfast.controller.auth import Auth
+from holdfast.controller.blame_watch import BlameWatch
 from holdfast.controller.brain import Brain
 from holdfast.controller.event_store import EventStore
 from holdfast.controller.http import create_app
@@ -83,6 +84,8 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     shell.span_folder = config.state_dir / "spans"
     store = EventStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
     shell.spans.keeper = store
+    watch = BlameWatch(shell, shell.brain.c.tuning)
+    shell.figures = watch.figures
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     app = create_app(Report(shell, config.max_restarts), Auth(config.token() or None, any_host=config.insecure))
     host = config.listen_host
@@ -93,7 +96,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
         ):
             print(json.dumps({"grpc": f"{host}:{grpc_port}", "http": f"{host}:{http_port}"}), flush=True)
             log.event("controller.ready", grpc=f"{host}:{grpc_port}", http=f"{host}:{http_port}")
-            work = [shell.run(), store.run(), stop.wait()]
+            work = [shell.run(), store.run(), watch.run(), stop.wait()]
             if scheduler is not None:
                 work.append(keeper.of_shell(scheduler, shell).run())
             done, others = await asyncio.wait(

@@ -31,6 +31,7 @@ from holdfast.controller.events import (
     EventSeen,
     EvictAsked,
     FaultAsked,
+    Found,
     FrameSeen,
     JobSubmitted,
     Record,
@@ -149,6 +150,8 @@ class Brain:
                 return self._event(event, now)
             case ResultSeen():
                 return self._result(event, now)
+            case Found():
+                return self.recovery.found(event.finding, now)
             case AgentJoined():
                 return self.membership.joined(event, now)
             case AgentLeft():

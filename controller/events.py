@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast import types as t
-from holdfast.controller.model import JobSpec
+from holdfast.controller.model import Finding, JobSpec
 
 # --- in --------------------------------------------------------------------------------------------------------
 
@@ -38,6 +38,13 @@ class EventSeen:
 class ResultSeen:
     node: str
     result: t.CommandResult
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found out beside the brain, because finding it out takes long."""
+
+    finding: Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ BrainEvent = (
     | FrameSeen
     | EventSeen
     | ResultSeen
+    | Found
     | JobSubmitted
     | StopAsked
     | FaultAsked

@@ -66,7 +66,8 @@ class Facade(Protocol):
 
     def metrics(self) -> Json:
         """What /metrics needs beyond the above: {frames_total, frame_bytes_total, events_total, malformed_total,
-        bugs_total,
+        bugs_total, spans_total,
+        spans_lost_total, blame: {self_ratio: {rank: x}, induced_s: {rank: s}, victim_s: {rank: s}},
         commands_total: {result: n}, steps_total, journal_seconds_total, loop_lag_seconds, findings_total: {kind: n},
         incidents_total: {kind: n}, restarts_total, lost_seconds: {reason: s}, productive_seconds,
         unsaved_seconds, wall_seconds, diagnoses_running, diagnostics: [{node, test, metric, value,

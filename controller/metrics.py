@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 import holdfast
 from holdfast.controller.facade import Facade, Json
-from holdfast.controller.metrics_text import diagnostic_families, node_families, rank_families
+from holdfast.controller.metrics_text import blame_families, diagnostic_families, node_families, rank_families
 from holdfast.types import FindingKind, NodeState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -39,6 +39,8 @@ CONTROLLER_COUNTERS = {
     "malformed_frames": ("malformed_total", "Heartbeat frames that could not be read."),
     "events": ("events_total", "Events received from agents."),
     "controller_bugs": ("bugs_total", "Events that the controller failed at: report each, its log has the traceback."),
+    "spans": ("spans_total", "Spans received from workers."),
+    "spans_lost": ("spans_lost_total", "Spans that were dropped or overwritten on their way: blame lacks them."),
     "steps": ("steps_total", "Finished steps received from workers."),
     "journal_seconds": ("journal_seconds_total", "Time spent writing the journal."),
 }
@@ -78,7 +80,9 @@ class Metrics:
             registry = CollectorRegistry(auto_describe=False)
             registry.register(_Families(state))
             parts = [generate_latest(registry), generate_latest(self._process)]
-            rows = [node_families(state.nodes), rank_families(state.ranks, _job_name(state.job))]
+            name = _job_name(state.job)
+            rows = [node_families(state.nodes), rank_families(state.ranks, name)]
+            rows.append(blame_families(state.metrics["blame"], state.ranks, name, _per_node(state.job)))
             text = "".join(chain(*rows, diagnostic_families(state.metrics["diagnostics"])))
             return b"".join([*parts, text.encode()])
 
@@ -186,6 +190,10 @@ def _each(name: str, text: str, label: str, values: Mapping[str, float], counter
 
 def _known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
+
+
+def _per_node(job: Json | None) -> int:
+    return 1 if job is None else int(job["nproc_per_node"])
 
 
 def _job_name(job: Json | None) -> str:

@@ -4,7 +4,7 @@ Label values are escaped once per node, numbers written by `repr`; unknown numbe
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.controller.facade import Json
 
@@ -74,6 +74,26 @@ def rank_families(ranks: Json, job: str) -> Iterator[str]:
     states = [1 if state == "running" else 0 for state in ranks["states"]]
     running = [states[state] for state in ranks["state"]]
     yield from family("holdfast_rank_running", "1 while the rank's process runs and is well.", labels, running)
+
+
+BLAME_COLUMNS = (
+    ("self_slowdown_ratio", "self_ratio", "The GPU's own computation over that of its peers: 1.1 is 10% slower."),
+    ("induced_wait_seconds_total", "induced_s", "What other GPUs waited because of this one, all of them together."),
+    ("victim_wait_seconds_total", "victim_s", "What this GPU waited for others beyond what the plan makes it wait."),
+)
+
+
+def blame_families(blame: Mapping[str, Mapping[int, float]], ranks: Json, job: str, per_node: int) -> Iterator[str]:
+    """One series per GPU of the job and family, by the rank that runs on it. `blame`: by column, then by rank."""
+    nodes = [escape(node) for node in ranks["nodes"]]
+    name = escape(job)
+    where = {
+        rank: f'{{job="{name}",node="{nodes[node]}",gpu="{rank % per_node}",rank="{rank}"}} '
+        for rank, node in zip(ranks["rank"], ranks["node"], strict=True)
+    }
+    for metric, column, text in BLAME_COLUMNS:
+        known = [(where[rank], value) for rank, value in blame.get(column, {}).items() if rank in where]
+        yield from family(f"holdfast_gpu_{metric}", text, *_columns(known))
 
 
 def node_families(nodes: Sequence[Json]) -> Iterator[str]:

@@ -252,6 +252,9 @@ class Report:
             "diagnostics": self.shell.brain.diagnoses.rows(),
             "productive_seconds": spent["productive"],
             "unsaved_seconds": spent["unsaved"],
+            "blame": self.shell.figures(),
+            "spans_total": self.shell.spans.received,
+            "spans_lost_total": self.shell.spans.lost,
             "wall_seconds": spent["wall"],
         }
 

@@ -34,6 +34,8 @@ class Shell:
         self.spans = spans or SpanWindow(64 << 20)
         self.span_folder: Path | None = None
         """Where spans are kept on disk, by job."""
+        self.figures: Callable[[], dict[str, dict[int, float]]] = dict
+        """What is counted of blame, by rank."""
         self.outboxes: dict[str, Callable[[t.ControllerMessage], None]] = {}  # node -> how to send there
         self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()

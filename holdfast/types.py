@@ -92,6 +92,7 @@ class FindingKind(StrEnum):
     GRADIENT_SPIKE = "gradient-spike"
     STEP_TIME_JUMP = "step-time-jump"
     STEP_TIME_DRIFT = "step-time-drift"
+    STRAGGLER = "straggler"
 
 
 # --- identity ------------------------------------------------------------------------------------------------

@@ -336,6 +336,9 @@ class FakeFacade:
             "lost_seconds": {"recovery": 4.5},
             "productive_seconds": 99.0,
             "unsaved_seconds": 1.0,
+            "blame": {"self_ratio": dict.fromkeys(range(self.world), 1.0), "induced_s": {1: 2.5}, "victim_s": {}},
+            "spans_total": 1000,
+            "spans_lost_total": 3,
             "wall_seconds": 104.5,
             "diagnoses_running": 0,
             "diagnostics": [

@@ -1,0 +1,137 @@
+"""Blame of a running job: what it counts, whom it reports, and that it looks at every step once."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast import span_rows
+from holdfast import types as t
+from holdfast.controller.blame_watch import BlameWatch, Counted, _look
+from holdfast.controller.detectors.table import Tuning
+from holdfast.controller.events import Found
+from holdfast.controller.metrics_text import blame_families
+from holdfast.controller.model import Job as TrainingJob
+from holdfast.controller.model import JobSpec
+from holdfast.controller.shell import Shell
+from holdfast.diagnostics.span_table import SpanTable
+from holdfast.wire_plan import encode_plan
+from tests.controller.stage import Recording, make_shell
+
+
+def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[t.Spans]:
+    """The spans as agents would send them, one message a rank."""
+    found = []
+    for rank in np.unique(table.rank).tolist():
+        own = table.take(table.rank == rank)
+        order = np.argsort(own.end, kind="stable")
+        rows = b"".join(
+            span_rows.ROW.pack(
+                i, own.start[k], own.end[k], 0, own.step[k], 0, names.index(own.kinds[own.kind[k]]), own.stage[k],
+                own.turn[k], names.index(own.groups[own.group[k]]), own.micro_batch[k], own.seq[k],
+            )
+            for i, k in enumerate(order)
+        )  # fmt: skip
+        worker = t.WorkerSpans(
+            rank, generation, len(own), 0, int(own.step.min()), int(own.step.max()), names, span_rows.pack(rows)
+        )
+        found.append(t.Spans((worker,), 0, 1000))
+    return found
+
+
+def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, BlameWatch]:
+    shell = make_shell(folder)
+    table, plan = simulate(Job(), culprits, steps, 1)
+    spec = JobSpec("j1", "train", t.Program("x"), 2, 4)
+    shell.brain.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"])
+    shell.brain.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
+    names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
+    for message in messages(table, names, 1):
+        shell.spans.add("node0", message)
+    return shell, BlameWatch(shell, Tuning(["straggler.looks=1"]))
+
+
+def look(watch: BlameWatch) -> bool:
+    taken = watch._due()
+    if taken is None:
+        return False
+    blame, seconds = _look(*taken)
+    assert blame is not None
+    assert seconds > 0
+    watch._take(blame, taken[3])
+    return True
+
+
+def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> None:
+    shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
+    assert look(watch)
+    assert not look(watch), "no step is looked at twice"
+    assert isinstance(shell.brain, Recording)
+    (found,) = (event.finding for event in shell.brain.of(Found))
+    assert (found.kind, found.subject, found.node, found.rank) == ("straggler", "rank5", "node1", 5)
+    assert found.evidence["slowness"] == "compute"
+    assert "5 (node node1, GPU 1): forward of stage 1" in found.text
+    (incident,) = shell.brain.c.book.incidents.values()
+    assert (incident.action, incident.live) == ("alert", False)
+    figures = watch.figures()
+    assert figures["self_ratio"][5] > 1.05
+    assert figures["induced_s"][5] > figures["victim_s"][5]
+    nodes = {"nodes": ["node0", "node1"], "rank": list(range(8)), "node": [r // 4 for r in range(8)]}
+    text = "".join(blame_families(figures, nodes, "train", 4))
+    assert '\nholdfast_gpu_self_slowdown_ratio{job="train",node="node1",gpu="1",rank="5"} 1.' in text
+    assert "# TYPE holdfast_gpu_induced_wait_seconds_total counter" in text
+    shell.journal.close()
+
+
+def test_nothing_is_said_of_a_clean_job_nor_of_few_steps(tmp_path: Path) -> None:
+    for steps, looked in ((12, True), (6, False)):
+        shell, watch = training(tmp_path / str(steps), [], steps)
+        assert look(watch) == looked
+        assert isinstance(shell.brain, Recording)
+        assert shell.brain.of(Found) == []
+        shell.journal.close()
+
+
+def test_only_who_is_named_again_is_reported() -> None:
+    table, plan = simulate(Job(), [Culprit(3, "compute", 0.3)], 10, 1)
+    from holdfast.diagnostics import step_graph
+    from holdfast.diagnostics.blame import analyse
+    from holdfast.diagnostics.job_shape import JobShape
+
+    blame = analyse(step_graph.graphs(table, plan, 8), JobShape())
+    assert blame is not None
+    counted = Counted()
+    counted.add("j1", blame)
+    assert counted.stragglers(blame, 2, 1.05, 0.01) == []
+    assert [c.rank for c in counted.stragglers(blame, 2, 1.05, 0.01)] == [3]
+    assert counted.stragglers(blame, 2, 1.05, 0.01) == [], "and once"
+    assert Counted().stragglers(blame, 1, 1.5, 0.01) == [], "below the ratio"
+    assert Counted().stragglers(blame, 1, 1.05, 0.9) == [], "below the cost"
+    induced = counted.induced_s[3]
+    counted.add("j1", blame)
+    assert counted.induced_s[3] == pytest.approx(2 * induced)
+    counted.add("j2", blame)
+    assert counted.induced_s[3] == pytest.approx(induced), "another job begins at nothing"
+
+
+def test_what_cannot_be_analysed_ends_nothing() -> None:
+    from holdfast.diagnostics.job_shape import JobShape
+
+    names = ("", "forward")
+    rows = span_rows.pack(span_rows.ROW.pack(0, 9, 3, 0, 1, 0, 1, 0, 0, 0, 0, -1))
+    parts = [(0, t.WorkerSpans(0, 1, 1, 0, 1, 1, names, rows))]
+    blame, _ = _look(parts, 0, 5, JobShape("j1"))
+    assert blame is None or blame.culprits == []
+
+
+def test_run_waits_for_steps(tmp_path: Path) -> None:
+    async def story() -> None:
+        shell, watch = training(tmp_path, [], 2)
+        running = asyncio.create_task(watch.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        shell.journal.close()
+
+    asyncio.run(story())

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Coroutine
 from contextlib import suppress
 
 from holdfast import log, service, wire
@@ -102,6 +103,7 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
         self._answers: dict[str, t.CommandResult] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
 
     # --- up ------------------------------------------------------------------------------------------------------
 
@@ -155,8 +157,15 @@ class Agent:
             return
         if isinstance(command.order, t.RunCheck):
             self.checks.begin(command, command.order)
+        elif isinstance(command.order, t.DumpStacks):
+            self._spawn(self._do(command))  # a stop that follows must not wait for it
         else:
             self._commands.put_nowait(command)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _obey(self) -> None:
         """One after the other: a stop that came before a start is done before it."""
@@ -167,15 +176,18 @@ class Agent:
             if isinstance(command.order, t.Inject) and command.order.kind == "node-kill":
                 leaders = [*self.workers.leaders(), self.checkpoints.daemon_pid()]
                 node_death.die(leaders, [self.workers.shm, self.checkpoints.folder])
-            try:
-                data = await self.workers.obey(command)
-                answer = t.CommandResult(command.id, True, data=data)
-            except HoldfastError as error:
-                answer = t.CommandResult(command.id, False, str(error))
-            except OSError as error:
-                answer = t.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
-            log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
-            self._answer(answer)
+            await self._do(command)
+
+    async def _do(self, command: t.Command) -> None:
+        try:
+            data = await self.workers.obey(command)
+            answer = t.CommandResult(command.id, True, data=data)
+        except HoldfastError as error:
+            answer = t.CommandResult(command.id, False, str(error))
+        except OSError as error:
+            answer = t.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
+        log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
+        self._answer(answer)
 
     def _answer(self, answer: t.CommandResult) -> None:
         """Send it, and keep it for a controller that asks again."""

@@ -20,7 +20,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-from holdfast.agent import error_file, probe
+from holdfast.agent import error_file, probe, probe_layout
 from holdfast.agent.worker_spec import WorkerSpec
 from holdfast.types import Phase
 
@@ -34,7 +34,8 @@ def main(spec: WorkerSpec) -> int:
     os.environ.clear()
     os.environ.update(environment)
     _dress(spec)
-    probe.attach()
+    if probe.attach():
+        _register_stacks(os.environ[probe_layout.ENV_PATH] + probe_layout.STACKS_SUFFIX)
     if spec.program.hooks:
         # Late: the hooks touch torch, which a script without it never loads.
         from holdfast.agent import torch_hooks
@@ -108,6 +109,16 @@ def _dress(spec: WorkerSpec) -> None:
             sys.path.insert(0, entry)
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.ORIGINAL_DIR = spec.program.cwd or os.getcwd()  # type: ignore[attr-defined]  # spawned children go there
+
+
+def _register_stacks(path: str) -> None:
+    """Let the agent ask for this process's stacks at any time, even while the interpreter lock is held."""
+    try:
+        file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        print(f"holdfast: the stacks of this process cannot be asked for: {error.strerror}", file=sys.stderr)
+        return
+    faulthandler.register(probe_layout.STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 class _Main:

@@ -13,6 +13,7 @@ unless the name says `wall`.
 
 import mmap
 import os
+import signal
 import struct
 from zlib import crc32
 
@@ -26,6 +27,9 @@ ENV_GENERATION = "HOLDFAST_GENERATION"
 PLAN_SUFFIX = ".plan"
 RESTORED_SUFFIX = ".restored"
 """A job's rank 0 leaves its plan beside its probe, under the probe's name and this; and where its state came from."""
+STACKS_SUFFIX = ".stacks"
+"""Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
+STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
 
 MAGIC = b"HFPROBE4"
 HEADER = struct.Struct("<8sIIIIiiq")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from holdfast import log, tracebacks
 from holdfast import types as t
-from holdfast.agent import error_file, injections
+from holdfast.agent import error_file, injections, stacks
 from holdfast.agent.announcements import Announcements
 from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
+from holdfast.agent.probe_layout import STACKS_SUFFIX
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.warm_client import StoreExited, Warm
 from holdfast.agent.worker_environment import worker_environment
@@ -213,6 +214,7 @@ class Workers:
             reader.close()
         except HoldfastError as error:
             log.debug("probe.unreadable", rank=key[2], error=str(error))
+        path.with_name(path.name + STACKS_SUFFIX).unlink(missing_ok=True)
         self._announcements.end(key, path)
         if steps:
             self._on_last_steps(steps)
@@ -269,6 +271,8 @@ class Workers:
                 return self._request_checkpoint(command)
             case t.RunCheck():
                 raise AssertionError("the agent's own: no worker has a part in it")
+            case t.DumpStacks():
+                return await self._dump_stacks(command)
 
     async def _start_store(self, command: t.Command, host: str) -> dict[str, str]:
         """A store of its own for the generation to come: what an older one left in its store cannot be met there.
@@ -373,6 +377,14 @@ class Workers:
             raise Unavailable(f"rank {order.rank} has no probe yet: it cannot be asked to break itself")
         readers[order.rank].inject(order.kind)
         return {"at": at}
+
+    async def _dump_stacks(self, command: t.Command) -> dict[str, str]:
+        wanted = {
+            key[2]: (worker.pid, self._probe_path(key))
+            for key, worker in sorted(self.kept.items())
+            if worker.running and key[:2] == (command.job, command.generation)
+        }
+        return await stacks.dump(wanted)
 
     def _request_checkpoint(self, command: t.Command) -> dict[str, str]:
         readers = [r for r in self.readers() if r.generation == command.generation]

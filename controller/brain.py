@@ -13,9 +13,7 @@ from holdfast.controller import policy, timekeeping
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.ensemble import Ensemble
 from holdfast.controller.detectors.exits import exit_finding
-from holdfast.controller.detectors.hang import HangDetector
 from holdfast.controller.detectors.silence import note_arrival, silence_finding
-from holdfast.controller.detectors.table import Response
 from holdfast.controller.detectors.traffic import TrafficDetector
 from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
 from holdfast.controller.diagnoses import Diagnoses
@@ -37,10 +35,12 @@ from holdfast.controller.events import (
     Record,
     ResultSeen,
     Say,
+    StacksAsked,
     StopAsked,
     Tick,
 )
 from holdfast.controller.goodput import Goodput
+from holdfast.controller.hang_watch import HangWatch
 from holdfast.controller.history import History
 from holdfast.controller.ledger import Ledger, StepRow
 from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
@@ -75,7 +75,7 @@ class Brain:
         self.membership = Membership(self.c, self.recovery)
         self.elastic = Elastic(self.c, self.recovery, self.requests)
         self.diagnoses = Diagnoses(self.c)
-        self.hangs = HangDetector(options)
+        self.hangs = HangWatch(self.c, self.recovery)
         self.detectors = Ensemble(self.c.tuning)
         self.version = 0
         self.steps_total = 0
@@ -164,6 +164,8 @@ class Brain:
                 return self.requests.inject(fault_syntax.parse_fault(event.fault))
             case CheckpointAsked():
                 return self.requests.checkpoint()
+            case StacksAsked():
+                return self.hangs.stacks.ask(now)
             case EvictAsked():
                 return self.membership.evict(event.node, now)
             case DiagnoseAsked():
@@ -350,6 +352,8 @@ class Brain:
         measured = self.diagnoses.answered(event.result, now)
         if measured is not None:
             return measured
+        if (kept := self.hangs.answered(event.result)) is not None:
+            return kept
         job = self.c.job
         failure = self.c.life.answered(event.result)
         if job is None or job.state.ended:
@@ -410,9 +414,7 @@ class Brain:
         if job is None or job.state.ended:
             return actions
         if self.c.life.stage is Stage.UP and not absent:
-            for finding in self.hangs.observe(self.c.ranks, job.generation, list(self.c.ledger.recent), now):
-                self._mark_stalled(finding)
-                actions += self.recovery.found(self.recovery.at_node(finding, job), now)
+            actions += self.hangs.look(job, now)
         actions += self.requests.due_faults(job, now) if job.spec.faults else []
         actions += self.recovery.survived(job, now)
         actions += self.recovery.settle(now)
@@ -435,7 +437,3 @@ class Brain:
             node.frame_at = min(now.mono, node.frame_at + away) if node.frame_at else 0.0
         self.c.progress_at = min(now.mono, self.c.progress_at + away)
         self.c.life.deadline += away
-
-    def _mark_stalled(self, finding: Finding) -> None:
-        if finding.rank >= 0 and self.c.tuning.response(finding.kind) is Response.ACT:
-            self.c.ranks.mark(finding.rank, RankState.STALLED)

@@ -82,6 +82,11 @@ class DiagnoseAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksAsked:
+    """All agents shall tell the stacks of the running job's workers."""
+
+
+@dataclass(frozen=True, slots=True)
 class CordonAsked:
     node: str
     on: bool
@@ -113,6 +118,7 @@ BrainEvent = (
     | FaultAsked
     | CheckpointAsked
     | DiagnoseAsked
+    | StacksAsked
     | CordonAsked
     | EvictAsked
     | Tick

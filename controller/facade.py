@@ -54,7 +54,7 @@ class Facade(Protocol):
         """Newest first: [{id, kind, culprit: "rank3"|"node1"|"job", severity, state: open|recovering|closed|failed,
         summary, opened, closed, action, reason, detect_s, recover_s, source, restore_s, restored_bytes,
         generation_from, generation_to, step_at_fault, step_resumed, phases: [{name, start, end}],
-        findings: [{kind, severity, subject, text, at, evidence: {}}]}]"""
+        findings: [{kind, severity, subject, text, at, evidence: {}}], stacks: stacks()|None (of a hang)}]"""
 
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
         """Spans of the steps `first` to `last` (-1: as far as there are any) of a job, "" for the running one; what is
@@ -90,6 +90,11 @@ class Facade(Protocol):
 
     async def inject(self, fault: str) -> Json:
         """`KIND[@STEP]:TARGET`, e.g. "kill@20:rank3"; without a step at once -> {id, armed: bool}."""
+
+    async def stacks(self) -> Json:
+        """What all workers of the running job are doing, as soon as all agents have told or five seconds have passed:
+        {at, job, generation, missing: {node: why}, states: {rank: the kernel's word}, rows: [{depth, ranks, frame}]}.
+        UsageError when none runs."""
 
     async def checkpoint(self) -> None:
         """Ask the running job for a checkpoint of the next step. UsageError when none is training."""

@@ -172,6 +172,12 @@ def _commands(facade: Facade) -> APIRouter:
         await facade.stop((spec or models.StopSpec()).grace)
         return small({"ok": True})
 
+    @api.post("/job/stacks", response_model=models.Stacks, summary="What all workers are doing, as a tree of calls")
+    async def stacks(request: Request) -> Response:
+        running_job(facade)
+        data = await facade.stacks()
+        return await answer(request, lambda: encode(data))
+
     @api.post("/job/checkpoint", response_model=models.Done, summary="Make a checkpoint of the next step")
     async def checkpoint() -> Response:
         running_job(facade)

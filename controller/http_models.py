@@ -163,6 +163,23 @@ class Finding(_Answer):
     evidence: dict[str, Any]
 
 
+class StackRow(_Answer):
+    depth: int = Field(
+        description="Grows where ranks part; rows of the same ranks are calls, each from the one before it."
+    )
+    ranks: str = Field(description="Who is in it, e.g. `0-7`, `0-28/4`, `1,5,9-11`.")
+    frame: str = Field(description="`file:line function`.")
+
+
+class Stacks(_Answer):
+    at: float
+    job: str
+    generation: int
+    missing: dict[str, str] = Field(description="Nodes that have not told, and why.")
+    states: dict[str, str] = Field(description="By rank: state of the process, and where in the kernel it waits.")
+    rows: list[StackRow]
+
+
 class Incident(_Answer):
     id: str | int
     kind: str
@@ -185,6 +202,7 @@ class Incident(_Answer):
     step_resumed: int | None
     phases: list[Phase]
     findings: list[Finding]
+    stacks: Stacks | None = Field(description="What the workers were doing when nobody moved.")
 
 
 class Status(_Answer):

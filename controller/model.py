@@ -313,6 +313,7 @@ class Incident:
     step_at_fault: int = -1
     step_resumed: int | None = None
     phases: list[tuple[str, float, float | None]] = field(default_factory=list)
+    stacks: dict[str, Any] | None = None  # what the workers were doing when nobody moved, as StackDumps.tree gives it
 
     @property
     def cause(self) -> Finding:

@@ -1,5 +1,6 @@
 """What viewers are told: the brain's state as plain JSON-able data (the shapes are `facade.Facade`'s)."""
 
+import asyncio
 import math
 import time
 import uuid
@@ -18,6 +19,7 @@ from holdfast.controller.events import (
     EvictAsked,
     FaultAsked,
     JobSubmitted,
+    StacksAsked,
     StopAsked,
 )
 from holdfast.controller.goodput import LOSSES, Account, Goodput
@@ -33,6 +35,7 @@ from holdfast.wire_plan import decode_plan
 
 Json = dict[str, Any]
 _INCIDENTS_IN_STATUS = 20
+_STACKS_S = 5.0  # seconds that agents have to tell their workers' stacks
 
 
 class Report:
@@ -63,7 +66,8 @@ class Report:
             "job": self.job(),
             "nodes": {n.name: n.state.value for n in self._sorted_nodes()},
             "counts": counts,
-            "incidents": [_incident(i) for i in newest[:_INCIDENTS_IN_STATUS]],
+            # What goes out with every change carries no stacks: they are hundreds of lines.
+            "incidents": [_incident(i) | {"stacks": None} for i in newest[:_INCIDENTS_IN_STATUS]],
             "open_incidents": sum(i.live for i in newest),
         }
 
@@ -313,6 +317,14 @@ class Report:
     def diagnoses(self) -> list[Json]:
         return self.shell.brain.diagnoses.all_docs()
 
+    async def stacks(self) -> Json:
+        self.shell.handle(StacksAsked())
+        dumps, began = self.shell.brain.hangs.stacks, time.monotonic()
+        mine = dumps.count
+        while dumps.count == mine and not dumps.is_complete and time.monotonic() - began < _STACKS_S:
+            await asyncio.sleep(0.02)
+        return dumps.tree() or {}
+
     async def evict(self, node: str) -> None:
         self.shell.handle(EvictAsked(node))
 
@@ -366,6 +378,7 @@ def _incident(i: Incident) -> Json:
              "evidence": f.evidence}
             for f in i.findings
         ],
+        "stacks": i.stacks,
     }  # fmt: skip
 
 

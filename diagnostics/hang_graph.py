@@ -59,6 +59,8 @@ class Reason(StrEnum):
     """In a pass that does operations of its own, unseen, and computes as well."""
     ORDER = "order"
     """Operations begun in different orders, or different ones under the same number."""
+    STACK = "stack"
+    """In the same operation as its peers, but elsewhere in its code."""
     TRANSFER = "transfer"
     """Everybody is there, and still nothing moves."""
 

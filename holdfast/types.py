@@ -453,7 +453,12 @@ class RunCheck:
     deadline: float = 20.0
 
 
-Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Tell what the workers of the command's generation are doing: their Python stacks, their states in the kernel."""
+
+
+Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck | DumpStacks
 
 
 @dataclass(frozen=True, slots=True)

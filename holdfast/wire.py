@@ -375,6 +375,8 @@ def _command(command: t.Command) -> c.Command:
             m.request_checkpoint.SetInParent()
         case t.RunCheck() as check:
             m.run_check.CopyFrom(c.RunCheck(**_fields(check)))
+        case t.DumpStacks():
+            m.dump_stacks.SetInParent()
         case t.StartWorkers() as s:
             m.start_workers.CopyFrom(
                 c.StartWorkers(
@@ -404,6 +406,8 @@ def _from_command(m: c.Command) -> t.Command:
         order = t.RequestCheckpoint()
     elif kind == "run_check":
         order = t.RunCheck(tuple(m.run_check.checks), m.run_check.options, m.run_check.deadline)
+    elif kind == "dump_stacks":
+        order = t.DumpStacks()
     elif kind == "start_workers":
         s = m.start_workers
         g = s.program

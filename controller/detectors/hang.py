@@ -7,6 +7,7 @@ of who waits for whom tells (`diagnostics.hang_graph`); and without any sign at 
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from holdfast import types as t
 from holdfast.controller.detectors.standstill import Standstill
 from holdfast.controller.model import Finding, Instant, Options, RankState, RankTable
 from holdfast.diagnostics.hang_graph import Reason, Verdict
+from holdfast.diagnostics.stack_tree import Stack, odd_ranks
+from holdfast.rank_sets import compact
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
 _QUIET_LIMIT = 10.0  # seconds without life outside training: imports and compilers hold the GIL for long
@@ -26,8 +29,13 @@ class HangDetector:
         self.options = options
         self._standstill = Standstill()
 
-    def observe(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> list[Finding]:
-        """`steps`: durations of the job's recent steps, seconds, from this and earlier generations."""
+    def observe(
+        self, ranks: RankTable, generation: int, steps: list[float], now: Instant, stacks: Sequence[Stack] = ()
+    ) -> list[Finding]:
+        """`steps`: durations of the job's recent steps, seconds, from this and earlier generations.
+
+        `stacks`: the workers' while nobody moves, as far as they are known.
+        """
         alive = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
         if not alive.any():
             return []
@@ -40,7 +48,7 @@ class HangDetector:
         found = self._lifeless(ranks, fresh, training, idle, quiet, median, steps, now)
         if found or math.isnan(median):
             return found
-        return self._frozen(ranks, alive, training, quiet, median, steps, now)
+        return self._frozen(ranks, alive, training, quiet, median, steps, now, stacks)
 
     def standing_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
         """Since when nobody moves (monotonic), once that is longer than usual: time to look at their stacks."""
@@ -117,6 +125,7 @@ class HangDetector:
         median: float,
         steps: list[float],
         now: Instant,
+        stacks: Sequence[Stack],
     ) -> list[Finding]:
         """Nobody has entered or left an operation for long: the one whom all wait for."""
         still = _stillness(ranks)
@@ -128,6 +137,8 @@ class HangDetector:
             return []
         is_alive = ~ranks.stopped & (quiet < self.options.hang_floor + ranks.lag)
         verdict = self._standstill.judge(ranks, is_alive, float((ranks.seen_at - still)[running].max()))
+        if verdict is not None and verdict.reason is Reason.TRANSFER:
+            verdict = _by_stacks(verdict, stacks)
         # A script that only hooks watch may well save or evaluate outside of operations, and does not tell.
         is_told = bool((ranks.coordinate[running, 0] >= 0).all())
         is_sure = is_told or (verdict is not None and verdict.reason in _PROVEN)
@@ -178,6 +189,17 @@ class HangDetector:
             signature="hang",
             evidence=_evidence(verdict) | {"operations": sorted(set(ranks.operation))},
         )
+
+
+def _by_stacks(verdict: Verdict, stacks: Sequence[Stack]) -> Verdict:
+    """All are in the same operation: the one whose stack is another than its peers' may be stuck in a part of it."""
+    inside = verdict.waits[0]
+    odd = odd_ranks(stacks, inside.ranks)
+    if not odd:
+        return verdict
+    named = ("rank " if len(odd) == 1 else "ranks ") + compact(odd)
+    text = f"{named} stands elsewhere in {inside.operation} than its peers (see the stacks)"
+    return Verdict(Reason.STACK, odd, text, verdict.waits)
 
 
 def _evidence(verdict: Verdict | None) -> dict[str, object]:

@@ -81,6 +81,9 @@ class Client:
     def stop(self, grace: float = 10.0) -> None:
         self._call("POST", "/job/stop", json={"grace": grace})
 
+    def stacks(self) -> Json:
+        return dict(self._call("POST", "/job/stacks"))
+
     def checkpoint(self) -> None:
         self._call("POST", "/job/checkpoint")
 

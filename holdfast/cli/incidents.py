@@ -8,6 +8,7 @@ from rich.table import Table
 from holdfast.cli import output
 from holdfast.cli.client import Client
 from holdfast.cli.options import Json, with_client
+from holdfast.cli.stacks import show_stacks
 
 
 @with_client
@@ -93,3 +94,9 @@ def _show(one: output.Json) -> None:
             output.text(finding.get("text")),
         )
     console.print(findings)
+    for finding in one.get("findings") or []:
+        for wait in finding.get("evidence", {}).get("waits", []):
+            console.print(f"waiting in {output.text(wait)}")
+    if one.get("stacks"):
+        console.print()
+        show_stacks(one["stacks"])

@@ -42,6 +42,7 @@ def build() -> "typer.Typer":
         job,
         nodes,
         run,
+        stacks,
         status,
         timeline,
     )
@@ -73,6 +74,7 @@ def build() -> "typer.Typer":
     app.command()(incidents.incidents)
     app.command()(blame.blame)
     app.command()(timeline.timeline)
+    app.command()(stacks.stacks)
     app.command()(inject.inject)
     app.command()(cordon.cordon)
     app.command()(cordon.uncordon)

@@ -330,6 +330,7 @@ class Command(google.protobuf.message.Message):
     INJECT_FIELD_NUMBER: builtins.int
     REQUEST_CHECKPOINT_FIELD_NUMBER: builtins.int
     RUN_CHECK_FIELD_NUMBER: builtins.int
+    DUMP_STACKS_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     generation: builtins.int
@@ -345,6 +346,8 @@ class Command(google.protobuf.message.Message):
     def request_checkpoint(self) -> global___RequestCheckpoint: ...
     @property
     def run_check(self) -> global___RunCheck: ...
+    @property
+    def dump_stacks(self) -> global___DumpStacks: ...
     def __init__(
         self,
         *,
@@ -357,10 +360,11 @@ class Command(google.protobuf.message.Message):
         inject: global___Inject | None = ...,
         request_checkpoint: global___RequestCheckpoint | None = ...,
         run_check: global___RunCheck | None = ...,
+        dump_stacks: global___DumpStacks | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["inject", b"inject", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check"] | None: ...
+    def HasField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "inject", b"inject", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check", "dump_stacks"] | None: ...
 
 global___Command = Command
 
@@ -484,6 +488,18 @@ class RunCheck(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["checks", b"checks", "deadline", b"deadline", "options", b"options"]) -> None: ...
 
 global___RunCheck = RunCheck
+
+@typing.final
+class DumpStacks(google.protobuf.message.Message):
+    """Answered with JSON: `stacks` [{ranks: "0-3", thread, frames: [outermost first]}], `states` {rank: text}."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___DumpStacks = DumpStacks
 
 @typing.final
 class CommandResult(google.protobuf.message.Message):

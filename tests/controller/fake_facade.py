@@ -143,6 +143,7 @@ class FakeFacade:
             "step_at_fault": self.step,
             "step_resumed": None,
             "phases": [],
+            "stacks": None,
             "findings": [finding],
         }
         self.known_incidents.insert(0, incident)
@@ -370,6 +371,14 @@ class FakeFacade:
         self.graces.append(grace)
         self.job_state = "stopped"
         self.serial += 1
+
+    async def stacks(self) -> Json:
+        rows = [("[main thread]", 0), ("train.py:9 step", 1), ("train.py:12 wait", 1)]
+        return {
+            "at": self.now, "job": "j1", "generation": 1, "missing": {"node1": "away"},
+            "states": {"0": "S in futex_wait", "1": "S in futex_wait"},
+            "rows": [{"depth": depth, "ranks": "0-1", "frame": frame} for frame, depth in rows],
+        }  # fmt: skip
 
     async def checkpoint(self) -> None:
         self.checkpoints += 1

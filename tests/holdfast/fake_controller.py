@@ -61,6 +61,18 @@ def diagnosis_as(*verdicts: Json) -> Json:
     }  # fmt: skip
 
 
+STACKS: Json = {
+    "at": 1_700_000_000.0, "job": "j1", "generation": 3, "missing": {"node1": "away"},
+    "states": {"0": "S in futex_wait", "1": "S in futex_wait", "2": "T in do_signal_stop"},
+    "rows": [
+        {"depth": 0, "ranks": "0-2", "frame": "[main thread]"},
+        {"depth": 0, "ranks": "0-2", "frame": "train.py:9 <module>"},
+        {"depth": 1, "ranks": "0-1", "frame": "train.py:12 wait"},
+        {"depth": 1, "ranks": "2", "frame": "train.py:7 load"},
+    ],
+}  # fmt: skip
+
+
 class FakeController:
     """Set the attributes, look at `asked`. `log` feeds the log stream: a line, or "end", or "cut"."""
 
@@ -119,6 +131,7 @@ class FakeController:
             "/jobs": {"id": "j1"},
             "/job/stop": {"ok": True},
             "/inject": {"id": "f1", "armed": True},
+            "/job/stacks": STACKS,
         }
         if method == "POST" and path in done:
             return 200, done[path]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from tests.holdfast.fake_controller import INCIDENT, FakeController, job_as
+from tests.holdfast.fake_controller import INCIDENT, STACKS, FakeController, job_as
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +37,10 @@ def test_look(fake: FakeController, capsys: Capture) -> None:
         (["job"], ["train (j1)", "running", "/x/train.py --lr 1", "pp 1, dp 2, tp 2", "7 of 10", "97.0%"]),
         (["status"], ["1 healthy, 1 cordoned", "train (j1)", "worker-killed"]),
         (["incidents"], ["i1", "rank3", "restart", "memory", "[by SIGKILL]"]),
+        (
+            ["stacks"],
+            ["generation 3", "  2    train.py:7 load", "0-1: S in futex", "node1 did not tell: away"],
+        ),
         (["incidents", "i1"], ["generation 1 -> 2", "step 20 -> 19", "signal 9", "its node is well"]),
     ):
         assert main(argv) == 0, argv
@@ -48,6 +52,7 @@ def test_json_is_what_the_controller_said(fake: FakeController, capsys: Capture)
     for argv, expected in (
         (["nodes", "--json"], fake.nodes),
         (["job", "--json"], fake.job),
+        (["stacks", "--json"], STACKS),
         (["incidents", "--json"], [INCIDENT]),
         (["incidents", "i1", "--json"], INCIDENT),
     ):

@@ -128,6 +128,7 @@ PROGRAM = t.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, Tr
         t.Command("4", "j", 1, t.Inject("kill", 3)),
         t.Command("5", "j", 1, t.RequestCheckpoint()),
         t.Command("6", "", 0, t.RunCheck(("gemm", "disk"), '{"suite": "full"}', 12.5)),
+        t.Command("6", "j", 1, t.DumpStacks()),
     ],
 )
 def test_controller_messages_survive_the_wire(message: t.ControllerMessage) -> None:

@@ -14,13 +14,14 @@ invalid before the first byte of its slot is touched, and written when the last 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ _TEXT = 1 << 16  # of a record, beside its checksums
 _SPARE = 0.05  # share of the host's memory that is not ours to take
 _LOCK = struct.Struct("hhqqi4x")  # struct flock
 _MADV_POPULATE_WRITE = 23
+_STRETCH = 64 << 20  # bytes prepared at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +141,37 @@ class Arena:
         except SnapshotInvalid:
             self.close()
             raise
+        self._complete = {one.slot: one.seq for one in self.snapshots()} if is_writer else {}
+        """The writer's: what it knows, it need not read again."""
 
     @classmethod
-    def create(cls, path: Path, description: Description, slots: int = 2) -> Arena:
+    def create(cls, path: Path, description: Description, slots: int = 2, prepare: bool = True) -> Arena:
         """Make the file, or take up the one that is there if it holds the same; its snapshots stay.
 
-        Raises SnapshotRefused, with figures, when the memory for it is not there.
+        Raises SnapshotRefused, with figures, when the memory for it is not there. Without `prepare` that is the
+        caller's to do, before it begins: it takes a second for every GB or two.
         """
+        arena = cls._found(path, description, slots) or cls._made(path, description, slots)
+        if prepare:
+            try:
+                arena.prepare()
+            except SnapshotRefused:
+                arena.close()
+                path.unlink(missing_ok=True)
+                raise
+        return arena
+
+    @classmethod
+    def _found(cls, path: Path, description: Description, slots: int) -> Arena | None:
         with contextlib.suppress(FileNotFoundError, SnapshotInvalid):
             found = cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), is_writer=True)
             if found.description.encode() == description.encode() and found.slots == slots:
-                found._populate()
                 return found
             found.close()
+        return None
+
+    @classmethod
+    def _made(cls, path: Path, description: Description, slots: int) -> Arena:
         text = description.encode()
         slot = _up(description.num_bytes)
         record = _up(_RECORD.size + _TEXT + 18 * (description.num_bytes // CHUNK_BYTES + 1))
@@ -161,7 +181,8 @@ class Arena:
         aside = path.with_name(f"{path.name}.new{os.getpid()}")
         fd = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, total)  # now or never: a page that is missing later would kill the worker
+            os.ftruncate(fd, total)
+            os.posix_fallocate(fd, 0, total - slots * slot)
             digest = xxhash.xxh3_64_intdigest(text)
             os.pwrite(fd, _HEADER.pack(_MAGIC, slots, 0, len(text), digest, record, slot) + text, 0)
             os.rename(aside, path)
@@ -169,9 +190,26 @@ class Arena:
             os.close(fd)
             aside.unlink(missing_ok=True)
             raise SnapshotRefused(f"no room for {total / 1e6:.1f} MB in {path.parent}: {error.strerror}") from None
-        arena = cls(path, fd, is_writer=True)
-        arena._populate()
-        return arena
+        return cls(path, fd, is_writer=True)
+
+    def prepare(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Take the memory of all slots, and touch it, unless `is_over` first. Raises SnapshotRefused.
+
+        A page that is missing later would kill the worker, and one that is not yet mapped costs it a fault.
+        """
+        libc = ctypes.CDLL(None)  # mmap.madvise would keep the interpreter to itself all the while
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        for at in range(0, len(self._map), _STRETCH):
+            if is_over():
+                return
+            count = min(_STRETCH, len(self._map) - at)
+            try:
+                os.posix_fallocate(self._fd, at, count)
+            except OSError as error:
+                size = f"{len(self._map) / 1e6:.1f} MB in {self.path.parent}"
+                raise SnapshotRefused(f"no room for {size}: {error.strerror} after {at / 1e6:.1f} MB") from None
+            # Older kernels cannot; then it is a fault.
+            libc.madvise(ctypes.c_void_p(address + at), ctypes.c_size_t(count), _MADV_POPULATE_WRITE)
 
     @classmethod
     def open(cls, path: Path) -> Arena:
@@ -220,8 +258,7 @@ class Arena:
 
     def has_room(self) -> bool:
         """Whether `begin` would find a slot. Changes nothing."""
-        newest = {one.slot for one in self.snapshots()[:1]}
-        for slot in set(range(self.slots)) - newest:
+        for slot in self._free():
             if self._lock(slot, fcntl.F_WRLCK):
                 self._lock(slot, fcntl.F_UNLCK)
                 return True
@@ -232,18 +269,22 @@ class Arena:
 
         None when there is no such slot now. What was in it is gone.
         """
-        complete = self.snapshots()
-        kept = {complete[0].slot} if complete else set()
-        age = {one.slot: one.seq for one in complete}
-        for slot in sorted(set(range(self.slots)) - kept, key=lambda slot: age.get(slot, 0)):
+        for slot in self._free():
             if self._lock(slot, fcntl.F_WRLCK):
+                self._complete.pop(slot, None)
                 _RECORD.pack_into(self._view, self._records + slot * self._record, 0, 0, 0)
                 return slot
         return None
 
+    def _free(self) -> list[int]:
+        """Slots but that of the newest snapshot, the oldest first."""
+        newest = max(self._complete, key=self._complete.__getitem__, default=-1)
+        slots = (slot for slot in range(self.slots) if slot != newest)
+        return sorted(slots, key=lambda slot: self._complete.get(slot, 0))
+
     def commit(self, slot: int, step: int, generation: int, values: Mapping[str, Any], sums: Sequence[int]) -> Snapshot:
         """All bytes of the slot are in place: from now on it is a snapshot, whoever dies."""
-        seq = 1 + max((one.seq for one in self.snapshots()), default=0)
+        seq = 1 + max(self._complete.values(), default=0)
         made = Snapshot(slot, seq, step, generation, time.time(), dict(values), tuple(sums))
         body = {key: value for key, value in asdict(made).items() if key not in ("slot", "sums")}
         text = json.dumps(body | {"sums": "".join(f"{one:016x}" for one in made.sums)}).encode()
@@ -253,6 +294,7 @@ class Arena:
             raise SnapshotRefused(f"{len(text)} bytes of state that is no tensor do not fit beside a snapshot")
         self._view[at + _RECORD.size : at + _RECORD.size + len(text)] = text
         _RECORD.pack_into(self._view, at, seq, len(text), xxhash.xxh3_64_intdigest(text))
+        self._complete[slot] = seq
         self._lock(slot, fcntl.F_UNLCK)
         return made
 
@@ -307,11 +349,6 @@ class Arena:
         except (BlockingIOError, PermissionError):
             return False
         return True
-
-    def _populate(self) -> None:
-        # Else each page of the first snapshot costs a fault. Older kernels cannot; then it does.
-        with contextlib.suppress(OSError, ValueError):
-            self._map.madvise(_MADV_POPULATE_WRITE)
 
 
 def require_memory(folder: Path, wanted: int, what: str) -> None:

@@ -35,8 +35,8 @@ class Notice:
             self._listens = True
 
     def stop(self) -> None:
-        """As it was before. Harmless to repeat."""
-        if self._listens and threading.current_thread() is threading.main_thread():
+        """As it was before, but where the notice came: who is on the way out may be told again. Harmless to repeat."""
+        if self._listens and not self.given and threading.current_thread() is threading.main_thread():
             self._listens = False
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -22,6 +22,9 @@ from holdfast.checkpoint.checksum import checksums
 from holdfast.checkpoint.errors import SnapshotRefused
 from holdfast.checkpoint.torch_state import DTYPES
 
+_SHORT_S = 0.2
+"""A preparation that takes no longer is simply waited for."""
+
 
 @dataclass(slots=True)
 class _Task:
@@ -41,26 +44,35 @@ class Snapshotter:
     """Writes snapshots of one worker, one at a time. Used from one thread."""
 
     def __init__(self, arena: Arena, device: torch.device) -> None:
+        """The arena is prepared here, beside training: until that is done no snapshot begins."""
         self.arena, self.device = arena, device
         self._targets = [self._tensors(slot) for slot in range(arena.slots)]
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
-        if self._stream is not None:
-            self._pin()
+        self._ready, self._closing = threading.Event(), threading.Event()
+        self._refused: SnapshotRefused | None = None
         self._task: _Task | None = None
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="holdfast-snapshot", daemon=True)
         self._thread.start()
+        self._ready.wait(_SHORT_S)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether snapshots may begin. Raises SnapshotRefused when the memory was not there after all."""
+        if self._refused is not None:
+            raise self._refused
+        return self._ready.is_set()
 
     def begin(self, step: int, generation: int, values: Mapping[str, Any], tensors: Sequence[Tensor]) -> bool:
         """Start a snapshot of the state after `step` steps; `tensors` in the order of the arena's boxes.
 
-        False when no slot is free: the older of them is being uploaded. An earlier snapshot must have ended
-        (`finish`). The tensors must not change before `wait_copied` returns.
+        False when the arena is not yet ready, or no slot is free: the older of them is being uploaded. An earlier
+        snapshot must have ended (`finish`). The tensors must not change before `wait_copied` returns.
         """
         assert self._task is None or self._task.done.is_set(), "one snapshot at a time"
-        slot = self.arena.begin()
+        slot = self.arena.begin() if self.is_ready else None
         if slot is None:
             return False
         task = _Task(slot, step, generation, dict(values), tensors, threading.Event(), threading.Event())
@@ -88,10 +100,23 @@ class Snapshotter:
 
     def close(self) -> None:
         """End the thread when its work is done. The arena stays open."""
+        self._closing.set()
         self._queue.put(None)
         self._thread.join()
 
+    def _prepare(self) -> None:
+        try:
+            self.arena.prepare(self._closing.is_set)
+            if self._stream is not None and not self._closing.is_set():
+                self._pin()
+        except SnapshotRefused as error:
+            self._refused = error
+        except Exception as error:
+            self._refused = SnapshotRefused(f"{self.arena.path}: {type(error).__name__}: {error}")
+        self._ready.set()
+
     def _work(self) -> None:
+        self._prepare()
         while (task := self._queue.get()) is not None:
             try:
                 self._copy(task)
@@ -135,6 +160,7 @@ class Snapshotter:
 
     def _pin(self) -> None:
         """Lock the slots' pages for the GPU's copy engine."""
+        torch.cuda.set_device(self.device)  # of this thread
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
         for slot in range(self.arena.slots):
             memory = self.arena.memory(slot)

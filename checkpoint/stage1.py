@@ -113,8 +113,8 @@ class Snapshots:
         """Steps of the newest of them that is also where its copy should be."""
 
     def has_room(self) -> bool:
-        """Whether a slot is free for the next snapshot."""
-        return self.arena.has_room()
+        """Whether a slot is there, and free, for the next snapshot. Raises SnapshotRefused when none will ever be."""
+        return self.shooter.is_ready and self.arena.has_room()
 
     def begin(self, steps: int, values: Mapping[str, Any], held: Tensors, persist: bool) -> None:
         """Start the snapshot of the state after `steps` steps; nothing may change it until `settle` returns.
@@ -210,7 +210,7 @@ def open_snapshots(
     )  # fmt: skip
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        arena = Arena.create(path, description, options.slots)
+        arena = Arena.create(path, description, options.slots, prepare=False)
         node.client.join(order)
     except (OSError, HoldfastError) as error:
         problem = f"rank {run.rank}: {error}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +112,63 @@ def test_what_is_read_is_not_overwritten(arena: Arena) -> None:
     with reader.pinned(one) as is_there:
         assert not is_there
     reader.close()
+
+
+def test_memory_is_prepared_beside_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.snapshot._SHORT_S", 0.0)
+    go = threading.Event()
+    prepare = Arena.prepare
+
+    def slow(self: Arena, is_over: Callable[[], bool] = lambda: False) -> None:
+        assert go.wait(10)
+        prepare(self, is_over)
+
+    monkeypatch.setattr(Arena, "prepare", slow)
+    arena = Arena.create(tmp_path / "w1.snap", WHAT, prepare=False)
+    shooter = Snapshotter(arena, torch.device("cpu"))
+    assert not shooter.is_ready
+    assert not shooter.begin(1, 0, {}, tensors(1))
+    go.set()
+    until(lambda: shooter.is_ready)
+    assert shooter.begin(1, 0, {}, tensors(1))
+    made = shooter.finish()
+    assert made is not None
+    assert arena.broken(made) == []
+    shooter.close()
+    arena.close()
+
+
+def test_memory_that_is_gone_when_it_is_taken_is_told_with_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    def full(fd: int, at: int, count: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    arena = Arena.create(tmp_path / "w1.snap", WHAT, prepare=False)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    shooter = Snapshotter(arena, torch.device("cpu"))
+    with pytest.raises(SnapshotRefused, match=r"no room for \d+\.\d MB in .*: No space left on device"):
+        until(lambda: shooter.is_ready)
+    shooter.close()
+    arena.close()
+    monkeypatch.undo()
+    path = tmp_path / "w2.snap"
+    monkeypatch.setattr(Arena, "prepare", lambda self: (_ for _ in ()).throw(SnapshotRefused("none left")))
+    with pytest.raises(SnapshotRefused):
+        Arena.create(path, WHAT)
+    assert not path.exists()
+
+
+def test_the_writer_does_not_read_again_what_it_knows(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(arena, 1)
+    monkeypatch.setattr(Arena, "snapshots", lambda self: pytest.fail("read the records"))
+    for step in (2, 3, 4):
+        assert arena.has_room()
+        write(arena, step)
+    monkeypatch.undo()
+    assert [(one.step, one.seq) for one in arena.snapshots()] == [(4, 4), (3, 3)]
 
 
 def test_a_third_slot_lets_snapshots_go_on_beside_an_upload(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from holdfast.diagnostics.catalog import BY_NAME, Check, metric_of
 from holdfast.diagnostics.isolation import Isolation, Pair
 from holdfast.diagnostics.results import CheckResult, Fault, Reading
 from holdfast.diagnostics.verdicts import (
+    FEWEST,
     Baseline,
     Grade,
     Metric,
@@ -24,6 +25,7 @@ Past = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 """By node, by `figure_key`: (Unix seconds, value), oldest first."""
 
 _Figure = tuple[str, str, str]  # check, metric, component
+_Groups = dict[tuple[str, str, str, str], dict[str, list[float]]]
 _MANY = 32  # nodes from which a group's median is not one node's doing
 _REFERENCE = 0.75  # quantile of all pairs' figures that stands for a good pair: up to that many may be bad
 
@@ -59,8 +61,8 @@ class Judgement:
         self._pairs: dict[str, list[tuple[str, CheckResult | None, str]]] = {}  # by node: partner, result, error
         self._round: dict[Pair, CheckResult | None] = {}
         self._references: dict[tuple[str, str], float] = {}
-        self._groups: dict[tuple[str, ...], dict[str, list[float]]] | None = None
-        self._baselines: dict[tuple[str, ...], Baseline | None] = {}
+        self._groups: _Groups | None = None  # until the next result
+        self._baselines: dict[tuple[str, str, str, str], Baseline | None] = {}
         self.out_of_time = False
 
     # --- results come --------------------------------------------------------------------------------------------
@@ -110,14 +112,29 @@ class Judgement:
     # --- while it runs -------------------------------------------------------------------------------------------
 
     def doubtful(self, targets: Collection[str]) -> dict[str, list[str]]:
-        """Checks to try once more, by node: the figures are bad, or it broke where others did not."""
-        again: dict[str, list[str]] = {}
-        for name in sorted({name for _, name in [*self._ran, *self._errors]}):
+        """Checks to try once more, by node: the figures are bad, or it broke where others did not, or they lie behind
+        the best quarter. The last, since figures that scatter hide who is bad for good."""
+        again = {pair for pair in self._behind() if pair[0] in targets}
+        for name in {name for _, name in [*self._ran, *self._errors]}:
             for verdict in self.node_verdicts(BY_NAME[name], targets):
-                is_bad = verdict.grade in (Grade.FAIL, Grade.DEGRADED) and verdict.against != "fault"
-                if is_bad and name not in again.setdefault(verdict.node, []):
-                    again[verdict.node].append(name)
-        return {node: names for node, names in again.items() if names}
+                if verdict.grade in (Grade.FAIL, Grade.DEGRADED) and verdict.against != "fault":
+                    again.add((verdict.node, name))
+        return {node: sorted(name for n, name in again if n == node) for node in sorted({n for n, _ in again})}
+
+    def _behind(self) -> set[tuple[str, str]]:
+        found = set()
+        for (_, check, name, _), group in self._by_peers().items():
+            metric = metric_of(check, name)
+            values = sorted(v for values in group.values() for v in values)
+            if metric is None or len(values) < FEWEST:
+                continue
+            good = values[int((_REFERENCE if metric.is_more_better else 1 - _REFERENCE) * len(values))]
+            found |= {
+                (node, check)
+                for node, mine in group.items()
+                if any(share(metric, v, good) < metric.degraded for v in mine)
+            }
+        return found
 
     def round_results(self) -> dict[Pair, bool]:
         """Passed or failed, for the isolation; the pairs of one round, judged against all pairs so far."""
@@ -200,21 +217,21 @@ class Judgement:
 
     def _peers(self, node: str, figure: _Figure) -> Baseline | None:
         """The same figure of the other nodes with this hardware. In a large group its own changes nothing."""
-        if self._groups is None:
-            self._groups = self._by_peers()
         check, name, component = figure
         key = (self._candidates[node].hardware, check, name, _kind(component))
-        group = self._groups.get(key, {})
+        group = self._by_peers().get(key, {})
         if len(group) < _MANY:
             return Baseline.of([v for other, values in group.items() if other != node for v in values])
         if key not in self._baselines:
             self._baselines[key] = Baseline.of([v for values in group.values() for v in values])
         return self._baselines[key]
 
-    def _by_peers(self) -> dict[tuple[str, ...], dict[str, list[float]]]:
+    def _by_peers(self) -> _Groups:
         """Hardware, check, metric and kind of component -> node -> its best values."""
+        if self._groups is not None:
+            return self._groups
         self._baselines.clear()
-        groups: dict[tuple[str, ...], dict[str, list[float]]] = {}
+        groups: _Groups = {}
         for node, figures in self._values.items():
             for (check, name, component), readings in figures.items():
                 metric = metric_of(check, name)
@@ -222,6 +239,7 @@ class Judgement:
                     key = (self._candidates[node].hardware, check, name, _kind(component))
                     value = best(metric, [r.value for r in readings])
                     groups.setdefault(key, {}).setdefault(node, []).append(value)
+        self._groups = groups
         return groups
 
     def _own_past(self, node: str, figure: _Figure) -> Baseline | None:

@@ -77,6 +77,13 @@ def test_a_figure_that_was_low_once_is_measured_again() -> None:
     assert "n2" in session.cleared
 
 
+def test_a_slow_node_does_not_hide_among_figures_that_scatter() -> None:
+    """Half of the sound nodes come out at half speed the first time, as on a machine that others use, too."""
+    for seed in range(20):
+        machines = {f"n{i}": Machine(dips=i % 2) for i in range(8)} | {"n4": Machine(speed=0.3)}
+        assert diagnose(machines, seed).failed == ["n4"], f"seed {seed}"
+
+
 def test_a_clock_that_is_off_is_told_and_fails_nobody() -> None:
     session = diagnose(cluster(8, n5=Machine(offset=3.0)))
     assert session.failed == []

@@ -66,6 +66,9 @@ def main() -> int:
             missed = [f"{fault} on {victim}" for fault, victim in victims.items() if victim not in doc["failed"]]
             said = f"missed {missed}, blamed {healthy}" if missed or healthy else "right"
             print(f"placement {placement}: {said}, {seconds[-1]:.1f} s", file=sys.stderr, flush=True)
+            if missed:
+                speeds = {v["node"]: v["value"] for v in doc["verdicts"] if v["metric"] == "flops"}
+                print(f"  speeds {speeds}", file=sys.stderr, flush=True)
     result: Json = {
         "placements": given.placements, "hosts": given.hosts, "found": found, "healthy_blamed": blamed,
         "medians_s": {"holdfast": statistics.median(seconds)}, "most_s": max(seconds), "most_rounds": max(rounds),

@@ -80,8 +80,8 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "loopback", Scope.NODE, Suite.QUICK,
-        "From every NIC to every memory node: perftest where there is RDMA, else TCP to the NIC's own address "
-        "(which tests the host's stack and memory path, not the wire)",
+        "From every NIC to every memory node and to the next NIC: perftest where there is RDMA, else TCP to the "
+        "NIC's own address (which tests the host's stack and memory path, not the wire)",
         "a NIC with an address; for RDMA ib_write_bw", "look at PCIe link width and speed, firmware, IRQ placement",
         (Metric("bandwidth", "bytes/s", True, degraded=0.6, fail=0.35),),
     ),

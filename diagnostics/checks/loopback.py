@@ -1,4 +1,4 @@
-"""From every NIC to every memory node of this host and back.
+"""From every NIC to every memory node of this host and back; and from each NIC to the next one.
 
 RDMA: perftest through the adapter's own loop, server and client pinned to one memory node after the other. Elsewhere
 TCP to the NIC's own address: the kernel turns that round before the wire, so it tells of the host's stack and memory
@@ -11,12 +11,14 @@ import shutil
 import socket
 import subprocess
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.diagnostics import hardware, perftest
 from holdfast.diagnostics.mover import Client, Server
 from holdfast.diagnostics.options import Options
 from holdfast.diagnostics.results import CheckResult, Fault, Reading
+
+T = TypeVar("T")
 
 _SECONDS = {False: 0.4, True: 1.5}
 _TIMEOUT_S = 10.0
@@ -29,8 +31,14 @@ def run(options: Options) -> CheckResult:
     readings: list[Reading] = []
     faults: list[Fault] = []
     if ports and shutil.which(perftest.PROGRAM):
+        nodes = hardware.memory_nodes(options.root)
         for port in ports:
-            _rdma(port, options, readings, faults)
+            for node, cpus in nodes.items():
+                component = f"{port.device}/numa{node}" if len(nodes) > 1 else port.device
+                _rdma(port, port, component, cpus, options, readings, faults)
+        for port, following in _ring(ports):
+            component = f"{port.device}-{following.device}"
+            _rdma(port, following, component, os.sched_getaffinity(0), options, readings, faults)
         return CheckResult("loopback", tuple(readings), tuple(faults), evidence={"by": perftest.PROGRAM})
     if ports:
         evidence["rdma"] = f"not measured: no {perftest.PROGRAM} here (package perftest)"
@@ -47,14 +55,22 @@ def run(options: Options) -> CheckResult:
                 readings.append(Reading("bandwidth", _tcp(address, _SECONDS[options.is_full]), component))
     finally:
         os.sched_setaffinity(0, before)
+    for (name, source), (next_name, address) in _ring(nics):
+        rate = _tcp(address, _SECONDS[options.is_full], source)
+        readings.append(Reading("bandwidth", rate, f"{name}-{next_name}"))
     return CheckResult("loopback", tuple(readings), evidence={**evidence, "by": "tcp"})
 
 
-def _tcp(address: str, seconds: float) -> float:
+def _ring(nics: list[T]) -> list[tuple[T, T]]:
+    """Each with the next one, the last with the first; nothing where there is only one."""
+    return list(zip(nics, [*nics[1:], *nics[:1]], strict=True)) if len(nics) > 1 else []
+
+
+def _tcp(address: str, seconds: float, source: str = "") -> float:
     server = Server(address, 0, "loopback", _TIMEOUT_S)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    client = Client(address, server.port, "loopback", _TIMEOUT_S)
+    client = Client(address, server.port, "loopback", _TIMEOUT_S, source)
     try:
         return client.there(seconds)
     finally:
@@ -62,20 +78,25 @@ def _tcp(address: str, seconds: float) -> float:
         thread.join()
 
 
-def _rdma(port: hardware.RdmaPort, options: Options, readings: list[Reading], faults: list[Fault]) -> None:
-    nodes = hardware.memory_nodes(options.root)
-    for node, cpus in nodes.items():
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            number = int(probe.getsockname()[1])
-        pin = ["taskset", "-c", ",".join(map(str, sorted(cpus)))] if shutil.which("taskset") else []
-        server = [*pin, *perftest.command(port.device, number, gid=port.gid, is_full=options.is_full)]
-        client = [*pin, *perftest.command(port.device, number, "127.0.0.1", port.gid, options.is_full)]
-        component = f"{port.device}/numa{node}" if len(nodes) > 1 else port.device
-        rate, words = _perftest(server, client)
-        if math.isnan(rate):
-            faults.append(Fault(f"no bandwidth through it: {words}", component))
-        else:
-            readings.append(Reading("bandwidth", rate, component, perftest.SHARE_OF_RATE * port.rate))
+def _rdma(
+    port: hardware.RdmaPort,
+    to: hardware.RdmaPort,
+    component: str,
+    cpus: set[int],
+    options: Options,
+    readings: list[Reading],
+    faults: list[Fault],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        number = int(probe.getsockname()[1])
+    pin = ["taskset", "-c", ",".join(map(str, sorted(cpus)))] if shutil.which("taskset") else []
+    server = [*pin, *perftest.command(to.device, number, gid=to.gid, is_full=options.is_full)]
+    client = [*pin, *perftest.command(port.device, number, "127.0.0.1", port.gid, options.is_full)]
+    rate, words = _perftest(server, client)
+    if math.isnan(rate):
+        faults.append(Fault(f"no bandwidth through it: {words}", component))
+    else:
+        readings.append(Reading("bandwidth", rate, component, perftest.SHARE_OF_RATE * min(port.rate, to.rate)))
 
 
 def _perftest(server: list[str], client: list[str]) -> tuple[float, str]:

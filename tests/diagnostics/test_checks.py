@@ -160,14 +160,15 @@ def test_every_rail_of_a_pair_is_measured_by_itself(free_port: int, rdma: tuple[
 
 def test_loopback_of_every_rdma_device(rdma: tuple[str, Path]) -> None:
     result = loopback.run(Options(sysfs=rdma[0]))
-    assert {r.component for r in result.readings} == {"mlx5_0", "mlx5_1"}
+    assert {r.component for r in result.readings} == {"mlx5_0", "mlx5_1", "mlx5_0-mlx5_1", "mlx5_1-mlx5_0"}
     assert all(r.value == 390e9 / 8 and r.bar == 0.9 * 400e9 / 8 for r in result.readings)
     assert "-d mlx5_0 -p" in rdma[1].read_text()
 
 
-def test_loopback_over_tcp_where_there_is_no_rdma(tmp_path: Path) -> None:
+def test_loopback_over_tcp_where_there_is_no_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "nic_addresses", lambda: [("a", "127.0.0.1"), ("b", "127.0.0.2")])
     result = loopback.run(Options(sysfs=str(tmp_path)))
-    assert result.readings
+    assert [r.component for r in result.readings] == ["a", "b", "a-b", "b-a"]
     assert all(r.value > 1e6 for r in result.readings)
 
 

@@ -220,6 +220,7 @@ class Keeper:
         persist = persist and self.fence is not None
         if is_last and persist:
             self._wait_for_upload()
+            self.group.broadcast(b"")  # a worker that went ahead would take its part of that one back
         elif not is_end and (full or not (persist or (shots.every and steps % shots.every == 0))):
             return
         tensors, values = self.state.capture()
@@ -230,7 +231,7 @@ class Keeper:
             self._uploading = steps if self.group.rank == 0 else None
         if is_end:
             shots.settle()
-            self._wait_for_upload()
+            self._wait_for_upload(is_patient=not is_last)
 
     def _take_over(self, is_last: bool) -> None:
         """Let all know of the claim on a store that was down. At the end of the run it is tried once more."""
@@ -247,15 +248,18 @@ class Keeper:
             except HoldfastError as error:
                 self.watch.warn(f"rank {self.run.rank}: {error}")
 
-    def _wait_for_upload(self) -> None:
-        """Rank 0 sees the last upload end: until then the job is not at its end. However long, while it goes well."""
+    def _wait_for_upload(self, is_patient: bool = False) -> None:
+        """Rank 0 sees the last upload end: until then the job is not at its end.
+
+        One that is patient waits for as long as it goes well: somebody else will see to it that it ends.
+        """
         assert self.snapshots is not None
         client, give_up = self.snapshots.node.client, time.monotonic() + self.options.timeout_s
         with self.watch.operation("checkpoint:upload"):
             while self._uploading is not None and time.monotonic() < give_up:
                 for note in self.snapshots.notes():
                     self._heed(note)
-                if client.is_connected and not self._failing:
+                if is_patient and client.is_connected and not self._failing:
                     give_up = time.monotonic() + self.options.timeout_s
                 time.sleep(0.005)
 

@@ -24,6 +24,7 @@ from holdfast.agent.collectors.rdma import RdmaCollector
 from holdfast.agent.heartbeat import Gauges, Heartbeat
 from holdfast.agent.identity import read_identity
 from holdfast.agent.link import Link, read_credentials
+from holdfast.agent.node_faults import NodeFaults
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.sampler import Sampler
 from holdfast.agent.span_sender import SpanSender
@@ -98,6 +99,7 @@ class Agent:
         for collector in everything:
             if not collector.available:
                 log.event("collector.absent", collector=collector.name, reason=collector.absent_reason)
+        self.faults = NodeFaults(self.kernel.say, self.rules, config.sysfs_root, self.state_dir, self.gpus.gpus)
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
         self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -180,7 +182,11 @@ class Agent:
 
     async def _do(self, command: t.Command) -> None:
         try:
-            data = await self.workers.obey(command)
+            order = command.order
+            if isinstance(order, t.Inject) and self.faults.inject(order.kind):
+                data = {"at": str(time.time_ns())}
+            else:
+                data = await self.workers.obey(command)
             answer = t.CommandResult(command.id, True, data=data)
         except HoldfastError as error:
             answer = t.CommandResult(command.id, False, str(error))

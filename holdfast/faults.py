@@ -14,7 +14,9 @@ from holdfast.errors import UsageError
 from holdfast.settings import nearest
 
 RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit", "sigterm")
-NODE_KINDS = ("agent-kill", "agent-stop", "node-kill")
+NODE_KINDS = ("agent-kill", "agent-stop", "node-kill", "xid", "log", "counter", "link-down", "disk-full")
+VALUE_KINDS = {"xid": r"[0-9]{1,3}", "log": r"[\w-]+", "counter": r"\w+"}
+"""Kinds that need a value, as `xid=79`: an Xid code, a log rule of the host, a counter of an RDMA port."""
 CONTROLLER_KINDS = ("controller-kill",)
 KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS
 PLACED_KINDS = ("kill", "stop", "segfault", "exception", "hang", "gil", "exit")
@@ -61,8 +63,12 @@ def parse_fault(text: str) -> FaultSpec:
     if not match:
         raise UsageError(f"not a fault: {text!r}; write KIND@STEP:rankR or KIND@STEP:nodeN, e.g. kill@20:rank3")
     kind, step, target = match["kind"], match["step"], match["target"]
-    if kind not in KINDS:
-        raise UsageError(f"fault {text!r}: unknown kind {kind!r}{nearest(kind, KINDS)}")
+    name, equals, value = kind.partition("=")
+    if name not in KINDS:
+        raise UsageError(f"fault {text!r}: unknown kind {name!r}{nearest(name, KINDS)}")
+    if not re.fullmatch(VALUE_KINDS.get(name, ""), value) or bool(equals) != (name in VALUE_KINDS):
+        example = f"{name}=79" if name == "xid" else f"{name}=NAME" if name in VALUE_KINDS else name
+        raise UsageError(f"fault {text!r}: write {example}")
     if step is not None and not re.fullmatch(r"[0-9]+", step):
         raise UsageError(f"fault {text!r}: the step must be a whole number from 0, not {step!r}")
     target, place = _target(text, kind, target)
@@ -74,7 +80,7 @@ def _target(text: str, kind: str, target: str | None) -> tuple[str, str]:
         if target not in (None, "controller"):
             raise UsageError(f"fault {text!r}: {kind} takes no target")
         return "controller", ""
-    wanted = "rank" if kind in RANK_KINDS else "node"
+    wanted = "rank" if kind in RANK_KINDS else "node"  # a kind with a value is a node's
     match = _TARGET.fullmatch(target or "")
     if not match or match[1] != wanted:
         raise UsageError(f"fault {text!r}: {kind} needs a target {wanted}N, e.g. {kind}@20:{wanted}1")

@@ -7,6 +7,7 @@ host's pid namespace; inside a container `OomWatch` (cgroup counters) is the one
 import errno
 import os
 import re
+import time
 from dataclasses import dataclass
 
 from holdfast import xid
@@ -91,6 +92,7 @@ class KernelLog:
         self.oom_killed_pids: dict[int, float] = {}
         """Pid -> monotonic seconds of its kill; the latest few hundred."""
         self._rest = ""
+        self._said: list[KernelLine] = []
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,7 +108,7 @@ class KernelLog:
 
     def poll(self) -> list[KernelLine]:
         """The lines since the last call. Never raises, never blocks."""
-        lines: list[KernelLine] = []
+        lines, self._said = self._said, []
         for _ in range(MAX_RECORDS if self._fd >= 0 else 0):
             try:
                 record = os.read(self._fd, 8192)  # one record per read from the device
@@ -130,6 +132,10 @@ class KernelLog:
         while len(self.oom_killed_pids) > KEPT_PIDS:
             del self.oom_killed_pids[next(iter(self.oom_killed_pids))]
         return lines
+
+    def say(self, text: str) -> None:
+        """Let the next `poll` give this line as though the kernel had written it: a fault on purpose."""
+        self._said.append(KernelLine(time.monotonic(), 3, text))
 
     def close(self) -> None:
         if self._fd >= 0:

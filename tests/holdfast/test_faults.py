@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UsageError
-from holdfast.faults import NODE_KINDS, PLACED_KINDS, RANK_KINDS, FaultSpec, check_fault, parse_fault, parse_faults
+from holdfast.faults import (
+    NODE_KINDS,
+    PLACED_KINDS,
+    RANK_KINDS,
+    VALUE_KINDS,
+    FaultSpec,
+    check_fault,
+    parse_fault,
+    parse_faults,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +29,8 @@ from holdfast.faults import NODE_KINDS, PLACED_KINDS, RANK_KINDS, FaultSpec, che
         ("hang@20:rank3/tp", FaultSpec("hang", 20, "rank3", "tp")),
         ("stop:rank0/after-dp", FaultSpec("stop", None, "rank0", "after-dp")),
         (" oom@0:rank012 ", FaultSpec("oom", 0, "rank12")),
+        ("xid=79@20:node1", FaultSpec("xid=79", 20, "node1")),
+        ("log=mlx5-fatal:node0", FaultSpec("log=mlx5-fatal", None, "node0")),
     ],
 )
 def test_parse(text: str, fault: FaultSpec) -> None:
@@ -44,6 +55,11 @@ def test_parse(text: str, fault: FaultSpec) -> None:
         ("hang@3:rank1/xp", "needs a target rankN"),
         ("oom@3:rank1/tp", "oom cannot strike in an operation"),
         ("agent-kill:node1/tp", "agent-kill cannot strike in an operation"),
+        ("xid:node1", "write xid=79"),
+        ("xid=high:node1", "write xid=79"),
+        ("log:node1", "write log=NAME"),
+        ("kill=9:rank1", "write kill"),
+        ("xid=79:rank1", "needs a target nodeN"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, message: str) -> None:
@@ -60,6 +76,7 @@ def test_what_is_wrong_is_said(text: str, message: str) -> None:
 )
 def test_format_and_parse_are_inverse(kind: str, step: int | None, number: int, place: str) -> None:
     target = f"{'rank' if kind in RANK_KINDS else 'node'}{number}"
+    kind += "=79" if kind in VALUE_KINDS else ""
     fault = FaultSpec(kind, step, target, place if kind in PLACED_KINDS else "")
     assert parse_fault(str(fault)) == fault
     assert number in (fault.rank, fault.node)

@@ -15,8 +15,8 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby, repeat
-from operator import itemgetter, sub
+from itertools import chain, cycle, groupby, repeat
+from operator import itemgetter, mul, sub
 
 from holdfast.agent.collectors.files import GONE
 from holdfast.agent.collectors.nic import BytePair
@@ -63,7 +63,7 @@ def interval_for(pairs: Iterable[BytePair], intervals: Mapping[str, float] = INT
     return max((intervals.get(pair.kind, 1.0) for pair in pairs), default=1.0)
 
 
-_SIZE, _START = repeat(32), repeat(0)  # of every read of a counter
+_SIZE, _START = repeat(24), repeat(0)  # of every read of a counter: 20 digits and the end of the line
 
 
 class _Layout:
@@ -179,15 +179,16 @@ class Sampler:
                 seen.update(self._met.live)
             begins, _, rows = zip(*group, strict=True)
             try:
-                columns = [list(map(int, column)) for column in zip(*rows, strict=True)]
+                values = list(map(int, chain.from_iterable(rows)))
             except ValueError:
                 good = [i for i, row in enumerate(rows) if all(map(_is_number, row))]
                 begins = tuple(begins[i] for i in good)
-                columns = [list(map(int, column)) for column in zip(*(rows[i] for i in good), strict=True)]
+                values = [int(text) for i in good for text in rows[i]]
                 self._look_at = 0
             offsets.extend(min(max(began - mono_ns, 0) // 1000, UINT32_MAX) for began in begins)
-            for counter, values in zip(layout.live, columns, strict=bool(begins)):
-                deltas[counter] += self._grown(counter, values)
+            grown = self._grown(layout.live, values)
+            for column, counter in enumerate(layout.live):
+                deltas[counter] += grown[column :: len(layout.live)]
             for column in deltas:  # those that were not read
                 if len(column) < len(offsets):
                     column.frombytes(bytes(4 * (len(offsets) - len(column))))
@@ -208,16 +209,18 @@ class Sampler:
             self._notice(f"NIC counters answer slowly: sampling every {needed / 1e6:.1f} ms from now on")
         self._sweeps, self._quickest = 0, _NEVER
 
-    def _grown(self, counter: int, values: list[int]) -> "array[int]":
-        before = [self._last[counter], *values[:-1]]
-        self._last[counter] = values[-1]
+    def _grown(self, live: Sequence[int], values: list[int]) -> "array[int]":
+        """What the counters of each row grew by since the row before, in bytes; `values` are all rows, end to end."""
+        before = [self._last[counter] for counter in live] + values
+        for counter, value in zip(live, before[-len(live) :], strict=True):
+            self._last[counter] = value
         grown = list(map(sub, values, before))
-        if min(grown) < 0:
+        if grown and min(grown) < 0:
             grown = list(map(growth, before, values))
-        scale = self._scales[counter]
-        if scale != 1:
-            grown = [delta * scale for delta in grown]
-        if max(grown) > UINT32_MAX:
+        scales = [self._scales[counter] for counter in live]
+        if any(scale != 1 for scale in scales):
+            grown = list(map(mul, grown, cycle(scales)))
+        if grown and max(grown) > UINT32_MAX:
             grown = [min(delta, UINT32_MAX) for delta in grown]
         return array("I", grown)
 

@@ -3,7 +3,7 @@
 import math
 import os
 from collections import deque
-from statistics import median
+from collections.abc import Collection
 from typing import NamedTuple
 
 from holdfast import span_rows
@@ -43,6 +43,16 @@ class Span(NamedTuple):
     """Processor time of the thread; 0: not measured."""
 
 
+_Triple = tuple[int, int, int]
+_Mesh = tuple[_Triple | None, _Triple | None]
+
+
+def _median(values: Collection[float]) -> float:
+    """As statistics.median, at a tenth of its time."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 class ProbeReader:
     """Reads one worker's probe file; costs some 20 us a sample, and the worker nothing.
 
@@ -63,6 +73,9 @@ class ProbeReader:
         self._metered = -1  # step of the last sample
         self._next_span = 0
         self.lost_spans = 0
+        # What hardly ever changes, as it stood in the file and as it was understood.
+        self._mesh: tuple[bytes | None, _Mesh] = (None, (None, None))
+        self._names: tuple[bytes, tuple[str, ...]] = (b"", ())
 
     @property
     def pid(self) -> int:
@@ -89,7 +102,7 @@ class ProbeReader:
         if step != self._metered:
             self._metered = step
             meters = self._meters()
-        coordinate, sizes = self._mesh()
+        coordinate, sizes = self._place()
         tick_age = _age(now_ns, self._words[layout.WORD_TICK])
         return WorkerSample(
             rank=self.rank,
@@ -122,7 +135,7 @@ class ProbeReader:
             self._recent.append(seconds)
             found.append(StepRecord(self.rank, generation, step, end_wall_ns, seconds, loss, tokens))
         if found:
-            self._median = median(self._recent)
+            self._median = _median(self._recent)
         return found
 
     def new_spans(self) -> list[Span]:
@@ -153,12 +166,14 @@ class ProbeReader:
         self._next_span = max(self._next_span, written)
         return b"".join(found)
 
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """What the numbers of kinds and groups stand for; the first is empty."""
         count = min(max(self._words[layout.WORD_NAMES], 1), layout.NAMES)
         raw = self._map[layout.AT_NAMES : layout.AT_NAMES + count * layout.NAME]
-        pieces = (raw[i : i + layout.NAME] for i in range(0, len(raw), layout.NAME))
-        return [piece.rstrip(b"\0").decode("utf-8", "replace") for piece in pieces]
+        if raw != self._names[0]:
+            pieces = (raw[i : i + layout.NAME] for i in range(0, len(raw), layout.NAME))
+            self._names = raw, tuple(piece.rstrip(b"\0").decode("utf-8", "replace") for piece in pieces)
+        return self._names[1]
 
     def inject(self, fault: str) -> None:
         """Ask the worker to break at its next step: "hang", or "hang/tp" for its next operation of that axis after it.
@@ -198,12 +213,12 @@ class ProbeReader:
         name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
         return Standing(name, slot - 1, number, is_handed, tuple(groups))
 
-    def _mesh(self) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
+    def _place(self) -> _Mesh:
         raw = self._block(layout.AT_MESH, layout.MESH.size)
-        if raw is None:
-            return None, None
-        pp, dp, tp, all_pp, all_dp, all_tp = layout.MESH.unpack(raw)
-        return (pp, dp, tp), (all_pp, all_dp, all_tp)
+        if raw is not None and raw != self._mesh[0]:
+            pp, dp, tp, all_pp, all_dp, all_tp = layout.MESH.unpack(raw)
+            self._mesh = raw, ((pp, dp, tp), (all_pp, all_dp, all_tp))
+        return self._mesh[1]
 
     def _meters(self) -> Meters | None:
         raw = self._block(layout.AT_METERS, layout.METERS.size)
@@ -216,6 +231,8 @@ class ProbeReader:
         """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""
         for _ in range(RETRIES):
             at = layout.AT_STEPS + self._next % layout.STEPS * layout.STEP_STRIDE
+            if self._words[(at >> 3) + 1] < self._next:  # its index; the cheap answer to most calls
+                return None
             raw = layout.open_sealed(self._map, at, layout.STEP.size)
             if raw is None:
                 continue

@@ -46,7 +46,7 @@ class SpanSender:
         """The same of one worker, who may be gone."""
         try:
             rows, lost = reader.new_rows(), reader.lost_spans
-            names = tuple(reader.names())
+            names = reader.names()
         except HoldfastError:
             return
         key = (reader.rank, reader.generation)

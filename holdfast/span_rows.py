@@ -19,7 +19,10 @@ STEP_AT = 32
 def pack(rows: bytes) -> bytes:
     """Whole rows, made small."""
     turned = b"".join(rows[i :: ROW.size] for i in range(ROW.size))
-    return zlib.compress(turned, 1)
+    # No more memory than the rows fill: clearing 256 KiB costs more than packing a few of them.
+    window = min(max(len(turned).bit_length(), 9), zlib.MAX_WBITS)
+    deflate = zlib.compressobj(1, wbits=window, memLevel=window - 7)
+    return deflate.compress(turned) + deflate.flush()
 
 
 def unpack(data: bytes, count: int) -> bytes:

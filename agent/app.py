@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import gc
-import itertools
+import math
 import os
 import sys
 import time
@@ -33,15 +33,16 @@ from holdfast.agent.workers import Workers
 from holdfast.config import AgentConfig
 from holdfast.errors import HoldfastError, UsageError
 
-_LOGS_EVERY = 0.05
-_LOGS_QUIET = 0.5  # seconds between looks at logs that said nothing for a while
+_LOOK_EVERY = 0.25  # seconds, at most, between looks at the kernel's log, and at the workers' while they are quiet
+_LOGS_EVERY = 0.05  # while they are not
 _QUIET_LOOKS = 20
 _SWITCH = 0.0005  # seconds that one thread may keep the interpreter while the sampler waits for its millisecond
-_KERNEL_EVERY = 0.5
 _SPANS_EVERY = 0.5
+_ASIDE = 0.1
 _CLOCK_EVERY = 5.0  # seconds between questions for the controller's time ...
 _CLOCK_FIRST = 8  # ... but for the first few
-_HOST_EVERY = 5  # seconds
+_NEWS_EVERY = 1.0
+_HOST_EVERY = 5.0
 _GPUS_EVERY = 2.0
 _DRIVER_TIMEOUT = 10.0
 _END_S = 10.0
@@ -53,6 +54,11 @@ def run(config: AgentConfig) -> int:
     service.come_first()
     sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: Agent(config).main(stop), grace=config.drain + _END_S)
+
+
+def crossed(before: float, now: float, every: float) -> bool:
+    """Whether a multiple of `every` lies between the two: one look at several periods has them fall together."""
+    return now // every > before // every
 
 
 class Agent:
@@ -103,6 +109,10 @@ class Agent:
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
         self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._looked_at = 0.0
+        self._clock_asked, self._clock_asked_at = 0, 0.0
+        self._clock_told: dict[str, float] = {}
+        self._printing = asyncio.Event()
         self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
         self._answers: dict[str, t.CommandResult] = {}
         self._tasks: set[asyncio.Future[None]] = set()
@@ -205,37 +215,70 @@ class Agent:
     # --- loops ---------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
+        """Frames, and all that is looked at now and then: a process that sleeps pays for each time that it wakes."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             cadence = self.link.cadence if self.link.connected else max(self.link.cadence, 0.5)
-            due = max(due + cadence, loop.time())
-            await asyncio.sleep(due - loop.time())
+            looks = math.ceil(cadence / _LOOK_EVERY)
+            for _ in range(looks):
+                due = max(due + cadence / looks, loop.time())
+                await asyncio.sleep(due - loop.time())
+                self._look(due)
             frame = self.outbox.frame(self.heart.frame(cadence), self.link.connected)
             self.link.send(frame)
 
-    async def _send_spans(self) -> None:
-        asked, asked_at = 0, 0.0
-        while True:
-            await asyncio.sleep(_SPANS_EVERY)
-            self.spans.read()
-            if not self.link.connected:
-                self.spans.clock.forget()  # perhaps another controller answers next
-                asked = 0
-                continue
-            now = time.monotonic()
-            if asked < _CLOCK_FIRST or now - asked_at > _CLOCK_EVERY:
-                asked, asked_at = asked + 1, now
-                self.link.send(t.ClockAsked(time.monotonic_ns()))
-            self.spans.flush(self.link.backlog, time.monotonic_ns())
-
-    async def _read_host(self) -> None:
-        for second in itertools.count():
-            if second % _HOST_EVERY == 0:
-                self.heart.read_host()
+    def _look(self, now: float) -> None:
+        before, self._looked_at = self._looked_at, now
+        self._look_at_kernel()
+        if not self._printing.is_set() and self._look_at_logs():
+            self._printing.set()
+        if crossed(before, now, _HOST_EVERY):
+            self._clock_told = self._clock_gauges()
+            self.heart.read_host()
+        if crossed(before, now, _NEWS_EVERY):
             self.workers.look_for_announcements()
-            self.heart.tell_host(self.checkpoints.look() | self._clock_gauges())
-            await asyncio.sleep(1.0)
+            self.heart.tell_host(self.checkpoints.look() | self._clock_told)
+        if crossed(before, now, _SPANS_EVERY):
+            self._look_at_spans(now)
+
+    def _look_at_kernel(self) -> None:
+        for line in self.kernel.poll():
+            found = event(line, self.rules, time.time_ns())
+            if found is not None:
+                self.tell(found)
+
+    def _look_at_logs(self) -> bool:
+        """Whether workers had printed something."""
+        chunks = self.logs.poll()
+        for chunk in chunks:
+            self.link.send(chunk)
+        return bool(chunks)
+
+    def _look_at_spans(self, now: float) -> None:
+        self.spans.read()
+        if not self.link.connected:
+            self.spans.clock.forget()  # perhaps another controller answers next
+            self._clock_asked = 0
+            return
+        if self._clock_asked < _CLOCK_FIRST or now - self._clock_asked_at > _CLOCK_EVERY:
+            self._clock_asked, self._clock_asked_at = self._clock_asked + 1, now
+            # By itself: what else this look sends would be part of the round trip.
+            asyncio.get_running_loop().call_later(_ASIDE, self._ask_clock)
+        self.spans.flush(self.link.backlog, time.monotonic_ns())
+
+    def _ask_clock(self) -> None:
+        self.link.send(t.ClockAsked(time.monotonic_ns()))
+
+    async def _follow_logs(self) -> None:
+        """Look often while workers print; while they are quiet, the beat looks."""
+        while True:
+            await self._printing.wait()
+            quiet = 0
+            while quiet < _QUIET_LOOKS:
+                await asyncio.sleep(_LOGS_EVERY)
+                quiet = 0 if self._look_at_logs() else quiet + 1
+            self._printing.clear()
 
     async def _read_gpus(self) -> None:
         while True:
@@ -249,23 +292,6 @@ class Agent:
                 for fault in await asyncio.to_thread(self.gpus.poll_xids):
                     self.tell(xid_event(fault, time.time_ns()))
             await asyncio.sleep(_GPUS_EVERY)
-
-    async def _follow_logs(self) -> None:
-        quiet = 0
-        while True:
-            await asyncio.sleep(_LOGS_EVERY if quiet < _QUIET_LOOKS else _LOGS_QUIET)
-            quiet += 1
-            for chunk in self.logs.poll():
-                quiet = 0
-                self.link.send(chunk)
-
-    async def _follow_kernel(self) -> None:
-        while True:
-            await asyncio.sleep(_KERNEL_EVERY)
-            for line in self.kernel.poll():
-                found = event(line, self.rules, time.time_ns())
-                if found is not None:
-                    self.tell(found)
 
     async def _warm_up(self) -> None:
         try:
@@ -294,8 +320,7 @@ class Agent:
             # What an earlier agent left running is part of our hello.
             with suppress(HoldfastError, TimeoutError):
                 await asyncio.wait_for(self.workers.open(), 5.0)
-        work = [self.link.run(), self._beat(), self._follow_logs(), self._follow_kernel(), self._obey()]
-        work += [self._read_host(), self._read_gpus(), self._send_spans()]
+        work = [self.link.run(), self._beat(), self._follow_logs(), self._obey(), self._read_gpus()]
         loops = [asyncio.create_task(loop) for loop in work]
         warming = asyncio.create_task(self._warm_up())
         gc.collect()

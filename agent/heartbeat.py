@@ -70,7 +70,7 @@ class Heartbeat:
 
     def tell_host(self, more: dict[str, float]) -> None:
         """Gauges that come more often than the host's own. A frame has all or none: the last one is what counts."""
-        if more or self._more:
+        if more != self._more:
             self._more = more
             self._host = self._read | more
 

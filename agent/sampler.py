@@ -187,8 +187,8 @@ class Sampler:
                 self._look_at = 0
             offsets.extend(min(max(began - mono_ns, 0) // 1000, UINT32_MAX) for began in begins)
             grown = self._grown(layout.live, values)
-            for column, counter in enumerate(layout.live):
-                deltas[counter] += grown[column :: len(layout.live)]
+            for place, counter in enumerate(layout.live):
+                deltas[counter] += grown[place :: len(layout.live)]
             for column in deltas:  # those that were not read
                 if len(column) < len(offsets):
                     column.frombytes(bytes(4 * (len(offsets) - len(column))))

@@ -86,7 +86,10 @@ class CounterFiles:
                     self.refused[name] = os.strerror(error.errno or 0)
                     refused.append(name)
                 continue
-            value = leading_number(raw.decode("ascii", "replace"))
+            try:
+                value: float | None = float(raw)  # nearly always, and much quicker
+            except ValueError:
+                value = leading_number(raw.decode("ascii", "replace"))
             if value is not None:
                 values[name] = value * file.scale
             elif raw.strip():

@@ -111,7 +111,7 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_at = 0.0
         self._clock_asked, self._clock_asked_at = 0, 0.0
-        self._clock_told: dict[str, float] = {}
+        self._clock_seen: dict[str, float] = {}
         self._printing = asyncio.Event()
         self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
         self._answers: dict[str, t.CommandResult] = {}
@@ -234,11 +234,11 @@ class Agent:
         if not self._printing.is_set() and self._look_at_logs():
             self._printing.set()
         if crossed(before, now, _HOST_EVERY):
-            self._clock_told = self._clock_gauges()
+            self._clock_seen = self._clock_gauges()
             self.heart.read_host()
         if crossed(before, now, _NEWS_EVERY):
             self.workers.look_for_announcements()
-            self.heart.tell_host(self.checkpoints.look() | self._clock_told)
+            self.heart.tell_host(self.checkpoints.look() | self._clock_seen)
         if crossed(before, now, _SPANS_EVERY):
             self._look_at_spans(now)
 

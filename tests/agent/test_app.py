@@ -1,6 +1,7 @@
 """A whole agent, in this process, against a real controller's gRPC end: it joins, obeys, tells, and leaves in order."""
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import types as t
-from holdfast.agent.app import Agent
+from holdfast.agent.app import Agent, crossed
 from holdfast.agent.workers import shared_dir
 from holdfast.config import AgentConfig
 from holdfast.controller.events import EventSeen, FrameSeen, ResultSeen
@@ -156,11 +157,13 @@ def test_workers_live_on_and_the_next_agent_knows_them(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_the_controller_may_come_later(tmp_path: Path, free_port: int) -> None:
+def test_the_controller_may_come_later(tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "holdfast")
+
     async def story() -> None:
         async with running(config(tmp_path, free_port)) as agent:
             agent.tell(t.AgentNotice(1, "test", t.Severity.INFO, "said to nobody"))
-            await asyncio.sleep(0.2)
+            await eventually(lambda: "controller.away" in caplog.messages)
             async with stage(tmp_path, free_port) as here:
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert isinstance(here.brain.of(EventSeen)[0].event, t.AgentNotice)
@@ -172,8 +175,9 @@ def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: py
     caplog.set_level(logging.INFO, "holdfast")
 
     async def story() -> None:
-        async with running(config(tmp_path, free_port, sysfs_root=tmp_path / "no-sysfs", nics=("auto",))):
-            await asyncio.sleep(0.5)
+        async with running(config(tmp_path, free_port, sysfs_root=tmp_path / "no-sysfs", nics=("auto",))) as agent:
+            # By then every collector has been asked, or left out.
+            await eventually(lambda: agent.outbox.frame_seq >= 1)
 
     asyncio.run(story())
     absent = [r.fields["collector"] for r in caplog.records if r.message == "collector.absent"]  # type: ignore[attr-defined]
@@ -185,3 +189,11 @@ def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="give another --state-dir"):
         Agent(config(tmp_path, 1, state_dir=tmp_path / "file" / "state"))
+
+
+def test_periods_fall_together() -> None:
+    looks = [100.1 + 0.25 * n for n in range(41)]
+    between = list(itertools.pairwise(looks))
+    assert [sum(crossed(a, b, every) for a, b in between) for every in (0.25, 0.5, 1.0, 5.0)] == [40, 20, 10, 2]
+    assert {b for a, b in between if crossed(a, b, 5.0)} <= {b for a, b in between if crossed(a, b, 1.0)}
+    assert crossed(0.0, 100.1, 5.0)  # the first look is due for everything

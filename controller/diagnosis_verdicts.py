@@ -77,7 +77,8 @@ class Judgement:
         self._evidence[key] = result.evidence
         if result.unable:
             self._unable[key] = result.unable
-            return
+            if not result.readings and not result.faults:
+                return
         if result.error:
             self._errors[key] = result.error
             return
@@ -200,6 +201,8 @@ class Judgement:
             found.append(judge(node, name, metric, value, peers, past, component, check.action, evidence))
         if key in self._errors:
             found.append(self._broken(check, node, self._errors[key]))
+        if found and key in self._unable:  # a part of it could not be tested
+            found.append(Verdict(node, check.name, Grade.UNABLE, text=self._unable[key], evidence=evidence))
         if found:
             return found
         if key in self._ran:

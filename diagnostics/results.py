@@ -42,7 +42,7 @@ class CheckResult:
     readings: tuple[Reading, ...] = ()
     faults: tuple[Fault, ...] = ()
     unable: str = ""
-    """Why it cannot run here. Not a pass."""
+    """Why it cannot run here, or beside readings why a part of it cannot. Not a pass."""
     error: str = ""
     """How it broke. Proof of a fault only where the same check went well on peers."""
     evidence: Json = field(default_factory=dict)

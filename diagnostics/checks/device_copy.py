@@ -22,6 +22,7 @@ def run(options: Options) -> CheckResult:
     readings: list[Reading] = []
     faults: list[Fault] = []
     for index in range(torch.cuda.device_count()):
+        torch.cuda.set_device(index)  # events are recorded on the current device
         device = torch.device("cuda", index)
         host = (torch.arange(_SIZE // 4, dtype=torch.int32) * 2_654_435).pin_memory()
         back = torch.empty_like(host).pin_memory()
@@ -32,11 +33,10 @@ def run(options: Options) -> CheckResult:
             target.copy_(source, non_blocking=True)
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             torch.cuda.synchronize(device)
-            with torch.cuda.device(device):
-                begin.record()
-                for _ in range(_COPIES):
-                    target.copy_(source, non_blocking=True)
-                end.record()
+            begin.record()
+            for _ in range(_COPIES):
+                target.copy_(source, non_blocking=True)
+            end.record()
             torch.cuda.synchronize(device)
             seconds = begin.elapsed_time(end) / 1e3 / _COPIES
             readings.append(Reading(metric, moved * _SIZE / seconds, f"gpu{index}"))

@@ -33,12 +33,8 @@ def run(options: Options) -> CheckResult:
         try:
             _gpus(_GPU_SECONDS[options.is_full], readings, faults, evidence)
         except ImportError as error:
-            unable.append(f"GPUs: needs torch ({error})")
-    if not readings and not faults:
-        return CheckResult("gemm", unable="; ".join(unable), evidence=evidence)
-    if unable:
-        evidence["unable"] = unable
-    return CheckResult("gemm", tuple(readings), tuple(faults), evidence=evidence)
+            unable.append(f"GPUs: needs torch with CUDA ({error})")
+    return CheckResult("gemm", tuple(readings), tuple(faults), "; ".join(unable), evidence=evidence)
 
 
 def integers(size: int) -> tuple[Any, Any, Any]:
@@ -86,7 +82,10 @@ def _cpu(windows: int, readings: list[Reading], faults: list[Fault], evidence: d
 def _gpus(seconds: float, readings: list[Reading], faults: list[Fault], evidence: dict[str, Any]) -> None:
     import torch
 
+    if not torch.cuda.is_available():
+        raise ImportError("this one has none")
     for index in range(torch.cuda.device_count()):
+        torch.cuda.set_device(index)  # events are recorded on the current device
         device, name = torch.device("cuda", index), f"gpu{index}"
         i = torch.arange(_GPU_SIZE, device=device)
         a = ((i[:, None] * 7 + i[None, :] * 3) % 9 - 4).to(torch.bfloat16)

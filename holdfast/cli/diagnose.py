@@ -113,11 +113,19 @@ def verdict_table(doc: output.Json, everything: bool) -> Table:
             f"[{_GRADE_STYLES.get(grade, '')}]{grade}[/]",
             quantity(v["value"], v["unit"]),
             quantity(v["baseline"] if v["baseline"] is not None else v["bar"], v["unit"]),
-            str(v["baseline_n"] or ("bar" if v["bar"] is not None else "-")),
+            _basis(v),
             output.text(v["text"]),
             output.text(v["action"]),
         )
     return table
+
+
+def _basis(verdict: output.Json) -> str:
+    """How many values the baseline is the median of, and since when they were taken."""
+    if not verdict["baseline_n"]:
+        return "bar" if verdict["bar"] is not None else "-"
+    since = output.clock(verdict["baseline_since"]).partition(" ")[0] if verdict["baseline_since"] else ""
+    return f"{verdict['baseline_n']}" + (f" since {since}" if since else "")
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -6,8 +6,9 @@ import random
 import pytest
 
 from holdfast.controller.diagnosing import DiagnoseSession, Stage
-from holdfast.controller.diagnosis_verdicts import learned, summary
-from holdfast.diagnostics.catalog import LIMIT_S, Suite, choose
+from holdfast.controller.diagnosis_verdicts import Candidate, Judgement, learned, summary
+from holdfast.diagnostics.catalog import BY_NAME, LIMIT_S, Suite, choose
+from holdfast.diagnostics.results import CheckResult, Reading
 from holdfast.diagnostics.verdicts import Grade, Verdict
 from tests.controller.measured import Bench, Machine, candidates
 
@@ -190,3 +191,11 @@ def test_only_good_figures_become_the_past() -> None:
     assert "memory/bandwidth/" in rows["n3"]
     assert rows["n0"]["gemm/flops/cpu"][0] == 5.0
     assert summary(session.verdicts)["n3"] is Grade.FAIL
+
+
+def test_a_part_that_could_not_be_tested_stands_beside_what_could() -> None:
+    judgement = Judgement({"n0": Candidate("n0")}, {})
+    result = CheckResult("gemm", (Reading("flops", 1e11, "cpu"),), unable="GPUs: needs torch")
+    judgement.take("n0", "gemm", [result], "")
+    grades = {v.text: v.grade for v in judgement.node_verdicts(BY_NAME["gemm"], ["n0"])}
+    assert grades == {"nothing to compare with yet": Grade.PASS, "GPUs: needs torch": Grade.UNABLE}

@@ -44,6 +44,12 @@ def test_a_failed_node_is_shown_with_its_figures_and_the_exit_code_is_1(fake: Fa
     assert "failed: node0" in out
 
 
+def test_the_past_is_shown_with_its_date(fake: FakeController, capsys: Capture) -> None:
+    fake.diagnosis = diagnosis_as(verdict_as("node0", "degraded", against="past", baseline_since=1.75e9))
+    assert main(["diagnose"]) == 0
+    assert "7 since 2025-06-15" in capsys.readouterr().out
+
+
 def test_json_is_the_diagnosis_itself(fake: FakeController, capsys: Capture) -> None:
     assert main(["diagnose", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == fake.diagnosis

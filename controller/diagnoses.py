@@ -80,7 +80,7 @@ class Diagnoses:
         partners = self._partners(targets, taken)
         seed = len(self.docs) + len(self.running) + int(now.wall)
         session = DiagnoseSession(
-            id, [_candidate(n) for n in targets], [_candidate(n) for n in partners], checks, size, self.past, seed
+            id, [_candidate(n) for n in targets], [_candidate(n) for n in partners], checks, size, self.past, seed, busy
         )
         self.running[id], self._why[id] = session, why
         said = Say("diagnose.begin", {"id": id, "nodes": len(targets), "suite": str(size), "why": why})

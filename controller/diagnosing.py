@@ -71,14 +71,16 @@ class DiagnoseSession:
         suite: Suite = Suite.QUICK,
         past: Past | None = None,
         seed: int = 0,
+        polite: bool = False,
     ) -> None:
         """`partners`: other idle nodes, for pairs; nothing is taken for granted of them, and what is found bad of
-        them is told, too. `past`: earlier good figures of the nodes."""
+        them is told, too. `past`: earlier good figures of the nodes. `polite`: some of them train, so that checks
+        must not run ahead of other programs."""
         self.id, self.suite, self.checks = id, suite, tuple(checks)
         self.targets = {c.node: c for c in targets}
         self._all = self.targets | {c.node: c for c in partners if c.node not in self.targets}
         self._gone: set[str] = set()
-        self._seed = seed
+        self._seed, self._polite = seed, polite
         self._issued = 0
         self._queue: list[_Job] = []
         self._running: dict[int, _Job] = {}  # by ask
@@ -255,7 +257,7 @@ class DiagnoseSession:
 
     def _ask(self, node: str, checks: tuple[str, ...], options: Mapping[str, object], deadline: float) -> Ask:
         self._issued += 1
-        text = json.dumps({"suite": str(self.suite), **options}, sort_keys=True)
+        text = json.dumps({"suite": str(self.suite), "polite": self._polite, **options}, sort_keys=True)
         return Ask(self._issued, node, t.RunCheck(checks, text, deadline))
 
     def _node_job(self, node: str, checks: Iterable[str]) -> _Job:

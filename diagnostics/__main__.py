@@ -34,7 +34,7 @@ def run_check(name: str, options: Options) -> CheckResult:
 
 def main(argv: list[str]) -> int:
     service.follow_parent()
-    service.give_way()
+    service.give_way()  # whoever started us may have come first: then that would say nothing of our own session
     parser = argparse.ArgumentParser("python -m holdfast.diagnostics", description=__doc__)
     parser.add_argument("checks", nargs="+", metavar="CHECK", help=f"any of: {', '.join(BY_NAME)}")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, as agents read it")
@@ -43,6 +43,8 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     choose(Suite.FULL, tuple(given.checks))
     options = parse_options(given.options, folder=given.folder)
+    if not options.polite:
+        service.come_first()  # what other programs do on an idle node is noise
     for name in given.checks:
         result = run_check(name, options)
         print(result.to_json() if given.json else _lines(result), flush=True)

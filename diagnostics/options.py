@@ -12,6 +12,8 @@ from holdfast.errors import UsageError
 class Options:
     suite: str = "quick"
     """`full` measures longer."""
+    polite: bool = False
+    """Measure at ordinary priority: somebody trains here."""
     folder: str = "/tmp"
     """Where the disk check writes."""
     role: str = ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.agent.collectors import rdma
+from holdfast.agent.collectors.ethtool import Ethtool
 from holdfast.agent.collectors.files import CounterFiles, leading_number, list_dir, read_text
 from holdfast.types import Nic
 
@@ -108,7 +109,8 @@ def _rdma_pair(port: rdma.Port) -> BytePair | None:
 class NicCollector:
     """Statistics of all interfaces but lo, as `net/<interface>/<statistic>`.
 
-    Plus `up` (1 or 0), `speed_bps` where known, and `carrier_changes` (a flapping cable counts up).
+    Plus `up` (1 or 0), `speed_bps` where known, `carrier_changes` (a flapping cable counts up), and of physical ones
+    what only the driver counts (`rx_pause` ..., see `ethtool.NAMES`).
     """
 
     name = "nic"
@@ -118,6 +120,8 @@ class NicCollector:
         self._sysfs_root = sysfs_root
         self._root = os.path.join(sysfs_root, "class/net")
         self._files = CounterFiles()
+        self._drivers = Ethtool()
+        self._physical: list[str] = []
         self._known: list[str] = []
         self.available = bool(self._names())
         self.absent_reason = "" if self.available else f"no interface but lo in {self._root}"
@@ -131,6 +135,9 @@ class NicCollector:
         names = self._names()
         if names != self._known:
             self._known = names
+            # The ioctl asks the machine's own interfaces: of another sysfs it would know nothing.
+            own = os.path.realpath(self._sysfs_root) == "/sys"
+            self._physical = [name for name in names if own and os.path.exists(f"{self._root}/{name}/device")]
             for name in names:
                 self._add(name)
         values = self._files.read(time.monotonic())
@@ -140,6 +147,8 @@ class NicCollector:
             speed = leading_number(read_text(f"{self._root}/{name}/speed"))
             if speed is not None and speed > 0:
                 values[f"net/{name}/speed_bps"] = speed * 1e6
+        for name in self._physical:
+            values |= {f"net/{name}/{counter}": value for counter, value in self._drivers.read(name).items()}
         return values
 
     def _add(self, name: str) -> None:
@@ -150,3 +159,4 @@ class NicCollector:
 
     def close(self) -> None:
         self._files.close()
+        self._drivers.close()

@@ -40,6 +40,18 @@ def perform(kind: str, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
 
 
+def drag(amount: float, since_ns: int) -> None:
+    """Work of a thread that began at `since_ns` of its processor time takes this share longer; of work that is not
+    timed (0), `amount` are seconds that it waits."""
+    if not since_ns:
+        time.sleep(amount)
+        return
+    used = time.thread_time_ns() - since_ns
+    until = since_ns + used + int(amount * used)
+    while time.thread_time_ns() < until:
+        pass
+
+
 class Ambush:
     """A fault that waits for the next operation of a mesh axis, as the probe sees operations."""
 

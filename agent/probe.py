@@ -183,6 +183,10 @@ class _Span:
         live = _live
         if live is None or self.kind < 0:
             return
+        if live.slow and self.kind in live.slow:
+            from holdfast.agent import injections
+
+            injections.drag(live.slow[self.kind], self.cpu)
         end = _monotonic_ns()
         cpu = max((_thread_time_ns() - self.cpu) // 100, 1) if self.cpu else 0
         live.record_span(

@@ -87,8 +87,14 @@ GROUP_STRIDE = 192  # a word, how many operations were begun in the group, and t
 GROUPS = 64
 SIZE = -(-(AT_GROUPS + GROUPS * GROUP_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
 
-INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop")
+INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop", "slow")
 """What the control word's low byte can ask for, by its value: append only."""
+SLOWED: tuple[tuple[str, ...], ...] = (
+    ("forward", "recompute"),
+    ("backward", "backward_input", "backward_weight"),
+    ("load",),
+)
+"""Kinds of spans that "slow" makes slower, by the next byte, after which come the percent."""
 PLACES: tuple[str, ...] = (
     "",
     *(f"{where}{axis}" for axis in ("tp", "dp", "pp") for where in ("", "before-", "after-")),

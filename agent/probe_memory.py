@@ -58,6 +58,10 @@ class Memory:
         self.count = self.words[layout.WORD_STEPS]
         self.spans = self.words[layout.WORD_SPANS]
 
+        self.seconds = 0.0  # of the last step
+        self.slow: dict[int, float] = {}
+        """Kinds of spans that were asked to be slow: by what share of their processor time; of loading, seconds."""
+
     def owned_by_other(self) -> bool:
         """True when another living process reports through this file: a child that inherited our environment."""
         owner = self.words[layout.WORD_PID]
@@ -113,6 +117,7 @@ class Memory:
         self.map[at : at + 8 + layout.STEP.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
         self.count = index + 1
         self.words[layout.WORD_STEPS] = index + 1
+        self.seconds = (now - self.clock) * 1e-9
         self.step, self.loss, self.progress, self.clock = n, loss, now, now
         self.tokens += tokens
         self.write_state()
@@ -133,6 +138,11 @@ class Memory:
         kind = layout.INJECTIONS[code & 0xFF] if 0 < code & 0xFF < len(layout.INJECTIONS) else ""
         if kind == "nan":
             self.poisoned = True
+            return
+        if kind == "slow":
+            names, share = layout.SLOWED[code >> 8 & 0xFF], (code >> 16) / 100
+            for name in names:
+                self.slow[self.number(name)] = share * (self.seconds if name == "load" else 1.0)
             return
         from holdfast.agent import injections
 

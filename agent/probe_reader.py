@@ -176,13 +176,20 @@ class ProbeReader:
         return self._names[1]
 
     def inject(self, fault: str) -> None:
-        """Ask the worker to break at its next step: "hang", or "hang/tp" for its next operation of that axis after it.
+        """Ask the worker to break at its next step: "hang", or "hang/tp" for its next operation of that axis after it,
+        or "slow/forward+10": from then on its forwards take 10% longer.
 
         Raises UsageError for a kind or a place that it does not know.
         """
         kind, _, place = fault.partition("/")
         if kind not in layout.INJECTIONS[1:]:
             raise UsageError(f"unknown fault {kind!r}: a worker knows {', '.join(layout.INJECTIONS[1:])}")
+        work, _, percent = place.partition("+")
+        works = [names[0] for names in layout.SLOWED]
+        if kind == "slow" and work in works and percent.isdecimal():
+            of_what = works.index(work) << 8 | int(percent) << 16
+            self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind) | of_what
+            return
         if place not in layout.PLACES:
             raise UsageError(f"unknown place {place!r} of a fault: {', '.join(layout.PLACES[1:])}")
         self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind) | layout.PLACES.index(place) << 8

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from holdfast.agent import probe, torch_groups
+from holdfast.agent import probe, torch_groups, torch_spans
 from holdfast.types import Phase
 
 COLLECTIVES: tuple[str, ...] = (
@@ -47,7 +47,13 @@ COLLECTIVES: tuple[str, ...] = (
 )
 """What blocks (or at least is handed over) in the calling thread; `torch_groups` sees the wait for the others."""
 
+_TOGETHER = frozenset(COLLECTIVES) - {
+    "batch_isend_irecv", "new_group", "recv", "recv_object_list", "send", "send_object_list",
+}  # fmt: skip
+"""Those that all ranks of a group do."""
+
 _installed = False
+_times: torch_spans.StepTimes | None = None
 
 
 def install_when_imported() -> None:
@@ -60,12 +66,14 @@ def install_when_imported() -> None:
 
 def install() -> None:
     """Install all hooks, once. An unexpected torch is reported in one line and then not watched."""
-    global _installed
+    global _installed, _times
     if _installed:
         return
     _installed = True
     try:
         torch: Any = importlib.import_module("torch")
+        _times = torch_spans.StepTimes(torch.autograd.Variable._execution_engine.queue_callback)
+        _times.watch_garbage()
         _watch_optimizers(torch)
         if torch.distributed.is_available():
             _watch_collectives(torch)
@@ -106,8 +114,12 @@ class _Steps:
 
     def before(self, optimizer: Any, args: object, kwargs: object) -> None:
         probe.operation("")  # the backward pass, which ends without telling, is over
+        if _times is not None and not probe.spoke():
+            _times.optimizer()
 
     def after(self, optimizer: Any, args: object, kwargs: object) -> None:
+        if _times is not None and not probe.spoke():
+            _times.optimizer_done()
         first = self.first() if self.first is not None else None
         if first is None:
             self.first = weakref.ref(optimizer)
@@ -160,7 +172,10 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         if compiling():
             return function(*args, **kwargs)
         with probe.operation(name):
-            return function(*args, **kwargs)
+            if name not in _TOGETHER or probe.spoke():
+                return function(*args, **kwargs)
+            with torch_spans.collective(name, kwargs.get("group")):
+                return function(*args, **kwargs)
 
     return watched
 
@@ -197,12 +212,16 @@ def _watch_ddp(torch: Any) -> None:
 def _ddp_forward(module: Any, args: object) -> None:
     if not _compiling():
         probe.operation("ddp:forward")
+        if _times is not None:
+            _times.forward()
 
 
 def _ddp_forward_done(module: Any, args: object, output: object) -> None:
     if _compiling():
         return
     probe.operation("")
+    if _times is not None:
+        _times.forward_done()
     for tensor in _tensors(output):
         if tensor.requires_grad:
             tensor.register_hook(_ddp_backward)
@@ -211,6 +230,8 @@ def _ddp_forward_done(module: Any, args: object, output: object) -> None:
 
 def _ddp_backward(gradient: object) -> None:
     probe.operation("ddp:backward")
+    if _times is not None:
+        _times.backward()
 
 
 def _compiling() -> bool:

@@ -1,7 +1,8 @@
 """Faults on purpose, by name: `KIND@STEP:TARGET`, e.g. `kill@20:rank3`; without `@STEP` it strikes at once.
 
 A rank can be struck in its next operation of a mesh axis, before or after it: `hang@20:rank3/tp`,
-`stop:rank0/after-dp`.
+`stop:rank0/after-dp`. Slowness has a work and by how many percent it takes longer from then on:
+`slow@20:rank3/forward+10`; +0 ends it.
 
 The one syntax for `inject`, `demo --fault`, `run --fault` and tests. Pure: nothing is broken here.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.errors import UsageError
 from holdfast.settings import nearest
 
-RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit", "sigterm")
+RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit", "sigterm", "slow")
 NODE_KINDS = ("agent-kill", "agent-stop", "node-kill", "xid", "log", "counter", "link-down", "disk-full")
 VALUE_KINDS = {"xid": r"[0-9]{1,3}", "log": r"[\w-]+", "counter": r"\w+"}
 """Kinds that need a value, as `xid=79`: an Xid code, a log rule of the host, a counter of an RDMA port."""
@@ -22,8 +23,11 @@ KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS
 PLACED_KINDS = ("kill", "stop", "segfault", "exception", "hang", "gil", "exit")
 """Those that can strike in an operation."""
 
+SLOWED = ("forward", "backward", "load")
+"""What `slow` can make slower; loading by so many percent of a step."""
+
 _SHAPE = re.compile(r"(?P<kind>[^@:\s]+)(?:@(?P<step>[^:\s]*))?(?::(?P<target>\S+))?")
-_TARGET = re.compile(r"(rank|node)(\d+)(?:/((?:before-|after-)?(?:tp|dp|pp)))?")
+_TARGET = re.compile(r"(rank|node)(\d+)(?:/((?:before-|after-)?(?:tp|dp|pp)|[a-z]+\+[0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,8 @@ class FaultSpec:
     step: int | None
     target: str
     place: str = ""
-    """In, before or after which operation of a rank: "tp", "before-tp", "after-tp"; likewise dp, pp."""
+    """In, before or after which operation of a rank: "tp", "before-tp", "after-tp"; likewise dp, pp. Of `slow` the work
+    and how many percent longer it takes: "forward+10"."""
 
     @property
     def rank(self) -> int:
@@ -84,9 +89,19 @@ def _target(text: str, kind: str, target: str | None) -> tuple[str, str]:
     match = _TARGET.fullmatch(target or "")
     if not match or match[1] != wanted:
         raise UsageError(f"fault {text!r}: {kind} needs a target {wanted}N, e.g. {kind}@20:{wanted}1")
+    if kind == "slow" or "+" in (match[3] or ""):
+        return f"{wanted}{int(match[2])}", _slowness(text, kind, match[3] or "")
     if match[3] and kind not in PLACED_KINDS:
         raise UsageError(f"fault {text!r}: {kind} cannot strike in an operation; {', '.join(PLACED_KINDS)} can")
     return f"{wanted}{int(match[2])}", match[3] or ""
+
+
+def _slowness(text: str, kind: str, place: str) -> str:
+    work, _, percent = place.partition("+")
+    if kind != "slow" or work not in SLOWED or not percent or int(percent) > 1000:
+        wanted = f"WORK {' or '.join(SLOWED)}, PERCENT up to 1000"
+        raise UsageError(f"fault {text!r}: write slow@20:rank1/WORK+PERCENT, {wanted}")
+    return f"{work}+{int(percent)}"
 
 
 def check_fault(fault: FaultSpec, world_size: int, nnodes: int, steps: int | None = None) -> None:

@@ -21,7 +21,7 @@ COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = STEP_PARTS
 PARTS = STEP_PARTS
 _PARTS = {op: COMPUTE if op in COMPUTES else BUBBLE if op in RECEIVES else COMMUNICATION for op in SPANS}
 _PARTS |= {Op.LOAD: DATA, Op.STEP: OPTIMIZER}
-_WORK = COMPUTES | {Op.LOAD, Op.STEP, Op.REDUCE_GRAD}
+_WORK = COMPUTES | {Op.STEP, Op.REDUCE_GRAD}  # loading waits for disks, whatever the processor does
 # Waiting for a neighbour stage is a bubble; all other operations that ranks do together are communication
 # that nothing hides, or the block would not be waiting for it.
 _WAITS = ("pp:recv",)

@@ -260,6 +260,36 @@ def test_injected_ends(kind: str, code: int, tmp_path: Path) -> None:
             assert f"RuntimeError: injected exception at step {last}" in process.stderr.read()
 
 
+def test_slowed_work_takes_that_much_longer_until_told_otherwise(tmp_path: Path) -> None:
+    code = """
+import time
+for n in range(4):
+    print("ready", flush=True); input()
+    time.sleep(0.05)
+    probe.step(n)
+    with probe.span("forward", cpu=True):
+        sum(range(2_000_000))
+    with probe.span("load"):
+        pass
+print("done", flush=True); input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdin
+        for fault in ("", "slow/forward+300", "slow/forward+0", "slow/load+100"):
+            assert process.stdout.readline() == "ready\n"
+            if fault:
+                reader.inject(fault)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        spans = reader.new_spans()
+        forward = [span.cpu_ns for span in spans if span.kind == "forward"]
+        load = [span.end_ns - span.start_ns for span in spans if span.kind == "load"]
+        assert forward[1] > 2.5 * max(forward[0], *forward[2:])
+        assert load[3] >= 45_000_000, "a step, of which 50 ms were slept"
+
+
 def test_an_injected_hang_keeps_ticking(tmp_path: Path) -> None:
     with probed(STEPS_FOR_EVER, tmp_path / "p") as (_, reader):
         reader.inject("hang")

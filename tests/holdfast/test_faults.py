@@ -28,6 +28,8 @@ from holdfast.faults import (
         ("controller-kill@20:controller", FaultSpec("controller-kill", 20, "controller")),
         ("hang@20:rank3/tp", FaultSpec("hang", 20, "rank3", "tp")),
         ("stop:rank0/after-dp", FaultSpec("stop", None, "rank0", "after-dp")),
+        ("slow@20:rank3/forward+10", FaultSpec("slow", 20, "rank3", "forward+10")),
+        ("slow:rank3/load+005", FaultSpec("slow", None, "rank3", "load+5")),
         (" oom@0:rank012 ", FaultSpec("oom", 0, "rank12")),
         ("xid=79@20:node1", FaultSpec("xid=79", 20, "node1")),
         ("log=mlx5-fatal:node0", FaultSpec("log=mlx5-fatal", None, "node0")),
@@ -53,6 +55,12 @@ def test_parse(text: str, fault: FaultSpec) -> None:
         ("agent-kill@3:rank1", "needs a target nodeN"),
         ("controller-kill@3:rank1", "takes no target"),
         ("hang@3:rank1/xp", "needs a target rankN"),
+        ("slow@3:rank1", "write slow@20:rank1/WORK+PERCENT, WORK forward or backward or load"),
+        ("slow@3:rank1/tp", "write slow@20"),
+        ("slow@3:rank1/optimizer+5", "write slow@20"),
+        ("slow@3:rank1/load+5000", "up to 1000"),
+        ("hang@3:rank1/load+5", "write slow@20"),
+        ("slow@3:node1/load+5", "needs a target rankN"),
         ("oom@3:rank1/tp", "oom cannot strike in an operation"),
         ("agent-kill:node1/tp", "agent-kill cannot strike in an operation"),
         ("xid:node1", "write xid=79"),
@@ -76,8 +84,9 @@ def test_what_is_wrong_is_said(text: str, message: str) -> None:
 )
 def test_format_and_parse_are_inverse(kind: str, step: int | None, number: int, place: str) -> None:
     target = f"{'rank' if kind in RANK_KINDS else 'node'}{number}"
+    place = "load+7" if kind == "slow" else place if kind in PLACED_KINDS else ""
     kind += "=79" if kind in VALUE_KINDS else ""
-    fault = FaultSpec(kind, step, target, place if kind in PLACED_KINDS else "")
+    fault = FaultSpec(kind, step, target, place)
     assert parse_fault(str(fault)) == fault
     assert number in (fault.rank, fault.node)
     assert -1 in (fault.rank, fault.node)

@@ -18,6 +18,7 @@ from holdfast.diagnostics import span_files
 from holdfast.diagnostics.job_shape import JobShape
 
 _EVERY = 30.0  # seconds of spans in a file ...
+_QUIET = 5.0  # ... or as many as there are when no more have come for so long
 _ENOUGH = 16 << 20  # ... or so many packed bytes, whichever comes first
 _WAITING = 64 << 20
 _SWEEP_EVERY = 60.0
@@ -32,7 +33,7 @@ class EventStore:
         self._cut: deque[tuple[list[Part], JobShape]] = deque()
         self._known = JobShape()
         self._since = time.monotonic()
-        self._swept = 0.0
+        self._added = self._swept = 0.0
         self.written = self.written_bytes = self.dropped = 0
         self._is_wanted = budget_bytes > 0
         self._is_on = self._is_wanted and span_files.is_available()
@@ -40,6 +41,7 @@ class EventStore:
     def add(self, part: Part) -> None:
         if not self._is_on:
             return
+        self._added = time.monotonic()
         self._waiting.append(part)
         self._held += len(part[1].data)
         while self._held > _WAITING:
@@ -61,10 +63,13 @@ class EventStore:
             self._known = self._shape()
             if not self._waiting:
                 self._since = time.monotonic()
-            elif time.monotonic() - self._since >= _EVERY or self._held >= _ENOUGH:
+            elif self._is_due(time.monotonic()):
                 self.cut()
             while self._cut:
                 await asyncio.to_thread(self._write, *self._cut.popleft())
+
+    def _is_due(self, now: float) -> bool:
+        return now - self._since >= _EVERY or now - self._added >= _QUIET or self._held >= _ENOUGH
 
     def _take(self) -> list[Part]:
         parts = list(self._waiting)

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import types as t
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.diagnosing import Ask, DiagnoseSession
-from holdfast.controller.diagnosis_verdicts import Candidate, learned
+from holdfast.controller.diagnosis_verdicts import Candidate, Figures, from_passes, passes
 from holdfast.controller.events import Action, DiagnoseAsked, Record, Say, Send
 from holdfast.controller.model import Instant, Node
 from holdfast.controller.placement import natural
@@ -21,8 +21,8 @@ from holdfast.diagnostics.verdicts import Grade, Verdict
 from holdfast.errors import ProtocolError, UsageError
 from holdfast.settings import nearest
 
-_KEPT = 200  # ended diagnoses that can still be looked at
-_PAST = 32  # good figures of each kind that a node is compared with
+_KEPT = 32  # ended diagnoses that can still be looked at, that the journal has, and whose figures make the past
+_MOST_VERDICTS = 50_000  # in all that are kept in full: one of a thousand nodes has fifteen thousand
 _FEWEST_PARTNERS = 3
 
 Json = dict[str, Any]
@@ -47,6 +47,7 @@ class Diagnoses:
     newest: dict[str, dict[tuple[str, str], Verdict]] = field(default_factory=dict)
     """By node: the worst verdict of each (check, metric) when it was last tested."""
     past: dict[str, dict[str, deque[tuple[float, float]]]] = field(default_factory=dict)
+    _slot: int = 0  # where in the journal the next one goes: it holds a ring of them
     _why: dict[str, str] = field(default_factory=dict)
     _commands: dict[str, tuple[str, int]] = field(default_factory=dict)  # command id -> diagnosis, ask
 
@@ -167,22 +168,30 @@ class Diagnoses:
         self.outcomes[session.id] = Outcome(
             session.id, tuple(session.failed), tuple(session.cleared), tuple(session.verdicts)
         )
-        doc = {**_doc(session), "why": self._why.pop(session.id, "")}
-        self._keep(session.id, doc, session.verdicts)
-        actions: list[Action] = [Record("diagnosis", session.id, doc)]
-        for node, figures in learned(session.verdicts, now.wall).items():
-            kept = self.past.setdefault(node, {})
-            for key, row in figures.items():
-                kept.setdefault(key, deque(maxlen=_PAST)).append(row)
-            actions.append(Record("figures", node, {key: [list(row) for row in rows] for key, rows in kept.items()}))
+        head = {**_doc(session), "why": self._why.pop(session.id, "")}
+        figures = passes(session.verdicts)
+        self._keep(head, session.verdicts)
+        self._learn(now.wall, figures)
+        bad = [v.to_doc() for v in session.verdicts if v.grade is not Grade.PASS]
+        actions: list[Action] = [Record("diagnosis", str(self._slot), {**head, "verdicts": bad, "figures": figures})]
+        self._slot = (self._slot + 1) % _KEPT
         actions.append(
             Say("diagnose.end", {"id": session.id, "failed": session.failed, "cleared": len(session.cleared)})
         )
         return actions
 
-    def _keep(self, id: str, doc: Json, verdicts: Sequence[Verdict]) -> None:
-        self.docs[id] = doc
-        while len(self.docs) > _KEPT:
+    def _learn(self, at: float, figures: Figures) -> None:
+        for node, values in figures.items():
+            kept = self.past.setdefault(node, {})
+            for key, value in values.items():
+                if value is not None:
+                    kept.setdefault(key, deque(maxlen=_KEPT)).append((at, value))
+
+    def _keep(self, head: Json, verdicts: Sequence[Verdict]) -> None:
+        self.docs[head["id"]] = {**head, "verdicts": [v.to_doc() for v in verdicts]}
+        while len(self.docs) > 1 and (
+            len(self.docs) > _KEPT or sum(len(doc["verdicts"]) for doc in self.docs.values()) > _MOST_VERDICTS
+        ):
             oldest = next(iter(self.docs))
             del self.docs[oldest]
             self.outcomes.pop(oldest, None)
@@ -200,12 +209,11 @@ class Diagnoses:
     def restore(self, kind: str, key: str, doc: Json) -> None:
         """Take up one document of the journal, if it is ours. A diagnosis that ran when we died is forgotten."""
         if kind == "diagnosis":
-            self._keep(key, doc, [_verdict(v) for v in doc["verdicts"]])
-        elif kind == "figures":
-            self.past[key] = {
-                name: deque(((float(at), float(value)) for at, value in rows), maxlen=_PAST)
-                for name, rows in doc.items()
-            }
+            figures, bad = doc["figures"], [_verdict(v) for v in doc["verdicts"]]
+            head = {name: value for name, value in doc.items() if name not in ("figures", "verdicts")}
+            self._keep(head, [*bad, *from_passes(figures)])
+            self._learn(float(doc["ended"]), figures)
+            self._slot = (int(key) + 1) % _KEPT
 
     def rows(self) -> list[Json]:
         """The newest verdict of every node, test and figure, as metrics want it; what could not run is left out."""
@@ -216,8 +224,8 @@ class Diagnoses:
         ]  # fmt: skip
 
     def all_docs(self) -> list[Json]:
-        """Newest first."""
-        now = [{**_doc(session), "why": self._why[id]} for id, session in self.running.items()]
+        """Newest first; the verdicts come when it has ended."""
+        now = [{**_doc(session), "why": self._why[id], "verdicts": []} for id, session in self.running.items()]
         return [*reversed(now), *reversed(self.docs.values())]
 
 
@@ -253,7 +261,6 @@ def _doc(session: DiagnoseSession) -> Json:
         "ended": session.finished.wall if session.finished else None,
         "failed": session.failed,
         "cleared": session.cleared,
-        "verdicts": [v.to_doc() for v in session.verdicts],
     }
 
 

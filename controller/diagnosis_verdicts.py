@@ -24,6 +24,7 @@ from holdfast.diagnostics.verdicts import (
 Past = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 """By node, by `figure_key`: (Unix seconds, value), oldest first."""
 
+Figures = Mapping[str, Mapping[str, float | None]]
 _Figure = tuple[str, str, str]  # check, metric, component
 _Groups = dict[tuple[str, str, str, str], dict[str, list[float]]]
 _MANY = 32  # nodes from which a group's median is not one node's doing
@@ -317,21 +318,29 @@ class Judgement:
         )  # fmt: skip
 
 
-def learned(verdicts: Iterable[Verdict], at: float) -> dict[str, dict[str, tuple[float, float]]]:
-    """What joins a node's past: figures that passed, so that a slow decay never becomes the measure of itself."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+def passes(verdicts: Iterable[Verdict]) -> Figures:
+    """What joins a node's past, by node and `figure_key`: figures that passed, so that a slow decay never becomes the
+    measure of itself. None for a test that has no figure."""
+    found: dict[str, dict[str, float | None]] = {}
     for v in verdicts:
-        if v.grade is Grade.PASS and v.metric and math.isfinite(v.value):
-            found.setdefault(v.node, {})[figure_key(v.check, v.metric, v.component)] = (at, v.value)
+        if v.grade is Grade.PASS:
+            value = v.value if math.isfinite(v.value) else None
+            found.setdefault(v.node, {})[figure_key(v.check, v.metric, v.component)] = value
     return found
 
 
-def summary(verdicts: Sequence[Verdict]) -> dict[str, Grade]:
-    """The worst grade of each node."""
-    nodes: dict[str, list[Grade]] = {}
-    for v in verdicts:
-        nodes.setdefault(v.node, []).append(v.grade)
-    return {node: worst(grades) for node, grades in nodes.items()}
+def from_passes(figures: Figures) -> list[Verdict]:
+    """The verdicts that `passes` was made of, as far as it holds them."""
+    found = []
+    for node, values in figures.items():
+        for key, value in values.items():
+            check, name, component = key.split("/", 2)
+            metric = metric_of(check, name)
+            found.append(
+                Verdict(node, check, Grade.PASS, name, component, math.nan if value is None else value,
+                        metric.unit if metric else "")
+            )  # fmt: skip
+    return found
 
 
 def _kind(component: str) -> str:

@@ -1,8 +1,9 @@
 """Diagnoses over HTTP: ask for one, look at those that run and those that ended."""
 
+import asyncio
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -43,7 +44,7 @@ class Verdict(BaseModel):
     action: str = Field(description="What to do about it.")
 
 
-class Diagnosis(BaseModel):
+class DiagnosisBrief(BaseModel):
     model_config = ConfigDict(extra="allow")
     id: str
     why: str
@@ -59,7 +60,10 @@ class Diagnosis(BaseModel):
     ended: float | None
     failed: list[str]
     cleared: list[str] = Field(description="Nodes that were tested and have nothing wrong.")
-    verdicts: list[Verdict]
+
+
+class Diagnosis(DiagnosisBrief):
+    verdicts: list[Verdict] = Field(description="Empty until it is done.")
 
 
 def routes(facade: Facade) -> APIRouter:
@@ -70,15 +74,17 @@ def routes(facade: Facade) -> APIRouter:
         id = await facade.diagnose(spec.model_dump())
         return Response(encode({"id": id}), 201, media_type="application/json")
 
-    @api.get("/diagnoses", response_model=list[Diagnosis], summary="All diagnoses, newest first")
-    async def diagnoses(request: Request) -> Response:
-        return Response(encode(facade.diagnoses()), media_type="application/json")
+    @api.get("/diagnoses", response_model=list[DiagnosisBrief], summary="All diagnoses, newest first")
+    async def diagnoses() -> Response:
+        brief = [{key: value for key, value in one.items() if key != "verdicts"} for one in facade.diagnoses()]
+        return Response(encode(brief), media_type="application/json")
 
     @api.get("/diagnoses/{id}", response_model=Diagnosis, summary="One diagnosis")
     async def one(id: str) -> Response:
         for known in facade.diagnoses():
             if known["id"] == id:
-                return Response(encode(known), media_type="application/json")
+                # A large cluster's verdicts take a while to encode: heartbeats are heard meanwhile.
+                return Response(await asyncio.to_thread(encode, known), media_type="application/json")
         raise HTTPException(404, f"no diagnosis is called {id!r}; GET /api/v1/diagnoses lists them")
 
     return api

@@ -95,8 +95,10 @@ class Verdict:
         return SEVERITY[self.grade]
 
     def to_doc(self) -> dict[str, Any]:
-        """For JSON: numbers that are not known are None."""
+        """For JSON: numbers that are not known are None; what passed needs no evidence."""
         doc = asdict(self) | {"grade": str(self.grade), "severity": self.severity}
+        if self.grade is Grade.PASS:
+            doc["evidence"] = {}
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in doc.items()}
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from holdfast.controller.diagnosing import DiagnoseSession, Stage
-from holdfast.controller.diagnosis_verdicts import Candidate, Judgement, learned, summary
+from holdfast.controller.diagnosis_verdicts import Candidate, Judgement, from_passes, passes
 from holdfast.diagnostics.catalog import BY_NAME, LIMIT_S, Suite, choose
 from holdfast.diagnostics.results import CheckResult, Reading
 from holdfast.diagnostics.verdicts import Grade, Verdict
@@ -186,11 +186,12 @@ def test_the_past_warns_of_a_decline_that_peers_share() -> None:
 
 def test_only_good_figures_become_the_past() -> None:
     session = diagnose(cluster(8, n3=Machine(speed=0.4)))
-    rows = learned(session.verdicts, 5.0)
+    rows = passes(session.verdicts)
     assert "gemm/flops/cpu" not in rows["n3"]
     assert "memory/bandwidth/" in rows["n3"]
-    assert rows["n0"]["gemm/flops/cpu"][0] == 5.0
-    assert summary(session.verdicts)["n3"] is Grade.FAIL
+    assert rows["n0"]["gemm/flops/cpu"] == of(session, "n0", "gemm")[0].value
+    assert rows["n0"]["kernel-log//"] is None
+    assert passes(from_passes(rows)) == rows
 
 
 def test_a_part_that_could_not_be_tested_stands_beside_what_could() -> None:

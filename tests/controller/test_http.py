@@ -74,7 +74,7 @@ def test_a_diagnosis_is_asked_for_and_looked_at(facade: FakeFacade) -> None:
     answer = ask(facade, "POST", path, json={"nodes": ["node0"], "suite": "full"})
     assert (answer.status_code, answer.json()) == (201, {"id": "d1"})
     assert facade.diagnosed == [{"nodes": ["node0"], "suite": "full", "tests": [], "busy": False}]
-    TypeAdapter(list[http_diagnose.Diagnosis]).validate_json(ask(facade, "GET", "/api/v1/diagnoses").content)
+    TypeAdapter(list[http_diagnose.DiagnosisBrief]).validate_json(ask(facade, "GET", "/api/v1/diagnoses").content)
     http_diagnose.Diagnosis.model_validate_json(ask(facade, "GET", "/api/v1/diagnoses/d1").content)
     assert ask(facade, "GET", "/api/v1/diagnoses/d9").status_code == 404
     assert ask(facade, "POST", path, json={"nodes": ["ghost"]}).status_code == 400

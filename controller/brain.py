@@ -138,6 +138,8 @@ class Brain:
     def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
         self.version += 1
         actions = self._decide(event, now)
+        if isinstance(event, FrameSeen) and not event.frame.steps:
+            return actions  # of thousands a second; what else it brings is booked with the next tick
         return [*actions, *timekeeping.keep(self.c, now)]
 
     def _decide(self, event: BrainEvent, now: Instant) -> list[Action]:
@@ -200,10 +202,10 @@ class Brain:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
                 actions += self._found(self.detectors.gradients(sample, now), now)
-        timekeeping.frame(self.c, job, node.name, frame)
         for record in frame.steps:
             actions += self._step(record, node.name, now)
-        return actions + self._traffic(job, node, frame, fresh_bytes, now)
+        timekeeping.frame(self.c, job, node.name, frame)
+        return actions + self._traffic(job, node, frame, fresh_bytes, now) if frame.nics else actions
 
     def _gauges(self, node: Node, frame: t.Frame, now: Instant) -> list[Action]:
         job = self.c.active

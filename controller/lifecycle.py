@@ -120,6 +120,10 @@ class Lifecycle:
             ]
         return []
 
+    def _give_time(self, now: Instant) -> None:
+        """Something is asked late in a change, maybe hours after it began: its answer has its time, too."""
+        self.deadline = max(self.deadline, now.mono + self.options.stop_timeout)
+
     def _outstanding(self, what: str) -> bool:
         return any(w == what for w, _ in self.waiting.values())
 
@@ -137,6 +141,7 @@ class Lifecycle:
         self.waiting_since, self.missing = None, ""
         if not self.store and not self._outstanding("store"):
             self.placement = chosen
+            self._give_time(now)
             actions.append(self.send(job, chosen[0], "store", t.StartStore("")))
         blocked = {n for n in self.unstopped if n in nodes and nodes[n].state is not t.NodeState.LOST}
         if self.waiting or blocked or not self.store:
@@ -197,10 +202,11 @@ class Lifecycle:
         for i in stopping:
             del self.waiting[i]
 
-    def node_back(self, job: Job, name: str) -> list[Action]:
+    def node_back(self, job: Job, name: str, now: Instant) -> list[Action]:
         """A node that left in the middle is told again what it may have missed."""
         if self.stage in (Stage.CLEARING, Stage.ENDING) and name in self.unstopped:
             self.unstopped.discard(name)
+            self._give_time(now)
             return [self.send(job, name, "stop", t.StopWorkers(0.0))]
         return []
 

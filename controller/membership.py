@@ -32,7 +32,7 @@ class Membership:
         if job is None or job.state.ended:
             return self._end_strays(hello, None)
         actions = self._end_strays(hello, job)
-        actions += self.c.life.node_back(job, name)
+        actions += self.c.life.node_back(job, name, now)
         if self.c.life.stage is Stage.UP:
             actions += self._compare(job, name, hello, now)
         return actions + self.c.life.advance(job, self.c.nodes, now) + self.recovery.watch(now)

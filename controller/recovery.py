@@ -48,10 +48,20 @@ class Recovery:
             return [said, *self._act(live, finding, job, now)]
         changed = self.c.book.attach(live, finding)
         up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action in policy.RECOVERS
+        if self.c.life.stage is Stage.CLEARING and live.action in policy.RECOVERS and policy.is_broken(finding.kind):
+            return [said, *self._leave_out(live, finding, job, now)]
         waiting = live.action in (policy.Move.WATCH, "")
         if (up or waiting) and finding.kind not in _WATCHED and not (finding.secondary and self.settling):
             return [said, *self._act(live, finding, job, now)]
         return [said, books.saved(live)] if changed else [said]
+
+    def _leave_out(self, incident: Incident, finding: Finding, job: Job, now: Instant) -> list[Action]:
+        """The reason came after the decision: the generation that is being prepared does without this node."""
+        decision = policy.decide(self._case(finding, job, now))
+        if decision.move is not policy.Move.EVICT:
+            return [books.saved(incident)]
+        incident.action, incident.reason = decision.move.value, decision.reason
+        return [*self.take_out(finding.node, decision.reason, now, barred=True), books.saved(incident)]
 
     def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
         """What a node reports of its own hardware: the job's trouble only if the job is there."""

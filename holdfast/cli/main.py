@@ -42,6 +42,7 @@ def build() -> "typer.Typer":
         job,
         nodes,
         run,
+        simulate,
         stacks,
         status,
         timeline,
@@ -79,6 +80,7 @@ def build() -> "typer.Typer":
     app.command()(cordon.cordon)
     app.command()(cordon.uncordon)
     app.command()(evict.evict)
+    app.command()(simulate.simulate)
     app.command()(diagnose.diagnose)
     app.add_typer(checkpoint.app, name="checkpoint")
     app.add_typer(dashboards.app, name="dashboards")

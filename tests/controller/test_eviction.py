@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import types as t
-from holdfast.controller.events import CordonAsked, EvictAsked
+from holdfast.controller.events import CordonAsked, EvictAsked, ResultSeen, Send
 from holdfast.controller.model import IncidentState, JobState, Options
 from holdfast.errors import UsageError
 from tests.controller.virtual import Virtual, training, trains_again
@@ -135,6 +135,32 @@ def test_a_lost_node_is_given_up_also_when_those_that_it_cut_off_speak_first(nod
     v.run(10.0)
     assert v.brain.c.nodes["node1"].state is t.NodeState.LOST
     assert [f.kind for f in v.incidents[0].findings][-1] is t.FindingKind.CAPACITY
+
+
+def test_nodes_that_come_back_late_have_time_to_answer() -> None:
+    v = training()
+    v.lose_node("node1")
+    v.run(v.options.agent_grace + v.options.stop_timeout + 30)
+    agent = v.agents["node1"]
+    agent.frozen = True
+    answer = v._deliver
+    held: list[t.CommandResult] = []
+
+    def slow(send: Send) -> ResultSeen | None:
+        result = answer(send)
+        if send.node == "node1" and isinstance(send.command.order, t.StopWorkers) and result is not None:
+            held.append(result.result)
+            return None
+        return result
+
+    v._deliver = slow  # type: ignore[method-assign]
+    v.join("node1")
+    agent.frozen = False
+    v.run(1.0)
+    assert held
+    assert v.brain.c.nodes["node1"].state is t.NodeState.HEALTHY
+    v.feed(ResultSeen("node1", held[0]))
+    trains_again(v, 2)
 
 
 def test_a_switch_that_fails_is_one_incident_and_counts_against_nobody() -> None:

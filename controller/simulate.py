@@ -1,0 +1,102 @@
+"""A run of the controller's own decision code in a cluster that does not exist, and what came of it."""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.controller.goodput import LOSSES, Account
+from holdfast.controller.model import Options
+from holdfast.controller.simulated_breaks import Breaks
+from holdfast.controller.simulated_faults import STOPS, Fault, draw
+from holdfast.controller.simulated_hosts import WALL, Shape
+from holdfast.controller.simulated_rivals import RIVALS, goodput
+from holdfast.controller.simulated_world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds, but for what is counted."""
+
+    seed: int
+    simulated: float
+    cpu: float
+    events: int
+    state: str
+    goodput: float
+    lost: dict[str, float]
+    faults: int
+    """Those that stop training."""
+    stops: int
+    """How often training stopped: one may hide another."""
+    detected: list[float] = field(repr=False)
+    recovered: list[float] = field(repr=False)
+    """From the fault to training again."""
+    evictions: int
+    wrong_evictions: int
+    actions: dict[str, int]
+    incidents: int
+    crashes: int
+    """Of the controller."""
+    steps: int
+
+
+def simulate(
+    shape: Shape, seed: int, days: float, rate: float = 1.0, hurry: float = 1.0, options: Options | None = None
+) -> Outcome:
+    """One run, the same for the same arguments on any machine. BrokenInvariant when one does not hold."""
+    begun = time.process_time()
+    seconds = days * 86_400
+    faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate, hurry)
+    world = World(shape, seed, options)
+    breaks = Breaks(world)
+    for fault in faults:
+        world.later(fault.at, breaks.strike, fault)
+    world.run(world.began + seconds)
+    return _outcome(world, seed, faults, time.process_time() - begun)
+
+
+def rivals(shape: Shape, seed: int, days: float, rate: float = 1.0) -> dict[str, float]:
+    """Goodput of the same faults under other ways of running a job."""
+    seconds = days * 86_400
+    faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate)
+    return {name: goodput(shape, faults, seconds, pause) for name, pause in RIVALS.items()}
+
+
+def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Outcome:
+    c, wall = world.brain.c, WALL + world.now
+    totals = c.time.totals(wall)
+    total = c.time.wall(wall) or 1.0
+    incidents = list(c.book.incidents.values())
+    return Outcome(
+        seed=seed,
+        simulated=world.now - world.began,
+        cpu=cpu,
+        events=world.events,
+        state=c.job.state.value if c.job is not None else "",
+        goodput=(totals[Account.PRODUCTIVE] + totals[Account.TRAINING]) / total,
+        lost={account.value: totals[account] for account in LOSSES},
+        faults=sum(fault.how in STOPS for fault in faults),
+        stops=len(world.stops),
+        detected=[max(0.0, seen - stopped) for stopped, seen, _, _ in world.stops],
+        recovered=[again - stopped for stopped, _, again, _ in world.stops],
+        evictions=len(world.evicted),
+        wrong_evictions=sum(not guilty for _, guilty in world.evicted),
+        actions=dict(Counter(incident.action for incident in incidents)),
+        incidents=len(incidents),
+        crashes=world.boots - 1,
+        steps=world.done + 1,
+    )
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, 90th and 99th percentile and the most; empty for nothing."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    return {"median": statistics.median(ordered), "p90": at(0.9), "p99": at(0.99), "max": ordered[-1]}

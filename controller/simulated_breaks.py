@@ -1,0 +1,219 @@
+"""What breaks in a simulated cluster, and how it looks to the controller."""
+
+import math
+import random
+from typing import Any
+
+from holdfast import types as t
+from holdfast.controller.events import CordonAsked, EvictAsked
+from holdfast.controller.simulated_faults import Fault, How
+from holdfast.controller.simulated_hosts import WALL, Host
+from holdfast.controller.simulated_world import World
+
+_RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4711"
+_XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1234, GPU has fallen off the bus."
+_GROWS = 60.0  # seconds to watch after a node came back: a job that had shrunk may grow
+_STAYS_BAD = 0.6  # share of the crashes that come again
+
+
+class Breaks:
+    def __init__(self, world: World) -> None:
+        self.w = world
+        world.again, world.mend = self._again, self._mend
+
+    def strike(self, fault: Fault) -> None:
+        """Let it happen, at a node of the job if there is one; False luck of a node that is down already passes."""
+        w, dice = self.w, random.Random(fault.dice)
+        hosts = [h for h in w.job_hosts() if h.reachable]
+        if not hosts:
+            return
+        host = hosts[int(fault.where * len(hosts))]
+        match fault.how:
+            case How.GPU:
+                host.guilty = True
+                host.broken = fault.cause if dice.random() < _STAYS_BAD else ""
+                self._crash(host, xid=_XID.format(79))
+            case How.CRASH:
+                host.guilty = True
+                host.broken = fault.cause if dice.random() < _STAYS_BAD else ""
+                self._crash(host)
+            case How.BUG:
+                error = (
+                    f'Traceback (most recent call last):\n  File "train.py", line {dice.randrange(500)}\nValueError: x'
+                )
+                self._crash(host, code=1, error=error)
+            case How.HANG:
+                host.guilty = True
+                self._hang(host)
+            case How.DEAD | How.SILENT:
+                host.guilty = True
+                self._die(host, silently=fault.how is How.SILENT)
+            case How.SWITCH:
+                self._cut(host.switch, dice.uniform(60, 1800))
+            case How.NAN:
+                self._nan(host)
+            case How.PLANNED:
+                self._plan_out(host)
+            case How.AGENT:
+                self._restart_agent(host)
+            case How.LOG:
+                w.watch()
+                wall = int((WALL + w.now) * 1e9)
+                line = t.LogMatched("", 0, -1, wall, "hardware-error", "host", t.Severity.CRITICAL, "mce: corrected")
+                w.tell(host, line)
+            case How.CONTROLLER:
+                if dice.random() < 0.5:
+                    w.crash_armed = True
+                else:
+                    w.kill_controller()
+            case How.SLOW:
+                host.slow = dice.uniform(1.05, 1.4)
+                w.pace()
+                w.later(dice.expovariate(1 / 7200), self._fast_again, host)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def _trains(self, host: Host) -> bool:
+        life = self.w.life
+        return life is not None and host.generation == life.generation and host in self.w.job_hosts()
+
+    def _crash(self, host: Host, xid: str = "", **how: Any) -> None:
+        """A worker ends, and its peers see the connection go; whose news comes first is chance."""
+        w = self.w
+        if not self._trains(host):
+            return
+        w.training_stops()
+        w.watch()
+        if xid:
+            line = t.LogMatched(
+                "", 0, -1, int((WALL + w.now) * 1e9), "xid-79", "gpu", t.Severity.CRITICAL, xid, "0000:3b:00"
+            )
+            w.later(w.dice.uniform(0, 0.3), w.tell, host, line)
+        exit = how or {"signal": 6}
+        w.later(w.dice.uniform(0, 0.2), self._exit, host, host.generation, self._rank(host), exit)
+        self._victims(host)
+
+    def _again(self, host: Host) -> None:
+        if host.broken and host.alive:
+            self._crash(host)
+
+    def _rank(self, host: Host) -> int:
+        job = self.w.brain.c.job
+        return self.w.dice.choice(list(job.ranks_on(host.name))) if job is not None else -1
+
+    def _exit(self, host: Host, generation: int, rank: int, how: dict[str, Any]) -> None:
+        if not host.alive or host.generation != generation or rank in host.ended:
+            return
+        host.ended.add(rank)
+        wall = int((WALL + self.w.now) * 1e9)
+        self.w.tell(host, t.WorkerExited("sim", generation, rank, 1000 + rank, wall, **{"code": -1, **how}))
+
+    def _victims(self, culprit: Host) -> None:
+        """A few of those whose connection broke."""
+        others = [h for h in self.w.job_hosts() if h is not culprit and h.alive and h.generation]
+        for host in self.w.dice.sample(others, min(3, len(others))):
+            how = {"code": 1, "error": _RESET}
+            self.w.later(self.w.dice.uniform(0.01, 0.25), self._exit, host, host.generation, self._rank(host), how)
+
+    def _hang(self, host: Host) -> None:
+        w = self.w
+        if not self._trains(host):
+            return
+        w.training_stops()
+        w.hung = (host.name, self._rank(host), w.now)
+        w.watch(4 * w.shape.step + 60)
+
+    def _nan(self, host: Host) -> None:
+        w = self.w
+        if not self._trains(host) or w.life is None or w.delivered < 0 or not host.reachable:
+            return
+        wall = int((WALL + w.now) * 1e9)
+        generation = w.life.generation
+        w.training_stops()
+        w.watch()
+        record = t.StepRecord(self._rank(host), generation, w.delivered, wall, w.shape.step, math.inf, 1 << 20)
+        w.frame(host, (record,))
+
+    def _fast_again(self, host: Host) -> None:
+        host.slow = 1.0
+        self.w.pace()
+
+    # --- nodes --------------------------------------------------------------------------------------------------
+
+    def _die(self, host: Host, silently: bool) -> None:
+        """The host is gone with all that it held; people mend it some hours later."""
+        w = self.w
+        host.alive = False
+        if self._trains(host):
+            w.training_stops()
+            w.later(w.dice.uniform(0.5, 3.0), self._victims, host)
+        if host in w.job_hosts():
+            w.memory_lost.add(host.name)
+        host.generation, host.unheard = 0, []
+        host.ended.clear()
+        w.watch(40.0)
+        w.later(w.dice.uniform(10, 30) if silently else 0.02, self._stream_breaks, host, host.incarnation)
+        w.later(3600 * w.dice.uniform(1, 12), self._mend, host)
+
+    def _stream_breaks(self, host: Host, incarnation: int) -> None:
+        if not host.reachable and host.incarnation == incarnation:
+            self.w.leave(host)
+
+    def _cut(self, switch: str, seconds: float) -> None:
+        """All nodes of a switch are out of reach for a while; what runs there waits for its peers in vain."""
+        w = self.w
+        cut = [h for h in w.hosts.values() if h.switch == switch and h.linked and h.alive]
+        for host in cut:
+            host.linked, host.guilty = False, True
+            w.later(w.dice.uniform(5, 30), self._stream_breaks, host, host.incarnation)
+        if any(host in w.job_hosts() for host in cut):
+            w.training_stops()
+        w.watch(40.0)
+        w.later(seconds, self._relink, cut)
+
+    def _relink(self, hosts: list[Host]) -> None:
+        self._watch_growth()
+        for host in hosts:
+            host.linked, host.guilty = True, bool(host.broken)
+            if host.alive:
+                host.incarnation += 1
+                self.w.join(host)
+
+    def _mend(self, host: Host) -> None:
+        """People repaired it, or found nothing: it comes back, and is let in again."""
+        w = self.w
+        was_down = not host.alive
+        host.broken, host.guilty, host.alive = "", False, True
+        if was_down:
+            host.incarnation += 1
+            w.join(host)
+        if w.brain.c.history(host.name).evicted and host.name in w.brain.c.nodes:
+            w.feed(CordonAsked(host.name, False))
+        self._watch_growth()
+
+    def _watch_growth(self) -> None:
+        self.w.watch(_GROWS + self.w.options.grow_after if self.w.shape.shrinks else 0.0)
+
+    def _plan_out(self, host: Host) -> None:
+        """Maintenance: people take it out and bring it back later."""
+        w = self.w
+        if w.away or host.name not in w.brain.c.nodes:
+            return
+        if self._trains(host):
+            w.training_stops()
+        host.guilty = True
+        w.feed(EvictAsked(host.name))
+        w.watch()
+        w.later(7200.0, self._mend, host)
+
+    def _restart_agent(self, host: Host) -> None:
+        w = self.w
+        host.agent = False
+        w.leave(host)
+        w.watch()
+        w.later(w.dice.uniform(1.0, 2.5), self._agent_back, host)
+
+    def _agent_back(self, host: Host) -> None:
+        host.agent = True
+        host.incarnation += 1
+        self.w.join(host)

@@ -1,0 +1,39 @@
+"""What simulated agents say in their heartbeats."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast import types as t
+from holdfast.controller.simulated_hosts import WALL, Host
+
+if TYPE_CHECKING:
+    from holdfast.controller.simulated_world import World
+
+
+def frame(
+    world: "World",
+    workers: Sequence[t.WorkerSample] = (),
+    steps: Sequence[t.StepRecord] = (),
+    gauges: dict[str, float] | None = None,
+) -> t.Frame:
+    """One heartbeat, as of now; with nothing to tell the same for all nodes."""
+    wall, mono = int((WALL + world.now) * 1e9), int(world.now * 1e9)
+    return t.Frame(1, wall, mono, host=gauges or {}, workers=tuple(workers), steps=tuple(steps), cadence=world.cadence)
+
+
+def samples(world: "World", host: Host) -> list[t.WorkerSample]:
+    """How workers look while one of them stands still: it shows no life, the others wait for it."""
+    job = world.brain.c.job
+    if job is None or world.hung is None or host.generation != job.generation:
+        return []
+    _, victim, since = world.hung
+    idle = world.now - since
+    return [
+        t.WorkerSample(
+            rank=rank, generation=host.generation, pid=1000 + rank, step=world.done, phase=t.Phase.TRAIN,
+            operation="" if rank == victim else "dp:all_reduce", operation_age=idle, progress_age=idle,
+            tick_age=idle if rank == victim else 0.05, median_step=world.shape.step,
+        )
+        for rank in job.ranks_on(host.name)
+        if rank not in host.ended
+    ]  # fmt: skip

@@ -1,0 +1,61 @@
+"""What a simulated cluster is made of: its shape, its hosts, and a life of its job. Plain state."""
+
+from dataclasses import dataclass, field
+
+from holdfast import types as t
+
+WALL = 1_700_000_000.0
+"""Wall time at which the world's clock is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The cluster and its job; seconds."""
+
+    nodes: int
+    spares: int = 0
+    gpus: int = 8
+    per_switch: int = 16
+    step: float = 10.0
+    start: float = 30.0
+    """From the order to start to workers that can train: processes, communicators."""
+    restore: float = 30.0
+    checkpoint: float = 600.0
+    """Between two checkpoints in the store."""
+    shrinks: bool = False
+    lost: float = 0.001
+    """Share of the frames that never arrive, and of those that come late."""
+
+
+@dataclass(slots=True)
+class Host:
+    name: str
+    switch: str
+    alive: bool = True
+    linked: bool = True
+    agent: bool = True
+    incarnation: int = 1
+    generation: int = 0
+    """Whose workers run here; 0: none."""
+    ended: set[int] = field(default_factory=set)  # ranks of that generation that are over
+    unheard: list[t.Event] = field(default_factory=list)
+    broken: str = ""
+    """What is wrong with it for good; empty: nothing."""
+    guilty: bool = False
+    """Did anything ever go wrong here that was its own?"""
+    slow: float = 1.0
+
+    @property
+    def reachable(self) -> bool:
+        return self.alive and self.linked and self.agent
+
+
+@dataclass(slots=True)
+class Life:
+    """A generation that trains: its steps come at `first + n * step`."""
+
+    generation: int
+    number: int
+    """Of its first step."""
+    first: float
+    step: float

@@ -1,0 +1,410 @@
+"""Virtual nodes around the real brain: hosts that die, workers that hang, messages that get lost. No wall clock.
+
+Time is a heap of things to happen. Around a fault every agent sends its frames and the brain its ticks; while all is
+quiet the world jumps to the next thing, which to the brain is a controller that stood still for so long.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast import types as t
+from holdfast.controller import simulated_checks as checks
+from holdfast.controller import simulated_frames as frames
+from holdfast.controller.brain import Brain
+from holdfast.controller.events import (
+    AgentJoined,
+    AgentLeft,
+    BrainEvent,
+    EventSeen,
+    FrameSeen,
+    JobSubmitted,
+    Record,
+    ResultSeen,
+    Send,
+    Tick,
+)
+from holdfast.controller.ledger import StepRow
+from holdfast.controller.lifecycle import Stage
+from holdfast.controller.model import Instant, JobSpec, Options
+from holdfast.controller.simulated_hosts import WALL, Host, Life, Shape
+
+_TICK = 0.25
+_ALERT = 8.0
+"""Seconds for which the cluster is watched closely after anything happened."""
+
+
+class World:
+    def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
+        self.shape, self.dice = shape, random.Random(seed)
+        self.options = options or Options()
+        self.now = 1000.0
+        self.began = self.now
+        width = len(str(shape.nodes + shape.spares))
+        self.hosts = {
+            f"n{i:0{width}d}": Host(f"n{i:0{width}d}", f"s{i // shape.per_switch}")
+            for i in range(shape.nodes + shape.spares)
+        }
+        self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.counter = 0
+        self.saved: dict[tuple[str, str], dict[str, Any]] = {}
+        self.boots = 0
+        self.crash_armed = False
+        self.away = False
+        """Is the controller dead?"""
+        self.alert_until = 0.0
+        self.next_tick = self.next_beat = self.now
+        self.life: Life | None = None
+        self.delivered = -1
+        """Newest step that the controller was told of, or that nobody can tell of any more."""
+        self.stored = -1
+        """Newest step in the store."""
+        self.stored_at = self.now
+        self.done = -1
+        """Newest step that was really finished and kept."""
+        self.hung: tuple[str, int, float] | None = None  # host, rank, since
+        self.memory_lost: set[str] = set()
+        self.held: set[str] = set()
+        """Who trained last."""
+        self.stopped_at = math.nan
+        """When training last stopped; NaN while it goes on."""
+        self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
+        self.evicted: list[tuple[str, bool]] = []  # (node, was it guilty?)
+        self.again: Callable[[Host], None] = lambda host: None
+        """What a node that is broken does some time after it took part again."""
+        self.mend: Callable[[Host], None] = lambda host: None
+        self.events = 0
+        self.checked: set[int] = set()
+        self.up: set[str] = set()
+        """Nodes on which the newest generation has started."""
+        self.cadence = self.options.cadence
+        self.brain = self._boot()
+        for host in self.hosts.values():
+            self.join(host)
+        counts = tuple(range(max(1, shape.nodes // 2), shape.nodes)) if shape.shrinks else ()
+        spec = JobSpec("sim", "simulated", t.Program("train.py"), shape.nodes, shape.gpus, node_counts=counts)
+        self.feed(JobSubmitted(spec))
+        self.watch()
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.now, WALL + self.now)
+
+    def later(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
+        self.counter += 1  # of two at the same time the first that was asked for
+        heapq.heappush(self.heap, (self.now + seconds, self.counter, what, args))
+
+    def watch(self, seconds: float = _ALERT) -> None:
+        """Something happened: no jumping for a while."""
+        self.alert_until = max(self.alert_until, self.now + seconds)
+
+    def run(self, until: float) -> None:
+        """Let time go by; ends early when the job does."""
+        while self.now < until and not self.over:
+            due = min(self.heap[0][0] if self.heap else math.inf, until)
+            if self._is_quiet():
+                self._jump(due)
+            else:
+                due = min(due, self.next_tick, self.next_beat)
+                self.now = max(self.now, due)
+                self._go_by()
+            while self.heap and self.heap[0][0] <= self.now and not self.over:
+                _, _, what, args = heapq.heappop(self.heap)
+                what(*args)
+
+    @property
+    def over(self) -> bool:
+        job = self.brain.c.job
+        return job is not None and job.state.ended
+
+    def _is_quiet(self) -> bool:
+        brain = self.brain
+        if self.away or self.now < self.alert_until or brain.recovery.settling or brain.recovery.logs:
+            return False
+        live = brain.c.book.live()
+        if brain.c.life.stage is Stage.UP:
+            return self.life is not None and (live is None or live.phase in ("restoring", "resuming"))
+        waits = brain.c.life.waiting_since is not None and not brain.c.life.waiting
+        told = live is not None and any(f.kind is t.FindingKind.CAPACITY for f in live.findings)
+        return waits and told and self.life is None
+
+    def _jump(self, due: float) -> None:
+        """To the next thing, or the next checkpoint; the controller slept meanwhile."""
+        if self.life is not None:
+            due = min(due, max(self.now + self.life.step, self.stored_at + self.shape.checkpoint))
+        lag = due - self.now
+        self.now = due
+        self.next_tick = self.next_beat = due
+        if lag >= 0.2:
+            self.feed(Tick(lag))
+        self._tell_steps()
+
+    def _go_by(self) -> None:
+        if self.now >= self.next_beat:
+            self.cadence = self.brain.c.cadence
+            self.next_beat = self.now + self.cadence
+            self._beat()
+        if self.now >= self.next_tick:
+            self.next_tick = self.now + _TICK
+            if not self.away:
+                self.feed(Tick())
+                checks.not_in_silence(self)
+
+    # --- the controller -----------------------------------------------------------------------------------------
+
+    def _boot(self) -> Brain:
+        self.boots += 1
+        return Brain(f"b{self.boots}", self.options)
+
+    def feed(self, event: BrainEvent) -> None:
+        """One event; its records are durable before anything is sent, and a crash may come between the two."""
+        if self.away:
+            return
+        self.events += 1
+        actions = self.brain.handle(event, self.instant)
+        sends: list[Send] = []
+        for action in actions:
+            if isinstance(action, Record):
+                self.saved[action.kind, action.id] = action.doc
+                if action.kind == "node":
+                    self._note_eviction(action)
+            elif isinstance(action, Send):
+                sends.append(action)
+        checks.after(self, actions)
+        if sends and self.crash_armed:
+            self.crash_armed = False
+            self.kill_controller()
+            return
+        for send in sends:
+            self.later(0.005 + 0.05 * self.dice.random(), self._deliver, send)
+
+    def _note_eviction(self, record: Record) -> None:
+        if record.doc["evicted"] and record.doc["evicted_at"] == self.instant.wall:
+            self.evicted.append((record.id, self.hosts[record.id].guilty))
+            self.later(3600 * self.dice.uniform(2, 12), self.mend, self.hosts[record.id])
+
+    def kill_controller(self) -> None:
+        """It forgets all but its journal and is started again a moment later; agents come back one by one."""
+        self.away = True
+        self.watch(30.0)
+        self.later(self.dice.uniform(0.5, 5.0), self._restart_controller)
+
+    def _restart_controller(self) -> None:
+        steps = list(self.brain.c.ledger.rows.values())[-2000:]
+        self.away = False
+        self.brain = self._boot()
+        entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
+        self.brain.restore(entities, [StepRow(**_fields(row)) for row in steps], self.instant)
+        for host in self.hosts.values():
+            self.later(self.dice.uniform(0.0, 2.0), self.join, host)
+
+    # --- agents -------------------------------------------------------------------------------------------------
+
+    def join(self, host: Host) -> None:
+        if not host.reachable or self.away:
+            return
+        job = self.brain.c.job
+        ranks = job.ranks_on(host.name) if job is not None and host.generation == job.generation else range(1)
+        kept = tuple(
+            t.KeptWorker("sim", host.generation, rank, i, 1000 + rank, rank not in host.ended)
+            for i, rank in enumerate(ranks if host.generation else ())
+        )
+        identity = t.Identity(
+            host.name, host.name, f"{host.name}-{host.incarnation}", slots=self.shape.gpus, switch=host.switch
+        )
+        self.feed(AgentJoined(t.Hello(identity, kept)))
+        unheard, host.unheard = host.unheard, []
+        for event in unheard:
+            self.tell(host, event)
+
+    def tell(self, host: Host, event: t.Event) -> None:
+        """An event: kept and sent again until it is heard, now and then twice."""
+        if self.away or not host.reachable:
+            if host.alive:
+                host.unheard.append(event)
+            return
+        self.feed(EventSeen(host.name, event))
+        if self.dice.random() < 0.05:
+            self.later(0.1, self._tell_again, host, event)
+
+    def _tell_again(self, host: Host, event: t.Event) -> None:
+        if host.reachable:
+            self.feed(EventSeen(host.name, event))
+
+    def leave(self, host: Host) -> None:
+        """Its stream breaks."""
+        self.feed(AgentLeft(host.name, f"{host.name}-{host.incarnation}"))
+
+    def _deliver(self, send: Send) -> None:
+        host, command = self.hosts[send.node], send.command
+        if not host.reachable:
+            return
+        error, data, slow = "", {}, 0.02
+        match command.order:
+            case t.StartStore():
+                data = {"host": "10.0.0.1", "port": "29500"}
+            case t.StopWorkers():
+                if host.generation <= command.generation:
+                    host.generation, slow = 0, 0.3
+                    self.hung = None if self.hung is not None and self.hung[0] == host.name else self.hung
+                self.training_stops()
+            case t.StartWorkers():
+                if command.generation < host.generation:
+                    error = "an older generation"
+                else:
+                    if command.generation not in self.checked:
+                        self.up.clear()
+                    checks.may_start(self, host, command.generation)
+                    host.generation, slow = command.generation, 0.5
+                    host.ended.clear()
+                    self._started(host)
+            case t.RequestCheckpoint():
+                self.stored, self.stored_at = max(self.stored, self.delivered), self.now
+            case t.RunCheck():
+                error = "checks cannot be run in a simulation"
+        answer = t.CommandResult(command.id, not error, error, data)
+        self.later(slow * self.dice.uniform(0.2, 1.5), self._answer, host, answer)
+
+    def _answer(self, host: Host, answer: t.CommandResult) -> None:
+        if host.reachable and not self.away:
+            self.feed(ResultSeen(host.name, answer))
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    def job_hosts(self) -> list[Host]:
+        job = self.brain.c.job
+        return [self.hosts[name] for name in job.nodes] if job is not None else []
+
+    def _started(self, host: Host) -> None:
+        """When the last node of a generation has its workers, they begin to train some time later."""
+        job = self.brain.c.job
+        generation = host.generation
+        self.up.add(host.name)
+        if job is None or job.generation != generation or len(self.up) < len(job.nodes):
+            return
+        ready = self.shape.start + self.shape.restore
+        self.later(ready, self._train, generation)
+        gone = self._memory_gone()
+        source = "store" if gone > 1 else "peer" if gone else "memory"
+        told = t.StateRestored("sim", generation, self.done, source, self.shape.restore, 1 << 40)
+        self.later(ready - 0.1, self.tell, self.job_hosts()[0], told)
+
+    def _memory_gone(self) -> int:
+        """Nodes whose snapshots are lost: dead, or not there any more. The copy of one lies on another node: of two
+        lost at once each may have held the other's."""
+        return len(self.memory_lost | (self.held - {host.name for host in self.job_hosts()}))
+
+    def _train(self, generation: int) -> None:
+        hosts = self.job_hosts()
+        job = self.brain.c.job
+        if job is None or job.generation != generation or self.life is not None:
+            return
+        if any(h.generation != generation or h.ended or not h.alive or not h.linked for h in hosts):
+            return  # somebody is missing: they wait for each other
+        begin = (self.stored if self._memory_gone() > 1 else self.done) + 1
+        self.memory_lost.clear()
+        self.held = {host.name for host in hosts}
+        self.hung = None
+        self.delivered = self.done = begin - 1
+        step = self.shape.step * max(h.slow for h in hosts)
+        self.life = Life(generation, begin, self.now + step, step)
+        if not math.isnan(self.stopped_at):
+            live = self.brain.c.book.live()
+            kind = live.cause.kind.value if live is not None else ""
+            seen = live.opened - WALL if live is not None else self.now
+            self.stops.append((self.stopped_at, seen, self.now, kind))
+            self.stopped_at = math.nan
+        for host in hosts:
+            if host.broken:
+                self.later(self.dice.uniform(20, 900), self.again, host)
+        self.watch(2 * step + 2)
+
+    def pace(self) -> None:
+        """A node became slower, or as fast as the others again."""
+        life = self.life
+        if life is None:
+            return
+        self._tell_steps()
+        step = self.shape.step * max(h.slow for h in self.job_hosts())
+        number = max(life.number, self._newest() + 1)
+        begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
+        self.life = Life(life.generation, number, max(self.now, begun + step), step)
+
+    def training_stops(self) -> None:
+        """No more steps from now on; those that were finished count."""
+        if self.life is None:
+            return
+        self._tell_steps()
+        self.done = max(self.done, self._newest())
+        self.life = None
+        if math.isnan(self.stopped_at):
+            self.stopped_at = self.now
+
+    def _newest(self) -> int:
+        life = self.life
+        if life is None or self.now < life.first:
+            return -1
+        return life.number + int((self.now - life.first) / life.step + 1e-9)
+
+    def _tell_steps(self) -> None:
+        """Steps since the last time, and what is stored: in the frame of the first node that can speak."""
+        life = self.life
+        if life is None or self._newest() <= self.delivered:
+            return
+        speaker = next((h for h in self.job_hosts() if h.reachable), None)
+        if speaker is None or self.away or self.brain.c.job is None:
+            return
+        rank = self.brain.c.job.ranks_on(speaker.name).start
+        records = []
+        for number in range(self.delivered + 1, self._newest() + 1):
+            end = life.first + (number - life.number) * life.step
+            wall = int((WALL + end) * 1e9)
+            records.append(t.StepRecord(rank, life.generation, number, wall, life.step, 2.0, 1 << 20))
+        self.delivered = self.done = self._newest()
+        if self.now - self.stored_at >= self.shape.checkpoint:
+            self.stored, self.stored_at = self.delivered, self.now
+        gauges = {"snapshot_step": self.delivered + 1.0, "checkpoint_step": self.stored + 1.0}
+        self.frame(speaker, records, gauges)
+
+    # --- frames -------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Every agent that can be heard sends a frame; now and then one is lost, or comes late."""
+        if self.away:
+            return
+        self._tell_steps()
+        talkers = set()
+        if self.life is None and self.hung is not None:
+            talkers = {self.hung[0], *(h.name for h in self.job_hosts()[:2])}
+        bare = frames.frame(self)
+        for host in self.hosts.values():
+            if not host.reachable:
+                continue
+            luck = self.dice.random()
+            if luck < self.shape.lost:
+                continue
+            if luck < 2 * self.shape.lost:
+                self.later(self.dice.uniform(0, 2.0), self._late_frame, host)
+            elif host.name in talkers:
+                self.feed(FrameSeen(host.name, frames.frame(self, workers=frames.samples(self, host))))
+            else:
+                self.feed(FrameSeen(host.name, bare))
+
+    def _late_frame(self, host: Host) -> None:
+        if host.reachable:
+            self.feed(FrameSeen(host.name, frames.frame(self)))
+
+    def frame(self, host: Host, steps: Sequence[t.StepRecord], gauges: dict[str, float] | None = None) -> None:
+        """Steps, and what is stored of them, as one node tells it."""
+        self.feed(FrameSeen(host.name, frames.frame(self, steps=steps, gauges=gauges)))
+
+
+def _fields(row: StepRow) -> dict[str, Any]:
+    return {
+        "step": row.step, "loss": row.loss, "seconds": row.seconds, "tokens": row.tokens, "at": row.at,
+        "generation": row.generation,
+    }  # fmt: skip

@@ -1,0 +1,99 @@
+"""Clusters that do not exist: the real decisions, faults at random, and what must hold after every event."""
+
+import pytest
+
+from holdfast.controller import simulated_checks
+from holdfast.controller.simulate import rivals, simulate, spread
+from holdfast.controller.simulated_breaks import Breaks
+from holdfast.controller.simulated_checks import BrokenInvariant
+from holdfast.controller.simulated_faults import LLAMA3, Fault, How, draw
+from holdfast.controller.simulated_hosts import Shape
+from holdfast.controller.simulated_world import World
+
+SMALL = Shape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
+
+
+def test_causes_are_those_that_were_published() -> None:
+    assert sum(count for count, _ in LLAMA3.values()) == 419
+    assert all(sum(shows.values()) == pytest.approx(1.0) for _, shows in LLAMA3.values())
+    drawn = draw(7, 16_384, 2048, 54 * 86_400.0, 1.0)
+    published = [fault for fault in drawn if fault.cause in LLAMA3]
+    assert 340 < len(published) < 500
+    assert drawn == draw(7, 16_384, 2048, 54 * 86_400.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_small_clusters_break_no_invariant(seed: int) -> None:
+    found = simulate(SMALL, seed, days=0.15, rate=15_000.0, hurry=300.0)
+    assert found.wrong_evictions == 0
+    assert sum(found.lost.values()) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_that_may_shrink_does_and_breaks_no_invariant(seed: int) -> None:
+    shape = Shape(nodes=6, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0, shrinks=True)
+    found = simulate(shape, 100 + seed, days=0.15, rate=8_000.0, hurry=300.0)
+    assert found.wrong_evictions == 0
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    one, other = (simulate(SMALL, 3, days=0.1, rate=15_000.0, hurry=300.0) for _ in range(2))
+    assert (one.goodput, one.events, one.detected, one.recovered) == (
+        other.goodput,
+        other.events,
+        other.detected,
+        other.recovered,
+    )
+
+
+def after(how: How, seconds: float = 2400.0, shape: Shape = SMALL) -> World:
+    """A quiet cluster at which one thing happens."""
+    world = World(shape, seed=1)
+    breaks = Breaks(world)
+    world.later(300.0, breaks.strike, Fault(300.0, "test", how, 0.4, 11))
+    world.run(world.began + 300.0 + seconds)
+    return world
+
+
+@pytest.mark.parametrize("how", [how for how in How if how not in (How.LOG, How.SLOW)])
+def test_after_every_fault_it_trains_again(how: How) -> None:
+    world = after(how)
+    assert world.life is not None
+    assert world.done > 350
+    assert not [node for node, guilty in world.evicted if not guilty]
+
+
+def test_quiet_hours_are_jumped_over() -> None:
+    world = World(SMALL, seed=1)
+    world.run(world.began + 86_400.0)
+    assert world.events < 4_000
+    assert world.brain.c.time.ratio(world.instant.wall) == pytest.approx(1.0, abs=0.01)
+
+
+def test_two_generations_at_once_are_seen() -> None:
+    world = World(SMALL, seed=1)
+    world.run(world.began + 60.0)
+    host = world.job_hosts()[0]
+    with pytest.raises(BrokenInvariant, match="generation 9 starts on n0 while n0 runs an older one"):
+        simulated_checks.may_start(world, host, 9)
+
+
+def test_silence_is_seen() -> None:
+    world = World(SMALL, seed=1)
+    world.run(world.began + 60.0)
+    world.stopped_at = world.now - 4000.0
+    with pytest.raises(BrokenInvariant, match="nobody was told"):
+        simulated_checks.not_in_silence(world)
+
+
+def test_other_ways_of_running_a_job_lose_more() -> None:
+    shape = Shape(nodes=256, spares=4)
+    ours = simulate(shape, 1, days=2.0, rate=4.0)
+    others = rivals(shape, 1, days=2.0, rate=4.0)
+    assert others.keys() == {"by hand", "torchrun-like"}
+    assert all(0 < value < ours.goodput for value in others.values())
+
+
+def test_a_spread_of_nothing_is_empty() -> None:
+    assert spread([]) == {}
+    assert spread([1.0, 2.0, 3.0]) == {"median": 2.0, "p90": 3.0, "p99": 3.0, "max": 3.0}

@@ -73,6 +73,11 @@ def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
     live.record_step(n, loss, tokens or 0)
 
 
+def running_step() -> int:
+    """The step that spans which end now are of; 0 unwatched."""
+    return _live.step + 1 if _live is not None else 0
+
+
 def phase(name: str) -> None:
     """Say what the process does now, one of `holdfast.types.Phase`; raises ValueError for anything else.
 

@@ -1,7 +1,7 @@
 """Spans and operations for the probe, whose time also adds up here: where a step's time went.
 
 A block's own time is what passed in it less what passed in blocks inside it, so that the parts of a step
-never count a moment twice. Times are the host's: on a GPU they say when work was handed over.
+never count a moment twice. Those times are the host's; spans of what a GPU does are the GPU's own (`device_spans`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Any
+
+import torch
 
 from holdfast.agent import probe
 from holdfast.plan import COMPUTE as COMPUTES
 from holdfast.plan import RECEIVES, SPANS, Op
+from holdfast.trainer.device_spans import DeviceSpans
 from holdfast.types import STEP_PARTS
 
 COMPUTE, COMMUNICATION, BUBBLE, DATA, OPTIMIZER = STEP_PARTS
@@ -89,17 +93,41 @@ class _All:
             block.__exit__(kind, error, trace)
 
 
+_device: DeviceSpans | None = None
+
+
+def watch_device(device: torch.device) -> None:
+    """Time what a GPU does by its own clock from now on. Nothing changes on a CPU."""
+    global _device
+    if device.type == "cuda":
+        _device = DeviceSpans(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]  # torch's
+
+
+def step_done() -> None:
+    """The host has just waited for the device: hand over the spans that it has passed."""
+    if _device is not None:
+        _device.align()
+
+
+def _span(kind: str, cpu: bool, **named: Any) -> AbstractContextManager[None]:
+    return probe.span(kind, cpu=cpu, **named) if _device is None else _device.span(kind, **named)
+
+
 def action(op: Op, stage: int, micro_batch: int = -1, turn: int = 0, num_bytes: int = 0) -> _Block:
     """The span of an action of the plan, named as `holdfast.plan.Action` names it.
 
     Of a receive, and of gathering, what is waited for the data; of a send, handing it over.
     """
-    return _Block(_PARTS[op], probe.span(SPANS[op], stage, micro_batch, turn, num_bytes, cpu=op in _WORK))
+    named = {"stage": stage, "micro_batch": micro_batch, "turn": turn, "num_bytes": num_bytes}
+    if op is Op.LOAD:
+        # The host reads, wherever the model is.
+        return _Block(_PARTS[op], probe.span(SPANS[op], stage, micro_batch, turn, num_bytes))
+    return _Block(_PARTS[op], _span(SPANS[op], op in _WORK, **named))
 
 
 def actions(op: Op, stages: Iterable[int]) -> _Block:
     """An action that is one for several stages: a span for each, all of the same time."""
-    return _Block(_PARTS[op], _All([probe.span(SPANS[op], stage, cpu=op in _WORK) for stage in stages]))
+    return _Block(_PARTS[op], _All([_span(SPANS[op], op in _WORK, stage=stage) for stage in stages]))
 
 
 _done: defaultdict[str, int] = defaultdict(int)  # operations by group
@@ -112,4 +140,4 @@ def operation(name: str) -> _Block:
         return _Block(BUBBLE, probe.operation(name))  # the span is that of the action
     group = name.partition(":")[0]
     _done[group] += 1
-    return _Block(COMMUNICATION, _All([probe.operation(name), probe.span(name, group=group, seq=_done[group])]))
+    return _Block(COMMUNICATION, _All([probe.operation(name), _span(name, False, group=group, seq=_done[group])]))

@@ -157,15 +157,17 @@ class Judgement:
         return found
 
     def _reference(self, metric: Metric, component: str) -> float:
-        """What a good pair has: not the median, since one bad node spoils a pair and many could spoil half of them."""
+        """What a good pair has: the best quarter of the nodes, each by its best pair. Neither the median, since one bad
+        node spoils a pair, nor all pairs alike, since bad nodes are tested more often than good ones."""
         key = (metric.name, component)
         if key not in self._references:
-            found = (r for tests in self._pairs.values() for _, result, _ in tests if result for r in result.readings)
-            values = sorted(
-                (r.value for r in found if (r.metric, r.component) == key), reverse=not metric.is_more_better
-            )
-            at = min(len(values) - 1, int(_REFERENCE * len(values)))
-            self._references[key] = values[at] if values else math.nan
+            nodes = [
+                best(metric, [r.value for _, result, _ in tests if result for r in result.readings
+                              if (r.metric, r.component) == key])
+                for tests in self._pairs.values()
+            ]  # fmt: skip
+            known = sorted((v for v in nodes if math.isfinite(v)), reverse=not metric.is_more_better)
+            self._references[key] = known[min(len(known) - 1, int(_REFERENCE * len(known)))] if known else math.nan
         return self._references[key]
 
     # --- at the end ----------------------------------------------------------------------------------------------
@@ -260,6 +262,7 @@ class Judgement:
                 found.append(Verdict(node, check.name, Grade.UNABLE, text=why))
             else:
                 found += self._paired(check, node, tests, isolation)
+        found = [self._of_switch(v, isolation) for v in found]
         for first, second in sorted(isolation.links):
             text = f"the pair fails though both are well with others: the way between them, not {first} or {second}"
             found.append(
@@ -267,6 +270,16 @@ class Judgement:
                         action="look at the cables and switch ports between them")
             )  # fmt: skip
         return found
+
+    def _of_switch(self, verdict: Verdict, isolation: Isolation) -> Verdict:
+        """Where every tested node under a switch fails and others do not, it is the switch: no node goes for that."""
+        switch = self._candidates[verdict.node].switch
+        under = {name for name, candidate in self._candidates.items() if candidate.switch == switch}
+        if verdict.grade is not Grade.FAIL or not switch or len(under) < 2 or not under <= isolation.bad:
+            return verdict
+        text = f"all {len(under)} nodes under switch {switch} fail alike; {verdict.text}"
+        action = f"look at switch {switch} first"
+        return replace(verdict, grade=Grade.DEGRADED, component=f"switch {switch}", text=text, action=action)
 
     def _paired(
         self, check: Check, node: str, tests: list[tuple[str, CheckResult | None, str]], isolation: Isolation

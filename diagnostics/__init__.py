@@ -1,5 +1,5 @@
-"""Checks that a node runs on itself or with its neighbours, and pure judgement of what they measured.
+"""Checks that a node runs on itself or with its neighbours, and pure judgement: verdicts, isolation, hangs, blame.
 
-Pure, and all that a controller may import: busbw, catalog, isolation, results, verdicts. The rest measures, in a
-process of its own: `python -m holdfast.diagnostics CHECK…`.
+What measures (checks, collective, hardware, mover) runs in a process of its own, `python -m holdfast.diagnostics
+CHECK…`; a controller imports the rest only.
 """

@@ -61,6 +61,15 @@ def test_all_faults_at_once() -> None:
         assert diagnose(cluster(8, **bad), seed).failed == ["n1", "n3", "n4", "n6"], f"seed {seed}"
 
 
+@pytest.mark.parametrize(("nodes", "bad"), [(5, 1), (8, 3), (9, 4), (16, 4), (64, 16)])
+def test_several_slow_links_are_found_exactly(nodes: int, bad: int) -> None:
+    for seed in range(20):
+        names = random.Random(seed).sample([f"n{i}" for i in range(nodes)], bad)
+        machines = cluster(nodes, **{name: Machine(link=0.5) for name in names})
+        session = DiagnoseSession("d1", candidates(machines, per_switch=nodes), [], QUICK, seed=seed)
+        assert Bench(machines, seed=seed).run(session).failed == sorted(names), f"seed {seed}"
+
+
 def test_a_thousand_nodes_take_four_rounds_and_less_than_a_minute() -> None:
     machines = cluster(1024, n700=Machine(link=0.5))
     session = DiagnoseSession("d1", candidates(machines, per_switch=32), [], QUICK, seed=5)
@@ -83,6 +92,15 @@ def test_a_slow_node_does_not_hide_among_figures_that_scatter() -> None:
     for seed in range(20):
         machines = {f"n{i}": Machine(dips=i % 2) for i in range(8)} | {"n4": Machine(speed=0.3)}
         assert diagnose(machines, seed).failed == ["n4"], f"seed {seed}"
+
+
+@pytest.mark.parametrize("fault", [Machine(dead=True), Machine(link=0.2), Machine(loss=0.01)])
+def test_a_bad_switch_fails_no_node_under_it(fault: Machine) -> None:
+    session = diagnose(cluster(12, n0=fault, n1=fault, n2=fault, n3=fault))
+    assert session.failed == []
+    bad = [v for v in session.verdicts if v.grade is Grade.DEGRADED]
+    assert {(v.node, v.component) for v in bad} == {(f"n{i}", "switch switch0") for i in range(4)}
+    assert all("look at switch switch0 first" in v.action for v in bad)
 
 
 def test_a_clock_that_is_off_is_told_and_fails_nobody() -> None:

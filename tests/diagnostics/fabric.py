@@ -218,7 +218,9 @@ class Fabric:
         command = ["ip", "netns", "exec", self.space("ctl"), sys.executable, "-m", "holdfast", *words, "--json"]
         env = {**os.environ, "HOLDFAST_CONTROLLER": self._http}
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=ROOT, check=False)
-        return json.loads(done.stdout) if done.stdout else []
+        # While the controller comes up there are no nodes yet; anything else must answer.
+        assert done.stdout or words == ("nodes",), done.stderr.strip()
+        return json.loads(done.stdout or "[]")
 
     def close(self) -> None:
         for process in reversed(self._running):

@@ -26,6 +26,7 @@ from holdfast.agent.identity import read_identity
 from holdfast.agent.link import Link, read_credentials
 from holdfast.agent.node_faults import NodeFaults
 from holdfast.agent.outbox import Outbox
+from holdfast.agent.peers import Door, knock
 from holdfast.agent.sampler import Sampler
 from holdfast.agent.span_sender import SpanSender
 from holdfast.agent.worker_logs import WorkerLogs
@@ -115,12 +116,13 @@ class Agent:
         self._printing = asyncio.Event()
         self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
         self._answers: dict[str, t.CommandResult] = {}
+        self.door = Door()
         self._tasks: set[asyncio.Future[None]] = set()
 
     # --- up ------------------------------------------------------------------------------------------------------
 
     def hello(self) -> t.Hello:
-        identity = dataclasses.replace(self.identity, address=self.link.own_address())
+        identity = dataclasses.replace(self.identity, address=self.link.own_address(), ping_port=self.door.port)
         return t.Hello(identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
 
     def tell(self, event: t.Event) -> None:
@@ -169,7 +171,7 @@ class Agent:
             return
         if isinstance(command.order, t.RunCheck):
             self.checks.begin(command, command.order)
-        elif isinstance(command.order, t.DumpStacks):
+        elif isinstance(command.order, t.DumpStacks | t.KnockAt):
             self._spawn(self._do(command))  # a stop that follows must not wait for it
         else:
             self._commands.put_nowait(command)
@@ -195,6 +197,8 @@ class Agent:
             order = command.order
             if isinstance(order, t.Inject) and self.faults.inject(order.kind):
                 data = {"at": str(time.time_ns())}
+            elif isinstance(order, t.KnockAt):
+                data = {"behind": await knock(order.host, order.port)}
             else:
                 data = await self.workers.obey(command)
             answer = t.CommandResult(command.id, True, data=data)
@@ -315,6 +319,8 @@ class Agent:
     async def main(self, stop: asyncio.Event) -> int:
         self._loop = asyncio.get_running_loop()
         self.sampler.start()
+        with suppress(OSError):  # no route to the controller yet: peers will not be able to knock
+            await self.door.open(self.link.own_address())
         self.checkpoints.adopt()
         if self.workers.existing:
             # What an earlier agent left running is part of our hello.
@@ -335,6 +341,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(warming, *loops, return_exceptions=True)
         await self.checks.close()
+        await self.door.close()
         await self.workers.close(self.config.end_with_workers)
         self.checkpoints.close(self.config.end_with_workers)
         self.sampler.close()

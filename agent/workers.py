@@ -269,7 +269,7 @@ class Workers:
                 return await self._inject(command, order)
             case t.RequestCheckpoint():
                 return self._request_checkpoint(command)
-            case t.RunCheck():
+            case t.RunCheck() | t.KnockAt():
                 raise AssertionError("the agent's own: no worker has a part in it")
             case t.DumpStacks():
                 return await self._dump_stacks(command)

@@ -42,6 +42,7 @@ from holdfast.controller.events import (
 from holdfast.controller.goodput import Goodput
 from holdfast.controller.hang_watch import HangWatch
 from holdfast.controller.history import History
+from holdfast.controller.knocking import Knocking
 from holdfast.controller.ledger import Ledger, StepRow
 from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
 from holdfast.controller.membership import Membership
@@ -77,6 +78,7 @@ class Brain:
         self.diagnoses = Diagnoses(self.c)
         self.hangs = HangWatch(self.c, self.recovery)
         self.detectors = Ensemble(self.c.tuning)
+        self.knocking = Knocking(self.c)
         self.version = 0
         self.steps_total = 0
 
@@ -356,6 +358,8 @@ class Brain:
             return measured
         if (kept := self.hangs.answered(event.result)) is not None:
             return kept
+        if (heard := self.knocking.answered(event.result, now)) is not None:
+            return self._found(heard, now)
         job = self.c.job
         failure = self.c.life.answered(event.result)
         if job is None or job.state.ended:
@@ -410,6 +414,7 @@ class Brain:
                 node.state, node.reason = t.NodeState.SUSPECT, finding.text
                 holds = self.c.job is not None and not self.c.job.state.ended and self.c.job.ranks_on(node.name)
                 actions += self.recovery.found(finding, now) if holds else [Say("node.silent", {"text": finding.text})]
+                actions += self.knocking.ask(node)
         actions += self._found(self.detectors.due(now), now)
         self.membership.give_up(now)
         job = self.c.job

@@ -99,6 +99,8 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.GRADIENT_SPIKE: Row(Move.ALERT, Fault.SCRIPT),
     t.FindingKind.STEP_TIME_JUMP: Row(Move.ALERT),
     t.FindingKind.STEP_TIME_DRIFT: Row(Move.ALERT),
+    t.FindingKind.NODE_PARTITIONED: Row(Move.ALERT),
+    t.FindingKind.NODE_UNREACHABLE: Row(Move.ALERT),
     t.FindingKind.STRAGGLER: Row(Move.ALERT),
 }
 

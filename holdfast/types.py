@@ -93,6 +93,8 @@ class FindingKind(StrEnum):
     STEP_TIME_JUMP = "step-time-jump"
     STEP_TIME_DRIFT = "step-time-drift"
     STRAGGLER = "straggler"
+    NODE_PARTITIONED = "node-partitioned"
+    NODE_UNREACHABLE = "node-unreachable"
 
 
 # --- identity ------------------------------------------------------------------------------------------------
@@ -144,6 +146,8 @@ class Identity:
     memory_bytes: int = 0
     address: str = ""
     """Its own address on the way to the controller; loopback where both are on one machine."""
+    ping_port: int = 0
+    """Where its agent answers its peers' knocking; 0 if it does not."""
 
 
 # --- heartbeat -----------------------------------------------------------------------------------------------
@@ -458,7 +462,15 @@ class DumpStacks:
     """Tell what the workers of the command's generation are doing: their Python stacks, their states in the kernel."""
 
 
-Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck | DumpStacks
+@dataclass(frozen=True, slots=True)
+class KnockAt:
+    """See whether a peer's agent answers. The answer's data hold `behind`: what was found there."""
+
+    host: str
+    port: int
+
+
+Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck | DumpStacks | KnockAt
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,6 +294,7 @@ def _hello(h: t.Hello) -> c.Hello:
             cpus=i.cpus,
             memory_bytes=i.memory_bytes,
             address=i.address,
+            ping_port=i.ping_port,
         ),
     )
 
@@ -318,6 +319,7 @@ def _from_hello(h: c.Hello) -> t.Hello:
             cpus=i.cpus,
             memory_bytes=i.memory_bytes,
             address=i.address,
+            ping_port=i.ping_port,
         ),
         workers=tuple(t.KeptWorker(w.job, w.generation, w.rank, w.local_rank, w.pid, w.running) for w in h.workers),
         protocol_min=h.protocol_min,
@@ -375,6 +377,8 @@ def _command(command: t.Command) -> c.Command:
             m.request_checkpoint.SetInParent()
         case t.RunCheck() as check:
             m.run_check.CopyFrom(c.RunCheck(**_fields(check)))
+        case t.KnockAt(host, port):
+            m.knock_at.host, m.knock_at.port = host, port
         case t.DumpStacks():
             m.dump_stacks.SetInParent()
         case t.StartWorkers() as s:
@@ -408,6 +412,8 @@ def _from_command(m: c.Command) -> t.Command:
         order = t.RunCheck(tuple(m.run_check.checks), m.run_check.options, m.run_check.deadline)
     elif kind == "dump_stacks":
         order = t.DumpStacks()
+    elif kind == "knock_at":
+        order = t.KnockAt(m.knock_at.host, m.knock_at.port)
     elif kind == "start_workers":
         s = m.start_workers
         g = s.program

@@ -331,6 +331,7 @@ class Command(google.protobuf.message.Message):
     REQUEST_CHECKPOINT_FIELD_NUMBER: builtins.int
     RUN_CHECK_FIELD_NUMBER: builtins.int
     DUMP_STACKS_FIELD_NUMBER: builtins.int
+    KNOCK_AT_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     generation: builtins.int
@@ -348,6 +349,8 @@ class Command(google.protobuf.message.Message):
     def run_check(self) -> global___RunCheck: ...
     @property
     def dump_stacks(self) -> global___DumpStacks: ...
+    @property
+    def knock_at(self) -> global___KnockAt: ...
     def __init__(
         self,
         *,
@@ -361,10 +364,11 @@ class Command(google.protobuf.message.Message):
         request_checkpoint: global___RequestCheckpoint | None = ...,
         run_check: global___RunCheck | None = ...,
         dump_stacks: global___DumpStacks | None = ...,
+        knock_at: global___KnockAt | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "inject", b"inject", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check", "dump_stacks"] | None: ...
+    def HasField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "inject", b"inject", "knock_at", b"knock_at", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "knock_at", b"knock_at", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check", "dump_stacks", "knock_at"] | None: ...
 
 global___Command = Command
 
@@ -500,6 +504,24 @@ class DumpStacks(google.protobuf.message.Message):
     ) -> None: ...
 
 global___DumpStacks = DumpStacks
+
+@typing.final
+class KnockAt(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    host: builtins.str
+    port: builtins.int
+    def __init__(
+        self,
+        *,
+        host: builtins.str = ...,
+        port: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "port", b"port"]) -> None: ...
+
+global___KnockAt = KnockAt
 
 @typing.final
 class CommandResult(google.protobuf.message.Message):

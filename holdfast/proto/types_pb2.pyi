@@ -124,6 +124,7 @@ class Identity(google.protobuf.message.Message):
     CPUS_FIELD_NUMBER: builtins.int
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
+    PING_PORT_FIELD_NUMBER: builtins.int
     node: builtins.str
     hostname: builtins.str
     incarnation: builtins.str
@@ -135,6 +136,8 @@ class Identity(google.protobuf.message.Message):
     memory_bytes: builtins.int
     address: builtins.str
     """its own, on the way to the controller"""
+    ping_port: builtins.int
+    """where its agent answers peers"""
     @property
     def ips(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -162,9 +165,10 @@ class Identity(google.protobuf.message.Message):
         cpus: builtins.int = ...,
         memory_bytes: builtins.int = ...,
         address: builtins.str = ...,
+        ping_port: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pod", b"pod"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "cpus", b"cpus", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "ips", b"ips", "memory_bytes", b"memory_bytes", "nics", b"nics", "node", b"node", "pod", b"pod", "slots", b"slots", "switch", b"switch", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "cpus", b"cpus", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "ips", b"ips", "memory_bytes", b"memory_bytes", "nics", b"nics", "node", b"node", "ping_port", b"ping_port", "pod", b"pod", "slots", b"slots", "switch", b"switch", "versions", b"versions"]) -> None: ...
 
 global___Identity = Identity
 

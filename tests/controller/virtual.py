@@ -70,6 +70,7 @@ class Virtual:
         self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
         self.last_step = 10**9  # workers exit 0 after it
         self.start_error = ""
+        self.behind: dict[str, str] = {}  # node -> what its peers find there when they knock
         self.counts_from_zero = False
         self.step_seconds = STEP
         self.checkpoint_every = 5
@@ -137,7 +138,8 @@ class Virtual:
         agent.incarnation += 1
         kept = tuple(t.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
         switch = self.switches.get(name, "")
-        identity = t.Identity(name, name, f"{name}-{agent.incarnation}", slots=agent.slots, switch=switch)
+        incarnation = f"{name}-{agent.incarnation}"
+        identity = t.Identity(name, name, incarnation, slots=agent.slots, switch=switch, address=name, ping_port=9)
         self.feed(AgentJoined(t.Hello(identity, kept)))
         unheard, agent.unheard = agent.unheard, []
         for event in unheard:
@@ -166,6 +168,8 @@ class Virtual:
                 data = {"host": "127.0.0.1", "port": "29500"}
             case t.DumpStacks():
                 return None  # the test that wants stacks tells them
+            case t.KnockAt() as knock:
+                data = {"behind": self.behind.get(knock.host, "unreachable")}
             case t.StopWorkers():
                 for worker in list(agent.workers.values()):
                     if worker.generation <= command.generation:

@@ -91,6 +91,7 @@ IDENTITY = t.Identity(
     node="n0", hostname="h", incarnation="abc", ips=("10.0.0.1",), pod=t.Pod("p", "ns", "u"),
     gpus=(t.Gpu(0, "GPU-1", "H200", "0000:01:00.0", 5),), nics=(t.Nic("mlx5_0", "rdma", 400, 1, "ACTIVE"),),
     switch="s1", slots=8, versions={"holdfast": "0.1"}, boot_id="b", cpus=2, memory_bytes=7, address="10.0.0.1",
+    ping_port=4711,
 )  # fmt: skip
 
 
@@ -129,6 +130,7 @@ PROGRAM = t.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, Tr
         t.Command("5", "j", 1, t.RequestCheckpoint()),
         t.Command("6", "", 0, t.RunCheck(("gemm", "disk"), '{"suite": "full"}', 12.5)),
         t.Command("6", "j", 1, t.DumpStacks()),
+        t.Command("7", "", 0, t.KnockAt("10.0.0.1", 4711)),
     ],
 )
 def test_controller_messages_survive_the_wire(message: t.ControllerMessage) -> None:

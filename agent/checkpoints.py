@@ -25,6 +25,9 @@ from holdfast.retry import Backoff
 FOLDER_VARIABLE = "HOLDFAST_SNAPSHOTS"
 """Tells workers where the daemon and their snapshots are; as in checkpoint/snapshot_files.py."""
 
+STORE = "checkpoint-store"
+"""Kind of the notices of a store that fails, and of its return."""
+
 _TAKEN = 3
 """The daemon's exit code when the folder has one."""
 _SOCKET, _STATUS = "daemon.sock", "status.json"
@@ -262,9 +265,9 @@ class Checkpoints:
         for job, error in failing.items():
             if job not in self._failing:
                 text = f"checkpoints of job {job} cannot be stored: {error}; they are tried again and wait in memory"
-                yield self._event(t.Severity.WARNING, text)
+                yield t.AgentNotice(time.time_ns(), STORE, t.Severity.WARNING, text)
         for job in self._failing.keys() - failing.keys():
-            yield self._event(t.Severity.INFO, f"checkpoints of job {job} can be stored again")
+            yield t.AgentNotice(time.time_ns(), STORE, t.Severity.INFO, f"checkpoints of job {job} can be stored again")
         self._failing = failing
         for document in documents:
             repairs = sum(int(one.get("repairs") or 0) for one in document["workers"].values())
@@ -283,8 +286,9 @@ class Checkpoints:
 def failures(documents: list[Json]) -> Iterator[tuple[str, str]]:
     """Jobs whose store fails, and how. Pure."""
     for document in documents:
-        errors = [up["error"] for one in document["workers"].values() if (up := one.get("upload"))
-                  and up["state"] == "failing"]  # fmt: skip
+        workers = document["workers"].values()
+        errors = [one["down"] for one in workers if one.get("down")]
+        errors += [up["error"] for one in workers if (up := one.get("upload")) and up["state"] == "failing"]
         if errors:
             yield document["job"], errors[0]
 
@@ -320,7 +324,8 @@ def gauges(documents: list[Json], now: float) -> dict[str, float]:
     if written := [one for one in uploads if one["write_seconds"] > 0]:
         seconds = max(one["write_seconds"] for one in written)
         found["checkpoint_upload_bytes_per_second"] = sum(one["bytes"] for one in written) / seconds
-    if uploads:
-        found["checkpoint_failing"] = float(any(one["state"] == "failing" for one in uploads))
+    is_down = any(one.get("down") for one in workers)
+    if uploads or is_down:
+        found["checkpoint_failing"] = float(is_down or any(one["state"] == "failing" for one in uploads))
     found["snapshot_repaired_chunks"] = sum(int(one.get("repairs") or 0) for one in workers)
     return {key: float(value) for key, value in found.items()}

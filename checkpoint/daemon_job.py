@@ -127,6 +127,7 @@ class Member:
             }  # fmt: skip
         if self._pusher is not None:
             self.status["peer"] = self._pusher.document()
+        self.status["down"] = self.order.down if self.order is not None else ""
         return self.status
 
     def recall(self, status: Json) -> None:

@@ -76,6 +76,8 @@ class Join:
     leader: Leader | None = None
     timeout_s: float = 30.0
     """How long a store behind a network is asked again before a failure counts."""
+    down: str = ""
+    """Why there is no store, where there should be one."""
 
     def encode(self) -> Json:
         """As JSON."""
@@ -97,6 +99,7 @@ class Join:
             "peer": self.peer and {"node": self.peer.node, "address": list(self.peer.address)},
             "leader": leader,
             "timeout_s": self.timeout_s,
+            "down": self.down,
         }
 
 
@@ -138,6 +141,7 @@ def join_from(message: Mapping[str, Any]) -> Join:
             _peer(message["peer"]) if message.get("peer") else None,
             _leader(message["leader"]) if message.get("leader") else None,
             float(message.get("timeout_s", 30.0)),
+            str(message.get("down", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"join: {type(error).__name__}: {error}") from None

@@ -178,7 +178,7 @@ class Keeper:
         if self.node is not None:
             self.snapshots = open_snapshots(
                 self.node, self.options, self.run, self.group, self.job, self._digest, self.state.capture()[0],
-                self.fence, self._device, self.watch,
+                self.fence, self._down, self._device, self.watch,
             )  # fmt: skip
         self._notice.listen()
 

@@ -160,7 +160,7 @@ class Snapshots:
 
     def join_store(self, store: str, fence: Fence) -> None:
         """The store that was down has been claimed. Raises HoldfastError; the next daemon is told all the same."""
-        self.order = replace(self.order, store=store, fence=fence)
+        self.order = replace(self.order, store=store, fence=fence, down="")
         self.node.client.join(self.order)
 
     def sweep(self) -> None:
@@ -186,13 +186,14 @@ def open_snapshots(
     settings: str,
     held: Tensors,
     fence: Fence | None,
+    down: str,
     device: torch.device,
     watch: Watch,
 ) -> Snapshots | None:
     """Take the memory for snapshots, and tell the daemon what to do with them. Called by all workers together.
 
-    `fence`: None while the store is down. None on all workers, with a line that has the figures, when some node has
-    not the memory.
+    `fence`: None while the store is down, for the reason `down`. None on all workers, with a line that has the
+    figures, when some node has not the memory.
     """
     tensors = {name: tensor for name, (tensor, _, _) in held.items()}
     description = Description(
@@ -206,7 +207,8 @@ def open_snapshots(
     store = options.store if fence is not None else None
     rate = options.max_mb_per_s * 1e6
     order = Join(
-        str(path), settings, node.secret, store, fence, shares, rate, node.peer, leader, options.timeout_s
+        str(path), settings, node.secret, store, fence, shares, rate, node.peer, leader, options.timeout_s,
+        "" if fence is not None else down,
     )  # fmt: skip
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

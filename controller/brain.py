@@ -15,7 +15,7 @@ from holdfast.controller.detectors.ensemble import Ensemble
 from holdfast.controller.detectors.exits import exit_finding
 from holdfast.controller.detectors.silence import note_arrival, silence_finding
 from holdfast.controller.detectors.traffic import TrafficDetector
-from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding
+from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding, store_finding
 from holdfast.controller.diagnoses import Diagnoses
 from holdfast.controller.elastic import Elastic
 from holdfast.controller.events import (
@@ -60,6 +60,7 @@ from holdfast.controller.model import (
 )
 from holdfast.controller.recovery import Recovery
 from holdfast.controller.requests import Requests
+from holdfast.controller.store_watch import StoreWatch
 from holdfast.errors import UsageError
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
@@ -76,6 +77,7 @@ class Brain:
         self.membership = Membership(self.c, self.recovery)
         self.elastic = Elastic(self.c, self.recovery, self.requests)
         self.diagnoses = Diagnoses(self.c)
+        self.stores = StoreWatch(self.c)
         self.hangs = HangWatch(self.c, self.recovery)
         self.detectors = Ensemble(self.c.tuning)
         self.knocking = Knocking(self.c)
@@ -102,6 +104,7 @@ class Brain:
                 time = doc
             elif kind == "plan":
                 self.c.plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
+        self.stores.restore(now)
         if self.c.job is None:
             return
         if self.c.plan is not None and self.c.plan.job != self.c.job.spec.id:
@@ -294,6 +297,8 @@ class Brain:
                 # What the host itself says (its kernel, its GPU driver) comes before the worker feels it.
                 foretells = matched.rank < 0 and matched.severity is not t.Severity.INFO
                 return actions + (self.requests.precaution(now) if foretells else [])
+            case t.AgentNotice(kind="checkpoint-store", severity=t.Severity.WARNING) as notice:
+                return self.stores.told(store_finding(notice, now), now)
             case t.AgentNotice() as notice:
                 actions = self.recovery.alert(notice_finding(notice, event.node, now), now)
                 if notice.kind != "drain":
@@ -367,7 +372,7 @@ class Brain:
         if failure is not None and self.c.life.stage is not Stage.ENDING:
             if failure.what == "stop":
                 return [Say("stop.failed", {"node": failure.node, "error": failure.error})]
-            kind = t.FindingKind.STORE if failure.what == "store" else t.FindingKind.WORKER_EXIT
+            kind = t.FindingKind.RENDEZVOUS if failure.what == "store" else t.FindingKind.WORKER_EXIT
             return self.recovery.found(self.recovery.command_finding(kind, failure.node, failure.error, now), now)
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
@@ -404,7 +409,7 @@ class Brain:
     # --- time --------------------------------------------------------------------------------------------------
 
     def _tick(self, event: Tick, now: Instant) -> list[Action]:
-        actions = self.diagnoses.tick(now)
+        actions = [*self.diagnoses.tick(now), *self.stores.tick(now)]
         absent = event.lag >= _ABSENT
         if absent:
             self._pardon(event.lag, now)

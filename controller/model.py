@@ -325,8 +325,13 @@ class Incident:
         return self.phases[-1][0] if self.phases else ""
 
     @property
-    def live(self) -> bool:
+    def is_open(self) -> bool:
         return self.state in (IncidentState.OPEN, IncidentState.RECOVERING)
+
+    @property
+    def live(self) -> bool:
+        """Whether it is open and the job's: of an alert people are told, and nothing waits for its end."""
+        return self.is_open and self.action != "alert"
 
     def enter(self, phase: str, wall: float) -> None:
         """Close the running phase, begin the next one."""

@@ -68,7 +68,7 @@ class Report:
             "counts": counts,
             # What goes out with every change carries no stacks: they are hundreds of lines.
             "incidents": [_incident(i) | {"stacks": None} for i in newest[:_INCIDENTS_IN_STATUS]],
-            "open_incidents": sum(i.live for i in newest),
+            "open_incidents": sum(i.is_open for i in newest),
         }
 
     def _sorted_nodes(self) -> list[Node]:

@@ -61,6 +61,7 @@ class FindingKind(StrEnum):
     LOSS_NONFINITE = "loss-nonfinite"
     TRAFFIC_STOPPED = "traffic-stopped"
     CONTROLLER_RESTART = "controller-restart"
+    RENDEZVOUS = "rendezvous"
     STORE = "store"
     CAPACITY = "capacity"
     EVICTION = "eviction"

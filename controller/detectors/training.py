@@ -40,6 +40,18 @@ def log_finding(event: t.LogMatched, node: str, now: Instant) -> Finding:
     )
 
 
+def store_finding(event: t.AgentNotice, now: Instant) -> Finding:
+    """An agent's checkpoint daemon cannot store. Whichever says it first: the store is one for all."""
+    return Finding(
+        kind=t.FindingKind.STORE,
+        severity=event.severity,
+        subject="store",
+        text=event.text,
+        since=min(event.wall_ns / 1e9, now.wall),
+        at=now.wall,
+    )
+
+
 def notice_finding(event: t.AgentNotice, node: str, now: Instant) -> Finding:
     """What an agent says of itself."""
     return Finding(

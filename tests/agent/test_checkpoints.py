@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from holdfast import types as t
-from holdfast.agent.checkpoints import Checkpoints, gauges, snapshots_dir
+from holdfast.agent.checkpoints import Checkpoints, failures, gauges, snapshots_dir
 from holdfast.checkpoint.daemon_client import DaemonClient
 from holdfast.checkpoint.daemon_messages import Hello
 from tests.agent.processes import python, until
@@ -52,7 +52,7 @@ def daemon_pid(agent: Checkpoints) -> int:
 
 
 def texts(told: list[t.AgentNotice]) -> list[tuple[t.Severity, str]]:
-    assert all(notice.kind == "checkpoint" for notice in told)
+    assert all(notice.kind in ("checkpoint", "checkpoint-store") for notice in told)
     return [(notice.severity, notice.text) for notice in told]
 
 
@@ -154,6 +154,19 @@ def test_gauges_of_several_workers_are_those_of_the_last() -> None:
         "snapshot_repaired_chunks": 0
     }
     assert gauges([], 1.0) == {}
+
+
+def test_a_store_that_nobody_could_claim_is_one_that_fails() -> None:
+    document = {
+        "job": "j",
+        "at": 5.0,
+        "workers": {"0": worker(1, upload=None, down="hdfs://n/x: refused")},
+        "copies": {},
+    }
+    assert gauges([document], 1.0)["checkpoint_failing"] == 1
+    assert list(failures([document])) == [("j", "hdfs://n/x: refused")]
+    document["workers"]["0"]["down"] = ""
+    assert list(failures([document])) == []
 
 
 def test_a_store_that_fails_and_comes_back_is_told_once(agent: Checkpoints, told: list[t.AgentNotice]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import socket
 import struct
 import threading
@@ -87,9 +88,14 @@ def test_a_snapshot_is_there_again_on_another_node(start: Start) -> None:
 
 
 def test_of_those_that_wait_the_newest_is_copied(start: Start) -> None:
-    _, second, owner, _ = pair(start, 4, rate=3e6, slots=3)
-    for step in (1, 2, 3, 4):
-        owner.snapshot(step, peer=True)
+    _, second, owner, _ = pair(start, 4, slots=3)
+    assert second.process is not None
+    second.process.send_signal(signal.SIGSTOP)  # so that the first one is still on its way when the others come
+    try:
+        for step in (1, 2, 3, 4):
+            owner.snapshot(step, peer=True)
+    finally:
+        second.process.send_signal(signal.SIGCONT)
     owner.note("peer", 4)
     assert 3 not in [one.step for one in copies(second, owner)]
 

@@ -16,6 +16,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def play(kind: type[System], options: Any, folder: Path) -> Account:
                 run = None
                 break
             times = [at for _, _, at in run.lines(0)[-EVERY:]]
-            gaps += [b - a for a, b in zip(times, times[1:], strict=False)]
+            gaps += [b - a for a, b in pairwise(times)]
             outcome = measure(run, fault, draw, options.deadline)
             account.outcomes.setdefault(fault, []).append(outcome)
             print(f"{kind.name}: {fault}: {outcome}", file=sys.stderr, flush=True)

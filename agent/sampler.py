@@ -155,8 +155,8 @@ class Sampler:
                 name=pair.name,
                 tx_total=totals[2 * nic],
                 rx_total=totals[2 * nic + 1],
-                tx=_little(deltas[2 * nic]),
-                rx=_little(deltas[2 * nic + 1]),
+                tx=deltas[2 * nic],
+                rx=deltas[2 * nic + 1],
             )
             for nic, pair in enumerate(self.pairs)
             if 2 * nic in seen
@@ -167,10 +167,10 @@ class Sampler:
         self._mono_ns = mono_ns
         self._wall_ns = self._wall() - (self._clock() - mono_ns)
 
-    def _numbers(self, samples: Sequence[_Sample], mono_ns: int) -> "tuple[array[int], list[array[int]], set[int]]":
+    def _numbers(self, samples: Sequence[_Sample], mono_ns: int) -> "tuple[array[int], list[bytes], set[int]]":
         """Offsets of the samples, what each counter grew by in each of them, in bytes, and who was read at all."""
         offsets = array("I")
-        deltas = [array("I") for _ in self._last]
+        deltas = [b""] * len(self._last)  # as they travel: little-endian uint32
         seen = set(self._met.live)
         for layout, group in groupby(samples, _layout_of):
             while layout is not self._met:  # also those of which no sample is left
@@ -188,10 +188,10 @@ class Sampler:
             offsets.extend(min(max(began - mono_ns, 0) // 1000, UINT32_MAX) for began in begins)
             grown = self._grown(layout.live, values)
             for place, counter in enumerate(layout.live):
-                deltas[counter] += grown[place :: len(layout.live)]
-            for column in deltas:  # those that were not read
-                if len(column) < len(offsets):
-                    column.frombytes(bytes(4 * (len(offsets) - len(column))))
+                deltas[counter] += _little(grown[place :: len(layout.live)])
+            size = 4 * len(offsets)
+            if len(layout.live) < len(deltas):
+                deltas = [column.ljust(size, b"\0") for column in deltas]  # those that were not read
         return offsets, deltas, seen
 
     def _meet(self, layout: _Layout) -> None:

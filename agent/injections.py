@@ -43,6 +43,8 @@ def perform(kind: str, step: int) -> None:
 def drag(amount: float, since_ns: int) -> None:
     """Work of a thread that began at `since_ns` of its processor time takes this share longer; of work that is not
     timed (0), `amount` are seconds that it waits."""
+    if not amount:
+        return  # not even a sleep of nothing, which would give the processor away
     if not since_ns:
         time.sleep(amount)
         return

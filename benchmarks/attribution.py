@@ -1,6 +1,6 @@
 """Who is slow, on real ranks: the embedded trainer at 2 x 2 x 2 on this machine, one rank slowed at a time.
 
-python benchmarks/attribution.py [--json] [--cases 12] [--steps 40] [--clean 4] [--seed 0]
+python benchmarks/attribution.py [--json] [--cases 12] [--steps 40] [--clean 4] [--percents 30 10 5] [--seed 0]
 
 One job runs through all cases. In each, a rank drawn at random has its forward or backward slowed by 5%, 10% or 30%
 (of its processor time, by work), or its data loading by so much of a step (by waiting); between them nobody is slow.
@@ -81,8 +81,8 @@ def play(cluster: LocalCluster, drawn: list[tuple[int, str, int]], steps: int) -
     return cases
 
 
-def draw(dice: random.Random, cases: int, clean: int) -> list[tuple[int, str, int]]:
-    kinds = [(what, percent) for percent in (30, 10, 5) for what in ("forward", "backward", "load")]
+def draw(dice: random.Random, cases: int, clean: int, percents: list[int]) -> list[tuple[int, str, int]]:
+    kinds = [(what, percent) for percent in percents for what in ("forward", "backward", "load")]
     drawn = [(dice.randrange(WORLD), *kinds[i % len(kinds)]) for i in range(cases)]
     for i in range(clean):
         drawn.insert(i * (len(drawn) + 1) // max(clean, 1), (-1, "nothing", 0))
@@ -111,16 +111,17 @@ def main() -> None:
     options.add_argument("--cases", type=int, default=12, help="cases with a slow rank")
     options.add_argument("--clean", type=int, default=4, help="stretches without one")
     options.add_argument("--steps", type=int, default=40, help="steps in each")
+    options.add_argument("--percents", type=int, nargs="*", default=[30, 10, 5], help="by how much, in turn")
     options.add_argument("--seed", type=int, default=0, help="of the draw")
     given = options.parse_args()
-    drawn = draw(random.Random(given.seed), given.cases, given.clean)
+    drawn = draw(random.Random(given.seed), given.cases, given.clean, given.percents)
     with scratch() as folder:
         with training(folder, 1_000_000) as cluster:
             cases = play(cluster, drawn, given.steps)
         (spans,) = (folder / "controller" / "spans").iterdir()
         results = [judged(case, spans) for case in cases]
     rows = []
-    for percent in (30, 10, 5, 0):
+    for percent in (*given.percents, 0):
         of_it = [r for r in results if r["percent"] == percent]
         if of_it:
             scores = [f"{sum(r[name] for r in of_it)} of {len(of_it)}" for name in ("right", "busiest", "latest")]

@@ -48,6 +48,8 @@ class Limits:
     """Of a transfer, whose time varies more, over its peers."""
     imbalance: float = 1.1
     """Work of the busiest stage over the mean."""
+    least: float = 0.002
+    """Share of the step that a rank's work takes beyond its peers: what takes next to nothing costs nobody."""
     candidates: int = 8
     """How many are tried at most."""
     replays: int = 16
@@ -129,7 +131,7 @@ def suspects(
     found: list[Suspect] = []
     links: list[Suspect] = []
     for c, sample in enumerate(samples):
-        found += _slow_workers(c, sample, limits, z)
+        found += _slow_workers(c, sample, step_s, limits, z)
         found += _kept_from_running(c, sample, step_s, limits, z, {s.lane for s in found if s.column == c})
         links += _slow_links(graph, c, sample, limits, z)
         if garbage is not None:
@@ -138,7 +140,7 @@ def suspects(
     return sorted(found, key=lambda s: -s.self_s)[: limits.candidates]
 
 
-def _slow_workers(c: int, sample: Samples, limits: Limits, z: float) -> list[Suspect]:
+def _slow_workers(c: int, sample: Samples, step_s: float, limits: Limits, z: float) -> list[Suspect]:
     """Ranks whose own work is slow, all slow works of one rank together."""
     by_lane: dict[int, list[tuple[str, float, float, float]]] = {}
     for role, walls in sample.wall.items():
@@ -153,7 +155,8 @@ def _slow_workers(c: int, sample: Samples, limits: Limits, z: float) -> list[Sus
         for lane in np.flatnonzero((seen.ratio >= limits.ratio) & (seen.z >= z)).tolist():
             ratio = float(seen.ratio[lane])
             excess = float(mean[lane]) * (1 - 1 / ratio)
-            by_lane.setdefault(lane, []).append((role, ratio, float(seen.z[lane]), excess))
+            if excess >= limits.least * step_s:
+                by_lane.setdefault(lane, []).append((role, ratio, float(seen.z[lane]), excess))
     found = []
     for lane, works in by_lane.items():
         works.sort(key=lambda work: -work[3])

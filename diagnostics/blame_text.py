@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
 from holdfast.diagnostics.job_shape import JobShape
@@ -33,7 +32,9 @@ def told(culprit: Culprit, step_s: float, shape: JobShape) -> Culprit:
 
 
 def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
-    slower = "" if math.isnan(c.ratio) else f"{(c.ratio - 1) * 100:.0f}% slower than its {_peers(c.peers)}"
+    slower = f"{(c.ratio - 1) * 100:.0f}% slower than its {_peers(c.peers)}"
+    if not c.ratio < 3:
+        slower = f"{c.ratio:.3g} times what its {_peers(c.peers)} take"
     cost = f"cost the job {seconds(max(c.cost_s, 0.0))} of {seconds(step_s)} per step"
     waited = f", {c.victims} other rank{'s' if c.victims != 1 else ''} waited"
     match c.kind.value:

@@ -39,11 +39,17 @@ def span_block() -> None:
         pass
 
 
+def timed_span_block() -> None:
+    with probe.span("forward", micro_batch=1, cpu=True):
+        pass
+
+
 CALLS: tuple[tuple[str, Callable[[], None]], ...] = (
     ("step", step),
     ("operation, set", set_operation),
     ("operation, block", operation_block),
     ("span, block", span_block),
+    ("span with CPU time", timed_span_block),
 )
 
 

@@ -10,6 +10,8 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 
+from holdfast.agent import probe
+
 
 @contextlib.contextmanager
 def kept_out(every: int) -> Iterator[Callable[[int], None]]:
@@ -20,7 +22,8 @@ def kept_out(every: int) -> Iterator[Callable[[int], None]]:
 
     def tend(done: int) -> None:
         if done % every == 0:
-            gc.collect()
+            with probe.span("gc"):
+                gc.collect()
 
     gc.collect()
     gc.freeze()  # what is there now stays for the whole run: collections need not look at it

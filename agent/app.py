@@ -243,7 +243,7 @@ class Agent:
         if crossed(before, now, _NEWS_EVERY):
             self.workers.look_for_announcements()
             self.heart.tell_host(self.checkpoints.look() | self._clock_seen)
-        if crossed(before, now, _SPANS_EVERY):
+        if crossed(before, now, max(_SPANS_EVERY, 2 * self.link.cadence)):  # a big cluster speaks less often
             self._look_at_spans(now)
 
     def _look_at_kernel(self) -> None:

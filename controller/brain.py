@@ -4,6 +4,7 @@ The order of an answer matters: every `Record` in a batch is durable before any 
 """
 
 import base64
+import math
 from typing import Any
 
 from holdfast import faults as fault_syntax
@@ -206,7 +207,8 @@ class Brain:
         for sample in frame.workers:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
-                actions += self._found(self.detectors.gradients(sample, now), now)
+                if sample.meters is not None:
+                    actions += self._found(self.detectors.gradients(sample.step, sample.meters, now), now)
         for record in frame.steps:
             actions += self._step(record, node.name, now)
         timekeeping.frame(self.c, job, node.name, frame)
@@ -272,7 +274,7 @@ class Brain:
         if finding is not None:
             actions += self.recovery.found(finding, now)
         is_new = self.c.ledger.add(record)
-        if record.generation == job.generation:
+        if record.generation == job.generation and (is_new or not math.isnan(record.loss)):
             actions += self._found(self.detectors.step(record, is_new, now), now)
         if not is_new:
             return actions

@@ -46,9 +46,9 @@ class Ensemble:
         found = self._losses.observe(record.step, record.loss, now)
         return found + (self._pace.observe(record, now) if is_new else [])
 
-    def gradients(self, sample: t.WorkerSample, now: Instant) -> list[Finding]:
+    def gradients(self, step: int, meters: t.Meters, now: Instant) -> list[Finding]:
         """What a worker said of its last step."""
-        return [] if sample.meters is None else self._norms.observe(sample.step, sample.meters.grad_norm, now)
+        return self._norms.observe(step, meters.grad_norm, now)
 
     def traffic(self, node: Node, frame: t.Frame, job: Job, ranks: RankTable, now: Instant) -> list[Finding]:
         """`node` holds ranks of a job that runs on several nodes."""

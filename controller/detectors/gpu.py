@@ -123,7 +123,7 @@ class GpuDetector:
             return []
         limits, now = self._tuning.limits(_K.GPU_THROTTLE), gpu.now.mono
         state = self._throttles.setdefault(gpu.key, _Throttle(now))
-        weight = min(0.1, (now - state.at) / max(limits["seconds"], 1.0))  # no single reading says much
+        weight = min(0.05, (now - state.at) / max(limits["seconds"], 1.0))  # no single reading says much
         state.share += weight * (values["hw_throttled"] - state.share)
         state.at = now
         if not self._new(gpu, _K.GPU_THROTTLE, state.share > limits["share"]):

@@ -129,7 +129,7 @@ def test_a_day_of_healthy_gauges_says_nothing(seed: int) -> None:
         for gpu in range(2):
             values = host.node.gpus[gpu]
             values["temperature_celsius"] = float(rng.uniform(40, 88))
-            values["hw_throttled"] = float(rng.random() < 0.1)
+            values["hw_throttled"] = float(rng.random() < 0.05)
             values["ecc_corrected_volatile"] += float(rng.random() < 0.01)
             values["nvlink_replay_errors"] += float(rng.random() < 0.01)
             values["memory_used_bytes"] = float(rng.uniform(20, 79)) * GIB

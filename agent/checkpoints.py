@@ -30,7 +30,7 @@ STORE = "checkpoint-store"
 
 _TAKEN = 3
 """The daemon's exit code when the folder has one."""
-_SOCKET, _STATUS = "daemon.sock", "status.json"
+_SOCKET, _STATUS, _ABSENT = "daemon.sock", "status.json", "daemon.absent"
 _LOG, _PID = "checkpoint.log", "checkpoint.pid"
 _RESTART = Backoff(initial=0.5, cap=30.0)
 _STEADY_S = 60.0
@@ -137,6 +137,9 @@ class Checkpoints:
         if ended not in (None, _TAKEN):
             text = f"the checkpoint daemon ended with {ended} at its start: {self._log_tail()}"
             self._notice(t.Severity.WARNING, text)
+            with contextlib.suppress(OSError):  # workers wait for it as long as nobody says why not
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                (self.folder / _ABSENT).write_text(f"{text}\n")
         now = self._clock()
         if now - self._started > _STEADY_S:
             self._delays, self._not_before = _RESTART.delays(), now
@@ -193,6 +196,7 @@ class Checkpoints:
             sock.close()
             return False
         self._sock = sock
+        (self.folder / _ABSENT).unlink(missing_ok=True)
         return True
 
     def _is_connected(self) -> bool:

@@ -8,7 +8,8 @@ writes, and by whoever uploads or copies it, who then reads what does not change
     header | what the slots hold (JSON) | record of slot 0 | record of slot 1 | ... | slot 0 | slot 1 | ...
 
 A record is the commit: a sequence number, then step, checksums and so on with a checksum of their own. It is made
-invalid before the first byte of its slot is touched, and written when the last one is in place.
+invalid before the first byte of its slot is touched, and written when the last one is in place. State that is no tensor
+is part of it, or, where that is long, in a file beside the arena that the record names by its checksum.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 import psutil
 import xxhash
 
+from holdfast.checkpoint import long_values
 from holdfast.checkpoint.arrays import Held, held
 from holdfast.checkpoint.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.errors import SnapshotInvalid, SnapshotRefused
@@ -287,11 +289,16 @@ class Arena:
         seq = 1 + max(self._complete.values(), default=0)
         made = Snapshot(slot, seq, step, generation, time.time(), dict(values), tuple(sums))
         body = {key: value for key, value in asdict(made).items() if key not in ("slot", "sums")}
-        text = json.dumps(body | {"sums": "".join(f"{one:016x}" for one in made.sums)}).encode()
+        body["sums"] = "".join(f"{one:016x}" for one in made.sums)
+        told = json.dumps(body["values"]).encode()
+        if len(told) > _TEXT // 2:
+            try:
+                body["values"] = long_values.put(self.path, slot, told)
+            except SnapshotRefused:
+                self._lock(slot, fcntl.F_UNLCK)
+                raise
+        text = json.dumps(body).encode()
         at = self._records + slot * self._record
-        if _RECORD.size + len(text) > self._record:
-            self._lock(slot, fcntl.F_UNLCK)
-            raise SnapshotRefused(f"{len(text)} bytes of state that is no tensor do not fit beside a snapshot")
         self._view[at + _RECORD.size : at + _RECORD.size + len(text)] = text
         _RECORD.pack_into(self._view, at, seq, len(text), xxhash.xxh3_64_intdigest(text))
         self._complete[slot] = seq
@@ -341,6 +348,10 @@ class Arena:
             return None
         body = json.loads(text)
         sums = body.pop("sums")
+        if isinstance(body["values"], int):
+            body["values"] = long_values.get(self.path, slot, body["values"])
+            if body["values"] is None:
+                return None
         return Snapshot(slot, sums=tuple(int(sums[i : i + 16], 16) for i in range(0, len(sums), 16)), **body)
 
     def _lock(self, slot: int, kind: int) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.checkpoint.daemon_messages import Hello, Join, Taken
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.snapshot_files import SOCKET
+from holdfast.checkpoint.snapshot_files import ABSENT, SOCKET
 from holdfast.errors import Unavailable
 from holdfast.local_socket import short_path
 
@@ -61,10 +61,13 @@ class DaemonClient:
         self._tried = -_AGAIN_S
 
     def hello(self, who: Hello, wait_s: float = CALL_TIMEOUT_S) -> Place:
-        """Say who asks. A daemon that is being started gets `wait_s` seconds. Raises DaemonRefused."""
+        """Say who asks. A daemon that is being started gets `wait_s` seconds, unless its agent says that it does not
+        start. Raises DaemonRefused."""
         self._hello = {"do": "hello", **asdict(who)}
         end = self._clock() + wait_s
         while not self._connect():
+            with contextlib.suppress(OSError):
+                raise DaemonRefused((self.folder / ABSENT).read_text().strip())
             if self._clock() > end:
                 raise DaemonRefused(f"no checkpoint daemon answers in {self.folder}")
             time.sleep(0.05)

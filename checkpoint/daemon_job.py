@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import log
+from holdfast.checkpoint import long_values
 from holdfast.checkpoint.arena import Arena, Description, Snapshot
 from holdfast.checkpoint.attempts import Attempt, Refused
 from holdfast.checkpoint.daemon_messages import Hello, Join, Taken
@@ -283,7 +284,7 @@ class Job:
         for path in self.folder.glob("own-*.snap"):
             if path.name not in ours:
                 log.event("snapshot.swept", file=path.name)
-                path.unlink(missing_ok=True)
+                long_values.remove(path)
 
     @property
     def is_uploading(self) -> bool:

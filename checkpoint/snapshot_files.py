@@ -1,8 +1,10 @@
 """Names in a node's folder of snapshots (HOLDFAST_SNAPSHOTS), which lies in memory.
 
 daemon.sock, daemon.lock, port             the node's checkpoint daemon
+daemon.absent                              why there is none: the agent's word, for workers that wait for it
 JOB/own-w00003-0123abcd.snap               snapshots of a worker that runs here
 JOB/peer-NODE-w00003-0123abcd.snap         copies of another node's
+JOB/own-w00003-0123abcd.snap.values0       of the snapshot in slot 0, what is no tensor, where that is long
 JOB/status.json                            what the daemon does for the job, for whoever looks
 """
 
@@ -16,6 +18,7 @@ from holdfast.checkpoint.arena import Description
 FOLDER_VARIABLE = "HOLDFAST_SNAPSHOTS"
 SOCKET = "daemon.sock"
 LOCK = "daemon.lock"
+ABSENT = "daemon.absent"
 PORT = "port"
 STATUS = "status.json"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from holdfast.checkpoint import long_values
 from holdfast.checkpoint.arena import Arena
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.memory import PEER_PREFIX
@@ -38,6 +39,6 @@ def sweep(folder: Path, keep: Collection[str], step: int) -> tuple[list[str], bo
         if newest > step:
             is_done = False
             continue
-        path.unlink(missing_ok=True)
+        long_values.remove(path)
         removed.append(path.name)
     return removed, is_done

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,20 @@ def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, told: li
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     assert not second.folder.exists()
     assert told == []
+
+
+def test_workers_are_told_of_a_daemon_that_does_not_start(
+    agent: Checkpoints, told: list[t.AgentNotice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = agent.folder / "daemon.absent"
+    with monkeypatch.context() as patch:
+        broken = [sys.executable, "-c", "raise SystemExit('no luck')"]
+        patch.setattr("holdfast.agent.interpreter.command", lambda *words: broken)
+        agent.ensure()
+        until(lambda: (agent.look(), absent.exists())[1])
+    assert "no luck" in absent.read_text()
+    until(lambda: (agent.look(), agent.is_connected)[1])
+    assert not absent.exists()
 
 
 def test_a_daemon_that_cannot_start_is_told_with_its_last_words(tmp_path: Path, told: list[t.AgentNotice]) -> None:

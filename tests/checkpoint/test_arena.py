@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 
+from holdfast.checkpoint import long_values
 from holdfast.checkpoint.arena import Arena, require_memory
 from holdfast.checkpoint.checksum import checksums
 from holdfast.checkpoint.errors import SnapshotInvalid, SnapshotRefused
@@ -194,6 +195,32 @@ def test_every_flipped_bit_is_found(arena: Arena) -> None:
         assert arena.broken(one) == [at >> 20]
         memory[at] ^= bit
     assert arena.broken(one) == []
+
+
+def test_long_values_lie_beside_the_snapshot(arena: Arena) -> None:
+    for step in (1, 2, 3):
+        slot = arena.begin()
+        assert slot is not None
+        values = {"seen": list(range(step * 20_000))}
+        made = arena.commit(slot, step, 0, values, checksums(arena.memory(slot)))
+        assert arena.snapshots()[0] == made
+    assert [one.values["seen"][-1] for one in arena.snapshots()] == [59_999, 39_999]
+    (aside,) = arena.path.parent.glob(f"*.values{made.slot}")
+    content = bytearray(aside.read_bytes())
+    content[1000] ^= 1
+    aside.write_bytes(content)
+    assert [one.step for one in arena.snapshots()] == [2]
+    long_values.remove(arena.path)
+    assert list(arena.path.parent.iterdir()) == []
+
+
+def test_values_beyond_all_measure_are_refused_with_figures(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_values, "LONGEST", 100_000)
+    slot = arena.begin()
+    assert slot is not None
+    with pytest.raises(SnapshotRefused, match=r"^0\.2 MB of state that is no tensor: at most 0\.1 MB fit beside"):
+        arena.commit(slot, 1, 0, {"text": "x" * 200_000}, checksums(arena.memory(slot)))
+    assert arena.begin() is not None
 
 
 def test_a_record_that_is_torn_is_no_snapshot(arena: Arena) -> None:

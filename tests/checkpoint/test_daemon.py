@@ -267,6 +267,10 @@ def test_nonsense_is_refused_in_one_line(start: Start, store: FileStore, fence: 
     worker.snapshot(1, persist=True)
     worker.note("persisted", 1)
     assert "Traceback" not in daemon.said()
+    (tmp_path / "daemon.absent").write_text("it ended with 1 at its start\n")
+    with pytest.raises(DaemonRefused, match=r"^it ended with 1 at its start$"):
+        DaemonClient(tmp_path).hello(Hello("j", 0, 0, 1), wait_s=3600)
+    (tmp_path / "daemon.absent").unlink()
     with pytest.raises(DaemonRefused, match="no checkpoint daemon answers"):
         DaemonClient(tmp_path / "nowhere").hello(Hello("job", 1, 0, 1), wait_s=0)
 

@@ -18,7 +18,7 @@ from holdfast.controller.model import Finding, Instant
 from holdfast.controller.shell import Shell, now
 from holdfast.controller.span_window import Part, decoded
 from holdfast.diagnostics.blame import Blame, Culprit
-from holdfast.diagnostics.blame_report import blame_of
+from holdfast.diagnostics.blame_report import MOST_SPANS, blame_of
 from holdfast.diagnostics.blame_suspects import Slowness
 from holdfast.diagnostics.job_shape import JobShape
 
@@ -98,6 +98,7 @@ class BlameWatch:
         first = max(whole[0], self._next, whole[1] - _MOST + 1)
         if whole[1] - first + 1 < _FEWEST:
             return None
+        first = self._shell.spans.first_within(first, whole[1], MOST_SPANS)
         self._next = whole[1] + 1
         return self._shell.spans.parts_of(first, whole[1]), first, whole[1], self._shell.shape()
 

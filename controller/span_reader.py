@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.controller.span_window import SpanWindow, decoded
 from holdfast.diagnostics import span_files
+from holdfast.diagnostics.blame_report import MOST_SPANS
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import UsageError
@@ -26,6 +27,7 @@ def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> R
         raise UsageError("no spans of a whole step yet")
     last = whole[1] if last < 0 else last
     first = max(whole[0], last - _NEWEST + 1) if first < 0 else first
+    first = window.first_within(first, last, MOST_SPANS)
     parts = window.parts_of(first, last)
     if not parts:
         raise UsageError(f"no spans of steps {first} to {last} in memory, only of {whole[0]} to {whole[1]}")

@@ -78,6 +78,17 @@ class SpanWindow:
         low, high = max(first.values()) + 1, min(self._newest[rank] for rank in first) - 1
         return (low, high) if low <= high else None
 
+    def first_within(self, first: int, last: int, most: int) -> int:
+        """The first of the steps up to `last` that together hold `most` spans or fewer, about; `last` at the latest."""
+        held = 0
+        for _, spans in reversed(self._parts):
+            if spans.last < first or spans.first > last:
+                continue
+            held += spans.count
+            if held > most:
+                return min(max(first, spans.last + 1), last)
+        return first
+
     def parts_of(self, first: int, last: int) -> list[Part]:
         """Those that may hold spans of the steps `first` to `last`."""
         return [part for part in self._parts if part[1].first <= last and part[1].last >= first]

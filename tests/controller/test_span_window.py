@@ -61,6 +61,16 @@ def test_the_oldest_go_when_memory_is_full_and_what_is_lost_is_counted() -> None
     assert window.lost == 2
 
 
+def test_what_is_looked_at_is_bounded_by_leaving_out_the_oldest_steps() -> None:
+    window = SpanWindow(1 << 20)
+    for step in range(20):
+        window.add("node0", spans(0, step, step))
+        window.add("node1", spans(1, step, step))
+    assert window.first_within(3, 18, 1000) == 3
+    assert window.first_within(3, 18, 8) == 15
+    assert window.first_within(3, 18, 0) == 18, "one step at the least"
+
+
 def test_malformed_spans_cost_only_themselves() -> None:
     window = SpanWindow(1 << 20)
     window.add("node0", t.Spans((t.WorkerSpans(0, 1, 5, 0, 0, 9, NAMES, b"nonsense"),), 0, 5))

@@ -59,6 +59,10 @@ class System:
     def on_node(self, number: int) -> list[int]:
         return marked(f"{self.folder}:node{number}")
 
+    def has_ended(self) -> bool:
+        """Did it give up? Its log says why."""
+        return all(process.poll() is not None for process in self.processes)
+
     def close(self) -> None:
         for process in self.processes:
             end(process, 5.0)

@@ -73,7 +73,7 @@ class Run:
     def wait_steps(self, count: int, deadline_s: float = START_S) -> bool:
         goal, end = len(self.lines(0)) + count, time.monotonic() + deadline_s
         while len(self.lines(0)) < goal:
-            if time.monotonic() > end:
+            if time.monotonic() > end or self.system.has_ended():
                 return False
             time.sleep(0.02)
         return True

@@ -5,7 +5,10 @@ import json
 import uuid
 
 from holdfast import log, service
+from holdfast import types as t
 from holdfast.config import ControllerConfig
+from holdfast.controller.alerts.decide import Decider
+from holdfast.controller.alerts.send import Sender, parse_receiver
 from holdfast.controller.auth import Auth
 from holdfast.controller.blame_watch import BlameWatch
 from holdfast.controller.brain import Brain
@@ -79,7 +82,7 @@ def _scheduler(config: ControllerConfig) -> Scheduler | None:
 
 async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     config.check()
-    scheduler = _scheduler(config)
+    scheduler, receivers = _scheduler(config), [parse_receiver(text) for text in config.notify]
     shell = build(config)
     shell.span_folder = config.state_dir / "spans"
     store = EventStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
@@ -99,6 +102,10 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             work = [shell.run(), store.run(), watch.run(), stop.wait()]
             if scheduler is not None:
                 work.append(keeper.of_shell(scheduler, shell).run())
+            if receivers:
+                decider = Decider(least=t.Severity(config.notify_from))
+                book = shell.brain.c.book.incidents
+                work.append(Sender(receivers, decider, lambda: list(book.values()), config.page_url).run())
             done, others = await asyncio.wait(
                 [asyncio.ensure_future(one) for one in work], return_when=asyncio.FIRST_COMPLETED
             )

@@ -18,6 +18,7 @@ from holdfast.settings import load as load_section
 T = TypeVar("T")
 
 
+SEVERITIES = ("info", "warning", "critical")
 SCHEDULERS = ("none", "slurm", "kubernetes")
 
 
@@ -89,6 +90,13 @@ class ControllerConfig:
     """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
     detectors: Assignments = ()
     """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
+    notify: tuple[str, ...] = ()
+    """Whom to tell of incidents, as KIND=URL: `webhook`, `alertmanager`, `slack`, `feishu`, `dingtalk`, or `email` with
+    `smtp://HOST:PORT/?from=ADDRESS&to=ADDRESS`. What has tokens in it belongs in the file, not in a flag."""
+    notify_from: str = "warning"
+    """The least that is told: `info` (also what was over at once), `warning`, or `critical`."""
+    page_url: str = ""
+    """Where people reach the page, for links in what they are told."""
     scheduler: str = "none"
     """Who else must know which nodes are out: `slurm` drains them, `kubernetes` cordons them; or `none`."""
     slurm_requeue: bool = False
@@ -125,6 +133,8 @@ class ControllerConfig:
         _check_positive("span_store_age", self.span_store_age)
         if self.span_store_mb < 0:
             raise UsageError(f"span_store_mb must not be negative, but is {self.span_store_mb}")
+        if self.notify_from not in SEVERITIES:
+            raise UsageError(f"unknown severity {self.notify_from!r}{nearest(self.notify_from, SEVERITIES)}")
         if self.scheduler not in SCHEDULERS:
             raise UsageError(f"unknown scheduler {self.scheduler!r}{nearest(self.scheduler, SCHEDULERS)}")
         if self.max_restarts < -1:

@@ -1,0 +1,164 @@
+"""Receivers over real sockets: each format arrives, a broken one holds up nobody, mail goes through an SMTP server."""
+
+import asyncio
+import http.server
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from holdfast import types as t
+from holdfast.controller.alerts import formats, send
+from holdfast.controller.alerts.decide import Decider, Message
+from holdfast.controller.alerts.send import Receiver, Sender, parse_receiver
+from holdfast.controller.model import Incident
+from holdfast.errors import UsageError
+from tests.controller.alerts.test_decide import alert
+
+MESSAGE = Message(
+    "i7", t.Severity.CRITICAL, "worker-hang on rank3: over", "a < b & c", "worker-hang", "rank3", 10.0, 20.0
+)
+    "i7", t.Severity.CRITICAL, "worker-hang on rank3: over", "a < b & c", "worker-hang", "rank3", 10.0, 20.0
+)
+
+
+class Web:
+    """Keeps what was posted; answers 500 as long as `broken`."""
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[str, Any]] = []
+        self.broken = False
+        web = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if not web.broken:
+                    web.posted.append((self.path, body))
+                self.send_response(500 if web.broken else 200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    one = Web()
+    with serving(one.server):
+        yield one
+
+
+async def sent(receivers: list[Receiver], incidents: list[Incident], until: Any) -> None:
+    known: list[Incident] = []
+    sender = Sender(receivers, Decider(), lambda: known, "https://page.example/")
+    task = asyncio.create_task(sender.run())
+    await asyncio.sleep(0.05)
+    known += incidents  # what is there from the start was told by an earlier life
+    async with asyncio.timeout(20):
+        while not until():
+            await asyncio.sleep(0.02)
+    task.cancel()
+
+
+def test_each_kind_gets_its_own_words(web: Web) -> None:
+    receivers = [parse_receiver(f"{kind}={web.url}/{kind}") for kind in formats.JSON if kind != "alertmanager"]
+    receivers.append(parse_receiver(f"alertmanager={web.url}"))
+    asyncio.run(sent(receivers, [alert(1, 100.0)], lambda: len(web.posted) == 5))
+    got = dict(web.posted)
+    assert got.keys() == {"/webhook", "/slack", "/feishu", "/dingtalk", "/api/v2/alerts"}
+    assert got["/webhook"]["title"] == "log-rule on rank3: alert"
+    assert got["/api/v2/alerts"][0]["labels"]["severity"] == "warning"
+    assert got["/slack"]["attachments"][0]["color"]
+    assert got["/feishu"]["card"]["header"]["template"] == "orange"
+    assert "page.example" in got["/dingtalk"]["markdown"]["text"]
+
+
+def test_formats_escape_and_end() -> None:
+    assert "a &lt; b &amp; c" in formats.slack(MESSAGE, "")["attachments"][0]["text"]
+    (one,) = formats.alertmanager(MESSAGE, "")
+    assert (one["startsAt"], one["endsAt"]) == ("1970-01-01T00:00:10+00:00", "1970-01-01T00:00:20+00:00")
+    assert one["labels"]["severity"] == "page"
+    assert formats.webhook(MESSAGE, "")["status"] == "resolved"
+
+
+def test_a_broken_receiver_is_tried_again_and_holds_up_nobody(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "_RETRIES", send.Backoff(initial=0.02, cap=0.05, deadline=10.0))
+    broken = Web()
+    broken.broken = True
+    with serving(broken.server):
+        receivers = [parse_receiver(f"webhook={broken.url}/"), parse_receiver(f"webhook={web.url}/")]
+
+        def both() -> bool:
+            if web.posted:
+                broken.broken = False
+            return bool(broken.posted)
+
+        asyncio.run(sent(receivers, [alert(1, 100.0)], both))
+
+
+def test_mail_goes_through_a_server() -> None:
+    mails: list[str] = []
+
+    class Smtp(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 here\r\n")
+            while line := self.rfile.readline().decode().strip():
+                if line.upper() == "DATA":
+                    self.wfile.write(b"354 go on\r\n")
+                    lines = []
+                    while (text := self.rfile.readline().decode().rstrip("\r\n")) != ".":
+                        lines.append(text)
+                    mails.append("\n".join(lines))
+                self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 fine\r\n")
+                if line.upper() == "QUIT":
+                    return
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp)
+    with serving(server):
+        url = (
+            f"smtp://127.0.0.1:{server.server_address[1]}/?from=holdfast@example.com&to=a@example.com&to=b@example.com"
+        )
+        asyncio.run(sent([parse_receiver(f"email={url}")], [alert(1, 100.0)], lambda: mails))
+    assert "Subject: [holdfast] log-rule on rank3: alert" in mails[0]
+    assert "To: a@example.com, b@example.com" in mails[0]
+    assert "https://page.example/" in mails[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("slak=https://x", "did you mean slack"),
+        ("slack", "names a host"),
+        ("slack=ftp://x", "begins with http"),
+        ("email=smtp://host:25", "from=ADDRESS"),
+    ],
+)
+def test_a_receiver_that_cannot_be_is_one_line(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        parse_receiver(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_for_logs_has_no_secret() -> None:
+    assert parse_receiver("slack=https://hooks.example/T1/secret").name == "slack at hooks.example"

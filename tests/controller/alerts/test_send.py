@@ -22,8 +22,6 @@ from tests.controller.alerts.test_decide import alert
 MESSAGE = Message(
     "i7", t.Severity.CRITICAL, "worker-hang on rank3: over", "a < b & c", "worker-hang", "rank3", 10.0, 20.0
 )
-    "i7", t.Severity.CRITICAL, "worker-hang on rank3: over", "a < b & c", "worker-hang", "rank3", 10.0, 20.0
-)
 
 
 class Web:

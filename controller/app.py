@@ -18,6 +18,7 @@ from holdfast.controller.ingest import Ingest, serving_grpc
 from holdfast.controller.journal import Journal
 from holdfast.controller.log_hub import LogHub
 from holdfast.controller.model import Options
+from holdfast.controller.recording import Recorder, Start
 from holdfast.controller.report import Report
 from holdfast.controller.samples import Samples
 from holdfast.controller.schedulers import keeper
@@ -57,14 +58,19 @@ def _options(config: ControllerConfig) -> Options:
 
 def build(config: ControllerConfig) -> Shell:
     """The parts without any server: state as the journal left it."""
-    brain = Brain(uuid.uuid4().hex[:8], _options(config))
+    boot, options = uuid.uuid4().hex[:8], _options(config)
+    brain = Brain(boot, options)
     journal = Journal(config.state_dir / "controller.sqlite")
     entities = journal.entities()
     jobs = [doc for kind, _, doc in entities if kind == "job"]
     newest = max(jobs, key=lambda doc: float(doc["submitted_at"]), default=None)
-    brain.restore(entities, journal.steps(newest["spec"]["id"]) if newest else [], now())
+    steps = journal.steps(newest["spec"]["id"]) if newest else []
+    at = now()
+    brain.restore(entities, steps, at)
     spans = SpanWindow(config.span_memory_mb << 20)
     shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub(), spans)
+    if config.record is not None:
+        shell.recorder = Recorder(config.record, Start(boot, options, entities, steps, at))
     if brain.c.active is not None:
         shell.logs.begin(brain.c.active.spec.id)
         log.event("controller.back", job=brain.c.active.spec.id, state=brain.c.active.state.value)
@@ -118,4 +124,6 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
         shell.flush_steps()
         store.close()
         shell.journal.close()
+        if shell.recorder is not None:
+            shell.recorder.close()
     return 0

@@ -169,7 +169,7 @@ class Brain:
             case StopAsked():
                 return self._stop_asked(event, now)
             case FaultAsked():
-                return self.requests.inject(fault_syntax.parse_fault(event.fault))
+                return self.requests.fault(fault_syntax.parse_fault(event.fault))
             case CheckpointAsked():
                 return self.requests.checkpoint()
             case StacksAsked():

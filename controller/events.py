@@ -59,7 +59,7 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class FaultAsked:
-    """Inject now; `fault` is formatted as in holdfast.faults, without a step."""
+    """Inject now or, with a step, when that is reached; `fault` is formatted as in holdfast.faults."""
 
     fault: str
 

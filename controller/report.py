@@ -300,11 +300,8 @@ class Report:
 
     async def inject(self, fault: str) -> Json:
         spec = parse_fault(fault)
-        if spec.step is not None:
-            self.shell.brain.requests.arm(spec)
-            return {"id": str(spec), "armed": True}
         self.shell.handle(FaultAsked(fault))
-        return {"id": str(spec), "armed": False}
+        return {"id": str(spec), "armed": spec.step is not None}
 
     async def checkpoint(self) -> None:
         self.shell.handle(CheckpointAsked())

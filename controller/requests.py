@@ -39,6 +39,13 @@ class Requests:
                 actions += [Record("job", job.spec.id, job.to_doc()), *self.inject(fault)]
         return actions
 
+    def fault(self, fault: fault_syntax.FaultSpec) -> list[Action]:
+        """Break something now, or when its step is reached. UsageError when that cannot be."""
+        if fault.step is None:
+            return self.inject(fault)
+        self.arm(fault)
+        return []
+
     def inject(self, fault: fault_syntax.FaultSpec) -> list[Action]:
         """Break something now. UsageError when that cannot be."""
         job = self.c.active

@@ -13,6 +13,7 @@ from holdfast.controller.events import Action, BrainEvent, FrameSeen, JobSubmitt
 from holdfast.controller.journal import Journal
 from holdfast.controller.log_hub import LogHub
 from holdfast.controller.model import Instant
+from holdfast.controller.recording import REFUSED, Recorder, did
 from holdfast.controller.samples import Samples
 from holdfast.controller.span_window import SpanWindow
 from holdfast.diagnostics.job_shape import JobShape
@@ -46,25 +47,39 @@ class Shell:
         self.frames = self.frame_bytes = self.events = self.malformed = 0
         self.bugs = 0
         self._journal_failing = False
+        self.recorder: Recorder | None = None
 
     def handle(self, event: BrainEvent) -> None:
         """Decide and act. UsageError when the event was a wish that cannot be."""
         if isinstance(event, FrameSeen):
             self.samples.add(event.node, event.frame)
+        at = now()
         try:
-            actions = self.brain.handle(event, now())
+            actions = self.brain.handle(event, at)
         except HoldfastError:
+            self._note(event, at, [REFUSED])
             raise
         except Exception as error:
             # A bug of ours in one event must not take the watcher of a month's training with it, again at each start.
             self.bugs += 1
             log.exception("brain.bug", happened=type(event).__name__, error=repr(error))
             return
+        self._note(event, at, did(actions) if self.recorder is not None else [])
         if isinstance(event, JobSubmitted):
             self.logs.begin(event.spec.id)
             self.spans.begin()
         if actions:
             self._perform(actions)
+
+    def _note(self, event: BrainEvent, at: Instant, lines: list[str]) -> None:
+        """Record it, if that is wanted. A disk that is full ends the recording, and nothing else."""
+        if self.recorder is None:
+            return
+        try:
+            self.recorder.add(event, at, lines)
+        except OSError as error:
+            log.error("recording.ended", error=str(error))
+            self.recorder = None
 
     def _perform(self, actions: Iterable[Action]) -> None:
         actions = list(actions)
@@ -95,6 +110,8 @@ class Shell:
         self.journal_seconds += time.perf_counter() - start
 
     def flush_steps(self) -> None:
+        if self.recorder is not None:
+            self.recorder.flush()
         job = self.brain.c.job
         rows = self.brain.c.ledger.take_dirty()
         if job is not None and rows:

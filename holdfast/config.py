@@ -86,6 +86,8 @@ class ControllerConfig:
     """How long the workers of a generation may take to start."""
     stop_timeout: Seconds = 20.0
     """How long the workers of a generation may take to end."""
+    record: Path | None = None
+    """File to record in what the controller was told and decided, for `holdfast replay`; compressed if named *.gz."""
     max_restarts: int = -1
     """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
     detectors: Assignments = ()

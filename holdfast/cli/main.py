@@ -41,6 +41,7 @@ def build() -> "typer.Typer":
         inject,
         job,
         nodes,
+        replay,
         run,
         simulate,
         stacks,
@@ -81,6 +82,7 @@ def build() -> "typer.Typer":
     app.command()(cordon.uncordon)
     app.command()(evict.evict)
     app.command()(simulate.simulate)
+    app.command()(replay.replay)
     app.command()(diagnose.diagnose)
     app.add_typer(checkpoint.app, name="checkpoint")
     app.add_typer(dashboards.app, name="dashboards")

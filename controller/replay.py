@@ -1,0 +1,64 @@
+"""A recording run again: the same events at the same instants must lead to the same decisions."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.controller.brain import Brain
+from holdfast.controller.model import Incident
+from holdfast.controller.recording import REFUSED, Start, Told, did, read
+from holdfast.errors import HoldfastError
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the decisions part: the line, and what was and would now be done; empty where there is nothing more."""
+
+    line: int
+    event: str
+    then: str
+    now: str
+
+
+@dataclass(slots=True)
+class Replay:
+    lives: int = 0
+    events: int = 0
+    decisions: int = 0
+    difference: Difference | None = None
+    incidents: list[Incident] = field(default_factory=list)
+
+
+def replay(path: Path) -> Replay:
+    """Run it until its end, or until the decisions part. UsageError when it is no recording."""
+    found = Replay()
+    brain: Brain | None = None
+    for one in read(path):
+        if isinstance(one, Start):
+            brain = Brain(one.boot, one.options)
+            brain.restore(one.entities, one.steps, one.at)
+            found.lives += 1
+            continue
+        if brain is None:
+            continue
+        now = decide(brain, one)
+        found.events += 1
+        found.decisions += len(one.did)
+        found.incidents = list(brain.c.book.incidents.values())
+        if now != one.did:
+            found.difference = _difference(one, now)
+            break
+    return found
+
+
+def decide(brain: Brain, told: Told) -> list[str]:
+    try:
+        return did(brain.handle(told.event, told.at))
+    except HoldfastError:
+        return [REFUSED]
+
+
+def _difference(told: Told, now: list[str]) -> Difference:
+    length = max(len(told.did), len(now))
+    then, after = ([*lines, *[""] * (length - len(lines))] for lines in (told.did, now))
+    first = next(i for i in range(length) if then[i] != after[i])
+    return Difference(told.line, type(told.event).__name__, then[first], after[first])

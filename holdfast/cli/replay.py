@@ -1,0 +1,38 @@
+"""`holdfast replay`: what a controller recorded, decided again."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.extras import require
+from holdfast.cli.options import Json
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by `holdfast controller --record FILE`.")],
+    as_json: Json = False,
+) -> int:
+    """Run a recording again, in no time, and compare what is decided. Ends with 1 where the decisions part."""
+    require("controller", "numpy", "google.protobuf")
+    from holdfast.controller.replay import replay as run
+
+    found = run(file)
+    if as_json:
+        incidents = [one.to_doc() for one in found.incidents]
+        parted = dataclasses.asdict(found.difference) if found.difference else None
+        counts = {"lives": found.lives, "events": found.events, "decisions": found.decisions}
+        output.print_json({**counts, "difference": parted, "incidents": incidents})
+        return 1 if parted else 0
+    for one in found.incidents:
+        print(f"{output.clock(one.opened)} {one.id} {one.cause.kind} {one.cause.subject}: {one.action}, {one.reason}")
+    lives = "1 life" if found.lives == 1 else f"{found.lives} lives"
+    print(f"{found.events} events of {lives} of the controller, {found.decisions} actions")
+    if found.difference is None:
+        print("the same decisions")
+        return 0
+    d = found.difference
+    print(f"line {d.line}, {d.event}: then {d.then or 'nothing more'}; now {d.now or 'nothing more'}")
+    return 1

@@ -1,0 +1,151 @@
+"""Recordings: run again, they lead to the same decisions; and where they would not, that is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import wire
+from holdfast.cli.main import main
+from holdfast.controller.brain import Brain
+from holdfast.controller.events import Action, BrainEvent, CordonAsked, FaultAsked, FrameSeen, StopAsked
+from holdfast.controller.model import Instant, Options
+from holdfast.controller.recording import REFUSED, Recorder, Start, did
+from holdfast.controller.replay import replay
+from holdfast.errors import HoldfastError, UsageError
+from tests.controller.virtual import Virtual, trains_again
+
+
+class Recorded(Virtual):
+    """A virtual cluster whose controller records, through all of its lives."""
+
+    def __init__(self, path: Path, nodes: int = 2) -> None:
+        self.path = path
+        super().__init__(nodes=nodes)
+
+    def _boot(self) -> Brain:
+        brain = super()._boot()
+        entities = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in self.saved.items()]
+        boot = f"b{self.boots}"
+        self.recorder = Recorder(
+            self.path, Start(boot, self.options, entities, list(self.steps.values()), self.instant)
+        )
+        inner = brain.handle
+
+        def handle(event: BrainEvent, now: Instant) -> list[Action]:
+            if isinstance(event, FrameSeen):  # as it comes from the wire
+                frame = wire.decode_agent(wire.encode_agent(event.frame))
+                event = FrameSeen(event.node, frame)  # type: ignore[arg-type]
+            try:
+                actions = inner(event, now)
+            except HoldfastError:
+                self.recorder.add(event, now, [REFUSED])
+                raise
+            self.recorder.add(event, now, did(actions))
+            return actions
+
+        brain.handle = handle  # type: ignore[method-assign]
+        return brain
+
+    def restart_controller(self, away: float = 1.0) -> None:
+        self.recorder.close()
+        super().restart_controller(away)
+
+
+def story(path: Path) -> Recorded:
+    v = Recorded(path, nodes=3)
+    v.submit(nnodes=2, faults=("kill@5:rank1",))
+    v.run(3.0)
+    v.exit(3, signal=9)
+    trains_again(v, 2)
+    v.feed(FaultAsked("kill@500:rank2"))
+    with pytest.raises(UsageError):
+        v.feed(CordonAsked("ghost", True))
+    v.restart_controller()
+    v.run(2.0)
+    v.lose_node("node0")
+    v.run(12.0)
+    v.feed(StopAsked(0.0))
+    v.run(1.0)
+    v.recorder.close()
+    return v
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_a_recording_leads_to_the_same_decisions(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    v = story(tmp_path / name)
+    found = replay(tmp_path / name)
+    assert found.difference is None
+    assert found.lives == 2
+    assert found.decisions > 50
+    assert [(i.id, i.action, i.reason) for i in found.incidents] == [(i.id, i.action, i.reason) for i in v.incidents]
+    assert main(["replay", str(tmp_path / name)]) == 0
+    assert "the same decisions" in capsys.readouterr().out
+
+
+def test_another_policy_is_told_from_the_recorded_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl"
+    story(path)
+    lines = path.read_text().splitlines()
+    wanted = next(i for i, line in enumerate(lines) if '"did":["say finding' in line)
+    doc = json.loads(lines[wanted])
+    doc["did"] = doc["did"][:1]
+    lines[wanted] = json.dumps(doc)
+    path.write_text("\n".join(lines) + "\n")
+    found = replay(path)
+    assert found.difference is not None
+    assert (found.difference.line, found.difference.then) == (wanted + 1, "")
+    assert main(["replay", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["difference"]["line"] == wanted + 1
+
+
+def test_a_recording_may_be_cut_off_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    story(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert replay(path).difference is None
+    path.write_bytes(whole[: len(whole) // 2] + b"\nnonsense\n")
+    with pytest.raises(UsageError, match="not a line of a recording"):
+        replay(path)
+    path.write_text("{}\n")
+    with pytest.raises(UsageError, match="line 1"):
+        replay(path)
+    assert main(["replay", str(tmp_path / "none")]) == 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["kill", "stop", "agent", "controller"]), st.integers(0, 7)), max_size=4))
+def test_whatever_happened_it_happens_again(
+    tmp_path_factory: pytest.TempPathFactory, faults: list[tuple[str, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("replay") / "run.jsonl"
+    v = Recorded(path)
+    v.submit()
+    v.run(2.5)
+    for kind, rank in faults:
+        alive = [w for w in v.all_workers() if w.running and w.rank == rank]
+        if kind == "controller":
+            v.restart_controller(away=0.5)
+        elif kind == "agent":
+            v.kill_agent(f"node{rank % 2}")
+            v.run(0.5)
+            v.join(f"node{rank % 2}")
+        elif alive:
+            v.exit(rank, signal=9) if kind == "kill" else v.stop_worker(rank)
+        v.run(2.0)
+    v.recorder.close()
+    assert replay(path).difference is None
+
+
+def test_options_come_back_as_they_were(tmp_path: Path) -> None:
+    options = Options(tries=7, detectors=("worker-hang.action=alert",))
+    recorder = Recorder(tmp_path / "r", Start("b", options, [], [], Instant(1.0, 2.0)))
+    recorder.close()
+    from holdfast.controller.recording import read
+
+    (start,) = read(tmp_path / "r")
+    assert isinstance(start, Start)
+    assert start.options == options

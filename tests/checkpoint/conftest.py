@@ -5,4 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
+from holdfast.checkpoint.file_store import FileStore
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")

@@ -19,8 +19,8 @@ Json = dict[str, Any]
 
 GARBAGE = "gc"
 """Spans of Python's collector. They come when they like, so they are no part of a step's list."""
-MOST_SPANS = 4_000_000
-"""Looked at in one go: some seconds. Of more, the newest steps."""
+MOST_SPANS = 2_000_000
+"""Looked at in one go: some seconds, some hundred MB. Of more, the newest steps."""
 
 
 def world_of(table: SpanTable, shape: JobShape) -> int:

@@ -9,8 +9,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_MAD = 1.4826 * 1.2533
-"""From a median absolute deviation to the standard error of a median, but for the root of the number of samples."""
+_MAD = 1.4826
+"""From a median absolute deviation to a standard deviation."""
+_ERROR_OF_MEDIAN, _ERROR_OF_PAIRS = 1.2533, 1.0233
+"""Standard error of the two estimates, over that of a mean, where the noise is normal."""
+_PAIRS = 1 << 21
+"""Means of pairs that are worth making."""
 _FLOOR = 0.004
 """Of a relative standard error: a run that never varies is not known any better than this."""
 _FEW = 8
@@ -35,19 +39,32 @@ def compare(samples: Floats) -> Compared:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(samples / others)
     logs[~np.isfinite(logs)] = np.nan
-    center = _nanmedian(logs)
+    center, factor = _center(logs)
     count = np.maximum((~np.isnan(logs)).sum(axis=0), 1)
-    spread = _nanmedian(np.abs(logs - center)) * _MAD
+    spread = _nanmedian(np.abs(logs - center)) * _MAD * factor
     pooled = np.nanmedian(spread) if np.isfinite(spread).any() else np.nan
     error = np.fmax(spread, pooled) / np.sqrt(count)
     ranks = np.isfinite(center).sum()
-    between = np.nanmedian(np.abs(center - np.nanmedian(center))) * 1.4826 if ranks >= _FEW else 0.0
+    between = np.nanmedian(np.abs(center - np.nanmedian(center))) * _MAD if ranks >= _FEW else 0.0
     if len(samples) < 3:  # no telling from so few; only the peers' spread can, the better the more they are
         error, between = 0.0 * error, between * (1 + 10 / max(ranks, 1))
     z = center / np.sqrt(error**2 + between**2 + _FLOOR**2)
     if ranks < 2 or (len(samples) < 3 and ranks < _FEW):
         z = np.zeros_like(center)
     return Compared(np.exp(center), z, _nanmedian(samples - others))
+
+
+def _center(values: Floats) -> tuple[Floats, float]:
+    """A robust middle of each column, and its standard error over that of a mean.
+
+    The median of all means of two (Hodges and Lehmann 1963) tells as much from two samples as the median from three.
+    """
+    samples, ranks = values.shape
+    if samples < 3 or samples * samples * ranks > _PAIRS or np.isnan(values).any():
+        return _nanmedian(values), _ERROR_OF_MEDIAN
+    first, second = np.triu_indices(samples)
+    found: Floats = np.median((values[first] + values[second]) / 2, axis=0)
+    return found, _ERROR_OF_PAIRS
 
 
 def _medians_of_others(samples: Floats) -> Floats:

@@ -57,7 +57,8 @@ class HangDetector:
         if not running.any() or not (fresh & (ranks.phase == _TRAIN))[running].all() or len(steps) < 3:
             return None
         still = _stillness(ranks)[running]
-        if float(still.min()) <= max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:])):
+        limit = max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:]))
+        if not float(still.min()) > limit:  # nor for one that never told
             return None
         return float((ranks.seen_at[running] - still).max())
 
@@ -133,7 +134,7 @@ class HangDetector:
             return []
         worst = float(still[running].min())
         longest = max(steps[-50:])
-        if worst <= _quick(median, longest) + float(ranks.lag[running].max()):
+        if not worst > _quick(median, longest) + float(ranks.lag[running].max()):
             return []
         is_alive = ~ranks.stopped & (quiet < self.options.hang_floor + ranks.lag)
         verdict = self._standstill.judge(ranks, is_alive, float((ranks.seen_at - still)[running].max()))

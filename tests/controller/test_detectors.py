@@ -233,6 +233,13 @@ def test_one_in_another_phase_is_given_time() -> None:
     assert found(ranks) == []
 
 
+def test_one_that_never_told_when_it_moved_is_not_judged() -> None:
+    ranks = frozen(20.0)
+    ranks.still_at[5] = ranks.progress_at[5] = math.nan
+    assert found(ranks) == []
+    assert HangDetector(OPTIONS).standing_since(ranks, 1, STEPS, at(50.05)) is None
+
+
 def test_a_standstill_is_told_before_it_is_a_finding() -> None:
     detector = HangDetector(OPTIONS)
     assert detector.standing_since(frozen(0.2), 1, STEPS, at(50.05)) is None

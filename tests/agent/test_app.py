@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import types as t
+from holdfast.agent import app
 from holdfast.agent.app import Agent, crossed
 from holdfast.agent.workers import shared_dir
 from holdfast.config import AgentConfig
@@ -167,6 +168,30 @@ def test_the_controller_may_come_later(tmp_path: Path, free_port: int, caplog: p
             async with stage(tmp_path, free_port) as here:
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert isinstance(here.brain.of(EventSeen)[0].event, t.AgentNotice)
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_was_quiet_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_QUIET_LOOKS", 1)
+    code = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    code += "print('NCCL WARN Call to ibv_post_send failed: unhandled system error', flush=True)\ntime.sleep(60)\n"
+
+    async def story() -> None:
+        async with stage(tmp_path) as here:
+            here.shell.logs.begin("j1")
+            async with running(config(tmp_path, here.port)) as agent:
+                await eventually(lambda: "node0" in here.shell.outboxes)
+                start(tmp_path, here, "c1", code=code)
+                lines = here.shell.logs.lines("j1")
+                async with asyncio.timeout(10):
+                    assert (await anext(lines))["text"] == "up\n"
+                await eventually(lambda: not agent._printing.is_set())
+                (tmp_path / "go").touch()
+                async with asyncio.timeout(10):
+                    assert "ibv_post_send" in (await anext(lines))["text"]
+                await eventually(lambda: here.brain.of(EventSeen))
+                assert isinstance(here.brain.of(EventSeen)[0].event, t.LogMatched)
 
     asyncio.run(story())
 

@@ -62,6 +62,7 @@ from holdfast.controller.model import (
 from holdfast.controller.recovery import Recovery
 from holdfast.controller.requests import Requests
 from holdfast.controller.store_watch import StoreWatch
+from holdfast.controller.suspects import Suspects
 from holdfast.errors import UsageError
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
@@ -78,6 +79,7 @@ class Brain:
         self.membership = Membership(self.c, self.recovery)
         self.elastic = Elastic(self.c, self.recovery, self.requests)
         self.diagnoses = Diagnoses(self.c)
+        self.suspects = Suspects(self.c, self.recovery, self.diagnoses)
         self.stores = StoreWatch(self.c)
         self.hangs = HangWatch(self.c, self.recovery)
         self.detectors = Ensemble(self.c.tuning)
@@ -435,6 +437,7 @@ class Brain:
         actions += self.recovery.gather(now)
         actions += self.recovery.watch(now)
         actions += self.recovery.late_answers(job, now)
+        actions += self.suspects.tick(job, now)
         actions += self.elastic.tick(job, now) if job.spec.node_counts else []
         actions += self.recovery.stray_logs(now)
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(job, now):

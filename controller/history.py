@@ -16,6 +16,8 @@ class History:
     """Why it was taken out; empty when it was not."""
     evicted_at: float = 0.0
     """Wall time of that, if it was our own decision."""
+    tested_at: float = 0.0
+    """Wall time of the last diagnosis that an incident asked for. Not kept beyond the controller's life."""
     barred: bool = False
     """Not even taken when nothing else is there: it failed a test, or people said so."""
     offences: list[tuple[float, str]] = field(default_factory=list)
@@ -48,4 +50,4 @@ class History:
     def from_doc(cls, doc: dict[str, Any]) -> "History":
         offences = [(float(at), str(kind)) for at, kind in doc.get("offences", ())]
         evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
-        return cls(bool(doc["cordoned"]), evicted, at, bool(doc.get("barred")), offences)
+        return cls(bool(doc["cordoned"]), evicted, at, barred=bool(doc.get("barred")), offences=offences)

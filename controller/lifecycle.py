@@ -46,6 +46,8 @@ class Lifecycle:
     issued: int = 0
     waiting_since: float | None = None  # no room for the next generation since
     missing: str = ""
+    held_for: str | None = None  # the node that is tested before the next generation starts
+    held_since: float = 0.0
     dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
     taken: list[str] = field(default_factory=list)  # and those that it has in addition
 
@@ -127,6 +129,11 @@ class Lifecycle:
     def _outstanding(self, what: str) -> bool:
         return any(w == what for w, _ in self.waiting.values())
 
+    @property
+    def stopping(self) -> bool:
+        """Is somebody still ending workers?"""
+        return self._outstanding("stop")
+
     def _clear(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
         actions: list[Action] = []
         if self.waiting and self.waiting_since is None and (self.store or self._outstanding("store")):
@@ -144,7 +151,7 @@ class Lifecycle:
             self._give_time(now)
             actions.append(self.send(job, chosen[0], "store", t.StartStore("")))
         blocked = {n for n in self.unstopped if n in nodes and nodes[n].state is not t.NodeState.LOST}
-        if self.waiting or blocked or not self.store:
+        if self.waiting or blocked or not self.store or self.held_for is not None:
             return actions
         if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
             self.store = ""  # somebody left meanwhile: ask again, on the new first node

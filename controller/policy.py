@@ -19,6 +19,8 @@ class Move(StrEnum):
     """Training may well go on: wait for the node to come back, act when progress stops."""
     RESTART = "restart"
     """Start the workers again in place, from the newest whole state."""
+    DIAGNOSE = "diagnose"
+    """End the workers and test the node first: a verdict `fail` takes it out, else they start again in place."""
     EVICT = "evict"
     """Take the node out and a spare in its place; then as `restart`."""
     SHRINK = "shrink"
@@ -29,7 +31,7 @@ class Move(StrEnum):
     """Give the job back to its owner: another start would end the same way."""
 
 
-RECOVERS = frozenset({Move.RESTART, Move.EVICT, Move.SHRINK, Move.GROW})
+RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW})
 """Moves that end one generation and start the next."""
 
 
@@ -124,6 +126,8 @@ class Case:
     """What was found at this node first-hand, within the window."""
     evictions: int = 0
     """Nodes taken out within the last hour."""
+    tested: bool = False
+    """Was it diagnosed within the last hour?"""
     replaceable: bool = False
     """A spare waits, or the job may go on with fewer."""
 
@@ -194,6 +198,12 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.tries >= c.limit,
         Move.STOP,
         _again,
+    ),
+    Rule(
+        "the same node for the second time within a day; it was not tested within the hour, and there is another",
+        lambda c: c.row.fault is Fault.NODE and bool(c.node) and c.offences >= 2 and c.replaceable and not c.tested,
+        Move.DIAGNOSE,
+        lambda c: f"{c.node} for the {_ordinal(c.offences)} time within a day: test it before it trains again",
     ),
 )
 """For kinds whose first move ends a life of the job; the first that holds, else the kind's own move."""

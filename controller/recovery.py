@@ -99,6 +99,9 @@ class Recovery:
         if decision.move in policy.RECOVERS:
             if decision.move is policy.Move.EVICT:
                 noted = self.take_out(case.node, decision.reason, now, barred=case.row.fault is policy.Fault.BROKEN)
+            if decision.move is policy.Move.DIAGNOSE:
+                self.c.life.held_for, self.c.life.held_since = case.node, now.mono
+                self.c.history(case.node).tested_at = now.wall
             phase = "evicting" if decision.move is policy.Move.EVICT else "suspended"
             return [*noted, said, *self.recover(incident, job, now, phase)]
         if decision.move is policy.Move.STOP:
@@ -140,6 +143,7 @@ class Recovery:
             node=name,
             offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
             evictions=self.c.evictions(now),
+            tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
             replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes) or may_shrink(job.spec, job.nodes),
         )
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import types as t
 from holdfast.controller.simulated_hosts import WALL, Host
+from holdfast.diagnostics.results import CheckResult, Fault
 
 if TYPE_CHECKING:
     from holdfast.controller.simulated_world import World
@@ -37,3 +38,10 @@ def samples(world: "World", host: Host) -> list[t.WorkerSample]:
         for rank in job.ranks_on(host.name)
         if rank not in host.ended
     ]  # fmt: skip
+
+
+def check_results(host: Host, checks: Sequence[str]) -> str:
+    """What checks say: of a node that is broken the first one does; what a check measures is not simulated."""
+    fault = (Fault(host.broken, component="host"),) if host.broken else ()
+    results = [CheckResult(name, faults=() if i else fault, unable="not simulated") for i, name in enumerate(checks)]
+    return "\n".join(result.to_json() for result in results)

@@ -4,7 +4,9 @@ import pytest
 
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, EvictAsked, ResultSeen, Send
+from holdfast.controller.goodput import Account
 from holdfast.controller.model import IncidentState, JobState, Options
+from holdfast.diagnostics.results import CheckResult, Fault
 from holdfast.errors import UsageError
 from tests.controller.virtual import Virtual, training, trains_again
 
@@ -203,3 +205,57 @@ def test_evicted_by_hand_also_where_restarts_are_used_up() -> None:
     v = training(nodes=3, max_restarts=0)
     v.feed(EvictAsked("node0"))
     trains_again(v, 2)
+
+
+def answer_checks(v: Virtual, node: str, fault: str) -> None:
+    """From now on the node's checks have this to say; nothing bad if it is empty."""
+    deliver = v._deliver
+
+    def tested(send: Send) -> ResultSeen | None:
+        result, order = deliver(send), send.command.order
+        if result is None or not isinstance(order, t.RunCheck):
+            return result
+        said = [
+            CheckResult(name, faults=(Fault(fault),) if fault and send.node == node else (), seconds=0.1)
+            for name in order.checks
+        ]
+        data = {"results": "\n".join(one.to_json() for one in said)}
+        return ResultSeen(send.node, t.CommandResult(send.command.id, True, "", data))
+
+    v._deliver = tested  # type: ignore[method-assign]
+
+
+def test_a_node_for_the_second_time_is_tested_and_goes_when_it_fails() -> None:
+    v = training(nodes=3)
+    answer_checks(v, "node1", "a GEMM gave two results")
+    crash(v, 5, 2)
+    trains_again(v, 3)
+    last = v.incidents[-1]
+    assert v.job.nodes == ["node0", "node2"]
+    assert (last.action, last.state) == ("evict", IncidentState.CLOSED)
+    assert "node1 failed its diagnosis" in last.reason
+    assert [name for name, _, _ in last.phases][:4] == ["suspect", "suspended", "diagnosing", "evicting"]
+    assert v.brain.c.nodes["node1"].history.barred
+    assert v.brain.c.time.booked[Account.DIAGNOSE] > 0
+
+
+def test_a_node_that_passes_trains_on_and_is_not_tested_every_time() -> None:
+    v = training(nodes=3)
+    answer_checks(v, "node1", "")
+    crash(v, 5, 1)
+    assert not [s for s in v.sent if isinstance(s.command.order, t.RunCheck)]  # the first time it only restarts
+    crash(v, 5, 1)
+    trains_again(v, 3)
+    assert v.job.nodes == ["node0", "node1"]
+    assert "nothing found" in v.incidents[-1].reason
+
+
+def test_nobody_waits_for_ever_for_a_verdict() -> None:
+    v = training(nodes=3)
+    deliver = v._deliver
+    v._deliver = lambda send: None if isinstance(send.command.order, t.RunCheck) else deliver(send)  # type: ignore[method-assign]
+    crash(v, 5, 2)
+    assert v.job.state is JobState.RECOVERING
+    v.run(120.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.nodes == ["node0", "node1"]

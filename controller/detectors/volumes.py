@@ -17,6 +17,7 @@ _K = t.FindingKind
 _KEPT = 64  # steps
 _WORTH = 10_000.0  # bytes in a step: below that there is nothing to compare
 _OTHER = 0.7  # of its usual volume that the good direction of a one-sided node still moves
+_MUCH = 1.5  # times the usual volume
 _CLOSE = 1.25  # times a node's own share, below which the others are no better off
 
 
@@ -66,6 +67,8 @@ class Judge:
             if trouble is not None:
                 self._settle(self._low, trouble.share)
             return trouble
+        if usual is not None and self._low and max(row[0] / max(usual[0], 1), row[1] / max(usual[1], 1)) > _MUCH:
+            return None  # it carried something else, a checkpoint say: no proof that all is well
         self._rows.extend(self._low)
         self._rows.append(row)
         self._since += 1 + len(self._low)
@@ -107,7 +110,9 @@ class Judge:
         """Several steps in a row are low in something: is it the same in all of them?"""
         ratios = [[row[c] / usual[c] if usual[c] >= _WORTH else 1.0 for row in self._low] for c in range(3)]
         for bad, good, what in ((0, 1, "sends"), (1, 0, "receives")):
-            if max(ratios[bad]) < self._one_sided and min(ratios[good]) > _OTHER and usual[good] >= _WORTH:
+            # A checkpoint may lift one of these steps, but not all: the median says how low they are.
+            is_low = max(ratios[bad]) < self._below and median(ratios[bad]) < self._one_sided
+            if is_low and min(ratios[good]) > _OTHER and usual[good] >= _WORTH:
                 return Trouble(_K.TRAFFIC_ONE_SIDED, what, median(ratios[bad]), usual[bad])
         for column, what in ((0, "sends"), (1, "receives"), (2, "moves at most, per second,")):
             if max(ratios[column]) < self._below:

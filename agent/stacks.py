@@ -24,7 +24,7 @@ _QUIET_S = 0.03
 _SPY_S = 5.0
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.* \(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
-_OURS = "probe_memory.py"
+_TICKS = re.compile(r"probe_memory\.py:\d+ tick")
 """Where every worker's liveness thread is: it says nothing of the worker."""
 
 
@@ -112,7 +112,7 @@ def parse_spy(text: str) -> tuple[Thread, ...]:
 
 
 def _ordered(threads: Any) -> tuple[Thread, ...]:
-    kept = [t for t in threads if t.frames and not any(f.startswith(_OURS) for f in t.frames)]
+    kept = [t for t in threads if t.frames and not any(map(_TICKS.fullmatch, t.frames))]
     return tuple(sorted(kept, key=lambda thread: thread.name != "main"))
 
 
@@ -121,7 +121,7 @@ def _frame(path: str, line: str | int, name: str) -> str:
     for mark in ("/site-packages/", "/dist-packages/"):
         path = path.rpartition(mark)[2]
     short = path if not path.startswith("/") else path.rpartition("/")[2]
-    return f"{short}:{line} {name}"
+    return f"{short}:{line} {name.rpartition('.')[2]}"  # py-spy tells the class as well
 
 
 def _answers(pid: int) -> bool:

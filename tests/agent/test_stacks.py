@@ -106,6 +106,7 @@ Thread 0x00007f2 (most recent call first):
   File "/repo/agent/probe_memory.py", line 70 in tick
 
 Current thread 0x00007f3 (most recent call first):
+  File "/repo/agent/probe_memory.py", line 99 in record_step
   File "train.py", line 5 in step
   File "train.py", line 9 in <module>
 """
@@ -113,14 +114,17 @@ Current thread 0x00007f3 (most recent call first):
 
 def test_what_faulthandler_writes() -> None:
     assert stacks.parse_faulthandler(FAULTHANDLER) == (
-        Thread("main", ("train.py:9 <module>", "train.py:5 step")),
+        Thread("main", ("train.py:9 <module>", "train.py:5 step", "probe_memory.py:99 record_step")),
         Thread("other", ("torch/a.py:9 run", "threading.py:320 wait")),
     )
     assert stacks.parse_faulthandler("") == stacks.parse_faulthandler("garbage\n  File x") == ()
 
 
 def test_what_py_spy_says() -> None:
-    frames = [{"name": "inner", "filename": "/a/b/train.py", "line": 5}, {"name": "f", "filename": "x.py", "line": 1}]
+    frames = [
+        {"name": "Outer.inner", "filename": "/a/b/train.py", "line": 5},
+        {"name": "f", "filename": "x.py", "line": 1},
+    ]
     threads = [{"thread_name": "t", "frames": frames[:1]}, {"thread_name": "MainThread", "frames": frames}]
     assert stacks.parse_spy(json.dumps(threads)) == (
         Thread("main", ("x.py:1 f", "train.py:5 inner")),

@@ -147,6 +147,7 @@ def test_a_counter_grows_within_its_window_only() -> None:
     assert growth.see("a", 7.0, 132.0) == 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_a_latch_speaks_once_for_each_time_that_it_held(seen: list[bool]) -> None:
     latch = Latch()

@@ -101,7 +101,7 @@ def test_congestion_is_measured_against_the_ports_own_usual_while_training() -> 
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=5, max_size=50))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_rate_is_between_the_least_and_the_most_that_it_saw(rates: list[float]) -> None:
     rate = Rate(30.0)
     value = 0.0

@@ -1,6 +1,6 @@
 """Xid reports: what each leads to, alone and with its neighbours."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import types as t
@@ -146,6 +146,7 @@ def test_a_report_of_a_gpu_that_nobody_knows_still_names_its_node() -> None:
     assert host.told() == [("gpu-xid", "node1/0000:ff:00"), ("gpu-xid", "node1/gpu")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(xid.CATALOGUE)), st.integers(0, 7)), max_size=60))
 def test_every_gpu_that_must_go_is_named_and_no_other(reports: list[tuple[int, int]]) -> None:
     host = Host()

@@ -17,7 +17,9 @@ SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4) as running:
+    # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
+    patient = ("--hang-floor", "5s")
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4, controller_flags=patient) as running:
         yield running
 
 

@@ -153,13 +153,15 @@ class Arena:
         Raises SnapshotRefused, with figures, when the memory for it is not there. Without `prepare` that is the
         caller's to do, before it begins: it takes a second for every GB or two.
         """
-        arena = cls._found(path, description, slots) or cls._made(path, description, slots)
+        found = cls._found(path, description, slots)
+        arena = found or cls._made(path, description, slots)
         if prepare:
             try:
                 arena.prepare()
             except SnapshotRefused:
                 arena.close()
-                path.unlink(missing_ok=True)
+                if found is None:
+                    path.unlink(missing_ok=True)
                 raise
         return arena
 

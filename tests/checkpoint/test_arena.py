@@ -160,6 +160,9 @@ def test_memory_that_is_gone_when_it_is_taken_is_told_with_figures(
     with pytest.raises(SnapshotRefused):
         Arena.create(path, WHAT)
     assert not path.exists()
+    with pytest.raises(SnapshotRefused):
+        Arena.create(arena.path, WHAT)
+    assert arena.path.exists()  # there may be snapshots in it
 
 
 def test_the_writer_does_not_read_again_what_it_knows(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:

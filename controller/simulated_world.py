@@ -209,9 +209,12 @@ class World:
             return
         job = self.brain.c.job
         ranks = job.ranks_on(host.name) if job is not None and host.generation == job.generation else range(1)
+        # The end of a worker is forgotten once it was heard.
+        told = host.ended - {event.rank for event in host.unheard if isinstance(event, t.WorkerExited)}
         kept = tuple(
             t.KeptWorker("sim", host.generation, rank, i, 1000 + rank, rank not in host.ended)
             for i, rank in enumerate(ranks if host.generation else ())
+            if rank not in told
         )
         identity = t.Identity(
             host.name, host.name, f"{host.name}-{host.incarnation}", slots=self.shape.gpus, switch=host.switch
@@ -249,9 +252,10 @@ class World:
                 data = {"host": "10.0.0.1", "port": "29500"}
             case t.StopWorkers():
                 if host.generation <= command.generation:
+                    if self.life is not None and host.generation == self.life.generation:
+                        self.training_stops()
                     host.generation, slow = 0, 0.3
                     self.hung = None if self.hung is not None and self.hung[0] == host.name else self.hung
-                self.training_stops()
             case t.StartWorkers():
                 if command.generation < host.generation:
                     error = "an older generation"

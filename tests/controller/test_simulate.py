@@ -63,6 +63,15 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
     assert not [node for node, guilty in world.evicted if not guilty]
 
 
+def test_strays_that_are_ended_stop_no_training() -> None:
+    """A switch is back, and what still runs behind it is of an older generation than what trains."""
+    shape = Shape(nodes=6, spares=3, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0)
+    world = after(How.SWITCH, 2400.0, shape)
+    assert world.life is not None
+    assert world.done > 1200
+    assert len(world.stops) == 1
+
+
 def test_quiet_hours_are_jumped_over() -> None:
     world = World(SMALL, seed=1)
     world.run(world.began + 86_400.0)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from joining import joined
 
-from holdfast.trainer import loop
-from holdfast.trainer.__main__ import parse
-from holdfast.trainer.corpus import open_corpus
-from holdfast.trainer.launch import Launch, from_environment
-from holdfast.trainer.layout import plan
-from holdfast.trainer.mesh import choose_device, join, leave
+from holdfast.trainer.launch import Launch
 from holdfast.trainer.model import Block
 from holdfast.trainer.traffic import held_by, traffic
 
@@ -42,26 +37,22 @@ def meet(folder: Path, launch: Launch, number: int, deadline_s: float = 60.0) ->
 
 def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
     """Bytes on lo in `steps` steps and in twice as many, and what a step should take; after one step to settle."""
-    config = parse(argv)
-    launch = from_environment(os.environ)
-    corpus = open_corpus(config.data)
-    layout = plan(config, launch.world, corpus.vocab)
-    mesh = join(config, launch, layout, choose_device(config, launch))
     torch.set_num_threads(1)
-    try:
-        trainer = loop.Trainer(config, mesh, corpus)
+    with joined(argv) as rank:
+        trainer, layout = rank.trainer(), rank.layout
         readings, done = [], 0
         for number, count in enumerate((1, steps, 2 * steps)):
             for _ in range(count):
                 trainer.step(done)
                 done += 1
-            meet(folder, launch, 2 * number)
+            meet(folder, rank.launch, 2 * number)
             readings.append(loopback_bytes())
-            meet(folder, launch, 2 * number + 1)  # nobody goes on before all have read
-        expected = traffic(config, layout, trainer.plan, corpus.vocab)
-        stages = layout.stages_of(mesh.pp_rank)
+            meet(folder, rank.launch, 2 * number + 1)  # nobody goes on before all have read
+        vocab = rank.corpus.vocab
+        expected = traffic(rank.config, layout, trainer.plan, vocab)
+        stages = layout.stages_of(rank.mesh.pp_rank)
         shapes = [
-            [(held.name, list(held.shape)) for held in held_by(config, layout, corpus.vocab, stage)] for stage in stages
+            [(held.name, list(held.shape)) for held in held_by(rank.config, layout, vocab, stage)] for stage in stages
         ]
         real = [[(n, list(p.shape)) for n, p in stage.named_parameters()] for stage in trainer.stages]
         return {
@@ -70,8 +61,6 @@ def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
             "expected": expected.total,
             "as_held": [sorted(stage) for stage in shapes] == [sorted(stage) for stage in real],
         }
-    finally:
-        leave()
 
 
 def tensor_bytes() -> int:
@@ -92,14 +81,9 @@ def tensor_bytes() -> int:
 
 def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
     """Bytes of tensors held before the trainer is made, between steps, and where the last backward has ended."""
-    config = parse(argv)
-    launch = from_environment(os.environ)
-    corpus = open_corpus(config.data)
-    layout = plan(config, launch.world, corpus.vocab)
-    mesh = join(config, launch, layout, choose_device(config, launch))
-    try:
+    with joined(argv) as rank:
         before = tensor_bytes()
-        trainer = loop.Trainer(config, mesh, corpus)
+        trainer, layout = rank.trainer(), rank.layout
         trainer.step(0)
         between = tensor_bytes()
         peaks = []
@@ -112,20 +96,14 @@ def memory(folder: Path, argv: list[str]) -> dict[str, Any]:
 
             stage.backward_one_chunk = watched
         trainer.step(1)
-        all_held = [held for s in range(layout.stages) for held in held_by(config, layout, corpus.vocab, s)]
+        stages = range(layout.stages)
+        all_held = [held for s in stages for held in held_by(rank.config, layout, rank.corpus.vocab, s)]
         parameters = sum(held.elements(layout.tp, layout.dp) for held in all_held)
         return {"between": between - before, "peak": max(peaks) - before, "parameters": parameters}
-    finally:
-        leave()
 
 
 def order(folder: Path, argv: list[str]) -> dict[str, Any]:
     """In the second step: what happened in which order, among gathering (started), reading, and layers forward."""
-    config = parse(argv)
-    launch = from_environment(os.environ)
-    corpus = open_corpus(config.data)
-    layout = plan(config, launch.world, corpus.vocab)
-    mesh = join(config, launch, layout, choose_device(config, launch))
     happened: list[str] = []
 
     def noted(name: str, owner: Any, method: str) -> None:
@@ -139,12 +117,10 @@ def order(folder: Path, argv: list[str]) -> dict[str, Any]:
 
     noted("gather", dist, "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor")
     noted("layer", Block, "forward")
-    try:
-        trainer = loop.Trainer(config, mesh, corpus)
+    with joined(argv) as rank:
+        trainer = rank.trainer()
         noted("read", type(trainer.feed), "read")
         trainer.step(0)
         happened.clear()
         trainer.step(1)
         return {"happened": happened}
-    finally:
-        leave()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from joining import joined
 from safetensors import safe_open
 
 from holdfast.checkpoint.folder import committed
@@ -14,37 +15,43 @@ from holdfast.checkpoint.parts import entry_name
 from holdfast.checkpoint.store import open_store
 from holdfast.trainer import loop, state
 from holdfast.trainer.__main__ import parse
-from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import from_environment
-from holdfast.trainer.layout import plan
-from holdfast.trainer.mesh import choose_device, join, leave
 from holdfast.trainer.persist import make_keeper
 
 
-def restored(folder: Path, argv: list[str]) -> dict[str, Any]:
+def gone_on(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
+    """What `restored` finds, and the outcome of going on from there up to `steps`, by the same ranks."""
+    found = restored(argv)
+    outcome = loop.run(parse([*argv, "--steps", str(steps)]), from_environment(_next_life()))
+    return {**found, "first": outcome.first_step, "losses": outcome.losses}
+
+
+def _next_life() -> dict[str, str]:
+    """The environment of this rank after one more restart: what ranks told each other in this life is void."""
+    number = str(int(os.environ["HOLDFAST_GENERATION"]) + 1)
+    return {**os.environ, "HOLDFAST_GENERATION": number, "TORCHELASTIC_RESTART_COUNT": number}
+
+
+def restored(argv: list[str]) -> dict[str, Any]:
     """Restore and train no further; what this rank then holds, compared with the files by their own library."""
-    config = parse(argv)
-    launch = from_environment(os.environ)
-    corpus = open_corpus(config.data)
-    layout = plan(config, launch.world, corpus.vocab)
-    mesh = join(config, launch, layout, choose_device(config, launch))
-    try:
-        trainer = loop.Trainer(config, mesh, corpus)
-        settings = state.settings(config, corpus.digest)
-        keeper = make_keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, settings)
-        step = keeper.restore()
-        whole = assembled(config.checkpoint.store)
-        held = state.capture(trainer.slices, trainer.optimizer)
-        equal = {name: np.array_equal(h.data, whole[name][h.box.slices]) for name, (h,) in held.items()}
-        return {
-            "step": step,
-            "differ": sorted(name for name, same in equal.items() if not same),
-            "boxes": {name: [h.box.offset, h.box.size] for name, (h,) in held.items()},
-            "bytes_read": keeper.bytes_read,
-            "applied": trainer.optimizer.applied,
-        }
-    finally:
-        leave()
+    with joined(argv) as rank:
+        trainer, config, mesh = rank.trainer(), rank.config, rank.mesh
+        settings = state.settings(config, rank.corpus.digest)
+        keeper = make_keeper(config.checkpoint, rank.launch, mesh, trainer.slices, trainer.optimizer, settings)
+        try:
+            step = keeper.restore()
+            whole = assembled(config.checkpoint.store)
+            held = state.capture(trainer.slices, trainer.optimizer)
+            equal = {name: np.array_equal(h.data, whole[name][h.box.slices]) for name, (h,) in held.items()}
+            return {
+                "step": step,
+                "differ": sorted(name for name, same in equal.items() if not same),
+                "boxes": {name: [h.box.offset, h.box.size] for name, (h,) in held.items()},
+                "bytes_read": keeper.bytes_read,
+                "applied": trainer.optimizer.applied,
+            }
+        finally:
+            keeper.close(False)
 
 
 def assembled(url: str) -> dict[str, np.ndarray]:

@@ -14,36 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from joining import joined
 from safetensors.torch import save_file
 
 from holdfast.agent import probe
 from holdfast.checkpoint.file_store import FileStore
 from holdfast.trainer import loop, sequence_parallel, spans
 from holdfast.trainer.__main__ import main, parse
-from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.launch import from_environment
-from holdfast.trainer.layout import plan
-from holdfast.trainer.mesh import choose_device, join, leave
 from holdfast.trainer.state import tiles
 
 
 def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
     """The first step's gradients into a file of this rank, then all steps' losses."""
-    config = parse(argv)
-    launch = from_environment(os.environ)
-    corpus = open_corpus(config.data)
-    layout = plan(config, launch.world, corpus.vocab)
-    mesh = join(config, launch, layout, choose_device(config, launch))
-    try:
-        trainer = loop.Trainer(config, mesh, corpus)
+    with joined(argv) as rank:
+        trainer = rank.trainer()
         trainer.gradients(0)
         grads = {s.name: s.shard.grad.contiguous() for s in trainer.optimizer.slices}
-        save_file(grads, folder / f"grads-{launch.rank}.safetensors", tiles(trainer.slices, mesh))
+        save_file(grads, folder / f"grads-{rank.launch.rank}.safetensors", tiles(trainer.slices, rank.mesh))
         for piece in trainer.slices:
             piece.shard.grad = piece.parameter.grad = None
-        return {"losses": [trainer.step(n).loss for n in range(config.train.steps)]}
-    finally:
-        leave()
+        return {"losses": [trainer.step(n).loss for n in range(rank.config.train.steps)]}
 
 
 def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.layout import factorisations
 
 LAYOUTS = sorted(factorisations(8))
-STEPS = 20
+STEPS = 8
+"""Beyond the five in which the learning rate rises."""
 
 
 def assembled(folder: Path, world: int) -> dict[str, Tensor]:

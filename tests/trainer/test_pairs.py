@@ -109,4 +109,5 @@ def test_the_cases_hold_every_pair_that_can_be() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_every_pair_equals_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, case: dict[str, Any]) -> None:
-    compare(zygote, [*tiny, *settings(case)], tmp_path, steps=5, within=1e-9)
+    # The loss of the last step has seen two updates; test_optimizers.py does more of them.
+    compare(zygote, [*tiny, *settings(case)], tmp_path, steps=3, within=1e-9)

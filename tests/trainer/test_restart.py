@@ -21,7 +21,7 @@ def strike(
     tmp_path: Path,
     victim: int,
     step: int,
-    steps: int = 20,
+    steps: int = 14,
     every: int = 5,
     world: int = 8,
 ) -> None:

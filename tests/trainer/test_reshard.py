@@ -39,6 +39,7 @@ def go_on(
     zygote: Zygote, tiny: list[str], folder: Path, saved: tuple[str, list[float]], layout: list[str], world: int
 ) -> None:
     store, losses = saved
+    _, manifest = find(open_store(store))
     argv = [*tiny, *SMALL, *layout, "--store", store, "--set", "checkpoint.keep=9"]
     args = {"argv": argv, "steps": STEPS}
     done = zygote.run("resharding:gone_on", world, folder / "on", args=args, generation=1)
@@ -46,7 +47,6 @@ def go_on(
     ranks: list[dict[str, Any]] = done["results"]
     assert [(rank["step"], rank["applied"], rank["differ"]) for rank in ranks] == [(SAVED, SAVED, [])] * world
     # Every byte that is in the store was read once by all ranks together: headers are the one percent and a bit.
-    _, manifest = find(open_store(store))
     assert sum(rank["bytes_read"] for rank in ranks) == manifest.num_bytes
     # Nobody was given more than its own part of what is split.
     if world > 1 and "parallel.zero=0" not in layout:

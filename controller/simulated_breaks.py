@@ -7,7 +7,7 @@ from typing import Any
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, EvictAsked
 from holdfast.controller.simulated_faults import Fault, How
-from holdfast.controller.simulated_hosts import WALL, Host
+from holdfast.controller.simulated_hosts import WALL, Host, Life
 from holdfast.controller.simulated_world import World
 
 _RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4711"
@@ -68,7 +68,7 @@ class Breaks:
                     w.kill_controller()
             case How.SLOW:
                 host.slow = dice.uniform(1.05, 1.4)
-                w.pace()
+                self._pace()
                 w.later(dice.expovariate(1 / 7200), self._fast_again, host)
 
     # --- workers ------------------------------------------------------------------------------------------------
@@ -136,7 +136,18 @@ class Breaks:
 
     def _fast_again(self, host: Host) -> None:
         host.slow = 1.0
-        self.w.pace()
+        self._pace()
+
+    def _pace(self) -> None:
+        """A node became slower, or as fast as the others again."""
+        w, life = self.w, self.w.life
+        if life is None:
+            return
+        w.tell_steps()
+        step = w.shape.step * max(h.slow for h in w.job_hosts())
+        number = max(life.number, w.newest() + 1)
+        begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
+        w.life = Life(life.generation, number, max(w.now, begun + step), step)
 
     # --- nodes --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast import types as t
@@ -26,7 +27,6 @@ from holdfast.controller.events import (
     Send,
     Tick,
 )
-from holdfast.controller.ledger import StepRow
 from holdfast.controller.lifecycle import Stage
 from holdfast.controller.model import Instant, JobSpec, Options
 from holdfast.controller.simulated_hosts import WALL, Host, Life, Shape
@@ -141,7 +141,7 @@ class World:
         self.next_tick = self.next_beat = due
         if lag >= 0.2:
             self.feed(Tick(lag))
-        self._tell_steps()
+        self.tell_steps()
 
     def _go_by(self) -> None:
         if self.now >= self.next_beat:
@@ -198,7 +198,7 @@ class World:
         self.away = False
         self.brain = self._boot()
         entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
-        self.brain.restore(entities, [StepRow(**_fields(row)) for row in steps], self.instant)
+        self.brain.restore(entities, [replace(row) for row in steps], self.instant)
         for host in self.hosts.values():
             self.later(self.dice.uniform(0.0, 2.0), self.join, host)
 
@@ -327,48 +327,37 @@ class World:
                 self.later(self.dice.uniform(20, 900), self.again, host)
         self.watch(2 * step + 2)
 
-    def pace(self) -> None:
-        """A node became slower, or as fast as the others again."""
-        life = self.life
-        if life is None:
-            return
-        self._tell_steps()
-        step = self.shape.step * max(h.slow for h in self.job_hosts())
-        number = max(life.number, self._newest() + 1)
-        begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
-        self.life = Life(life.generation, number, max(self.now, begun + step), step)
-
     def training_stops(self) -> None:
         """No more steps from now on; those that were finished count."""
         if self.life is None:
             return
-        self._tell_steps()
-        self.done = max(self.done, self._newest())
+        self.tell_steps()
+        self.done = max(self.done, self.newest())
         self.life = None
         if math.isnan(self.stopped_at):
             self.stopped_at = self.now
 
-    def _newest(self) -> int:
+    def newest(self) -> int:
         life = self.life
         if life is None or self.now < life.first:
             return -1
         return life.number + int((self.now - life.first) / life.step + 1e-9)
 
-    def _tell_steps(self) -> None:
+    def tell_steps(self) -> None:
         """Steps since the last time, and what is stored: in the frame of the first node that can speak."""
         life = self.life
-        if life is None or self._newest() <= self.delivered:
+        if life is None or self.newest() <= self.delivered:
             return
         speaker = next((h for h in self.job_hosts() if h.reachable), None)
         if speaker is None or self.away or self.brain.c.job is None:
             return
         rank = self.brain.c.job.ranks_on(speaker.name).start
         records = []
-        for number in range(self.delivered + 1, self._newest() + 1):
+        for number in range(self.delivered + 1, self.newest() + 1):
             end = life.first + (number - life.number) * life.step
             wall = int((WALL + end) * 1e9)
             records.append(t.StepRecord(rank, life.generation, number, wall, life.step, 2.0, 1 << 20))
-        self.delivered = self.done = self._newest()
+        self.delivered = self.done = self.newest()
         if self.now - self.stored_at >= self.shape.checkpoint:
             self.stored, self.stored_at = self.delivered, self.now
         gauges = {"snapshot_step": self.delivered + 1.0, "checkpoint_step": self.stored + 1.0}
@@ -380,7 +369,7 @@ class World:
         """Every agent that can be heard sends a frame; now and then one is lost, or comes late."""
         if self.away:
             return
-        self._tell_steps()
+        self.tell_steps()
         talkers = set()
         if self.life is None and self.hung is not None:
             talkers = {self.hung[0], *(h.name for h in self.job_hosts()[:2])}
@@ -405,10 +394,3 @@ class World:
     def frame(self, host: Host, steps: Sequence[t.StepRecord], gauges: dict[str, float] | None = None) -> None:
         """Steps, and what is stored of them, as one node tells it."""
         self.feed(FrameSeen(host.name, frames.frame(self, steps=steps, gauges=gauges)))
-
-
-def _fields(row: StepRow) -> dict[str, Any]:
-    return {
-        "step": row.step, "loss": row.loss, "seconds": row.seconds, "tokens": row.tokens, "at": row.at,
-        "generation": row.generation,
-    }  # fmt: skip

@@ -1,0 +1,78 @@
+"""Real jobs that stand still: the one at fault is named, with the stacks of all, and training goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.local_cluster import LocalCluster
+from tests.e2e.daemons import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("hang"), nodes=2, slots=2) as one:
+        yield one
+
+
+def submit(cluster: LocalCluster, args: list[str]) -> None:
+    program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": os.getcwd(),
+               "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
+    cluster.client.submit({"name": "hang", "program": program, "nnodes": 2, "nproc_per_node": 2,
+                           "max_restarts": 100})  # fmt: skip
+
+
+def well(cluster: LocalCluster) -> Json | None:
+    status = cluster.client.status()
+    job: Json | None = status["job"]
+    return job if job and job["state"] == "running" and not status["open_incidents"] else None
+
+
+def steps(cluster: LocalCluster, count: int) -> None:
+    """All is well, and so many steps further."""
+    wait_for(lambda: well(cluster), 60)
+    begin = (cluster.client.job() or {})["step"]
+    wait_for(lambda: (job := well(cluster)) and job["step"] >= begin + count, 60)
+
+
+def newest(cluster: LocalCluster, known: int) -> Json:
+    """The incident after so many known ones, once there is one."""
+    wait_for(lambda: len(cluster.client.incidents()) > known, 60, lambda: cluster.client.job())
+    return cluster.client.incidents()[0]
+
+
+def frames(incident: Json) -> dict[str, str]:
+    """The ranks at which some of the calls were."""
+    return {row["frame"].rpartition(" ")[2]: row["ranks"] for row in incident["stacks"]["rows"]}
+
+
+def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("".join(random.Random(1).choices("abcdefgh \n", k=50_000)))
+    settings = {"model.layers": 2, "model.d_model": 32, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0}
+    args = ["--data", str(tmp_path / "text"), "--pp", "2", "--tp", "2", "--steps", "1000000"]
+    args += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    submit(cluster, [*args, "--set", f"data.cache_dir={tmp_path}"])
+    for known, fault in enumerate(("hang:rank3/tp", "stop:rank2/after-tp", "hang:rank0/before-pp")):
+        steps(cluster, 5)
+        cluster.client.inject(fault)
+        found = newest(cluster, known)
+        assert found["culprit"] == fault.partition(":")[2].partition("/")[0], found["summary"]
+        assert found["kind"] == ("worker-stopped" if fault.startswith("stop") else "worker-hang")
+        steps(cluster, 1)
+        if fault.startswith("hang"):  # a stopped one can be found before all agents have told
+            found = cluster.client.incident(found["id"])
+            assert len(found["stacks"]["states"]) == 4
+            assert frames(found)["perform"] == fault[9]
+    assert len(cluster.client.stacks()["states"]) == 4
+    cluster.client.stop(0.0)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)

@@ -13,7 +13,6 @@ from rich.table import Table
 from holdfast.cli import output
 from holdfast.cli.client import Client
 from holdfast.cli.options import Json, with_client
-from holdfast.controller.diagnosis_verdicts import Candidate, Judgement
 from holdfast.diagnostics.catalog import BY_NAME, NODE_S, Scope, choose, parse_suite
 from holdfast.diagnostics.results import parse_result
 from holdfast.errors import HoldfastError, UsageError
@@ -68,6 +67,8 @@ def _watch(client: Client, name: str) -> output.Json:
 
 def _local(suite: str, tests: list[str]) -> output.Json:
     """The checks of a node alone, here; they are held against fixed bars only."""
+    from holdfast.controller.diagnosis_verdicts import Candidate, Judgement
+
     size, here = parse_suite(suite), "here"
     checks = [c for c in choose(size, tuple(tests)) if c.scope is Scope.NODE]
     if not checks:

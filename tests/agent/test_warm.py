@@ -46,7 +46,8 @@ print("to stderr", file=sys.stderr)
             )
             assert lines[1] == "True 500"
             assert lines[2] == "__main__ True None"
-            assert lines[3] == f"42 {tmp_path} ['{tmp_path}/probe0']"  # no descriptor of the warm process
+            # No descriptor of the warm process: where it dumps its stacks, and its probe.
+            assert lines[3] == f"42 {tmp_path} ['{tmp_path}/probe0.stacks', '{tmp_path}/probe0']"
             assert lines[4] == "True default_int_handler"
             assert one.err() == "to stderr\n"
 

@@ -16,6 +16,7 @@ from tests.e2e.daemons import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Json = dict[str, Any]
+SCRIPT = Path(__file__).parent / "scripts" / "hanging.py"
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +25,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield one
 
 
-def submit(cluster: LocalCluster, args: list[str]) -> None:
-    program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": os.getcwd(),
+def submit(cluster: LocalCluster, target: str, args: list[str], nproc: int, module: bool, restarts: int) -> None:
+    program = {"target": target, "args": args, "module": module, "cwd": os.getcwd(),
                "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
-    cluster.client.submit({"name": "hang", "program": program, "nnodes": 2, "nproc_per_node": 2,
-                           "max_restarts": 100})  # fmt: skip
+    cluster.client.submit({"name": "hang", "program": program, "nnodes": 2, "nproc_per_node": nproc,
+                           "max_restarts": restarts})  # fmt: skip
 
 
 def well(cluster: LocalCluster) -> Json | None:
@@ -61,7 +62,7 @@ def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp
     settings = {"model.layers": 2, "model.d_model": 32, "model.heads": 4, "data.seq_len": 32, "train.log_every": 0}
     args = ["--data", str(tmp_path / "text"), "--pp", "2", "--tp", "2", "--steps", "1000000"]
     args += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    submit(cluster, [*args, "--set", f"data.cache_dir={tmp_path}"])
+    submit(cluster, "holdfast.trainer", [*args, "--set", f"data.cache_dir={tmp_path}"], 2, True, 100)
     for known, fault in enumerate(("hang:rank3/tp", "stop:rank2/after-tp", "hang:rank0/before-pp")):
         steps(cluster, 5)
         cluster.client.inject(fault)
@@ -76,3 +77,15 @@ def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp
     assert len(cluster.client.stacks()["states"]) == 4
     cluster.client.stop(0.0)
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+
+
+@pytest.mark.parametrize(("bug", "culprit"), [("loop", "rank1"), ("order", "job")])
+def test_a_bug_of_an_unmodified_script_is_found(cluster: LocalCluster, bug: str, culprit: str) -> None:
+    known = len(cluster.client.incidents())
+    submit(cluster, str(SCRIPT), [bug], 1, False, 0)
+    found = newest(cluster, known)
+    assert (found["kind"], found["culprit"]) == ("worker-hang", culprit), found["summary"]
+    if bug == "order":
+        assert found["findings"][0]["evidence"]["suspects"] == [0, 1]
+        assert found["summary"].count("all_reduce 8 of group (0-1)") == 2
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 30)

@@ -1,0 +1,26 @@
+"""A script that knows nothing of Holdfast, with a bug at step 8 that makes it hang: its argument says which."""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1000):
+    if step == 8 and rank == 1 and sys.argv[1] == "loop":
+        while True:
+            pass
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    groups = [first, second]
+    if step == 8 and rank == 1 and sys.argv[1] == "order":
+        groups.reverse()
+    for group in groups:
+        dist.all_reduce(torch.ones(3), group=group)
+    time.sleep(0.05)

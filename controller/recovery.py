@@ -289,12 +289,18 @@ class Recovery:
         return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
 
     def watch(self, now: Instant) -> list[Action]:
-        """A watched incident ends when everybody is back; it escalates when training stands still without them."""
+        """A watched incident ends when everybody is back; it escalates when training stands still without them.
+
+        So does a restart whose new generation loses a node before its first step.
+        """
         live, job = self.c.book.live(), self.c.job
-        if live is None or job is None or live.action != policy.Move.WATCH:
+        if live is None or job is None:
+            return []
+        is_up, watching = self.c.life.stage is Stage.UP, live.action == policy.Move.WATCH
+        if not watching and not (is_up and live.action in policy.RECOVERS):
             return []
         away = [n for n in job.nodes if not self.c.present(n)]
-        if not away and self.c.life.stage is Stage.UP:
+        if not away and is_up and watching:
             live.reason = "the watcher is back and training never stopped"
             return books.closed(live, IncidentState.CLOSED, now)
         gone = [n for n in away if self.c.away_for(n, now) > self._grace(job)]

@@ -178,6 +178,19 @@ def test_a_lost_node_is_replaced_by_a_spare() -> None:
     assert v.brain.c.nodes["node0"].state is t.NodeState.LOST
 
 
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 1.0])
+def test_a_node_that_is_lost_during_a_restart_is_replaced(after: float) -> None:
+    v = training(nodes=3)
+    v.exit(0, signal=9)
+    v.run(after)
+    v.lose_node("node1")
+    v.run(30.0)
+    assert "node1" not in v.job.nodes
+    before = v.job.best_step
+    v.run(3.0)
+    assert v.job.best_step > before
+
+
 def test_a_lost_node_without_a_spare_is_an_alert_and_training_goes_on_when_it_is_back() -> None:
     v = training()
     v.lose_node("node0")

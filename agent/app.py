@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 
 from holdfast import log, service, wire
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import log_rules, node_death
 from holdfast.agent.checkpoints import Checkpoints
@@ -114,16 +115,16 @@ class Agent:
         self._clock_asked, self._clock_asked_at = 0, 0.0
         self._clock_seen: dict[str, float] = {}
         self._printing = asyncio.Event()
-        self._commands: asyncio.Queue[t.Command] = asyncio.Queue()
-        self._answers: dict[str, t.CommandResult] = {}
+        self._commands: asyncio.Queue[msg.Command] = asyncio.Queue()
+        self._answers: dict[str, msg.CommandResult] = {}
         self.door = Door()
         self._tasks: set[asyncio.Future[None]] = set()
 
     # --- up ------------------------------------------------------------------------------------------------------
 
-    def hello(self) -> t.Hello:
+    def hello(self) -> msg.Hello:
         identity = dataclasses.replace(self.identity, address=self.link.own_address(), ping_port=self.door.port)
-        return t.Hello(identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
+        return msg.Hello(identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
 
     def tell(self, event: t.Event) -> None:
         self.link.send(self.outbox.event(event))
@@ -141,7 +142,7 @@ class Agent:
         text = f"{count} spans dropped, more may follow: the controller does not take them as fast as they come"
         self.tell(t.AgentNotice(time.time_ns(), "spans", t.Severity.WARNING, text))
 
-    def _clock_told(self, told: t.ClockTold) -> None:
+    def _clock_told(self, told: msg.ClockTold) -> None:
         self.spans.clock.answered(told.sent_ns, told.wall_ns, time.monotonic_ns())
 
     def _clock_gauges(self) -> dict[str, float]:
@@ -164,14 +165,14 @@ class Agent:
 
     # --- down ----------------------------------------------------------------------------------------------------
 
-    def obey(self, command: t.Command) -> None:
+    def obey(self, command: msg.Command) -> None:
         answer = self._answers.get(command.id)
         if answer is not None:
             self.link.send(answer)
             return
-        if isinstance(command.order, t.RunCheck):
+        if isinstance(command.order, msg.RunCheck):
             self.checks.begin(command, command.order)
-        elif isinstance(command.order, t.DumpStacks | t.KnockAt):
+        elif isinstance(command.order, msg.DumpStacks | msg.KnockAt):
             self._spawn(self._do(command))  # a stop that follows must not wait for it
         else:
             self._commands.put_nowait(command)
@@ -185,31 +186,31 @@ class Agent:
         """One after the other: a stop that came before a start is done before it."""
         while True:
             command = await self._commands.get()
-            if isinstance(command.order, t.StartWorkers):
+            if isinstance(command.order, msg.StartWorkers):
                 self.checkpoints.ensure()
-            if isinstance(command.order, t.Inject) and command.order.kind == "node-kill":
+            if isinstance(command.order, msg.Inject) and command.order.kind == "node-kill":
                 leaders = [*self.workers.leaders(), self.checkpoints.daemon_pid()]
                 node_death.die(leaders, [self.workers.shm, self.checkpoints.folder])
             await self._do(command)
 
-    async def _do(self, command: t.Command) -> None:
+    async def _do(self, command: msg.Command) -> None:
         try:
             order = command.order
-            if isinstance(order, t.Inject) and self.faults.inject(order.kind):
+            if isinstance(order, msg.Inject) and self.faults.inject(order.kind):
                 data = {"at": str(time.time_ns())}
-            elif isinstance(order, t.KnockAt):
+            elif isinstance(order, msg.KnockAt):
                 data = {"behind": await knock(order.host, order.port)}
             else:
                 data = await self.workers.obey(command)
-            answer = t.CommandResult(command.id, True, data=data)
+            answer = msg.CommandResult(command.id, True, data=data)
         except HoldfastError as error:
-            answer = t.CommandResult(command.id, False, str(error))
+            answer = msg.CommandResult(command.id, False, str(error))
         except OSError as error:
-            answer = t.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
+            answer = msg.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
         log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
         self._answer(answer)
 
-    def _answer(self, answer: t.CommandResult) -> None:
+    def _answer(self, answer: msg.CommandResult) -> None:
         """Send it, and keep it for a controller that asks again."""
         self._answers[answer.id] = answer
         while len(self._answers) > 1000:
@@ -272,7 +273,7 @@ class Agent:
         self.spans.flush(self.link.backlog, time.monotonic_ns())
 
     def _ask_clock(self) -> None:
-        self.link.send(t.ClockAsked(time.monotonic_ns()))
+        self.link.send(msg.ClockAsked(time.monotonic_ns()))
 
     async def _follow_logs(self) -> None:
         """Look often while workers print; while they are quiet, the beat looks."""

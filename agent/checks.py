@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast import log
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.agent import interpreter
 from holdfast.service import PARENT
 
@@ -19,11 +19,11 @@ _LAST_WORDS = 300  # characters of what it said on standard error
 class Checks:
     """Answers go to `on_answer`. Checks run beside everything else: a stop must not wait for one."""
 
-    def __init__(self, state_dir: str, on_answer: Callable[[t.CommandResult], None]) -> None:
+    def __init__(self, state_dir: str, on_answer: Callable[[msg.CommandResult], None]) -> None:
         self._state_dir, self._on_answer = state_dir, on_answer
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    def begin(self, command: t.Command, order: t.RunCheck) -> None:
+    def begin(self, command: msg.Command, order: msg.RunCheck) -> None:
         """Start, unless this very command runs already."""
         if command.id not in self._running:
             task = asyncio.create_task(self._run(command, order))
@@ -37,15 +37,15 @@ class Checks:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _run(self, command: t.Command, order: t.RunCheck) -> None:
+    async def _run(self, command: msg.Command, order: msg.RunCheck) -> None:
         try:
             answer = await self._answer(command, order)
         except OSError as error:
-            answer = t.CommandResult(command.id, False, f"cannot start a check: {error.strerror or error}")
+            answer = msg.CommandResult(command.id, False, f"cannot start a check: {error.strerror or error}")
         log.event("check", id=command.id, checks=list(order.checks), ok=answer.ok, error=answer.error)
         self._on_answer(answer)
 
-    async def _answer(self, command: t.Command, order: t.RunCheck) -> t.CommandResult:
+    async def _answer(self, command: msg.Command, order: msg.RunCheck) -> msg.CommandResult:
         flags = ["--json", "--options", order.options, "--folder", self._state_dir]
         process = await asyncio.create_subprocess_exec(
             *interpreter.command("holdfast.diagnostics", *order.checks, *flags),
@@ -71,7 +71,7 @@ class Checks:
         if not error and process.returncode:
             words = err.strip().rpartition("\n")[2][-_LAST_WORDS:]
             error = f"its process ended with {process.returncode}" + (f": {words}" if words else "")
-        return t.CommandResult(command.id, not error, error, {"results": out})
+        return msg.CommandResult(command.id, not error, error, {"results": out})
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:

@@ -13,7 +13,8 @@ from typing import Any
 
 from holdfast.agent import process_tree
 from holdfast.agent.worker_spec import Key
-from holdfast.types import KeptWorker, WorkerExited
+from holdfast.messages import KeptWorker
+from holdfast.types import WorkerExited
 
 NAME = "exits.jsonl"
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from holdfast import log, wire
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent.outbox import Outbox
 from holdfast.errors import ProtocolError, UsageError
@@ -25,17 +26,17 @@ class Link:
         self,
         address: tuple[str, int],
         outbox: Outbox,
-        hello: Callable[[], t.Hello],
-        on_command: Callable[[t.Command], None],
+        hello: Callable[[], msg.Hello],
+        on_command: Callable[[msg.Command], None],
         on_durable: Callable[[list[t.Event]], None],
         credentials: grpc.ChannelCredentials | None = None,
-        on_clock: Callable[[t.ClockTold], None] = lambda told: None,
+        on_clock: Callable[[msg.ClockTold], None] = lambda told: None,
     ) -> None:
         self.address, self.outbox = address, outbox
         self._hello, self._on_command, self._on_durable = hello, on_command, on_durable
         self._credentials = credentials
         self._on_clock = on_clock
-        self._queue: asyncio.Queue[t.AgentMessage] | None = None
+        self._queue: asyncio.Queue[msg.AgentMessage] | None = None
         self.cadence = 0.25
         self._refused = ""
 
@@ -48,7 +49,7 @@ class Link:
         """Messages that wait for the running stream."""
         return self._queue.qsize() if self._queue is not None else 0
 
-    def send(self, message: t.AgentMessage) -> None:
+    def send(self, message: msg.AgentMessage) -> None:
         """Queue a message for the running stream; without one only what the outbox keeps will arrive."""
         if self._queue is not None and self._queue.qsize() < _QUEUE:
             self._queue.put_nowait(message)
@@ -96,14 +97,14 @@ class Link:
         if first is grpc.aio.EOF:
             raise await _failure(call)
         welcome = wire.decode_controller(first)
-        if isinstance(welcome, t.Refused):
+        if isinstance(welcome, msg.Refused):
             raise ProtocolError(f"the controller refuses: {welcome.reason}")
-        if not isinstance(welcome, t.Welcome):
+        if not isinstance(welcome, msg.Welcome):
             raise ProtocolError("the controller did not welcome us")
         self._refused = ""
         self.cadence = welcome.cadence
         self._on_durable(self.outbox.acknowledged(welcome.frames_acked, welcome.events_acked))
-        queue: asyncio.Queue[t.AgentMessage] = asyncio.Queue()
+        queue: asyncio.Queue[msg.AgentMessage] = asyncio.Queue()
         for message in self.outbox.unacknowledged():
             queue.put_nowait(message)
         self._queue = queue
@@ -118,7 +119,7 @@ class Link:
             if not writer.cancelled():
                 writer.exception()  # the reader tells why the stream ended
 
-    async def _write(self, call: Any, queue: "asyncio.Queue[t.AgentMessage]") -> None:
+    async def _write(self, call: Any, queue: "asyncio.Queue[msg.AgentMessage]") -> None:
         while True:
             message = await queue.get()
             await call.write(wire.encode_agent(message))
@@ -131,14 +132,14 @@ class Link:
                 log.warning("message.malformed", error=str(error))
                 continue
             match message:
-                case t.Ack():
+                case msg.Ack():
                     self.cadence = message.cadence
                     self._on_durable(self.outbox.acknowledged(message.frames, message.events))
-                case t.Command():
+                case msg.Command():
                     self._on_command(message)
-                case t.ClockTold():
+                case msg.ClockTold():
                     self._on_clock(message)
-                case t.Refused():
+                case msg.Refused():
                     raise ProtocolError(f"the controller refuses: {message.reason}")
         raise await _failure(call)
 

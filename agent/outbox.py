@@ -7,6 +7,7 @@ to a controller that comes later and are not kept.
 import dataclasses
 from collections import deque
 
+from holdfast import messages as msg
 from holdfast import types as t
 
 _EVENTS = 10_000
@@ -15,7 +16,7 @@ _EVENTS = 10_000
 class Outbox:
     def __init__(self, max_frames: int) -> None:
         self._frames: deque[t.Frame] = deque()
-        self._events: deque[t.Numbered] = deque()
+        self._events: deque[msg.Numbered] = deque()
         self._max_frames = max_frames
         self.frame_seq = self.event_seq = 0
         self.dropped_frames = 0
@@ -34,9 +35,9 @@ class Outbox:
                 self._frames[0] = dataclasses.replace(heir, steps=oldest.steps + heir.steps)
         return frame
 
-    def event(self, event: t.Event) -> t.Numbered:
+    def event(self, event: t.Event) -> msg.Numbered:
         self.event_seq += 1
-        numbered = t.Numbered(self.event_seq, event)
+        numbered = msg.Numbered(self.event_seq, event)
         self._events.append(numbered)
         if len(self._events) > _EVENTS:
             self._drop_event()
@@ -64,7 +65,7 @@ class Outbox:
         """Whether there is news that the controller has not yet acknowledged."""
         return bool(self._events)
 
-    def unacknowledged(self) -> list[t.AgentMessage]:
+    def unacknowledged(self) -> list[msg.AgentMessage]:
         """All that a new stream has to say first: events before frames, each in order."""
         return [*self._events, *self._frames]
 

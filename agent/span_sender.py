@@ -7,8 +7,8 @@ episode the agent says so.
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from holdfast import messages as msg
 from holdfast import span_rows
-from holdfast import types as t
 from holdfast.agent.clock import ClockOffset
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.errors import HoldfastError
@@ -23,13 +23,13 @@ class SpanSender:
     def __init__(
         self,
         readers: Callable[[], Iterable[ProbeReader]],
-        send: Callable[[t.Spans], None],
+        send: Callable[[msg.Spans], None],
         on_drop: Callable[[int], None],
         budget: int = BUDGET,
     ) -> None:
         """`on_drop` is told how many spans are gone when dropping begins."""
         self._readers, self._send, self._on_drop, self._budget = readers, send, on_drop, budget
-        self._waiting: deque[t.WorkerSpans] = deque()
+        self._waiting: deque[msg.WorkerSpans] = deque()
         self._held = 0
         self._lost: dict[tuple[int, int], int] = {}
         self.clock = ClockOffset()
@@ -60,7 +60,7 @@ class SpanSender:
         steps = [int.from_bytes(row[at : at + 4], "little", signed=True) for row in (rows[:size], rows[-size:]) if row]
         first, last = (min(steps), max(steps)) if steps else (-1, -1)
         packed = span_rows.pack(rows)
-        self._waiting.append(t.WorkerSpans(*key, len(rows) // size, fresh, first, last, names, packed))
+        self._waiting.append(msg.WorkerSpans(*key, len(rows) // size, fresh, first, last, names, packed))
         self._held += len(packed)
         self._make_room()
 
@@ -83,4 +83,4 @@ class SpanSender:
         self._waiting.clear()
         self._held = 0
         self._dropping = False
-        self._send(t.Spans(workers, offset.offset_ns, offset.error_ns, self.dropped))
+        self._send(msg.Spans(workers, offset.offset_ns, offset.error_ns, self.dropped))

@@ -17,7 +17,8 @@ from holdfast.agent.json_lines import LINE_LIMIT
 from holdfast.agent.worker_spec import WorkerSpec
 from holdfast.errors import Unavailable
 from holdfast.local_socket import short_path
-from holdfast.types import KeptWorker, WorkerExited
+from holdfast.messages import KeptWorker
+from holdfast.types import WorkerExited
 
 READY_TIMEOUT_S = 120.0
 """Torch, its compiler and the trainer import in 5 s on a quiet machine, in a minute on one that just booted."""

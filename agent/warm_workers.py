@@ -14,7 +14,8 @@ from holdfast.agent import injections, process_tree, warm_children
 from holdfast.agent.journal import Journal, Started, boot_id, key_of
 from holdfast.agent.warm_stores import Stores
 from holdfast.agent.worker_spec import Key, WorkerSpec, mark
-from holdfast.types import KeptWorker, WorkerExited
+from holdfast.messages import KeptWorker
+from holdfast.types import WorkerExited
 
 ALL_RANKS = -1
 SWEEP_S = 0.05

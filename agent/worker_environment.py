@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from holdfast import types as t
+from holdfast import messages as msg
 
 _NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
 
 
 def worker_environment(
-    base: Mapping[str, str], command: t.Command, order: t.StartWorkers, place: t.Rank
+    base: Mapping[str, str], command: msg.Command, order: msg.StartWorkers, place: msg.Rank
 ) -> dict[str, str]:
     """torchrun's variables for one worker, so that a script written for it needs no change.
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.agent.log_rules import RateLimit, Rule, Rules
-from holdfast.types import LogChunk, LogMatched
+from holdfast.messages import LogChunk
+from holdfast.types import LogMatched
 
 MAX_LINE = 16 * 1024
 """Bytes; a longer line is cut into pieces of this size (a character that the cut hits is replaced)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.agent.probe_layout import ENV_GENERATION, ENV_PATH
 from holdfast.agent.process_tree import MARK
-from holdfast.types import Program
+from holdfast.messages import Program
 
 Key = tuple[str, int, int]
 """Job, generation, rank: names one worker for ever."""

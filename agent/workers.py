@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 from holdfast import log, tracebacks
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import error_file, injections, stacks
 from holdfast.agent.announcements import Announcements
@@ -44,7 +45,7 @@ class Workers:
         kernel: KernelLog,
         own_address: Callable[[], str],
         on_event: Callable[[t.Event], None],
-        on_log: Callable[[t.LogChunk], None],
+        on_log: Callable[[msg.LogChunk], None],
         on_last_steps: Callable[[tuple[t.StepRecord, ...]], None],
         on_last_reader: Callable[[ProbeReader], None] = lambda reader: None,
         preload: tuple[str, ...] = (),
@@ -60,7 +61,7 @@ class Workers:
         self._oom = OomWatch()
         self._tasks: set[asyncio.Future[None]] = set()
         self._stores: set[str] = set()
-        self.kept: dict[Key, t.KeptWorker] = {}
+        self.kept: dict[Key, msg.KeptWorker] = {}
         self._readers: dict[Key, ProbeReader] = {}
         self._announcements = Announcements(on_event)
         self._ended: dict[Key, asyncio.Event] = {}
@@ -106,7 +107,7 @@ class Workers:
             self._exited(exited)
         return warm
 
-    def _adopt(self, worker: t.KeptWorker) -> None:
+    def _adopt(self, worker: msg.KeptWorker) -> None:
         key = (worker.job, worker.generation, worker.rank)
         self.newest[worker.job] = max(worker.generation, self.newest.get(worker.job, 0))
         known = key in self.kept
@@ -146,7 +147,7 @@ class Workers:
 
     # --- what runs -----------------------------------------------------------------------------------------------
 
-    def hello_workers(self) -> tuple[t.KeptWorker, ...]:
+    def hello_workers(self) -> tuple[msg.KeptWorker, ...]:
         return tuple(self.kept.values())
 
     @property
@@ -181,7 +182,7 @@ class Workers:
             return
         self._told.add(key)
         worker = self.kept.get(key)
-        self.kept[key] = t.KeptWorker(
+        self.kept[key] = msg.KeptWorker(
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
         )
         phase = self._last_words(key)
@@ -254,27 +255,27 @@ class Workers:
 
     # --- commands ------------------------------------------------------------------------------------------------
 
-    async def obey(self, command: t.Command) -> dict[str, str]:
+    async def obey(self, command: msg.Command) -> dict[str, str]:
         """Do it; what to answer. HoldfastError in one line when it cannot be done."""
         match command.order:
-            case t.StartStore() as order:
+            case msg.StartStore() as order:
                 return await self._start_store(command, order.host or self._own_address())
-            case t.StartWorkers() as order:
+            case msg.StartWorkers() as order:
                 return await self._start(command, order)
-            case t.StopWorkers() as order:
+            case msg.StopWorkers() as order:
                 stopped = await self._stop(command.job, command.generation, order.grace)
                 await self._stop_stores(command.job, command.generation)
                 return stopped
-            case t.Inject() as order:
+            case msg.Inject() as order:
                 return await self._inject(command, order)
-            case t.RequestCheckpoint():
+            case msg.RequestCheckpoint():
                 return self._request_checkpoint(command)
-            case t.RunCheck() | t.KnockAt():
+            case msg.RunCheck() | msg.KnockAt():
                 raise AssertionError("the agent's own: no worker has a part in it")
-            case t.DumpStacks():
+            case msg.DumpStacks():
                 return await self._dump_stacks(command)
 
-    async def _start_store(self, command: t.Command, host: str) -> dict[str, str]:
+    async def _start_store(self, command: msg.Command, host: str) -> dict[str, str]:
         """A store of its own for the generation to come: what an older one left in its store cannot be met there.
 
         torch gives an agent's store no prefix per restart, so one store for all would hand out dead addresses.
@@ -290,7 +291,7 @@ class Workers:
             if self._warm is not None:
                 await self._warm.stop_store(name)
 
-    async def _start(self, command: t.Command, order: t.StartWorkers) -> dict[str, str]:
+    async def _start(self, command: msg.Command, order: msg.StartWorkers) -> dict[str, str]:
         job, generation = command.job, command.generation
         if generation < self.newest.get(job, 0):
             raise UsageError(f"generation {generation} of job {job} is over: {self.newest[job]} was here already")
@@ -322,7 +323,7 @@ class Workers:
             pid = await warm.start_worker(spec)
             # Its exit may already have been told: what ended stays ended.
             if key not in self.kept:
-                self.kept[key] = t.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
+                self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
                 self._oom.remember(pid)
         return {"started": str(len(order.ranks))}
 
@@ -360,7 +361,7 @@ class Workers:
             for task in pending:
                 task.cancel()
 
-    async def _inject(self, command: t.Command, order: t.Inject) -> dict[str, str]:
+    async def _inject(self, command: msg.Command, order: msg.Inject) -> dict[str, str]:
         at = str(time.time_ns())
         if order.kind in ("agent-kill", "agent-stop"):
             os.kill(os.getpid(), signal.SIGKILL if order.kind == "agent-kill" else signal.SIGSTOP)
@@ -378,7 +379,7 @@ class Workers:
         readers[order.rank].inject(order.kind)
         return {"at": at}
 
-    async def _dump_stacks(self, command: t.Command) -> dict[str, str]:
+    async def _dump_stacks(self, command: msg.Command) -> dict[str, str]:
         wanted = {
             key[2]: (worker.pid, self._probe_path(key))
             for key, worker in sorted(self.kept.items())
@@ -386,7 +387,7 @@ class Workers:
         }
         return await stacks.dump(wanted)
 
-    def _request_checkpoint(self, command: t.Command) -> dict[str, str]:
+    def _request_checkpoint(self, command: msg.Command) -> dict[str, str]:
         readers = [r for r in self.readers() if r.generation == command.generation]
         if not readers:
             raise Unavailable(f"no worker of generation {command.generation} here can be asked for a checkpoint")

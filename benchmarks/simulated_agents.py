@@ -22,6 +22,7 @@ from typing import Any
 
 import grpc
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.proto import controller_pb2
@@ -77,7 +78,7 @@ class SimulatedAgent:
         self.name = f"node{number}"
         self.seq = 0
         self.job, self.generation = "", 0
-        self.ranks: tuple[t.Rank, ...] = ()
+        self.ranks: tuple[msg.Rank, ...] = ()
         self.began = 0.0  # of the training, on the clock that all generators share
         self.silent = False
         self.sent_at: deque[tuple[int, float]] = deque()
@@ -89,7 +90,7 @@ class SimulatedAgent:
         self.writing = asyncio.Lock()
         self.error = ""
 
-    def hello(self) -> t.Hello:
+    def hello(self) -> msg.Hello:
         n, o = self.number, self.options
         gpus = tuple(
             t.Gpu(g, f"GPU-{n}-{g}", "NVIDIA H100 80GB HBM3", f"0000:{g:02x}:00.0", 80 << 30) for g in range(o.slots)
@@ -100,7 +101,7 @@ class SimulatedAgent:
             gpus=gpus, nics=nics, switch=f"tor{n // 32}", slots=o.slots, versions={"holdfast": "0.1.0"},
             boot_id=f"boot{n}", cpus=96, memory_bytes=2 << 40,
         )  # fmt: skip
-        return t.Hello(identity, wall_ns=time.time_ns())
+        return msg.Hello(identity, wall_ns=time.time_ns())
 
     def frame(self) -> bytes:
         """What this node has to say now: its own part, encoded here, joined to the second's samples."""
@@ -159,7 +160,7 @@ class SimulatedAgent:
             call: Any = channel.stream_stream(METHOD)()
             await call.write(wire.encode_agent(self.hello()))
             welcome = wire.decode_controller(await call.read())
-            assert isinstance(welcome, t.Welcome), welcome
+            assert isinstance(welcome, msg.Welcome), welcome
             self.welcome.set()
             beat = asyncio.create_task(self.beat(call))
             answer = asyncio.create_task(self.answer(call))
@@ -194,25 +195,25 @@ class SimulatedAgent:
         async with self.writing:  # a stream takes one message at a time
             await call.write(message)
 
-    def heed(self, message: t.ControllerMessage) -> None:
-        if isinstance(message, t.Ack):
+    def heed(self, message: msg.ControllerMessage) -> None:
+        if isinstance(message, msg.Ack):
             now, sent = time.monotonic(), 0.0
             while self.sent_at and self.sent_at[0][0] <= message.frames:
                 sent = self.sent_at.popleft()[1]
             if sent:
                 self.acks.append((now, now - sent))
-        elif isinstance(message, t.Command):
+        elif isinstance(message, msg.Command):
             data: dict[str, str] = {}
             match message.order:
-                case t.StartStore():
+                case msg.StartStore():
                     data = {"host": "127.0.0.1", "port": "29500"}
-                case t.StartWorkers() as order:
+                case msg.StartWorkers() as order:
                     self.job, self.generation, self.ranks = message.job, message.generation, order.ranks
                     self.began = self.options.began
                     self.told = int((time.time() - self.began) / self.options.step)
-                case t.StopWorkers():
+                case msg.StopWorkers():
                     self.ranks = ()
-            self.queue.put_nowait(wire.encode_agent(t.CommandResult(message.id, True, data=data)))
+            self.queue.put_nowait(wire.encode_agent(msg.CommandResult(message.id, True, data=data)))
 
 
 async def main() -> None:

@@ -20,7 +20,7 @@ from holdfast.agent.span_sender import SpanSender
 from holdfast.controller.span_window import decoded
 from holdfast.diagnostics import span_files
 from holdfast.diagnostics.job_shape import JobShape
-from holdfast.types import Spans
+from holdfast.messages import Spans
 
 
 def record(spans: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast import faults as fault_syntax
 from holdfast import types as t
+from holdfast.controller import comeback, timekeeping
 from holdfast.controller import incidents as books
-from holdfast.controller import policy, timekeeping
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.ensemble import Ensemble
 from holdfast.controller.detectors.exits import exit_finding
@@ -42,14 +42,12 @@ from holdfast.controller.events import (
 )
 from holdfast.controller.goodput import Goodput
 from holdfast.controller.hang_watch import HangWatch
-from holdfast.controller.history import History
 from holdfast.controller.knocking import Knocking
 from holdfast.controller.ledger import Ledger, StepRow
-from holdfast.controller.lifecycle import Lifecycle, Stage, fresh_table
+from holdfast.controller.lifecycle import Lifecycle, Stage
 from holdfast.controller.membership import Membership
 from holdfast.controller.model import (
     Finding,
-    Incident,
     IncidentState,
     Instant,
     Job,
@@ -87,59 +85,9 @@ class Brain:
         self.version = 0
         self.steps_total = 0
 
-    # --- coming back -------------------------------------------------------------------------------------------
-
     def restore(self, entities: list[tuple[str, str, dict[str, Any]]], steps: list[StepRow], now: Instant) -> None:
         """Take up what an earlier life of the controller wrote down; nodes will report what really is."""
-        time: dict[str, Any] | None = None
-        last_alive = max([row.at for row in steps], default=now.wall)
-        for kind, key, doc in entities:
-            self.diagnoses.restore(kind, key, doc)
-            if kind == "incident":
-                self.c.book.restore(Incident.from_doc(doc))
-            elif kind == "node":
-                self.c.histories[key] = History.from_doc(doc)
-            elif kind == "job":
-                job = Job.from_doc(doc)
-                if self.c.job is None or job.submitted_at >= self.c.job.submitted_at:
-                    self.c.job = job
-            elif kind == "time":
-                time = doc
-            elif kind == "plan":
-                self.c.plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
-        self.stores.restore(now)
-        if self.c.job is None:
-            return
-        if self.c.plan is not None and self.c.plan.job != self.c.job.spec.id:
-            self.c.plan = None
-        self.c.ledger.restore(steps)
-        self.c.time = timekeeping.restored(time, self.c.job, steps)
-        self.c.job.best_step = max([self.c.job.best_step, *self.c.ledger.rows])
-        self.c.ranks = fresh_table(self.c.job)
-        self.c.ranks.counted[:] = max((r.step for r in steps if r.generation == self.c.job.generation), default=-1)
-        if self.c.job.state.ended:
-            return
-        running = self.c.job.state is JobState.RUNNING and not self.c.job.stop_asked
-        self.c.life.stage = Stage.UP if running else Stage.IDLE
-        for kind, key, doc in entities:
-            if kind == "exit" and doc == {"job": self.c.job.spec.id, "generation": self.c.job.generation}:
-                self.c.ranks.mark(int(key.rpartition(":")[2]), RankState.DONE)
-        self.c.reconcile_until = now.mono + self.c.options.agent_grace
-        self.c.progress_at = now.mono
-        finding = Finding(
-            kind=t.FindingKind.CONTROLLER_RESTART,
-            severity=t.Severity.WARNING,
-            subject="controller",
-            text="the controller was gone and is back; training went on without it",
-            since=last_alive,
-            at=now.wall,
-        )
-        live = self.c.book.live()
-        if live:
-            self.c.book.attach(live, finding)
-        else:
-            incident = self.c.book.open(finding, self.c.job, now)
-            incident.action, incident.reason = policy.Move.WATCH.value, "wait for the agents to report what runs"
+        comeback.restore(self, entities, steps, now)
 
     # --- the one way in ----------------------------------------------------------------------------------------
 

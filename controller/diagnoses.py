@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.diagnosing import Ask, DiagnoseSession
 from holdfast.controller.diagnosis_verdicts import Candidate, Figures, from_passes, passes
@@ -124,7 +124,7 @@ class Diagnoses:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def answered(self, result: t.CommandResult, now: Instant) -> list[Action] | None:
+    def answered(self, result: msg.CommandResult, now: Instant) -> list[Action] | None:
         """None when the answer is not to a command of ours."""
         if result.id not in self._commands:
             return None

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.diagnosis_verdicts import Candidate, Judgement, Past
 from holdfast.controller.model import Instant
 from holdfast.diagnostics.catalog import LIMIT_S, NEIGHBOURS_S, NODE_S, PAIR_S, Check, Scope, Suite
@@ -34,7 +34,7 @@ class Ask:
 
     id: int
     node: str
-    order: t.RunCheck
+    order: msg.RunCheck
 
 
 class Stage(StrEnum):
@@ -258,7 +258,7 @@ class DiagnoseSession:
     def _ask(self, node: str, checks: tuple[str, ...], options: Mapping[str, object], deadline: float) -> Ask:
         self._issued += 1
         text = json.dumps({"suite": str(self.suite), "polite": self._polite, **options}, sort_keys=True)
-        return Ask(self._issued, node, t.RunCheck(checks, text, deadline))
+        return Ask(self._issued, node, msg.RunCheck(checks, text, deadline))
 
     def _node_job(self, node: str, checks: Iterable[str]) -> _Job:
         deadline = NODE_S[self.suite]

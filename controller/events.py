@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.model import Finding, JobSpec
 
@@ -11,7 +12,7 @@ from holdfast.controller.model import Finding, JobSpec
 
 @dataclass(frozen=True, slots=True)
 class AgentJoined:
-    hello: t.Hello
+    hello: msg.Hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class EventSeen:
 @dataclass(frozen=True, slots=True)
 class ResultSeen:
     node: str
-    result: t.CommandResult
+    result: msg.CommandResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ BrainEvent = (
 @dataclass(frozen=True, slots=True)
 class Send:
     node: str
-    command: t.Command
+    command: msg.Command
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """When nobody moves: look at the workers' stacks first, then name who is at fault. Pure as all of the brain."""
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller import incidents as books
 from holdfast.controller.cluster import Cluster
@@ -33,7 +34,7 @@ class HangWatch:
             actions += self.recovery.found(self.recovery.at_node(finding, job), now)
         return [*actions, *(self._keep() if found else [])]
 
-    def answered(self, result: t.CommandResult) -> list[Action] | None:
+    def answered(self, result: msg.CommandResult) -> list[Action] | None:
         """Take an agent's answer; None when it answers something else."""
         return self._keep() if self.stacks.answered(result) else None
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from holdfast import log, wire
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.address import claim_port, format_address
 from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, ResultSeen
@@ -25,17 +26,17 @@ _ACK_FLOOR = 0.5  # seconds between acknowledgements of frames; events are ackno
 class Session:
     """One agent's stream: what was received, what of it is durable, what goes out."""
 
-    def __init__(self, hello: t.Hello) -> None:
+    def __init__(self, hello: msg.Hello) -> None:
         self.hello = hello
         self.node = hello.identity.node
         self.incarnation = hello.identity.incarnation
-        self.out: asyncio.Queue[t.ControllerMessage | None] = asyncio.Queue()
+        self.out: asyncio.Queue[msg.ControllerMessage | None] = asyncio.Queue()
         self.frames = self.events = 0  # highest received
         self.durable_frames = 0
         self.acked: tuple[int, int, float] = (0, 0, 0.0)
         self.acked_at = 0.0
 
-    def send(self, message: t.ControllerMessage) -> None:
+    def send(self, message: msg.ControllerMessage) -> None:
         self.out.put_nowait(message)
 
 
@@ -60,7 +61,7 @@ class Ingest:
         except (ProtocolError, TimeoutError) as error:
             self.shell.malformed += 1
             log.warning("session.refused", peer=context.peer(), reason=str(error) or "no hello in time")
-            await context.write(wire.encode_controller(t.Refused(str(error) or "no hello in time")))
+            await context.write(wire.encode_controller(msg.Refused(str(error) or "no hello in time")))
             return
         session = Session(hello)
         before = self.sessions.get(session.node)
@@ -69,9 +70,9 @@ class Ingest:
         session.frames, frames, events = self.progress.get(session.incarnation, (0, 0, 0))
         session.durable_frames, session.events = frames, events
         protocol = wire.common_protocol(hello.protocol_min, hello.protocol_max)
-        session.send(t.Welcome(protocol, self.shell.brain.c.cadence, frames, events))
+        session.send(msg.Welcome(protocol, self.shell.brain.c.cadence, frames, events))
         if before is not None:
-            before.send(t.Refused(f"another agent says it is {session.node}"))
+            before.send(msg.Refused(f"another agent says it is {session.node}"))
             before.out.put_nowait(None)
         self.sessions[session.node] = session
         self.shell.outboxes[session.node] = session.send
@@ -84,13 +85,13 @@ class Ingest:
             writer.cancel()
             self._forget(session)
 
-    async def _hello(self, context: Any) -> t.Hello:
+    async def _hello(self, context: Any) -> msg.Hello:
         async with asyncio.timeout(_HELLO_TIMEOUT):
             data = await context.read()
         if data is grpc.aio.EOF:
             raise ProtocolError("the stream ended before a hello")
         hello = wire.decode_agent(data)
-        if not isinstance(hello, t.Hello):
+        if not isinstance(hello, msg.Hello):
             raise ProtocolError("the first message must be a hello")
         wire.common_protocol(hello.protocol_min, hello.protocol_max)
         node = hello.identity.node
@@ -123,7 +124,7 @@ class Ingest:
                 continue
             self._take(session, message, len(data))
 
-    def _take(self, session: Session, message: t.AgentMessage, size: int) -> None:
+    def _take(self, session: Session, message: msg.AgentMessage, size: int) -> None:
         shell = self.shell
         match message:
             case t.Frame():
@@ -132,27 +133,27 @@ class Ingest:
                     shell.frames += 1
                     shell.frame_bytes += size
                     shell.handle(FrameSeen(session.node, message))
-            case t.Numbered():
+            case msg.Numbered():
                 if message.seq > session.events:
                     session.events = message.seq
                     shell.events += 1
                     shell.handle(EventSeen(session.node, message.event))
                 session.send(self._ack(session))
-            case t.CommandResult():
+            case msg.CommandResult():
                 shell.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
-            case t.LogChunk():
+            case msg.LogChunk():
                 shell.logs.add(message)
-            case t.Spans():
+            case msg.Spans():
                 shell.spans.add(session.node, message)
-            case t.ClockAsked():
-                session.send(t.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
-            case t.Hello():
+            case msg.ClockAsked():
+                session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
+            case msg.Hello():
                 shell.malformed += 1
 
-    def _ack(self, session: Session) -> t.Ack:
+    def _ack(self, session: Session) -> msg.Ack:
         session.acked = (session.durable_frames, session.events, self.shell.brain.c.cadence)
-        return t.Ack(*session.acked)
+        return msg.Ack(*session.acked)
 
     def _acknowledge(self) -> None:
         """What came before the last flush is durable now; tell each agent, not more often than it helps."""

@@ -5,6 +5,7 @@ The peers' word convicts nobody: it says which of two troubles this is, and join
 
 from dataclasses import dataclass, field
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.table import finding
@@ -34,12 +35,12 @@ class Knocking:
         holders = set(job.nodes) if job is not None else set()
         peers = [n for n in self.c.nodes.values() if n is not node and n.connected and n.state in _UP]
         peers.sort(key=lambda n: (n.name not in holders, n.name))
-        order = t.KnockAt(node.identity.address, node.identity.ping_port)
+        order = msg.KnockAt(node.identity.address, node.identity.ping_port)
         sends = [self.c.life.untracked(peer.name, "", 0, order) for peer in peers[:_PEERS]]
         self._rounds[node.name] = _Round({send.command.id: send.node for send in sends})
         return [*sends]
 
-    def answered(self, result: t.CommandResult, now: Instant) -> list[Finding] | None:
+    def answered(self, result: msg.CommandResult, now: Instant) -> list[Finding] | None:
         """None for an answer to something else. A finding when all have answered, if the node is still silent."""
         name = next((name for name, r in self._rounds.items() if result.id in r.waiting), None)
         if name is None:

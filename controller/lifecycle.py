@@ -8,6 +8,7 @@ agent that comes back is told to end them first).
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.events import Action, Record, Say, Send
 from holdfast.controller.model import Instant, Job, JobState, Node, Options, RankState, RankTable
@@ -53,16 +54,16 @@ class Lifecycle:
 
     # --- commands ----------------------------------------------------------------------------------------------
 
-    def send(self, job: Job, node: str, what: str, order: t.Order) -> Send:
+    def send(self, job: Job, node: str, what: str, order: msg.Order) -> Send:
         self.issued += 1
-        command = t.Command(f"{self.boot}-{self.issued}", job.spec.id, job.generation, order)
+        command = msg.Command(f"{self.boot}-{self.issued}", job.spec.id, job.generation, order)
         self.waiting[command.id] = (what, node)
         return Send(node, command)
 
-    def untracked(self, node: str, job: str, generation: int, order: t.Order) -> Send:
+    def untracked(self, node: str, job: str, generation: int, order: msg.Order) -> Send:
         """A command whose answer no transition waits for."""
         self.issued += 1
-        return Send(node, t.Command(f"{self.boot}-{self.issued}", job, generation, order))
+        return Send(node, msg.Command(f"{self.boot}-{self.issued}", job, generation, order))
 
     # --- transitions -------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Lifecycle:
         self.unstopped = set()
         for name in job.nodes:
             if nodes[name].connected if name in nodes else False:
-                actions.append(self.send(job, name, "stop", t.StopWorkers(grace)))
+                actions.append(self.send(job, name, "stop", msg.StopWorkers(grace)))
             else:
                 self.unstopped.add(name)
         return actions
@@ -149,7 +150,7 @@ class Lifecycle:
         if not self.store and not self._outstanding("store"):
             self.placement = chosen
             self._give_time(now)
-            actions.append(self.send(job, chosen[0], "store", t.StartStore("")))
+            actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
         blocked = {n for n in self.unstopped if n in nodes and nodes[n].state is not t.NodeState.LOST}
         if self.waiting or blocked or not self.store or self.held_for is not None:
             return actions
@@ -173,8 +174,8 @@ class Lifecycle:
         host, _, port = self.store.rpartition(":")
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
         for group, name in enumerate(job.nodes):
-            ranks = tuple(t.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)))
-            order = t.StartWorkers(
+            ranks = tuple(msg.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)))
+            order = msg.StartWorkers(
                 program=job.spec.program,
                 ranks=ranks,
                 world_size=job.world,
@@ -190,7 +191,7 @@ class Lifecycle:
 
     # --- answers -----------------------------------------------------------------------------------------------
 
-    def answered(self, result: t.CommandResult) -> Failure | None:
+    def answered(self, result: msg.CommandResult) -> Failure | None:
         """Note an answer; a failure to start or to make a store is the caller's to judge."""
         what, node = self.waiting.pop(result.id, ("", ""))
         if not what:
@@ -214,7 +215,7 @@ class Lifecycle:
         if self.stage in (Stage.CLEARING, Stage.ENDING) and name in self.unstopped:
             self.unstopped.discard(name)
             self._give_time(now)
-            return [self.send(job, name, "stop", t.StopWorkers(0.0))]
+            return [self.send(job, name, "stop", msg.StopWorkers(0.0))]
         return []
 
     def overdue(self, now: Instant) -> list[Failure]:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast import types as t
+from holdfast import messages as msg
 
 _TAIL_BYTES = 1 << 20
 _QUEUE = 2000
@@ -14,9 +14,9 @@ _QUEUE = 2000
 class LogHub:
     def __init__(self) -> None:
         self._job = ""
-        self._tail: deque[t.LogChunk] = deque()
+        self._tail: deque[msg.LogChunk] = deque()
         self._held = 0
-        self._listeners: set[asyncio.Queue[t.LogChunk | None]] = set()
+        self._listeners: set[asyncio.Queue[msg.LogChunk | None]] = set()
         self._over = False
 
     def begin(self, job: str) -> None:
@@ -24,7 +24,7 @@ class LogHub:
         self.end()
         self._job, self._tail, self._held, self._over = job, deque(), 0, False
 
-    def add(self, chunk: t.LogChunk) -> None:
+    def add(self, chunk: msg.LogChunk) -> None:
         if chunk.job != self._job:
             return
         self._tail.append(chunk)
@@ -47,7 +47,7 @@ class LogHub:
     async def lines(self, job: str) -> AsyncIterator[dict[str, Any]]:
         if job != self._job:
             return
-        queue: asyncio.Queue[t.LogChunk | None] = asyncio.Queue(_QUEUE)
+        queue: asyncio.Queue[msg.LogChunk | None] = asyncio.Queue(_QUEUE)
         tail, over = list(self._tail), self._over
         if not over:
             self._listeners.add(queue)
@@ -63,7 +63,7 @@ class LogHub:
             self._listeners.discard(queue)
 
 
-def _line(chunk: t.LogChunk) -> dict[str, Any]:
+def _line(chunk: msg.LogChunk) -> dict[str, Any]:
     return {
         "rank": chunk.rank,
         "stream": chunk.stream,

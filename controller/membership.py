@@ -1,5 +1,6 @@
 """Nodes come and go: what a hello says against what should run, strays ended, absences told."""
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.exits import LOST
@@ -37,7 +38,7 @@ class Membership:
             actions += self._compare(job, name, hello, now)
         return actions + self.c.life.advance(job, self.c.nodes, now) + self.recovery.watch(now)
 
-    def _end_strays(self, hello: t.Hello, job: Job | None) -> list[Action]:
+    def _end_strays(self, hello: msg.Hello, job: Job | None) -> list[Action]:
         """Workers of jobs or generations that are over must not run on."""
         strays = {
             (w.job, w.generation)
@@ -47,11 +48,11 @@ class Membership:
         actions: list[Action] = []
         for job_id, generation in sorted(strays):
             node = hello.identity.node
-            actions.append(self.c.life.untracked(node, job_id, generation, t.StopWorkers(0.0)))
+            actions.append(self.c.life.untracked(node, job_id, generation, msg.StopWorkers(0.0)))
             actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
         return actions
 
-    def _compare(self, job: Job, name: str, hello: t.Hello, now: Instant) -> list[Action]:
+    def _compare(self, job: Job, name: str, hello: msg.Hello, now: Instant) -> list[Action]:
         """What the node holds against what it should hold; an exit that it knows of comes as an event of its own."""
         held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
         lost = [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.history import History
 
@@ -188,7 +189,7 @@ class RankTable:
 class JobSpec:
     id: str
     name: str
-    program: t.Program
+    program: msg.Program
     nnodes: int
     nproc: int
     max_restarts: int = -1
@@ -263,7 +264,7 @@ class Job:
         spec = dict(doc["spec"])
         program = dict(spec["program"])
         program["args"] = tuple(program["args"])
-        spec["program"] = t.Program(**program)
+        spec["program"] = msg.Program(**program)
         spec["faults"] = tuple(spec["faults"])
         spec["node_counts"] = tuple(spec.get("node_counts", ()))
         return cls(**{**doc, "spec": JobSpec(**spec), "state": JobState(doc["state"])})

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.controller import events as e
@@ -154,7 +155,7 @@ def _data(event: BrainEvent) -> Json:
         case e.FrameSeen(node, frame):
             return {"node": node, "wire": _packed(frame)}
         case e.EventSeen(node, one):
-            return {"node": node, "wire": _packed(t.Numbered(0, one))}
+            return {"node": node, "wire": _packed(msg.Numbered(0, one))}
         case e.ResultSeen(node, result):
             return {"node": node, "wire": _packed(result)}
         case e.JobSubmitted(spec):
@@ -179,16 +180,16 @@ def _event(kind: str, data: Json) -> BrainEvent:
         return event
     message = wire.decode_agent(base64.b64decode(data["wire"]))
     match kind, message:
-        case "AgentJoined", t.Hello():
+        case "AgentJoined", msg.Hello():
             return e.AgentJoined(message)
         case "FrameSeen", t.Frame():
             return e.FrameSeen(data["node"], message)
-        case "EventSeen", t.Numbered():
+        case "EventSeen", msg.Numbered():
             return e.EventSeen(data["node"], message.event)
-        case "ResultSeen", t.CommandResult():
+        case "ResultSeen", msg.CommandResult():
             return e.ResultSeen(data["node"], message)
     raise UsageError(f"unknown event {kind!r}")
 
 
-def _packed(message: t.AgentMessage) -> str:
+def _packed(message: msg.AgentMessage) -> str:
     return base64.b64encode(wire.encode_agent(message)).decode()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import log
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.at_risk import at_risk
 from holdfast.controller.events import (
@@ -271,7 +272,7 @@ class Report:
         job = JobSpec(
             id=f"j{uuid.uuid4().hex[:8]}",
             name=spec.get("name") or str(program["target"]).rsplit("/", 1)[-1],
-            program=t.Program(
+            program=msg.Program(
                 target=program["target"],
                 args=tuple(program.get("args") or ()),
                 module=bool(program.get("module")),

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from holdfast import faults as fault_syntax
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.events import Action, Record, Say
 from holdfast.controller.lifecycle import Stage
@@ -61,7 +61,7 @@ class Requests:
                 f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
             )
         job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
-        order = t.Inject(fault.order, fault.rank)
+        order = msg.Inject(fault.order, fault.rank)
         return [
             Say("inject", {"fault": str(fault), "node": node}),
             self.c.life.untracked(node, job_id, generation, order),
@@ -78,7 +78,7 @@ class Requests:
             raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
         return [
             Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
-            self.c.life.untracked(name, job.spec.id, job.generation, t.RequestCheckpoint()),
+            self.c.life.untracked(name, job.spec.id, job.generation, msg.RequestCheckpoint()),
         ]
 
     def precaution(self, now: Instant) -> list[Action]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast import log
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.brain import Brain
 from holdfast.controller.events import Action, BrainEvent, FrameSeen, JobSubmitted, Record, Say, Send, Tick
 from holdfast.controller.journal import Journal
@@ -37,7 +37,7 @@ class Shell:
         """Where spans are kept on disk, by job."""
         self.figures: Callable[[], dict[str, dict[int, float]]] = dict
         """What is counted of blame, by rank."""
-        self.outboxes: dict[str, Callable[[t.ControllerMessage], None]] = {}  # node -> how to send there
+        self.outboxes: dict[str, Callable[[msg.ControllerMessage], None]] = {}  # node -> how to send there
         self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()
         self.lag = 0.0
@@ -154,7 +154,7 @@ class Shell:
                 flush = time.monotonic()
                 self.flush_steps()
 
-    def send(self, node: str, message: t.ControllerMessage) -> None:
+    def send(self, node: str, message: msg.ControllerMessage) -> None:
         """Unavailable when the node has no stream."""
         outbox = self.outboxes.get(node)
         if outbox is None:

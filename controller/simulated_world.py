@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller import simulated_checks as checks
 from holdfast.controller import simulated_frames as frames
@@ -84,7 +85,7 @@ class World:
         for host in self.hosts.values():
             self.join(host)
         counts = tuple(range(max(1, shape.nodes // 2), shape.nodes)) if shape.shrinks else ()
-        spec = JobSpec("sim", "simulated", t.Program("train.py"), shape.nodes, shape.gpus, node_counts=counts)
+        spec = JobSpec("sim", "simulated", msg.Program("train.py"), shape.nodes, shape.gpus, node_counts=counts)
         self.feed(JobSubmitted(spec))
         self.watch()
 
@@ -212,14 +213,14 @@ class World:
         # The end of a worker is forgotten once it was heard.
         told = host.ended - {event.rank for event in host.unheard if isinstance(event, t.WorkerExited)}
         kept = tuple(
-            t.KeptWorker("sim", host.generation, rank, i, 1000 + rank, rank not in host.ended)
+            msg.KeptWorker("sim", host.generation, rank, i, 1000 + rank, rank not in host.ended)
             for i, rank in enumerate(ranks if host.generation else ())
             if rank not in told
         )
         identity = t.Identity(
             host.name, host.name, f"{host.name}-{host.incarnation}", slots=self.shape.gpus, switch=host.switch
         )
-        self.feed(AgentJoined(t.Hello(identity, kept)))
+        self.feed(AgentJoined(msg.Hello(identity, kept)))
         unheard, host.unheard = host.unheard, []
         for event in unheard:
             self.tell(host, event)
@@ -248,15 +249,15 @@ class World:
             return
         error, data, slow = "", {}, 0.02
         match command.order:
-            case t.StartStore():
+            case msg.StartStore():
                 data = {"host": "10.0.0.1", "port": "29500"}
-            case t.StopWorkers():
+            case msg.StopWorkers():
                 if host.generation <= command.generation:
                     if self.life is not None and host.generation == self.life.generation:
                         self.training_stops()
                     host.generation, slow = 0, 0.3
                     self.hung = None if self.hung is not None and self.hung[0] == host.name else self.hung
-            case t.StartWorkers():
+            case msg.StartWorkers():
                 if command.generation < host.generation:
                     error = "an older generation"
                 else:
@@ -266,14 +267,14 @@ class World:
                     host.generation, slow = command.generation, 0.5
                     host.ended.clear()
                     self._started(host)
-            case t.RequestCheckpoint():
+            case msg.RequestCheckpoint():
                 self.stored, self.stored_at = max(self.stored, self.delivered), self.now
-            case t.RunCheck():
+            case msg.RunCheck():
                 data = {"results": frames.check_results(host, command.order.checks)}
-        answer = t.CommandResult(command.id, not error, error, data)
+        answer = msg.CommandResult(command.id, not error, error, data)
         self.later(slow * self.dice.uniform(0.2, 1.5), self._answer, host, answer)
 
-    def _answer(self, host: Host, answer: t.CommandResult) -> None:
+    def _answer(self, host: Host, answer: msg.CommandResult) -> None:
         if host.reachable and not self.away:
             self.feed(ResultSeen(host.name, answer))
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.diagnostics import span_table
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import ProtocolError
 
-Part = tuple[int, t.WorkerSpans]
+Part = tuple[int, msg.WorkerSpans]
 """Clock offset of the node, ns, and what one of its workers said."""
 
 
@@ -45,7 +45,7 @@ class SpanWindow:
         if self.keeper is not None:
             self.keeper.cut()
 
-    def add(self, node: str, spans: t.Spans) -> None:
+    def add(self, node: str, spans: msg.Spans) -> None:
         self.clock_error_ns[node] = spans.error_ns
         before = self._dropped.get(node, 0)
         self._dropped[node] = spans.dropped

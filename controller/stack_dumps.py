@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.events import Action, Say
 from holdfast.controller.lifecycle import Stage
@@ -48,7 +48,7 @@ class StackDumps:
         if job is None or self.c.life.stage is not Stage.UP:
             raise UsageError("no job is running: there are no stacks to look at")
         nodes = [name for name in job.nodes if name in self.c.nodes and self.c.nodes[name].connected]
-        sends = [self.c.life.untracked(name, job.spec.id, job.generation, t.DumpStacks()) for name in nodes]
+        sends = [self.c.life.untracked(name, job.spec.id, job.generation, msg.DumpStacks()) for name in nodes]
         waiting = {send.command.id: send.node for send in sends}
         self._round = _Round(now, job.spec.id, job.generation, waiting)
         self._round.errors = {name: "away" for name in job.nodes if name not in nodes}
@@ -65,7 +65,7 @@ class StackDumps:
         except UsageError:
             return []  # it ends or begins just now
 
-    def answered(self, result: t.CommandResult) -> bool:
+    def answered(self, result: msg.CommandResult) -> bool:
         """Take an agent's answer, if it is one of ours."""
         held = self._round
         node = held.waiting.pop(result.id, None) if held is not None else None

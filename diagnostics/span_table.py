@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from holdfast import messages as msg
 from holdfast import span_rows
-from holdfast import types as t
 from holdfast.plan import SPANS, Action, Op
 
 Ints = npt.NDArray[np.int64]
@@ -104,7 +104,7 @@ def concatenated(tables: Sequence[SpanTable]) -> SpanTable:
     return from_columns(whole, tuple(kinds), tuple(groups))
 
 
-def decode(parts: Iterable[tuple[int, t.WorkerSpans]]) -> SpanTable:
+def decode(parts: Iterable[tuple[int, msg.WorkerSpans]]) -> SpanTable:
     """From messages, each with its node's clock offset, ns. ProtocolError for what is malformed."""
     kinds, groups = _Names(), _Names([""])
     maps: dict[tuple[str, ...], tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]] = {}

@@ -19,6 +19,7 @@ from typing import Any
 from typer.main import get_command
 
 from holdfast import config, settings, xid
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import log_rules
 from holdfast.cli.main import build as build_cli
@@ -171,15 +172,15 @@ def _scrape() -> str:
             gpu = t.Gpu(0, "GPU-0", "H200", "0000:00:00.0")
             nic = t.Nic("mlx5_0/1", "rdma", 400_000_000_000)
             identity = t.Identity("node0", "node0", "i", gpus=(gpu,), nics=(nic,), slots=1, memory_bytes=2 << 30)
-            spec = JobSpec("j", "job", t.Program("train.py"), nnodes=1, nproc=1)
+            spec = JobSpec("j", "job", msg.Program("train.py"), nnodes=1, nproc=1)
             worker = t.WorkerSample(0, 1, 1, step=1, phase=t.Phase.TRAIN, progress_age=0.1, median_step=0.3)
             steps = tuple(t.StepRecord(0, 1, n, 10**15 + n, 0.3, 2.0, 100) for n in range(4))
             gauges = (t.GpuGauges(0, GPU),)
             frame = t.Frame(1, 10**15, 10**12, host=HOST, gpus=gauges, workers=(worker,), steps=steps)
             brain = shell.brain
-            brain.handle(e.AgentJoined(t.Hello(identity)), clock)
+            brain.handle(e.AgentJoined(msg.Hello(identity)), clock)
             brain.handle(e.JobSubmitted(spec), clock)
-            answer = t.CommandResult(f"{brain.c.life.boot}-1", True, data={"host": "h", "port": "1"})
+            answer = msg.CommandResult(f"{brain.c.life.boot}-1", True, data={"host": "h", "port": "1"})
             brain.handle(e.ResultSeen("node0", answer), clock)
             brain.handle(e.FrameSeen("node0", frame), clock)
             exited = t.WorkerExited("j", 1, 0, 1, 10**15, -1, 9)

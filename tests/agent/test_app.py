@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import app
 from holdfast.agent.app import Agent, crossed
@@ -46,12 +47,12 @@ async def running(settings: AgentConfig) -> AsyncIterator[Agent]:
 
 def start(folder: Path, here: Stage, name: str, generation: int = 1, code: str = LOOP) -> None:
     (folder / "script.py").write_text(code)
-    program = t.Program(str(folder / "script.py"), cwd=str(folder), hooks=False)
-    order = t.StartWorkers(program, (t.Rank(0, 0, 0),), 1, 1, "127.0.0.1", 29500)
-    here.shell.send("node0", t.Command(name, "j1", generation, order))
+    program = msg.Program(str(folder / "script.py"), cwd=str(folder), hooks=False)
+    order = msg.StartWorkers(program, (msg.Rank(0, 0, 0),), 1, 1, "127.0.0.1", 29500)
+    here.shell.send("node0", msg.Command(name, "j1", generation, order))
 
 
-async def answered(here: Stage, count: int) -> list[t.CommandResult]:
+async def answered(here: Stage, count: int) -> list[msg.CommandResult]:
     await eventually(lambda: len(here.brain.of(ResultSeen)) >= count)
     return [seen.result for seen in here.brain.of(ResultSeen)]
 
@@ -128,7 +129,7 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
             await eventually(lambda: "node0" in here.shell.outboxes)
             start(tmp_path, here, "c1", generation=3)
             start(tmp_path, here, "c2", generation=2)
-            here.shell.send("node0", t.Command("c3", "j1", 3, t.Inject("kill", 9)))
+            here.shell.send("node0", msg.Command("c3", "j1", 3, msg.Inject("kill", 9)))
             answers = await answered(here, 3)
             assert [(a.id, a.ok) for a in answers] == [("c1", True), ("c2", False), ("c3", False)]
             assert answers[1].error == "generation 2 of job j1 is over: 3 was here already"

@@ -12,7 +12,8 @@ import pytest
 from holdfast.agent import error_file
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.worker_spec import WorkerSpec
-from holdfast.types import Phase, Program
+from holdfast.messages import Program
+from holdfast.types import Phase
 from tests.agent.processes import ROOT
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.agent import interpreter
 from holdfast.agent.checks import Checks
 from holdfast.diagnostics.results import parse_result
 
 
-def ask(order: t.RunCheck, folder: Path) -> t.CommandResult:
-    answers: list[t.CommandResult] = []
+def ask(order: msg.RunCheck, folder: Path) -> msg.CommandResult:
+    answers: list[msg.CommandResult] = []
 
     async def run() -> None:
         checks = Checks(str(folder), answers.append)
-        command = t.Command("c1", "", 0, order)
+        command = msg.Command("c1", "", 0, order)
         checks.begin(command, order)
         checks.begin(command, order)  # sent again: runs once
         async with asyncio.timeout(60):
@@ -32,7 +32,7 @@ def ask(order: t.RunCheck, folder: Path) -> t.CommandResult:
 
 
 def test_results_come_back_one_a_line(tmp_path: Path) -> None:
-    answer = ask(t.RunCheck(("memory", "disk", "pair"), '{"suite": "quick"}', 30.0), tmp_path)
+    answer = ask(msg.RunCheck(("memory", "disk", "pair"), '{"suite": "quick"}', 30.0), tmp_path)
     assert (answer.ok, answer.error) == (True, "")
     memory, disk, pair = [parse_result(line) for line in answer.data["results"].splitlines()]
     assert memory.readings[0].value > 1e8
@@ -43,7 +43,7 @@ def test_results_come_back_one_a_line(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_told_in_the_process_own_words(tmp_path: Path) -> None:
-    answer = ask(t.RunCheck(("gem",), "{}", 30.0), tmp_path)
+    answer = ask(msg.RunCheck(("gem",), "{}", 30.0), tmp_path)
     assert not answer.ok
     assert "did you mean gemm" in answer.error
 
@@ -52,7 +52,7 @@ def test_a_check_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, m
     # The server of a pair whose client never comes, and a child of its own.
     script = f"sleep 100 & echo $! > {tmp_path / 'pid'}; echo '{{}}'; sleep 100"
     monkeypatch.setattr(interpreter, "command", lambda *_: ["sh", "-c", script])
-    answer = ask(t.RunCheck(("pair",), "{}", 0.5), tmp_path)
+    answer = ask(msg.RunCheck(("pair",), "{}", 0.5), tmp_path)
     assert (answer.ok, answer.error) == (False, "killed after 0.5 s")
     assert json.loads(answer.data["results"]) == {}
     pid = int((tmp_path / "pid").read_text())
@@ -64,8 +64,8 @@ def test_closing_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     async def run() -> list[psutil.Process]:
         checks = Checks(str(tmp_path), lambda _: None)
-        order = t.RunCheck(("memory",), "{}", 50.0)
-        checks.begin(t.Command("c1", "", 0, order), order)
+        order = msg.RunCheck(("memory",), "{}", 50.0)
+        checks.begin(msg.Command("c1", "", 0, order), order)
         async with asyncio.timeout(10):
             while not [c for c in psutil.Process().children() if c.name() == "sleep"]:
                 await asyncio.sleep(0.01)

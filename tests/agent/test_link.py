@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.agent import link as link_module
@@ -44,10 +45,10 @@ async def controller(script: Script) -> AsyncIterator[int]:
 class Agent:
     def __init__(self, port: int) -> None:
         self.outbox = Outbox(100)
-        self.commands: list[t.Command] = []
+        self.commands: list[msg.Command] = []
         self.durable: list[t.Event] = []
         self.link = Link(
-            ("127.0.0.1", port), self.outbox, lambda: t.Hello(IDENTITY), self.commands.append, self.durable.extend
+            ("127.0.0.1", port), self.outbox, lambda: msg.Hello(IDENTITY), self.commands.append, self.durable.extend
         )
 
 
@@ -69,7 +70,7 @@ async def eventually(what: Callable[[], object], deadline_s: float = 10.0) -> No
             await asyncio.sleep(0.005)
 
 
-async def send(context: Any, message: t.ControllerMessage) -> None:
+async def send(context: Any, message: msg.ControllerMessage) -> None:
     await context.write(wire.encode_controller(message))
 
 
@@ -89,11 +90,11 @@ def heard(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_is_unacknowledged_is_said_first_and_in_order() -> None:
     async def story() -> None:
-        said: list[t.AgentMessage] = []
+        said: list[msg.AgentMessage] = []
 
         async def script(context: Any) -> None:
             said.append(wire.decode_agent(await context.read()))
-            await send(context, t.Welcome(1, 0.25, frames_acked=1, events_acked=1))
+            await send(context, msg.Welcome(1, 0.25, frames_acked=1, events_acked=1))
             while (data := await context.read()) is not grpc.aio.EOF:
                 said.append(wire.decode_agent(data))
 
@@ -105,8 +106,8 @@ def test_what_is_unacknowledged_is_said_first_and_in_order() -> None:
                 one.outbox.frame(t.Frame(0, 1, 1), connected=False)
             task = asyncio.create_task(one.link.run())
             await eventually(lambda: len(said) == 5)
-            assert said[0] == t.Hello(IDENTITY)
-            assert said[1:3] == [t.Numbered(2, events[1]), t.Numbered(3, events[2])]
+            assert said[0] == msg.Hello(IDENTITY)
+            assert said[1:3] == [msg.Numbered(2, events[1]), msg.Numbered(3, events[2])]
             assert [message.seq for message in said[3:] if isinstance(message, t.Frame)] == [2, 3]
             assert one.durable == events[:1]
             assert one.link.cadence == 0.25
@@ -118,13 +119,13 @@ def test_what_is_unacknowledged_is_said_first_and_in_order() -> None:
 
 def test_acknowledgements_and_commands() -> None:
     async def story() -> None:
-        command = t.Command("c1", "j", 1, t.Inject("kill", 3))
+        command = msg.Command("c1", "j", 1, msg.Inject("kill", 3))
 
         async def script(context: Any) -> None:
             await context.read()
-            await send(context, t.Welcome(1, 0.1))
+            await send(context, msg.Welcome(1, 0.1))
             await context.read()
-            await send(context, t.Ack(0, 1, 0.5))
+            await send(context, msg.Ack(0, 1, 0.5))
             await send(context, command)
             await stay(context)
 
@@ -143,10 +144,10 @@ def test_a_malformed_message_is_passed_over(caplog: pytest.LogCaptureFixture) ->
     async def story() -> None:
         async def script(context: Any) -> None:
             await context.read()
-            await send(context, t.Welcome(1, 0.1))
+            await send(context, msg.Welcome(1, 0.1))
             await context.write(b"\xff\xff\xff")
             await context.write(b"")
-            await send(context, t.Command("c1", "j", 1, t.StopWorkers()))
+            await send(context, msg.Command("c1", "j", 1, msg.StopWorkers()))
             await stay(context)
 
         async with controller(script) as port, linked(port) as one:
@@ -161,14 +162,14 @@ def test_a_malformed_message_is_passed_over(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
-        (t.Refused("no room"), "the controller refuses: no room"),
-        (t.Ack(1, 1, 0.1), "the controller did not welcome us"),
+        (msg.Refused("no room"), "the controller refuses: no room"),
+        (msg.Ack(1, 1, 0.1), "the controller did not welcome us"),
         (None, "the stream ended: ok"),
     ],
     ids=["refused", "no welcome", "hung up"],
 )
 def test_who_is_not_welcome_tries_again_and_says_so_once(
-    first: t.ControllerMessage | None, reason: str, caplog: pytest.LogCaptureFixture
+    first: msg.ControllerMessage | None, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries: list[int] = []
 
@@ -209,8 +210,8 @@ def test_refused_later_on(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async def script(context: Any) -> None:
             await context.read()
-            await send(context, t.Welcome(1, 0.1))
-            await send(context, t.Refused("another agent says it is node0"))
+            await send(context, msg.Welcome(1, 0.1))
+            await send(context, msg.Refused("another agent says it is node0"))
             await stay(context)
 
         async with controller(script) as port, linked(port):
@@ -224,7 +225,7 @@ def test_nobody_there(free_port: int, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with linked(free_port) as one:
             await eventually(lambda: reasons(caplog))
-            one.link.send(t.CommandResult("c", True))  # worth nothing to a controller that comes later
+            one.link.send(msg.CommandResult("c", True))  # worth nothing to a controller that comes later
             await asyncio.sleep(0.3)
             assert not one.link.connected
 
@@ -239,7 +240,7 @@ def test_it_stops_at_once_whatever_it_is_doing() -> None:
     async def story() -> None:
         async def script(context: Any) -> None:
             await context.read()
-            await send(context, t.Welcome(1, 0.1))
+            await send(context, msg.Welcome(1, 0.1))
             await asyncio.sleep(0.02)
 
         async with controller(script) as port:

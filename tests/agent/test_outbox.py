@@ -5,6 +5,7 @@ import dataclasses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent.outbox import Outbox
 
@@ -56,7 +57,7 @@ def test_too_many_events_cost_log_lines_and_no_exit() -> None:
     box.event(exited(0))
     for _ in range(10_005):
         box.event(NOTICE)
-    kept = [one.event for one in box.unacknowledged() if isinstance(one, t.Numbered)]
+    kept = [one.event for one in box.unacknowledged() if isinstance(one, msg.Numbered)]
     assert len(kept) == 10_000
     assert kept[0] == exited(0)
 
@@ -69,11 +70,11 @@ class Peer:
         self.steps: list[int] = []
         self.heard: list[t.Event] = []
 
-    def take(self, message: t.AgentMessage) -> None:
+    def take(self, message: msg.AgentMessage) -> None:
         if isinstance(message, t.Frame) and message.seq > self.frames:
             self.frames = message.seq
             self.steps += [record.step for record in message.steps]
-        elif isinstance(message, t.Numbered) and message.seq > self.events:
+        elif isinstance(message, msg.Numbered) and message.seq > self.events:
             self.events = message.seq
             self.heard.append(message.event)
 
@@ -85,7 +86,7 @@ class Peer:
 def test_no_step_and_no_event_is_lost(moves: list[str], max_frames: int) -> None:
     """Any interleaving of speaking, acknowledging and breaking: all arrives, in order, and each of it once."""
     box, peer = Outbox(max_frames), Peer()
-    line: list[t.AgentMessage] | None = None  # on the way; lost with the stream
+    line: list[msg.AgentMessage] | None = None  # on the way; lost with the stream
     steps = events = 0
     durable: list[t.Event] = []
     for move in [*moves, "break", "connect", "flush", "ack"]:

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterable
 from typing import cast
 
+from holdfast import messages as msg
 from holdfast import span_rows
-from holdfast import types as t
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.span_sender import BACKLOG, SpanSender
 from holdfast.errors import Unavailable
@@ -30,8 +30,8 @@ class Worker:
         return ["", "forward"]
 
 
-def sender(workers: Iterable[Worker], budget: int = 1 << 20) -> tuple[SpanSender, list[t.Spans], list[int]]:
-    sent: list[t.Spans] = []
+def sender(workers: Iterable[Worker], budget: int = 1 << 20) -> tuple[SpanSender, list[msg.Spans], list[int]]:
+    sent: list[msg.Spans] = []
     dropped: list[int] = []
     readers = cast(Iterable[ProbeReader], workers)
     one = SpanSender(lambda: readers, sent.append, dropped.append, budget)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.probe_reader import ProbeReader
-from holdfast.types import Phase, Program
+from holdfast.messages import Program
+from holdfast.types import Phase
 from tests.agent.warm_node import Node, eventually, node
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")

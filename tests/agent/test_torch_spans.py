@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import span_rows
-from holdfast import types as t
 from holdfast.agent import probe_layout
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.diagnostics import span_table
@@ -60,6 +60,6 @@ def read(folder: Path) -> SpanTable:
         reader = ProbeReader(str(folder / f"probe-{rank}"))
         rows = reader.new_rows()
         count = len(rows) // span_rows.ROW.size
-        parts.append((0, t.WorkerSpans(rank, 1, count, 0, 0, STEPS, tuple(reader.names()), span_rows.pack(rows))))
+        parts.append((0, msg.WorkerSpans(rank, 1, count, 0, 0, STEPS, tuple(reader.names()), span_rows.pack(rows))))
         reader.close()
     return span_table.decode(parts)

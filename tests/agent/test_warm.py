@@ -13,7 +13,7 @@ from holdfast.agent import error_file
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.warm_client import Warm, watch_pid
 from holdfast.errors import Unavailable
-from holdfast.types import Program
+from holdfast.messages import Program
 from tests.agent.warm_node import alive, eventually, node
 
 STEPS = "from holdfast.agent import probe\nimport time\nn = 0\nwhile True:\n probe.step(n); n += 1; time.sleep(0.005)"

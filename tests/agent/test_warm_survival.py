@@ -14,7 +14,7 @@ import pytest
 from holdfast.agent.journal import Journal
 from holdfast.agent.warm_client import Warm
 from holdfast.errors import Unavailable
-from holdfast.types import KeptWorker
+from holdfast.messages import KeptWorker
 from tests.agent.processes import ROOT
 from tests.agent.warm_node import Node, alive, eventually, node
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.agent import log_rules, worker_logs
 from holdfast.agent.worker_logs import MAX_LINE, WorkerLogs
-from holdfast.types import LogChunk, LogMatched
+from holdfast.messages import LogChunk
+from holdfast.types import LogMatched
 
 RULES = log_rules.load()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import log_rules, probe_layout
 from holdfast.agent.collectors.kernel_log import KernelLog
@@ -43,7 +44,7 @@ class Node:
 
     folder: Path
     events: list[t.Event] = field(default_factory=list)
-    lines: list[t.LogChunk] = field(default_factory=list)
+    lines: list[msg.LogChunk] = field(default_factory=list)
     steps: list[t.StepRecord] = field(default_factory=list)
     serial: int = 0
 
@@ -56,16 +57,16 @@ class Node:
             on_event=self.events.append, on_log=self.lines.append, on_last_steps=self.steps.extend,
         )  # fmt: skip
 
-    async def do(self, order: t.Order, generation: int = 1, job: str = "j1") -> dict[str, str]:
+    async def do(self, order: msg.Order, generation: int = 1, job: str = "j1") -> dict[str, str]:
         self.serial += 1
-        return await self.workers.obey(t.Command(f"c{self.serial}", job, generation, order))
+        return await self.workers.obey(msg.Command(f"c{self.serial}", job, generation, order))
 
     async def start(self, code: str, ranks: int = 1, generation: int = 1) -> None:
         script = self.folder / f"script{generation}.py"
         script.write_text(code)
-        program = t.Program(str(script), cwd=str(self.folder), hooks=False)
-        places = tuple(t.Rank(rank, rank, 0) for rank in range(ranks))
-        await self.do(t.StartWorkers(program, places, ranks, 1, "127.0.0.1", 29500), generation)
+        program = msg.Program(str(script), cwd=str(self.folder), hooks=False)
+        places = tuple(msg.Rank(rank, rank, 0) for rank in range(ranks))
+        await self.do(msg.StartWorkers(program, places, ranks, 1, "127.0.0.1", 29500), generation)
 
     def exits(self) -> dict[int, t.WorkerExited]:
         return {event.rank: event for event in self.events if isinstance(event, t.WorkerExited)}
@@ -150,9 +151,9 @@ def test_stop_ends_grandchildren_too(tmp_path: Path) -> None:
             await one.start(FAMILY)
             grandchild = int((await one.printed("\n")).strip())
             assert alive(grandchild)
-            assert await one.do(t.StopWorkers(0.0)) == {"stopped": "1"}
+            assert await one.do(msg.StopWorkers(0.0)) == {"stopped": "1"}
             await eventually(lambda: not alive(grandchild))
-            assert await one.do(t.StopWorkers(0.0)) == {"stopped": "0"}
+            assert await one.do(msg.StopWorkers(0.0)) == {"stopped": "0"}
 
     asyncio.run(story())
 
@@ -166,7 +167,7 @@ def test_a_polite_stop_lets_a_worker_finish(tmp_path: Path) -> None:
         async with node(tmp_path) as one:
             await one.start(code)
             await one.printed("up")
-            await one.do(t.StopWorkers(10.0))
+            await one.do(msg.StopWorkers(10.0))
             assert one.exits()[0].code == 5
 
     asyncio.run(story())
@@ -218,10 +219,10 @@ def test_a_checkpoint_is_asked_of_a_worker_that_runs_here(tmp_path: Path) -> Non
     async def story() -> None:
         async with node(tmp_path) as one:
             with pytest.raises(Unavailable, match="no worker of generation 1 here"):
-                await one.do(t.RequestCheckpoint())
+                await one.do(msg.RequestCheckpoint())
             await one.start(STEPS, 2)
             await one.stepping(0)
-            answer = await one.do(t.RequestCheckpoint())
+            answer = await one.do(msg.RequestCheckpoint())
             reader = next(r for r in one.workers.readers() if str(r.rank) == answer["rank"])
             assert reader._words[probe_layout.WORD_REQUEST] == 1
 
@@ -234,15 +235,15 @@ def test_faults_strike_whom_they_are_meant_for(tmp_path: Path) -> None:
             await one.start(STEPS, 3)
             for rank in range(3):
                 await one.stepping(rank)
-            await one.do(t.Inject("kill", 0))
-            await one.do(t.Inject("stop", 1))
-            await one.do(t.Inject("exit", 2))
+            await one.do(msg.Inject("kill", 0))
+            await one.do(msg.Inject("stop", 1))
+            await one.do(msg.Inject("exit", 2))
             await eventually(lambda: len(one.exits()) == 2)
             assert (one.exits()[0].signal, one.exits()[2].code) == (signal.SIGKILL, 7)
             [reader] = one.workers.readers()
             await eventually(lambda: reader.sample(time.monotonic_ns()).stopped)
             with pytest.raises(UsageError, match="rank 0 of generation 1 does not run here"):
-                await one.do(t.Inject("kill", 0))
+                await one.do(msg.Inject("kill", 0))
 
     asyncio.run(story())
 
@@ -258,7 +259,7 @@ def test_workers_outlive_the_warm_process_and_are_still_watched(tmp_path: Path) 
             assert alive(one.pid())
             pid = one.pid()
             assert (await one.workers.open()).pid != warm
-            await one.do(t.StopWorkers(0.0))
+            await one.do(msg.StopWorkers(0.0))
             assert not alive(pid)
             assert one.exits()[0].pid == pid
 
@@ -283,16 +284,16 @@ def test_nothing_stays_after_the_end(tmp_path: Path) -> None:
 
 
 def environment(base: dict[str, str] | None = None, generation: int = 1, **program: str) -> dict[str, str]:
-    order = t.StartWorkers(
-        t.Program("train.py", env=program),
-        tuple(t.Rank(4 + local, local, 1) for local in range(4)),
+    order = msg.StartWorkers(
+        msg.Program("train.py", env=program),
+        tuple(msg.Rank(4 + local, local, 1) for local in range(4)),
         world_size=8,
         nnodes=2,
         master_addr="10.0.0.7",
         master_port=29400,
         max_restarts=3,
     )
-    command = t.Command("c", "job7", generation, order)
+    command = msg.Command("c", "job7", generation, order)
     return worker_environment(base or {}, command, order, order.ranks[2])
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from holdfast.agent.warm_client import Warm
 from holdfast.agent.worker_spec import WorkerSpec
 from holdfast.errors import Unavailable
-from holdfast.types import Program, WorkerExited
+from holdfast.messages import Program
+from holdfast.types import WorkerExited
 
 
 @dataclass

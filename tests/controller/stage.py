@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent.link import Link
 from holdfast.agent.outbox import Outbox
@@ -120,7 +121,7 @@ class FakeAgent:
 
     link: Link
     outbox: Outbox
-    commands: list[t.Command] = field(default_factory=list)
+    commands: list[msg.Command] = field(default_factory=list)
     durable: list[t.Event] = field(default_factory=list)
 
     def tell(self, event: t.Event) -> None:
@@ -141,7 +142,7 @@ async def agent(
     link = Link(
         ("127.0.0.1", port),
         outbox,
-        lambda: t.Hello(identity, **hello),
+        lambda: msg.Hello(identity, **hello),
         lambda command: one.commands.append(command),
         lambda events: one.durable.extend(events),
     )

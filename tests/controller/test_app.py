@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.config import ControllerConfig
 from holdfast.controller.app import build
@@ -75,7 +76,7 @@ def test_a_fault_that_is_due_before_its_node_is_back(tmp_path: Path) -> None:
     remember(tmp_path, v)
     shell = build(ControllerConfig(state_dir=tmp_path))
     v.brain = shell.brain
-    sent: list[t.ControllerMessage] = []
+    sent: list[msg.ControllerMessage] = []
     shell.outboxes["node1"] = sent.append
     shell.handle(Tick())
     v.join("node0")
@@ -84,8 +85,8 @@ def test_a_fault_that_is_due_before_its_node_is_back(tmp_path: Path) -> None:
     v.join("node1")
     shell.handle(Tick())
     [command] = sent
-    assert isinstance(command, t.Command)
-    assert command.order == t.Inject("kill", 7)
+    assert isinstance(command, msg.Command)
+    assert command.order == msg.Inject("kill", 7)
     shell.journal.close()
 
 

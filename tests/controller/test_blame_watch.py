@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast import messages as msg
 from holdfast import span_rows
 from holdfast import types as t
 from holdfast.controller.blame_watch import BlameWatch, Counted, _look
@@ -21,7 +22,7 @@ from holdfast.wire_plan import encode_plan
 from tests.controller.stage import Recording, make_shell
 
 
-def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[t.Spans]:
+def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[msg.Spans]:
     """The spans as agents would send them, one message a rank."""
     found = []
     for rank in np.unique(table.rank).tolist():
@@ -34,17 +35,17 @@ def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[
             )
             for i, k in enumerate(order)
         )  # fmt: skip
-        worker = t.WorkerSpans(
+        worker = msg.WorkerSpans(
             rank, generation, len(own), 0, int(own.step.min()), int(own.step.max()), names, span_rows.pack(rows)
         )
-        found.append(t.Spans((worker,), 0, 1000))
+        found.append(msg.Spans((worker,), 0, 1000))
     return found
 
 
 def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, BlameWatch]:
     shell = make_shell(folder)
     table, plan = simulate(Job(), culprits, steps, 1)
-    spec = JobSpec("j1", "train", t.Program("x"), 2, 4)
+    spec = JobSpec("j1", "train", msg.Program("x"), 2, 4)
     shell.brain.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"])
     shell.brain.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
     names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
@@ -121,7 +122,7 @@ def test_what_cannot_be_analysed_ends_nothing() -> None:
 
     names = ("", "forward")
     rows = span_rows.pack(span_rows.ROW.pack(0, 9, 3, 0, 1, 0, 1, 0, 0, 0, 0, -1))
-    parts = [(0, t.WorkerSpans(0, 1, 1, 0, 1, 1, names, rows))]
+    parts = [(0, msg.WorkerSpans(0, 1, 1, 0, 1, 1, names, rows))]
     blame, _ = _look(parts, 0, 5, JobShape("j1"))
     assert blame is None or blame.culprits == []
 

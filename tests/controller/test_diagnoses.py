@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.brain import Brain
 from holdfast.controller.events import (
@@ -32,7 +33,7 @@ class Hall:
     brain: Brain = field(default_factory=lambda: Brain("b1"))
     now: float = 1000.0
     records: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
-    asked: list[t.RunCheck] = field(default_factory=list)
+    asked: list[msg.RunCheck] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.bench = Bench(self.machines)
@@ -42,7 +43,7 @@ class Hall:
     def join(self, name: str) -> None:
         # The address names the node, so that the bench knows whom a pair's client talks to.
         identity = t.Identity(name, name, f"i-{name}", slots=1, switch="s0", boot_id=f"boot-{name}", address=name)
-        self.feed(AgentJoined(t.Hello(identity)))
+        self.feed(AgentJoined(msg.Hello(identity)))
 
     @property
     def instant(self) -> Instant:
@@ -60,18 +61,18 @@ class Hall:
         while actions:
             self.now += 1.0
             answers = [
-                self.answer(a) for a in actions if isinstance(a, Send) and isinstance(a.command.order, t.RunCheck)
+                self.answer(a) for a in actions if isinstance(a, Send) and isinstance(a.command.order, msg.RunCheck)
             ]
             actions = [new for answer in answers for new in self.feed(answer)]
 
     def answer(self, send: Send) -> ResultSeen:
         order = send.command.order
-        assert isinstance(order, t.RunCheck)
+        assert isinstance(order, msg.RunCheck)
         self.asked.append(order)
         options = json.loads(order.options)
         results = [self.bench._one(name, send.node, options) for name in order.checks]
         lines = "\n".join(r.to_json() for r in results)
-        return ResultSeen(send.node, t.CommandResult(send.command.id, True, data={"results": lines}))
+        return ResultSeen(send.node, msg.CommandResult(send.command.id, True, data={"results": lines}))
 
     def diagnose(self, *nodes: str, id: str = "d1", **more: object) -> None:
         self.play(self.feed(DiagnoseAsked(id, nodes, **more)))  # type: ignore[arg-type]
@@ -125,8 +126,8 @@ def test_figures_are_kept_over_a_restart_and_compared_with() -> None:
 
 
 def with_job(here: Hall) -> Hall:
-    here.feed(JobSubmitted(JobSpec("j", "job", t.Program("train.py"), nnodes=2, nproc=1)))
-    answer = t.CommandResult("b1-1", True, data={"host": "h", "port": "1"})
+    here.feed(JobSubmitted(JobSpec("j", "job", msg.Program("train.py"), nnodes=2, nproc=1)))
+    answer = msg.CommandResult("b1-1", True, data={"host": "h", "port": "1"})
     here.feed(ResultSeen("n0", answer))
     assert here.brain.c.job is not None
     assert here.brain.c.job.nodes == ["n0", "n1"]
@@ -196,7 +197,7 @@ def test_a_diagnosis_ends_when_all_its_nodes_leave_or_hang() -> None:
 def test_a_late_answer_and_rubbish_change_nothing() -> None:
     here = hall(2)
     sends = [a for a in here.feed(DiagnoseAsked("d1", tests=("memory",))) if isinstance(a, Send)]
-    rubbish = t.CommandResult(sends[0].command.id, True, data={"results": "not json\n[]"})
+    rubbish = msg.CommandResult(sends[0].command.id, True, data={"results": "not json\n[]"})
     here.feed(ResultSeen(sends[0].node, rubbish))
     here.play(list(sends[1:]))
     for _ in range(60):

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, EvictAsked, FrameSeen, Send
 from holdfast.controller.history import History
@@ -83,7 +84,7 @@ def test_it_grows_when_what_was_trained_is_stored() -> None:
     v.feed(CordonAsked("node1", False))
     v.sent.clear()
     v.run(8.0)
-    assert [type(s.command.order) for s in v.sent] == [t.RequestCheckpoint]
+    assert [type(s.command.order) for s in v.sent] == [msg.RequestCheckpoint]
     assert v.job.generation == 2
     stored = t.Frame(3, int(v.instant.wall * 1e9), int(v.now * 1e9), host={"checkpoint_step": 1000.0})
     v.feed(FrameSeen("node0", stored))
@@ -107,7 +108,7 @@ def test_faults_at_ranks_that_are_gone_wait_for_them() -> None:
     v.feed(EvictAsked("node1"))
     trains_again(v, 2)
     assert v.job.best_step > 12
-    assert not [s for s in v.sent if isinstance(s, Send) and isinstance(s.command.order, t.Inject)]
+    assert not [s for s in v.sent if isinstance(s, Send) and isinstance(s.command.order, msg.Inject)]
 
 
 NODES = st.lists(
@@ -121,7 +122,7 @@ NODES = st.lists(
 def test_a_placement_keeps_its_promises(
     kinds: list[tuple[str, str]], nnodes: int, counts: set[int], before: list[int]
 ) -> None:
-    spec = JobSpec("j", "j", t.Program("x"), nnodes, 1, node_counts=tuple(c for c in counts if c < nnodes))
+    spec = JobSpec("j", "j", msg.Program("x"), nnodes, 1, node_counts=tuple(c for c in counts if c < nnodes))
     nodes = []
     for i, (kind, switch) in enumerate(kinds):
         history = History(evicted="" if kind not in ("doubtful", "barred") else "why", barred=kind == "barred")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, EvictAsked, ResultSeen, Send
 from holdfast.controller.goodput import Account
@@ -146,11 +147,11 @@ def test_nodes_that_come_back_late_have_time_to_answer() -> None:
     agent = v.agents["node1"]
     agent.frozen = True
     answer = v._deliver
-    held: list[t.CommandResult] = []
+    held: list[msg.CommandResult] = []
 
     def slow(send: Send) -> ResultSeen | None:
         result = answer(send)
-        if send.node == "node1" and isinstance(send.command.order, t.StopWorkers) and result is not None:
+        if send.node == "node1" and isinstance(send.command.order, msg.StopWorkers) and result is not None:
             held.append(result.result)
             return None
         return result
@@ -213,14 +214,14 @@ def answer_checks(v: Virtual, node: str, fault: str) -> None:
 
     def tested(send: Send) -> ResultSeen | None:
         result, order = deliver(send), send.command.order
-        if result is None or not isinstance(order, t.RunCheck):
+        if result is None or not isinstance(order, msg.RunCheck):
             return result
         said = [
             CheckResult(name, faults=(Fault(fault),) if fault and send.node == node else (), seconds=0.1)
             for name in order.checks
         ]
         data = {"results": "\n".join(one.to_json() for one in said)}
-        return ResultSeen(send.node, t.CommandResult(send.command.id, True, "", data))
+        return ResultSeen(send.node, msg.CommandResult(send.command.id, True, "", data))
 
     v._deliver = tested  # type: ignore[method-assign]
 
@@ -243,7 +244,7 @@ def test_a_node_that_passes_trains_on_and_is_not_tested_every_time() -> None:
     v = training(nodes=3)
     answer_checks(v, "node1", "")
     crash(v, 5, 1)
-    assert not [s for s in v.sent if isinstance(s.command.order, t.RunCheck)]  # the first time it only restarts
+    assert not [s for s in v.sent if isinstance(s.command.order, msg.RunCheck)]  # the first time it only restarts
     crash(v, 5, 1)
     trains_again(v, 3)
     assert v.job.nodes == ["node0", "node1"]
@@ -253,7 +254,7 @@ def test_a_node_that_passes_trains_on_and_is_not_tested_every_time() -> None:
 def test_nobody_waits_for_ever_for_a_verdict() -> None:
     v = training(nodes=3)
     deliver = v._deliver
-    v._deliver = lambda send: None if isinstance(send.command.order, t.RunCheck) else deliver(send)  # type: ignore[method-assign]
+    v._deliver = lambda send: None if isinstance(send.command.order, msg.RunCheck) else deliver(send)  # type: ignore[method-assign]
     crash(v, 5, 2)
     assert v.job.state is JobState.RECOVERING
     v.run(120.0)

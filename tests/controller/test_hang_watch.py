@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.events import ResultSeen, Send, StacksAsked
 from holdfast.errors import UsageError
 from tests.controller.virtual import Virtual
 
 
 def dumps(v: Virtual) -> list[Send]:
-    return [send for send in v.sent if isinstance(send.command.order, t.DumpStacks)]
+    return [send for send in v.sent if isinstance(send.command.order, msg.DumpStacks)]
 
 
 def tell(v: Virtual, send: Send, first: int) -> None:
@@ -19,7 +19,7 @@ def tell(v: Virtual, send: Send, first: int) -> None:
     ranks = range(first, first + 4)
     stacks = [{"ranks": str(r), "thread": "main", "frames": ["step", "load" if r == 5 else "wait"]} for r in ranks]
     data = {"stacks": json.dumps(stacks), "states": json.dumps({str(r): "S in futex_wait" for r in ranks})}
-    v.feed(ResultSeen(send.node, t.CommandResult(send.command.id, True, data=data)))
+    v.feed(ResultSeen(send.node, msg.CommandResult(send.command.id, True, data=data)))
 
 
 def running() -> Virtual:
@@ -76,7 +76,7 @@ def test_an_answer_that_is_no_stacks_is_told_and_not_taken(data: dict[str, str])
     v = running()
     v.feed(StacksAsked())
     send = dumps(v)[0]
-    v.feed(ResultSeen(send.node, t.CommandResult(send.command.id, True, data=data)))
+    v.feed(ResultSeen(send.node, msg.CommandResult(send.command.id, True, data=data)))
     tree = v.brain.hangs.stacks.tree()
     assert tree is not None
     assert tree["missing"][send.node].startswith("an answer that is no stacks")

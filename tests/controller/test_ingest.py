@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, Record, ResultSeen
 from holdfast.controller.ledger import StepRow
@@ -40,15 +41,15 @@ def test_commands_go_down_and_answers_come_up(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: "node0" in here.shell.outboxes)
-            command = t.Command("c1", "j1", 1, t.StopWorkers(2.5))
+            command = msg.Command("c1", "j1", 1, msg.StopWorkers(2.5))
             here.shell.send("node0", command)
             await eventually(lambda: one.commands)
             assert one.commands == [command]
             for ok in (True, False):
-                one.link.send(t.CommandResult("c1", ok, "" if ok else "no", {"stopped": "4"}))
+                one.link.send(msg.CommandResult("c1", ok, "" if ok else "no", {"stopped": "4"}))
             await eventually(lambda: len(here.brain.of(ResultSeen)) == 2)
             assert here.brain.of(ResultSeen)[0] == ResultSeen(
-                "node0", t.CommandResult("c1", True, "", {"stopped": "4"})
+                "node0", msg.CommandResult("c1", True, "", {"stopped": "4"})
             )
             assert here.shell.commands == {"ok": 1, "error": 1}
 
@@ -164,7 +165,7 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
             def full(*_: object) -> None:
                 raise sqlite3.OperationalError("database or disk is full")
 
-            here.brain.c.job = Job(JobSpec("j1", "job", t.Program("x"), 1, 1))
+            here.brain.c.job = Job(JobSpec("j1", "job", msg.Program("x"), 1, 1))
             here.brain.c.ledger.rows[0] = StepRow(0, 1.0, 0.1, 1, 1.0, 1)
             here.brain.c.ledger.dirty.add(0)
             with monkeypatch.context() as patch:
@@ -241,7 +242,7 @@ def test_log_lines_reach_the_hub(tmp_path: Path) -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             here.shell.logs.begin("j1")
             await eventually(lambda: one.link.connected)
-            one.link.send(t.LogChunk("j1", 1, 2, "out", "hello"))
+            one.link.send(msg.LogChunk("j1", 1, 2, "out", "hello"))
             async with asyncio.timeout(5):
                 line = await anext(here.shell.logs.lines("j1"))
             assert (line["rank"], line["text"]) == (2, "hello")

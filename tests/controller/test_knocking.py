@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import types as t
+from holdfast import messages as msg
 from tests.controller.virtual import Virtual
 
 
@@ -29,7 +29,7 @@ def test_what_peers_find_joins_the_incident_as_evidence(behind: str, also: list[
     assert kinds(v) == ["node-silent", *also]
     (incident,) = v.incidents
     assert (incident.cause.kind, incident.cause.node) == ("node-silent", "node1")
-    asked = [send.node for send in v.sent if isinstance(send.command.order, t.KnockAt)]
+    asked = [send.node for send in v.sent if isinstance(send.command.order, msg.KnockAt)]
     assert asked == ["node0", "node2"]
 
 
@@ -44,7 +44,7 @@ def test_a_cut_that_heals_is_one_closed_incident() -> None:
 
 def test_nobody_is_asked_where_nobody_can_tell() -> None:
     v = silenced("answers", nodes=2)
-    assert [send.node for send in v.sent if isinstance(send.command.order, t.KnockAt)] == ["node0"]
+    assert [send.node for send in v.sent if isinstance(send.command.order, msg.KnockAt)] == ["node0"]
     alone = Virtual(nodes=1)
     alone.submit(nnodes=1)
     alone.run(5.0)

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller import log_hub
 from holdfast.controller.log_hub import LogHub
 
 
-def chunk(text: str, job: str = "j1", rank: int = 0) -> t.LogChunk:
-    return t.LogChunk(job, 1, rank, "out", text)
+def chunk(text: str, job: str = "j1", rank: int = 0) -> msg.LogChunk:
+    return msg.LogChunk(job, 1, rank, "out", text)
 
 
 async def texts(hub: LogHub, job: str = "j1") -> list[str]:
@@ -46,7 +46,7 @@ def test_tail_then_live_then_the_end() -> None:
 
 def test_a_line_is_what_the_api_says() -> None:
     async def body(hub: LogHub) -> None:
-        hub.add(t.LogChunk("j1", 3, 7, "err", "x", dropped=2))
+        hub.add(msg.LogChunk("j1", 3, 7, "err", "x", dropped=2))
         hub.end()
         [line] = [line async for line in hub.lines("j1")]
         assert line == {"rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2}

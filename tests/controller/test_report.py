@@ -8,7 +8,7 @@ import httpx
 import pytest
 from pydantic import TypeAdapter
 
-from holdfast import types as t
+from holdfast import messages as msg
 from holdfast.controller.auth import Auth
 from holdfast.controller.http import create_app
 from holdfast.controller.model import JobState
@@ -174,7 +174,7 @@ def test_a_job_as_it_is_submitted(told: Any) -> None:
     job = v.job
     assert job.spec.id == name
     assert (job.spec.name, job.spec.nnodes, job.spec.nproc, job.spec.max_restarts) == ("train.py", 2, 4, -1)
-    assert job.spec.program == t.Program("/x/train.py", ("--lr", "1"))
+    assert job.spec.program == msg.Program("/x/train.py", ("--lr", "1"))
     assert job.spec.faults == ("kill@5:rank7",)
 
 

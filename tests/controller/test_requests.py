@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.events import Action, CheckpointAsked, CordonAsked, EventSeen, FaultAsked, Send, StopAsked
 from holdfast.controller.model import JobState
@@ -12,7 +13,7 @@ from tests.controller.virtual import Virtual, training, trains_again
 
 
 def asked(actions: list[Action]) -> int:
-    return sum(isinstance(a, Send) and isinstance(a.command.order, t.RequestCheckpoint) for a in actions)
+    return sum(isinstance(a, Send) and isinstance(a.command.order, msg.RequestCheckpoint) for a in actions)
 
 
 def test_what_foretells_trouble_asks_for_a_checkpoint_now_and_then() -> None:
@@ -56,7 +57,7 @@ def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     v = training()
     _, send = v.feed(CheckpointAsked())
     assert isinstance(send, Send)
-    assert (send.node, send.command.order, send.command.generation) == ("node0", t.RequestCheckpoint(), 1)
+    assert (send.node, send.command.order, send.command.generation) == ("node0", msg.RequestCheckpoint(), 1)
     v.lose_node("node0")
     v.run(3.0)
     with pytest.raises(UsageError, match="node node0, which has rank 0, is away"):
@@ -70,7 +71,7 @@ def test_a_fault_strikes_once_at_its_step_also_when_steps_are_repeated() -> None
     v.run(5.0)
     v.exit(0, signal=9)
     v.run(10.0)
-    injected = [s for s in v.sent if isinstance(s.command.order, t.Inject)]
+    injected = [s for s in v.sent if isinstance(s.command.order, msg.Inject)]
     assert len(injected) == 1
     assert injected[0].node == "node0"
 

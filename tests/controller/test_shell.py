@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.brain import Brain
 from holdfast.controller.events import Action, BrainEvent, FrameSeen, JobSubmitted, Record, Say, Send, StopAsked, Tick
@@ -19,8 +20,8 @@ from holdfast.controller.shell import Shell
 from holdfast.errors import Unavailable, UsageError
 from tests.controller.stage import make_shell
 
-COMMAND = t.Command("c1", "j1", 1, t.StopWorkers())
-SPEC = JobSpec("j1", "job", t.Program("train.py"), 1, 1)
+COMMAND = msg.Command("c1", "j1", 1, msg.StopWorkers())
+SPEC = JobSpec("j1", "job", msg.Program("train.py"), 1, 1)
 
 
 class Scripted(Brain):
@@ -65,7 +66,7 @@ def test_a_full_disk_is_told_once_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shell = make_shell(tmp_path, Scripted(Record("job", "j1", {}), Send("node0", COMMAND)))
-    sent: list[t.ControllerMessage] = []
+    sent: list[msg.ControllerMessage] = []
     shell.outboxes["node0"] = sent.append
     with monkeypatch.context() as patch:
         patch.setattr(shell.journal, "write", failing([]))
@@ -101,9 +102,9 @@ def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no job is running"):
         shell.handle(StopAsked(1.0))
     shell.handle(JobSubmitted(SPEC))
-    shell.logs.add(t.LogChunk("j1", 1, 0, "out", "kept"))
+    shell.logs.add(msg.LogChunk("j1", 1, 0, "out", "kept"))
     with pytest.raises(UsageError, match="one job at a time"):
-        shell.handle(JobSubmitted(JobSpec("j2", "job", t.Program("x"), 1, 1)))
+        shell.handle(JobSubmitted(JobSpec("j2", "job", msg.Program("x"), 1, 1)))
     assert [chunk.text for chunk in shell.logs._tail] == ["kept"]  # the running job's log goes on
     shell.journal.close()
 

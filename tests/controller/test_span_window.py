@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import messages as msg
 from holdfast import span_rows
-from holdfast import types as t
 from holdfast.controller.event_store import EventStore, sweep
 from holdfast.controller.span_window import SpanWindow, decoded
 from holdfast.diagnostics.job_shape import JobShape
@@ -17,12 +17,12 @@ from tests.controller.stage import agent, eventually, stage
 NAMES = ("", "forward", "tp:all_reduce", "tp")
 
 
-def spans(rank: int, first: int, last: int, generation: int = 1, offset: int = 0) -> t.Spans:
+def spans(rank: int, first: int, last: int, generation: int = 1, offset: int = 0) -> msg.Spans:
     rows = b"".join(
         span_rows.ROW.pack(s, 10 * s, 10 * s + 5, 0, s, 7, 1, 0, 0, 0, 2, -1) for s in range(first, last + 1)
     )
-    worker = t.WorkerSpans(rank, generation, last - first + 1, 0, first, last, NAMES, span_rows.pack(rows))
-    return t.Spans((worker,), offset, 5, 0)
+    worker = msg.WorkerSpans(rank, generation, last - first + 1, 0, first, last, NAMES, span_rows.pack(rows))
+    return msg.Spans((worker,), offset, 5, 0)
 
 
 def test_only_steps_that_all_ranks_have_told_of_are_whole() -> None:
@@ -55,7 +55,7 @@ def test_the_oldest_go_when_memory_is_full_and_what_is_lost_is_counted() -> None
     window = SpanWindow(10 * size)
     for step in range(30):
         message = spans(0, step, step)
-        window.add("node0", t.Spans(message.workers, 0, 5, dropped=step // 10))
+        window.add("node0", msg.Spans(message.workers, 0, 5, dropped=step // 10))
     assert window.parts_of(0, 19) == []
     assert window.received == 30
     assert window.lost == 2
@@ -73,7 +73,7 @@ def test_what_is_looked_at_is_bounded_by_leaving_out_the_oldest_steps() -> None:
 
 def test_malformed_spans_cost_only_themselves() -> None:
     window = SpanWindow(1 << 20)
-    window.add("node0", t.Spans((t.WorkerSpans(0, 1, 5, 0, 0, 9, NAMES, b"nonsense"),), 0, 5))
+    window.add("node0", msg.Spans((msg.WorkerSpans(0, 1, 5, 0, 0, 9, NAMES, b"nonsense"),), 0, 5))
     window.add("node0", spans(1, 0, 3))
     assert set(decoded(window.parts_of(0, 9)).rank.tolist()) == {1}
 
@@ -133,11 +133,11 @@ def test_files_too_old_and_beyond_the_budget_go_the_oldest_first(tmp_path: Path)
 def test_spans_travel_and_the_clock_is_told(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
-            told: list[t.ClockTold] = []
+            told: list[msg.ClockTold] = []
             one.link._on_clock = told.append
             await eventually(lambda: one.link.connected)
             before = time.time_ns()
-            one.link.send(t.ClockAsked(17))
+            one.link.send(msg.ClockAsked(17))
             one.link.send(spans(3, 0, 4))
             await eventually(lambda: told and here.shell.spans.received == 5)
             assert told[0].sent_ns == 17

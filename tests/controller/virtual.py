@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.brain import Brain
 from holdfast.controller.events import (
@@ -127,7 +128,7 @@ class Virtual:
                 self.join(agent.name)
 
     def submit(self, nnodes: int | None = None, nproc: int = 4, **more: Any) -> None:
-        spec = JobSpec("j1", "job", t.Program("train.py"), nnodes or len(self.agents), nproc, **more)
+        spec = JobSpec("j1", "job", msg.Program("train.py"), nnodes or len(self.agents), nproc, **more)
         self.feed(JobSubmitted(spec))
 
     # --- agents --------------------------------------------------------------------------------------------------
@@ -136,11 +137,11 @@ class Virtual:
         agent = self.agents[name]
         agent.alive, agent.frozen = True, False
         agent.incarnation += 1
-        kept = tuple(t.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
+        kept = tuple(msg.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
         switch = self.switches.get(name, "")
         incarnation = f"{name}-{agent.incarnation}"
         identity = t.Identity(name, name, incarnation, slots=agent.slots, switch=switch, address=name, ping_port=9)
-        self.feed(AgentJoined(t.Hello(identity, kept)))
+        self.feed(AgentJoined(msg.Hello(identity, kept)))
         unheard, agent.unheard = agent.unheard, []
         for event in unheard:
             self.feed(EventSeen(name, event))
@@ -164,18 +165,18 @@ class Virtual:
         command = send.command
         error, data = "", {}
         match command.order:
-            case t.StartStore():
+            case msg.StartStore():
                 data = {"host": "127.0.0.1", "port": "29500"}
-            case t.DumpStacks():
+            case msg.DumpStacks():
                 return None  # the test that wants stacks tells them
-            case t.KnockAt() as knock:
+            case msg.KnockAt() as knock:
                 data = {"behind": self.behind.get(knock.host, "unreachable")}
-            case t.StopWorkers():
+            case msg.StopWorkers():
                 for worker in list(agent.workers.values()):
                     if worker.generation <= command.generation:
                         worker.running = False
                         del agent.workers[worker.job, worker.generation, worker.rank]
-            case t.StartWorkers() as order:
+            case msg.StartWorkers() as order:
                 error = self.start_error
                 assert command.generation >= agent.newest.get(command.job, 0), "an older generation was started"
                 agent.newest[command.job] = command.generation
@@ -183,7 +184,7 @@ class Virtual:
                     self.pids += 1
                     key = (command.job, command.generation, rank.rank)
                     agent.workers[key] = Worker(*key, self.pids, progress_at=self.now)
-        return ResultSeen(send.node, t.CommandResult(command.id, not error, error, data))
+        return ResultSeen(send.node, msg.CommandResult(command.id, not error, error, data))
 
     # --- workers -------------------------------------------------------------------------------------------------
 

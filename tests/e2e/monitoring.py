@@ -17,6 +17,7 @@ import grpc
 import httpx
 import yaml
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.dashboards.export import Places, write
@@ -106,7 +107,7 @@ def gpu_node(address: str) -> Iterator[None]:
     gpus = tuple(t.Gpu(g, f"GPU-{g}", "NVIDIA H200", f"0000:{g:02x}:00.0", 140 << 30) for g in range(2))
     nic = t.Nic("mlx5_0", "rdma", 400_000_000_000, 0, "ACTIVE")
     identity = t.Identity("gpus", "gpus", "one", gpus=gpus, nics=(nic,), slots=0, cpus=8, memory_bytes=1 << 40)
-    outgoing.put(wire.encode_agent(t.Hello(identity, wall_ns=time.time_ns())))
+    outgoing.put(wire.encode_agent(msg.Hello(identity, wall_ns=time.time_ns())))
     over = threading.Event()
     values = {
         "utilization_ratio": 0.97,

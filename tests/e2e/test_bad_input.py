@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.proto import controller_pb2, types_pb2
@@ -131,7 +132,7 @@ class Stream:
     def send(self, data: bytes) -> None:
         self.queue.put(data)
 
-    def receive(self) -> t.ControllerMessage:
+    def receive(self) -> msg.ControllerMessage:
         return wire.decode_controller(next(self.answers))
 
     def close(self) -> None:
@@ -149,7 +150,7 @@ def streams(controller: Running) -> Iterator[list[Stream]]:
 
 
 def hello(node: str, **more: Any) -> bytes:
-    return wire.encode_agent(t.Hello(t.Identity(node, "host", f"i-{node}", boot_id="b"), **more))
+    return wire.encode_agent(msg.Hello(t.Identity(node, "host", f"i-{node}", boot_id="b"), **more))
 
 
 def counted(http: str, name: str = "holdfast_malformed_frames_total") -> float:
@@ -189,7 +190,7 @@ def test_a_malformed_message_costs_itself_only(controller: Running, streams: lis
     streams += [good, bad]
     for node, stream in (("good", good), ("bad", bad)):
         stream.send(hello(node))
-        assert isinstance(stream.receive(), t.Welcome)
+        assert isinstance(stream.receive(), msg.Welcome)
     before, frames = counted(http), counted(http, "holdfast_frames_total")
     for data in bad_frames().values():
         bad.send(data)
@@ -200,8 +201,8 @@ def test_a_malformed_message_costs_itself_only(controller: Running, streams: lis
     assert all(one["error"] and "\n" not in one["error"] for one in said)
     # Both streams still work, the one that sent garbage too.
     for stream in (good, bad):
-        stream.send(wire.encode_agent(t.Numbered(1, t.AgentNotice(1, "test", t.Severity.INFO, "hello"))))
-        while not (isinstance(answer := stream.receive(), t.Ack) and answer.events == 1):
+        stream.send(wire.encode_agent(msg.Numbered(1, t.AgentNotice(1, "test", t.Severity.INFO, "hello"))))
+        while not (isinstance(answer := stream.receive(), msg.Ack) and answer.events == 1):
             pass
     assert counted(http, "holdfast_frames_total") == frames + 1
     assert controller.process.poll() is None
@@ -227,7 +228,7 @@ def test_who_cannot_be_understood_is_refused_in_one_line(
     streams.append(stream)
     stream.send(first)
     answer = stream.receive()
-    assert isinstance(answer, t.Refused)
+    assert isinstance(answer, msg.Refused)
     assert reason in answer.reason
     with pytest.raises(StopIteration):
         stream.receive()

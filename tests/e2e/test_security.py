@@ -13,6 +13,7 @@ import grpc
 import httpx
 import pytest
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.certs import Credential, issue, load_authority, make_authority
@@ -134,7 +135,7 @@ def refused(agent: Running) -> str:
 
 def test_no_certificate_no_stream(fort: Fort) -> None:
     ca = (fort.files / "ca.pem").read_bytes()
-    hello = wire.encode_agent(t.Hello(t.Identity("node1", "h", "i")))
+    hello = wire.encode_agent(msg.Hello(t.Identity("node1", "h", "i")))
     for channel in (
         grpc.secure_channel(fort.grpc, grpc.ssl_channel_credentials(ca)),
         grpc.insecure_channel(fort.grpc),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.errors import ProtocolError
@@ -84,7 +85,7 @@ def test_not_a_number_survives_as_itself() -> None:
 
 @given(EXIT, st.integers(0, 2**60))
 def test_an_exit_survives_the_wire(event: t.WorkerExited, seq: int) -> None:
-    assert wire.decode_agent(wire.encode_agent(t.Numbered(seq, event))) == t.Numbered(seq, event)
+    assert wire.decode_agent(wire.encode_agent(msg.Numbered(seq, event))) == msg.Numbered(seq, event)
 
 
 IDENTITY = t.Identity(
@@ -98,42 +99,42 @@ IDENTITY = t.Identity(
 @pytest.mark.parametrize(
     "message",
     [
-        t.Hello(IDENTITY, (t.KeptWorker("j", 2, 3, 1, 99, True),), 1, 2, 5),
-        t.CommandResult("c1", False, "no", {"port": "1"}),
-        t.LogChunk("j", 1, 2, "err", "text", 3),
-        t.Numbered(4, t.LogMatched("j", 1, -1, 7, "xid", "gpu", t.Severity.CRITICAL, "NVRM: Xid")),
-        t.Spans((t.WorkerSpans(3, 1, 10, 2, 5, 6, ("", "forward"), b"\x00rows"),), -(1 << 60), 1 << 40, 7),
-        t.ClockAsked(1 << 60),
-        t.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
-        t.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
-        t.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),
+        msg.Hello(IDENTITY, (msg.KeptWorker("j", 2, 3, 1, 99, True),), 1, 2, 5),
+        msg.CommandResult("c1", False, "no", {"port": "1"}),
+        msg.LogChunk("j", 1, 2, "err", "text", 3),
+        msg.Numbered(4, t.LogMatched("j", 1, -1, 7, "xid", "gpu", t.Severity.CRITICAL, "NVRM: Xid")),
+        msg.Spans((msg.WorkerSpans(3, 1, 10, 2, 5, 6, ("", "forward"), b"\x00rows"),), -(1 << 60), 1 << 40, 7),
+        msg.ClockAsked(1 << 60),
+        msg.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
+        msg.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
+        msg.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),
     ],
 )
-def test_agent_messages_survive_the_wire(message: t.AgentMessage) -> None:
+def test_agent_messages_survive_the_wire(message: msg.AgentMessage) -> None:
     assert wire.decode_agent(wire.encode_agent(message)) == message
 
 
-PROGRAM = t.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True)
+PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, True)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        t.Welcome(1, 0.1, 4, 5),
-        t.Ack(1, 2, 0.5),
-        t.Refused("too old"),
-        t.ClockTold(1 << 60, 1 << 61),
-        t.Command("1", "j", 1, t.StartStore("127.0.0.1")),
-        t.Command("2", "j", 1, t.StartWorkers(PROGRAM, (t.Rank(4, 0, 1),), 8, 2, "h", 29500, 3, True)),
-        t.Command("3", "j", 1, t.StopWorkers(0.0)),
-        t.Command("4", "j", 1, t.Inject("kill", 3)),
-        t.Command("5", "j", 1, t.RequestCheckpoint()),
-        t.Command("6", "", 0, t.RunCheck(("gemm", "disk"), '{"suite": "full"}', 12.5)),
-        t.Command("6", "j", 1, t.DumpStacks()),
-        t.Command("7", "", 0, t.KnockAt("10.0.0.1", 4711)),
+        msg.Welcome(1, 0.1, 4, 5),
+        msg.Ack(1, 2, 0.5),
+        msg.Refused("too old"),
+        msg.ClockTold(1 << 60, 1 << 61),
+        msg.Command("1", "j", 1, msg.StartStore("127.0.0.1")),
+        msg.Command("2", "j", 1, msg.StartWorkers(PROGRAM, (msg.Rank(4, 0, 1),), 8, 2, "h", 29500, 3, True)),
+        msg.Command("3", "j", 1, msg.StopWorkers(0.0)),
+        msg.Command("4", "j", 1, msg.Inject("kill", 3)),
+        msg.Command("5", "j", 1, msg.RequestCheckpoint()),
+        msg.Command("6", "", 0, msg.RunCheck(("gemm", "disk"), '{"suite": "full"}', 12.5)),
+        msg.Command("6", "j", 1, msg.DumpStacks()),
+        msg.Command("7", "", 0, msg.KnockAt("10.0.0.1", 4711)),
     ],
 )
-def test_controller_messages_survive_the_wire(message: t.ControllerMessage) -> None:
+def test_controller_messages_survive_the_wire(message: msg.ControllerMessage) -> None:
     assert wire.decode_controller(wire.encode_controller(message)) == message
 
 

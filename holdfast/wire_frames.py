@@ -1,0 +1,153 @@
+"""Frames to messages and back: what is sent often, as columns. Used by `wire` only."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from holdfast import types as t
+from holdfast.errors import ProtocolError
+from holdfast.proto import controller_pb2 as c
+from holdfast.proto import types_pb2 as p
+
+_OF_WORKER = (
+    "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
+    "loss", "tokens", "median_step", "coordinate", "sizes", "still_age",
+)  # fmt: skip
+_OF_STEP = ("rank", "generation", "step", "end_wall_ns", "seconds", "loss", "tokens")
+_worker_row, _step_row = attrgetter(*_OF_WORKER), attrgetter(*_OF_STEP)
+_PHASE_INDEX = {phase: index for index, phase in enumerate(t.PHASES)}
+_NOWHERE = (-1, -1, -1)
+
+
+def frame_message(f: t.Frame) -> c.Frame:
+    workers: dict[str, Any] = dict(zip(_OF_WORKER, zip(*map(_worker_row, f.workers), strict=True), strict=False))
+    if workers:
+        workers["phase"] = [_PHASE_INDEX[phase] for phase in workers["phase"]]
+        for name in ("coordinate", "sizes"):
+            workers[name] = [v for triple in workers[name] for v in triple or _NOWHERE]
+        if any(w.meters is not None for w in f.workers):
+            workers["meters"] = _meters(f.workers)
+        if any(w.standing is not None for w in f.workers):
+            workers["standing"] = _standing(f.workers)
+    return c.Frame(
+        seq=f.seq,
+        wall_ns=f.wall_ns,
+        mono_ns=f.mono_ns,
+        cadence=f.cadence,
+        offsets=f.offsets,
+        nics=[p.NicSamples(name=n.name, tx_total=n.tx_total, rx_total=n.rx_total, tx=n.tx, rx=n.rx) for n in f.nics],
+        host=f.host,
+        gpus=[p.GpuGauges(index=g.index, values=g.values) for g in f.gpus],
+        workers=p.Workers(**workers),
+        steps=p.Steps(**dict(zip(_OF_STEP, zip(*map(_step_row, f.steps), strict=True), strict=False))),
+    )
+
+
+def _meters(workers: Sequence[t.WorkerSample]) -> p.Meters:
+    known = [(i, w.meters) for i, w in enumerate(workers) if w.meters is not None]
+    return p.Meters(
+        worker=[i for i, _ in known],
+        mfu=[m.mfu for _, m in known],
+        tokens_per_s=[m.tokens_per_s for _, m in known],
+        parts=[seconds for _, m in known for seconds in m.parts],
+        memory_bytes=[m.memory_bytes for _, m in known],
+        grad_norm=[m.grad_norm for _, m in known],
+    )
+
+
+def _from_meters(m: p.Meters, workers: int) -> list[t.Meters | None]:
+    parts, each = len(t.STEP_PARTS), m.memory_bytes
+    _same_length("meters", len(m.worker), m.mfu, m.tokens_per_s, each)
+    _same_length("parts of steps", parts * len(m.worker), m.parts)
+    norms = m.grad_norm or [t.NAN] * len(m.worker)  # older agents tell none
+    _same_length("meters", len(m.worker), norms)
+    found: list[t.Meters | None] = [None] * workers
+    for row, worker in enumerate(m.worker):
+        if worker >= workers:
+            raise ProtocolError("frame: meters of a worker that it lacks")
+        found[worker] = t.Meters(
+            m.mfu[row], m.tokens_per_s[row], tuple(m.parts[row * parts : (row + 1) * parts]), each[row], norms[row]
+        )
+    return found
+
+
+def _standing(workers: Sequence[t.WorkerSample]) -> p.Standing:
+    known = [(i, w.standing) for i, w in enumerate(workers) if w.standing is not None]
+    groups = [group for _, s in known for group in s.groups]
+    return p.Standing(
+        worker=[i for i, _ in known],
+        kind=[s.kind for _, s in known],
+        group=[s.group for _, s in known],
+        number=[s.number for _, s in known],
+        is_handed=[s.is_handed for _, s in known],
+        groups=[len(s.groups) for _, s in known],
+        label=[g.label for g in groups],
+        ident=[g.ident for g in groups],
+        members=[g.members for g in groups],
+        begun=[g.begun for g in groups],
+    )
+
+
+def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
+    _same_length("standing workers", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
+    _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun)
+    groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, strict=True)]
+    found: list[t.Standing | None] = [None] * workers
+    first = 0
+    columns = (m.worker, m.groups, m.kind, m.group, m.number, m.is_handed)
+    for worker, count, kind, group, number, is_handed in zip(*columns, strict=True):
+        if worker >= workers or group >= count:
+            raise ProtocolError("frame: a standing worker, or a group of it, that it lacks")
+        found[worker] = t.Standing(kind, group, number, is_handed, tuple(groups[first : first + count]))
+        first += count
+    return found
+
+
+def frame_from(f: c.Frame) -> t.Frame:
+    w, s = f.workers, f.steps
+    n = len(w.rank)
+    _same_length("workers", n, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age)
+    _same_length("workers", n, w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, w.still_age)
+    _same_length("worker coordinates", 3 * n, w.coordinate, w.sizes)
+    _same_length("steps", len(s.rank), s.generation, s.step, s.end_wall_ns, s.seconds, s.loss, s.tokens)
+    samples = len(f.offsets)
+    if samples % 4 or any(len(x.tx) != samples or len(x.rx) != samples for x in f.nics):
+        raise ProtocolError("frame: NIC columns and offsets differ in length")
+    if any(v >= len(t.PHASES) for v in w.phase):
+        raise ProtocolError("frame: unknown phase")
+    xyz = [_triple(w.coordinate, i) for i in range(n)]
+    sizes = [_triple(w.sizes, i) for i in range(n)]
+    meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
+    standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
+    return t.Frame(
+        seq=f.seq,
+        wall_ns=f.wall_ns,
+        mono_ns=f.mono_ns,
+        offsets=f.offsets,
+        nics=tuple(t.NicSamples(x.name, x.tx_total, x.rx_total, x.tx, x.rx) for x in f.nics),
+        host=dict(f.host),
+        gpus=tuple(t.GpuGauges(g.index, dict(g.values)) for g in f.gpus),
+        workers=tuple(
+            t.WorkerSample(rank, generation, pid, step, t.PHASES[phase], *rest)
+            for rank, generation, pid, step, phase, *rest in zip(
+                w.rank, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age,
+                w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, xyz, sizes, meters, w.still_age, standing,
+                strict=True,
+            )
+        ),
+        steps=tuple(
+            t.StepRecord(*row)
+            for row in zip(s.rank, s.generation, s.step, s.end_wall_ns, s.seconds, s.loss, s.tokens, strict=True)
+        ),
+        cadence=f.cadence,
+    )  # fmt: skip
+
+
+def _triple(values: Any, i: int) -> tuple[int, int, int] | None:
+    a = values[3 * i]
+    return None if a < 0 else (a, values[3 * i + 1], values[3 * i + 2])
+
+
+def _same_length(what: str, n: int, *columns: Any) -> None:
+    if any(len(column) != n for column in columns):
+        raise ProtocolError(f"frame: columns of {what} differ in length")

@@ -47,6 +47,7 @@ from holdfast.controller.ledger import Ledger, StepRow
 from holdfast.controller.lifecycle import Lifecycle, Stage
 from holdfast.controller.membership import Membership
 from holdfast.controller.model import (
+    RANK_STATES,
     Finding,
     IncidentState,
     Instant,
@@ -63,7 +64,7 @@ from holdfast.controller.store_watch import StoreWatch
 from holdfast.controller.suspects import Suspects
 from holdfast.errors import UsageError
 
-_TRAIN = t.PHASES.index(t.Phase.TRAIN)
+_TRAIN, _RUNNING = t.PHASES.index(t.Phase.TRAIN), RANK_STATES.index(RankState.RUNNING)
 _ABSENT = 0.2  # seconds that our own loop was late, beyond which we did not hear anybody
 
 
@@ -176,7 +177,7 @@ class Brain:
     def _busy(self, ranks: range) -> bool:
         """Do all these ranks train?"""
         part = slice(ranks.start, ranks.stop)
-        training = (self.c.ranks.phase[part] == _TRAIN) & self.c.ranks.is_in(RankState.RUNNING)[part]
+        training = (self.c.ranks.phase[part] == _TRAIN) & (self.c.ranks.state[part] == _RUNNING)
         return bool(ranks) and bool(training.all())
 
     def _count_bytes(self, node: Node, frame: t.Frame) -> int:

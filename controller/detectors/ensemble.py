@@ -1,5 +1,7 @@
 """The detectors that look at what nodes report of themselves, behind one face."""
 
+import math
+
 from holdfast import types as t
 from holdfast.controller.detectors.gpu import GpuDetector
 from holdfast.controller.detectors.host import HostDetector
@@ -13,12 +15,14 @@ from holdfast.controller.model import Finding, Instant, Job, Node, RankTable
 from holdfast.xid import Xid
 
 _START = t.PHASES.index(t.Phase.START)
+_GPUS_EVERY = 1.9  # seconds between two looks at a node's GPUs: nothing of theirs is sooner than that
 
 
 class Ensemble:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._gpus = GpuDetector(tuning)
+        self._gpus_at: dict[str, float] = {}
         self._xids = XidDetector(tuning)
         self._links = LinkDetector(tuning)
         self._host = HostDetector(tuning)
@@ -27,7 +31,8 @@ class Ensemble:
     def gauges(self, node: Node, frame: t.Frame, training: bool, now: Instant) -> list[Finding]:
         """`frame` is the newest of the node, which holds its values already. `training`: all its workers are."""
         found: list[Finding] = []
-        if frame.gpus:
+        if frame.gpus and now.mono - self._gpus_at.get(node.name, -math.inf) >= _GPUS_EVERY:
+            self._gpus_at[node.name] = now.mono
             found += self._gpus.observe(node, training, now)
         if frame.host:
             found += self._links.observe(node, frame, training, now)

@@ -18,6 +18,7 @@ _KEPT = 64  # steps
 _WORTH = 10_000.0  # bytes in a step: below that there is nothing to compare
 _OTHER = 0.7  # of its usual volume that the good direction of a one-sided node still moves
 _MUCH = 1.5  # times the usual volume
+_FRESH = 0.1  # seconds
 _CLOSE = 1.25  # times a node's own share, below which the others are no better off
 
 
@@ -139,6 +140,8 @@ class VolumeDetector:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._nodes: dict[str, _Node] = {}
+        self._lows: dict[str, float] = {}
+        self._asked_at = math.inf
 
     def observe(
         self, node: str, frame: t.Frame, rank: int, generation: int, reports: bool, now: Instant
@@ -156,13 +159,16 @@ class VolumeDetector:
             state.judge.begin()
         found = []
         for volume in volumes:
-            others = self._others(node)
             if (trouble := state.judge.add(volume)) is not None:
-                found.append(self._finding(node, trouble, others, state.steps.period, now))
+                found.append(self._finding(node, trouble, self._others(node, now), state.steps.period, now))
         return found
 
-    def _others(self, node: str) -> Sequence[float]:
-        return [state.judge.low() for name, state in self._nodes.items() if name != node]
+    def _others(self, node: str, now: Instant) -> Sequence[float]:
+        """How low the others are. When thousands decline at once, they are not all asked for each of them."""
+        if not self._asked_at <= now.mono < self._asked_at + _FRESH:
+            self._asked_at = now.mono
+            self._lows = {name: state.judge.low() for name, state in self._nodes.items()}
+        return [low for name, low in self._lows.items() if name != node]
 
     def _finding(self, node: str, trouble: Trouble, others: Sequence[float], period: float, now: Instant) -> Finding:
         together = sum(share <= _CLOSE * trouble.share for share in others)

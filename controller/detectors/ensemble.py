@@ -15,7 +15,7 @@ from holdfast.controller.model import Finding, Instant, Job, Node, RankTable
 from holdfast.xid import Xid
 
 _START = t.PHASES.index(t.Phase.START)
-_GPUS_EVERY = 1.9  # seconds between two looks at a node's GPUs: nothing of theirs is sooner than that
+_GPUS_EVERY = 4.9  # seconds between two looks at the gauges of a node's GPUs: what is urgent comes as an Xid
 
 
 class Ensemble:

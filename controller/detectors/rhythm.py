@@ -62,8 +62,16 @@ class Bins:
     def __init__(self) -> None:
         self.keep = _LEAST
         self._start = 0  # number of the first bin, since the epoch
-        self._tx: Floats = np.zeros(0)
-        self._rx: Floats = np.zeros(0)
+        self._count = 0
+        self._bytes: Floats = np.zeros((2, 0))  # sent and received by bin, with room behind
+
+    @property
+    def _tx(self) -> Floats:
+        return self._bytes[0, : self._count]
+
+    @property
+    def _rx(self) -> Floats:
+        return self._bytes[1, : self._count]
 
     def add(self, frame: t.Frame) -> None:
         offsets = np.frombuffer(frame.offsets, "<u4")
@@ -72,27 +80,33 @@ class Bins:
         numbers = (frame.wall_ns // 1000 + offsets.astype(np.int64)) // round(BIN * 1e6)
         first, last = int(numbers[0]), int(numbers.max())
         numbers -= first
-        tx, rx = (
-            np.bincount(numbers, np.frombuffer(b"".join(column), "<u4").reshape(len(column), -1).sum(axis=0))
-            for column in ([nic.tx for nic in frame.nics], [nic.rx for nic in frame.nics])
-        )
-        end = self._start + len(self._tx)
-        if not len(self._tx) or first < self._start or first > end + _MOST:  # the first, or the clock was set
-            self._start, self._tx, self._rx, end = first, np.zeros(0), np.zeros(0), first
+        end = self._start + self._count
+        if not self._count or first < self._start or first > end + _MOST:  # the first, or the clock was set
+            self._start, self._count, end = first, 0, first
         if last >= end:
-            self._tx = np.append(self._tx, np.zeros(last + 1 - end))
-            self._rx = np.append(self._rx, np.zeros(last + 1 - end))
+            self._grow(last + 1 - end)
         at = first - self._start
-        self._tx[at : at + len(tx)] += tx
-        self._rx[at : at + len(rx)] += rx
-        if len(self._tx) > 2 * self.keep:
-            self._start += len(self._tx) - self.keep
-            self._tx, self._rx = self._tx[-self.keep :].copy(), self._rx[-self.keep :].copy()
+        if at < 0:
+            return  # one frame of more than is kept: nothing usual
+        for row, columns in enumerate(([nic.tx for nic in frame.nics], [nic.rx for nic in frame.nics])):
+            fresh = np.bincount(numbers, np.frombuffer(b"".join(columns), "<u4").reshape(len(columns), -1).sum(axis=0))
+            self._bytes[row, at : at + len(fresh)] += fresh
+
+    def _grow(self, more: int) -> None:
+        """Bins behind the last one, empty. What is older than `keep` goes when the room is used up."""
+        if self._count + more > self._bytes.shape[1]:
+            kept = min(self._count, self.keep)
+            room = np.zeros((2, 2 * self.keep + more))
+            room[:, :kept] = self._bytes[:, self._count - kept : self._count]
+            self._start += self._count - kept
+            self._bytes, self._count = room, kept
+        self._bytes[:, self._count : self._count + more] = 0.0
+        self._count += more
 
     @property
     def end(self) -> float:
         """Wall seconds up to which all is known."""
-        return (self._start + len(self._tx)) * BIN
+        return (self._start + self._count) * BIN
 
     def total(self, seconds: float) -> Floats:
         """Both directions in the last `seconds`, by bin."""
@@ -103,7 +117,7 @@ class Bins:
     def between(self, start: float, end: float) -> Volume | None:
         """What was moved from `start` to `end` (wall seconds); None where that is not all known."""
         a, b = round(start / BIN) - self._start, round(end / BIN) - self._start
-        if a < 0 or b > len(self._tx) or b <= a:
+        if a < 0 or b > self._count or b <= a:
             return None
         tx, rx = self._tx[a:b], self._rx[a:b]
         both = tx + rx

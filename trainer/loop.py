@@ -233,7 +233,8 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             parts = spans.clock.take()
             losses.append(totals.loss)
             # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
-            is_known = mesh.has_loss and totals.is_finite
+            # All ranks know the loss and tell it: what one node alone had told would be lost with that node.
+            is_known = totals.is_finite
             memory = meter.memory_bytes()
             probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), memory, totals.norm)
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)

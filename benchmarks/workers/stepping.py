@@ -17,6 +17,12 @@ from pathlib import Path
 from holdfast.agent import probe
 
 
+def hold_for_ever(*_: object) -> None:
+    libc = ctypes.PyDLL(None)
+    while True:
+        libc.sleep(1_000_000)  # a signal would end it
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0.1, help="of a step")
@@ -26,7 +32,7 @@ def main() -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     wait = Barrier(options.barrier, rank, world) if options.barrier else None
     # PyDLL keeps the interpreter's lock during the call, as a broken C extension would.
-    signal.signal(signal.SIGUSR2, lambda *_: ctypes.PyDLL(None).sleep(1_000_000))
+    signal.signal(signal.SIGUSR2, hold_for_ever)
     probe.phase("train")
     due = time.monotonic()
     for step in range(wait.first if wait else 0, options.steps):

@@ -40,7 +40,9 @@ def main() -> None:
             time.sleep(0.05)
             if (folder / f"gil-{rank}").exists():
                 (folder / f"gil-{rank}").unlink()
-                ctypes.PyDLL(None).sleep(1_000_000)  # PyDLL keeps the lock
+                libc = ctypes.PyDLL(None)  # which keeps the lock
+                while True:
+                    libc.sleep(1_000_000)  # a signal would end it
             x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step * 64 + rank))
             optimizer.zero_grad()
             model(x).square().mean().backward()

@@ -29,6 +29,7 @@ def perform(kind: str, step: int) -> None:
         case "gil":
             # PyDLL calls without releasing the GIL, so no other thread of this process runs again.
             libc = ctypes.PyDLL(None)
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which would end a sleep
             while True:
                 libc.sleep(3600)
         case "hang":

@@ -19,8 +19,9 @@ from holdfast.agent import probe
 
 def hold_for_ever(*_: object) -> None:
     libc = ctypes.PyDLL(None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which would end a sleep
     while True:
-        libc.sleep(1_000_000)  # a signal would end it
+        libc.sleep(1_000_000)
 
 
 def main() -> None:

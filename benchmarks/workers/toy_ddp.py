@@ -9,6 +9,7 @@ makes rank R hold its interpreter's lock for ever. Under NVIDIA's ft_launcher it
 import argparse
 import ctypes
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -41,8 +42,9 @@ def main() -> None:
             if (folder / f"gil-{rank}").exists():
                 (folder / f"gil-{rank}").unlink()
                 libc = ctypes.PyDLL(None)  # which keeps the lock
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which would end a sleep
                 while True:
-                    libc.sleep(1_000_000)  # a signal would end it
+                    libc.sleep(1_000_000)
             x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step * 64 + rank))
             optimizer.zero_grad()
             model(x).square().mean().backward()

@@ -13,7 +13,7 @@ from holdfast.cli.options import Json
 from holdfast.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.controller.simulate import Outcome
+    from holdfast.controller.simulation.run import Outcome
 
 Nodes = Annotated[int, typer.Option(metavar="N", min=1, help="Nodes that train.")]
 Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, help="How long, in days of its own time.")]
@@ -41,9 +41,9 @@ def simulate(
     Deterministic by seed. Ends with 1, and a line that repeats it, when something that must hold did not.
     """
     require("controller", "numpy")
-    from holdfast.controller import simulate as simulation
-    from holdfast.controller.simulated_faults import RATES
-    from holdfast.controller.simulated_hosts import Shape
+    from holdfast.controller.simulation import run as simulation
+    from holdfast.controller.simulation.faults import RATES
+    from holdfast.controller.simulation.hosts import Shape
 
     if rates not in RATES:
         raise UsageError(f"--rates must be one of {', '.join(RATES)}, not {rates!r}")
@@ -73,7 +73,7 @@ def simulate(
 
 
 def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
-    from holdfast.controller.simulate import spread
+    from holdfast.controller.simulation.run import spread
 
     figures = output.table("", ">MEDIAN", ">P90", ">P99", ">MOST")
     for name, values in (("fault to incident", one.detected), ("fault to training", one.recovered)):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from holdfast.controller.goodput import LOSSES, Account
 from holdfast.controller.model import Options
-from holdfast.controller.simulated_breaks import Breaks
-from holdfast.controller.simulated_faults import STOPS, Fault, draw
-from holdfast.controller.simulated_hosts import WALL, Shape
-from holdfast.controller.simulated_rivals import RIVALS, goodput
-from holdfast.controller.simulated_world import World
+from holdfast.controller.simulation.breaks import Breaks
+from holdfast.controller.simulation.faults import STOPS, Fault, draw
+from holdfast.controller.simulation.hosts import WALL, Shape
+from holdfast.controller.simulation.rivals import RIVALS, goodput
+from holdfast.controller.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 from holdfast import types as t
 from holdfast.controller.events import CordonAsked, EvictAsked
-from holdfast.controller.simulated_faults import Fault, How
-from holdfast.controller.simulated_hosts import WALL, Host, Life
-from holdfast.controller.simulated_world import World
+from holdfast.controller.simulation.faults import Fault, How
+from holdfast.controller.simulation.hosts import WALL, Host, Life
+from holdfast.controller.simulation.world import World
 
 _RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4711"
 _XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1234, GPU has fallen off the bus."

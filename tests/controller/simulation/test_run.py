@@ -2,13 +2,13 @@
 
 import pytest
 
-from holdfast.controller import simulated_checks
-from holdfast.controller.simulate import rivals, simulate, spread
-from holdfast.controller.simulated_breaks import Breaks
-from holdfast.controller.simulated_checks import BrokenInvariant
-from holdfast.controller.simulated_faults import LLAMA3, Fault, How, draw
-from holdfast.controller.simulated_hosts import Shape
-from holdfast.controller.simulated_world import World
+from holdfast.controller.simulation import checks
+from holdfast.controller.simulation.breaks import Breaks
+from holdfast.controller.simulation.checks import BrokenInvariant
+from holdfast.controller.simulation.faults import LLAMA3, Fault, How, draw
+from holdfast.controller.simulation.hosts import Shape
+from holdfast.controller.simulation.run import rivals, simulate, spread
+from holdfast.controller.simulation.world import World
 
 SMALL = Shape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
 
@@ -84,7 +84,7 @@ def test_two_generations_at_once_are_seen() -> None:
     world.run(world.began + 60.0)
     host = world.job_hosts()[0]
     with pytest.raises(BrokenInvariant, match="generation 9 starts on n0 while n0 runs an older one"):
-        simulated_checks.may_start(world, host, 9)
+        checks.may_start(world, host, 9)
 
 
 def test_silence_is_seen() -> None:
@@ -92,7 +92,7 @@ def test_silence_is_seen() -> None:
     world.run(world.began + 60.0)
     world.stopped_at = world.now - 4000.0
     with pytest.raises(BrokenInvariant, match="nobody was told"):
-        simulated_checks.not_in_silence(world)
+        checks.not_in_silence(world)
 
 
 def test_other_ways_of_running_a_job_lose_more() -> None:

@@ -13,8 +13,6 @@ from typing import Any
 
 from holdfast import messages as msg
 from holdfast import types as t
-from holdfast.controller import simulated_checks as checks
-from holdfast.controller import simulated_frames as frames
 from holdfast.controller.brain import Brain
 from holdfast.controller.events import (
     AgentJoined,
@@ -30,7 +28,8 @@ from holdfast.controller.events import (
 )
 from holdfast.controller.lifecycle import Stage
 from holdfast.controller.model import Instant, JobSpec, Options
-from holdfast.controller.simulated_hosts import WALL, Host, Life, Shape
+from holdfast.controller.simulation import checks, frames
+from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape
 
 _TICK = 0.25
 _ALERT = 8.0

@@ -7,8 +7,8 @@ from holdfast.controller.events import Action, Record
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.controller.simulated_hosts import Host
-    from holdfast.controller.simulated_world import World
+    from holdfast.controller.simulation.hosts import Host
+    from holdfast.controller.simulation.world import World
 
 _PATIENCE = 3600.0
 """Seconds without training after which somebody must have been told what to do."""

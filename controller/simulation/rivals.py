@@ -5,8 +5,8 @@ torchrun's and torch.distributed's defaults."""
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.controller.simulated_faults import STOPS, Fault, How
-from holdfast.controller.simulated_hosts import Shape
+from holdfast.controller.simulation.faults import STOPS, Fault, How
+from holdfast.controller.simulation.hosts import Shape
 
 _SEEN = 60.0  # until somebody, or a script, sees that a job is over
 _FOUND = (120.0, 900.0)  # finding the node by hand

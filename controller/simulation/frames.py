@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast import types as t
-from holdfast.controller.simulated_hosts import WALL, Host
+from holdfast.controller.simulation.hosts import WALL, Host
 from holdfast.diagnostics.results import CheckResult, Fault
 
 if TYPE_CHECKING:
-    from holdfast.controller.simulated_world import World
+    from holdfast.controller.simulation.world import World
 
 
 def frame(

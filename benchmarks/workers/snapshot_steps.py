@@ -49,7 +49,8 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
         kept = folder / f"{name.replace(' ', '-')}{ranks}"
         options.set = [f"checkpoint.store={kept.as_uri()}", "checkpoint.every=0"]
         options.set += [f"checkpoint.snapshot_every={SYSTEMS[name]}", "checkpoint.peers=false"]
-        trainer_cpu.ours(options, ranks, options.zero, folder, trainer_cpu.Gate(where, name, options.steps))
+        gate = trainer_cpu.Gate(where, name, options.steps)
+        trainer_cpu.ours(options, ranks, {"parallel.zero": options.zero}, folder, gate)
 
     with daemon(memory, f"n{ranks}"):
         try:

@@ -48,6 +48,24 @@ class Blame(BaseModel):
     incomplete: list[int] = Field(description="Ranks of which spans are missing.")
 
 
+class Heat(BaseModel):
+    """Rows go by `ranks` or `nodes`, columns by `phases` or `steps`. A ratio of 1.1 is 10% slower than the median of
+    the peers; null: none."""
+
+    model_config = ConfigDict(extra="allow")
+    job: str
+    first: int
+    last: int
+    ranks: list[int]
+    node_of: list[str] = Field(description="Each rank's node.")
+    phases: list[str] = Field(description="Kinds of own work, then other, transfer, wait.")
+    seconds: list[list[float | None]] = Field(description="Of each rank in each phase, per step.")
+    ratio: list[list[float | None]] = Field(description="The same over the peers'; none of waiting.")
+    nodes: list[str]
+    steps: list[int]
+    by_step: list[list[float | None]] = Field(description="Own work of each node's slowest rank over its peers'.")
+
+
 def routes(facade: Facade) -> APIRouter:
     api = APIRouter(tags=["look"])
 
@@ -55,6 +73,11 @@ def routes(facade: Facade) -> APIRouter:
     async def blame(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(blame_report.report(*read())))
+
+    @api.get("/blame/heat", response_model=Heat, summary="Heat maps: rank by phase, node by step")
+    async def heat(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+        read = facade.spans(job, first, last)
+        return await answer(request, lambda: encode(blame_report.heat_report(*read())))
 
     @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
     async def trace(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:

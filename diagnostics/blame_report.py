@@ -7,10 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.diagnostics import step_graph
 from holdfast.diagnostics.blame import Blame, Culprit, analyse
 from holdfast.diagnostics.blame_suspects import Limits
+from holdfast.diagnostics.heat import Heat, heat
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import UsageError
@@ -22,6 +24,8 @@ GARBAGE = "gc"
 MOST_SPANS = 2_000_000
 """Looked at in one go: some seconds, some hundred MB. Of more, the newest steps."""
 
+_NOTHING = "no step of which all stages have told their spans: wait for some steps, or name others"
+
 
 def world_of(table: SpanTable, shape: JobShape) -> int:
     return max(int(table.rank.max()) + 1 if len(table) else 0, len(shape.nodes) * shape.nproc)
@@ -32,13 +36,19 @@ def blame_of(table: SpanTable, shape: JobShape, limits: Limits | None = None) ->
     table = newest(table.newest_generation())
     if not len(table):
         return None
-    world, steps = world_of(table, shape), len(np.unique(table.step))
+    world = world_of(table, shape)
+    regular, garbage = _apart(table, world)
+    return analyse(step_graph.graphs(regular, shape.decoded(), world), shape, limits, garbage)
+
+
+def _apart(table: SpanTable, world: int) -> tuple[SpanTable, npt.NDArray[np.float64] | None]:
+    """The spans without collections; and seconds of those per step, by rank, if there are any."""
     is_garbage = np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE])
-    garbage = None
-    if is_garbage.any():
-        took = (table.end - table.start)[is_garbage] * 1e-9
-        garbage = np.bincount(table.rank[is_garbage], took, minlength=world) / steps
-    return analyse(step_graph.graphs(table.take(~is_garbage), shape.decoded(), world), shape, limits, garbage)
+    if not is_garbage.any():
+        return table, None
+    took = (table.end - table.start)[is_garbage] * 1e-9
+    garbage = np.bincount(table.rank[is_garbage], took, minlength=world) / len(np.unique(table.step))
+    return table.take(~is_garbage), garbage
 
 
 def newest(table: SpanTable) -> SpanTable:
@@ -50,12 +60,41 @@ def newest(table: SpanTable) -> SpanTable:
     return table.of_steps(int(kept.min() if len(kept) else steps[-1]), int(steps[-1]))
 
 
+def heat_of(table: SpanTable, shape: JobShape) -> Heat | None:
+    """Heat maps of all steps of a table; None where no step has all its spans."""
+    table = newest(table.newest_generation())
+    world = world_of(table, shape)
+    regular, garbage = _apart(table, world)
+    return heat(list(step_graph.graphs(regular, shape.decoded(), world)), shape, garbage)
+
+
 def report(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Json:
     """Blame as JSON-able data; numbers that are not known are None. UsageError where there is nothing to go by."""
     blame = blame_of(table, shape, limits)
     if blame is None:
-        raise UsageError("no step of which all stages have told their spans: wait for some steps, or name others")
+        raise UsageError(_NOTHING)
     return to_json(blame, shape)
+
+
+def heat_report(table: SpanTable, shape: JobShape) -> Json:
+    """Heat maps as JSON-able data, likewise."""
+    found = heat_of(table, shape)
+    if found is None:
+        raise UsageError(_NOTHING)
+    return {
+        "job": shape.job,
+        "name": shape.name,
+        "first": int(found.steps[0]),
+        "last": int(found.steps[-1]),
+        "ranks": found.ranks.tolist(),
+        "node_of": [shape.node_of(rank) for rank in found.ranks.tolist()],
+        "phases": list(found.phases),
+        "seconds": _rows(found.seconds, 6),
+        "ratio": _rows(found.ratio, 4),
+        "nodes": list(found.nodes),
+        "steps": found.steps.tolist(),
+        "by_step": _rows(found.by_step, 4),
+    }
 
 
 def to_json(blame: Blame, shape: JobShape) -> Json:
@@ -80,6 +119,10 @@ def _culprit(culprit: Culprit, step_s: float, shape: JobShape) -> Json:
     node = shape.node_of(culprit.rank) if culprit.rank >= 0 else ""
     more = {"node": node, "what_if_s": step_s - culprit.cost_s}
     return {key: _known(value) for key, value in asdict(culprit).items()} | more
+
+
+def _rows(values: npt.NDArray[np.float64], digits: int) -> list[list[float | None]]:
+    return [[_known(x) for x in row] for row in values.round(digits).tolist()]
 
 
 def _known(value: Any) -> Any:

@@ -47,7 +47,7 @@ class Column:
         mine = segment >= 0
         firsts = np.flatnonzero(np.diff(segment[mine], prepend=-1))
         self.own[segment[mine][firsts]] = np.add.reduceat(intervals[mine], firsts)
-        self.other = self.at[0] - self.begin + intervals[mine & (owner < 0)].sum(axis=0)
+        self.other: Floats = self.at[0] - self.begin + intervals[mine & (owner < 0)].sum(axis=0)
         """(ranks,): seconds outside of all spans."""
         self.own[0] += self.at[0] - self.begin
         edges = {edge: b for b, edge in enumerate(self.shape.edges)}

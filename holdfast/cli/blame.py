@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import output
+from holdfast.cli import heat_view, output
 from holdfast.cli.client import Client
 from holdfast.cli.extras import needs
 from holdfast.cli.options import Json, with_client
@@ -17,21 +17,31 @@ Source = Annotated[
 ]
 Job = Annotated[str, typer.Option("--job", metavar="ID", help="An earlier job that the controller has on disk.")]
 Steps = Annotated[str, typer.Option("--steps", metavar="A:B", help="Only steps A to B; A: or :B leaves one end open.")]
+Heat = Annotated[bool, typer.Option("--heat", help="Heat maps instead: rank by phase of the step, node by step.")]
 
 
 @with_client
-def blame(client: Client, folder: Source = None, job: Job = "", steps: Steps = "", as_json: Json = False) -> int:
+def blame(
+    client: Client,
+    folder: Source = None,
+    job: Job = "",
+    steps: Steps = "",
+    heat: Heat = False,
+    as_json: Json = False,
+) -> int:
     """Say who slows the job down: of the running job, of an earlier one (--job), or from files of spans."""
     first, last = parse_steps(steps)
     if folder is None:
-        found = client.blame(job, first, last)
+        found = (client.heat if heat else client.blame)(job, first, last)
     else:
         with needs("controller"):
             from holdfast.diagnostics import blame_report, span_files
-        reach = (max(first, 0), 1 << 30 if last < 0 else last)
-        found = blame_report.report(*span_files.read(folder, *reach))
+        read = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
+        found = (blame_report.heat_report if heat else blame_report.report)(*read)
     if as_json:
         output.print_json(found)
+    elif heat:
+        heat_view.show(found)
     else:
         _show(found)
     return 0

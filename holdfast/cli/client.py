@@ -70,6 +70,9 @@ class Client:
     def blame(self, job: str, first: int, last: int) -> Json:
         return self._dict("/blame", job=job, first=first, last=last)
 
+    def heat(self, job: str, first: int, last: int) -> Json:
+        return self._dict("/blame/heat", job=job, first=first, last=last)
+
     def timeline(self, job: str, first: int, last: int) -> Json:
         return self._dict("/timeline", job=job, first=first, last=last)
 

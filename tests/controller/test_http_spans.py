@@ -11,7 +11,7 @@ from benchmarks.simulated_spans import Culprit
 from holdfast.controller.auth import Auth
 from holdfast.controller.event_store import EventStore
 from holdfast.controller.http import create_app
-from holdfast.controller.http_spans import Blame
+from holdfast.controller.http_spans import Blame, Heat
 from holdfast.controller.report import Report
 from holdfast.controller.shell import Shell
 from tests.controller.stage import make_shell
@@ -44,6 +44,16 @@ def test_the_running_job_is_analysed_as_far_as_it_is_whole(shell: Shell) -> None
     assert (some["first"], some["last"], some["steps"]) == (3, 9, 7)
 
 
+def test_heat_maps_of_the_running_job(shell: Shell) -> None:
+    found = ask(shell, "/blame/heat?first=3&last=9").json()
+    TypeAdapter(Heat).validate_python(found)
+    assert (found["job"], found["first"], found["last"], found["steps"]) == ("j1", 3, 9, list(range(3, 10)))
+    assert found["nodes"] == ["node0", "node1"]
+    forward = [row[found["phases"].index("forward")] for row in found["ratio"]]
+    assert max(range(8), key=forward.__getitem__) == 5
+    assert min(found["by_step"][1]) > 1.05 > max(found["by_step"][0])
+
+
 def test_the_timeline_has_the_steps_that_were_asked_for(shell: Shell) -> None:
     events = ask(shell, "/timeline?first=4&last=5").json()["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
@@ -71,6 +81,7 @@ def test_an_earlier_job_is_read_from_disk(shell: Shell, tmp_path: Path) -> None:
         ("/blame?job=../../etc", "no spans of a job '../../etc' are kept"),
         ("/timeline?first=500&last=501", "no spans of steps 500 to 501 in memory, only of 1 to 10"),
         ("/blame?first=-5", "first"),
+        ("/blame/heat?job=nosuch", "no spans of a job 'nosuch' are kept"),
     ],
 )
 def test_what_is_not_there_is_one_clear_line(shell: Shell, path: str, says: str) -> None:

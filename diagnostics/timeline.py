@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -40,11 +40,15 @@ def events(table: SpanTable, shape: JobShape) -> Iterator[Json]:
     if not len(table):
         raise UsageError("no spans of these steps")
     zero = int(table.start.min())
-    yield from _names(table, shape)
+    world = world_of(table, shape)
+    # An arrow belongs to the slice that began last before it, so the outer of two that begin together comes first.
+    table = table.take(np.lexsort((-table.end, table.start)))
+    lanes = _lanes(table)
+    yield from _names(table, lanes, world, shape)
     numbers, ids = table.actions()
     for i in range(len(table)):
         rank, kind, group = int(table.rank[i]), table.kinds[table.kind[i]], table.groups[table.group[i]]
-        args: Json = {"step": int(table.step[i])}
+        args: Json = {"rank": rank, "step": int(table.step[i])}
         if action := ids[numbers[i]]:
             args["action"] = action
         for name in ("stage", "micro_batch", "seq"):
@@ -58,34 +62,73 @@ def events(table: SpanTable, shape: JobShape) -> Iterator[Json]:
             args["cpu_ms"] = round(int(table.cpu[i]) * 1e-6, 4)
         start = int(table.start[i])
         yield {
-            "ph": "X", "name": kind, "cat": group or "work", "pid": _node(rank, shape), "tid": rank,
-            "ts": (start - zero) / 1e3, "dur": (int(table.end[i]) - start) / 1e3, "args": args,
+            "ph": "X", "name": kind, "cat": group or "work", "pid": _node(rank, shape), "tid": rank + lanes[i] * world,
+            "ts": _us(start - zero), "dur": _us(int(table.end[i]) - start), "args": args,
         }  # fmt: skip
     is_garbage = np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE])
     regular = table.take(~is_garbage)
-    first = (int(regular.start.min()) - zero) * 1e-9 if len(regular) else 0.0
+    first = int(regular.start.min()) - zero if len(regular) else 0
+    starts = zip(table.rank.tolist(), (table.start - zero).tolist(), lanes, strict=True)
+    beside = {(rank, start): lane for rank, start, lane in starts if lane}
     number = 0
-    for graph in step_graph.graphs(regular, shape.decoded(), world_of(table, shape)):
-        for name, (source, sent), (target, seen) in _arrows(graph):
+    for graph in step_graph.graphs(regular, shape.decoded(), world):
+        for arrow in _arrows(graph):
+            sent, began, came = (first + round(at * 1e9) for at in (arrow.sent, arrow.began, arrow.came))
+            seen = max(came - 1, began)
+            if seen < sent:
+                continue  # by clocks that do not agree it came before it was sent
             number += 1
-            base = {"cat": "arrow", "name": name, "id": number}
-            yield base | {"ph": "s", "pid": _node(source, shape), "tid": source, "ts": (first + sent) * 1e6}
+            base = {"cat": "arrow", "name": arrow.name, "id": number}
+            tid = arrow.source + beside.get((arrow.source, sent), 0) * world
+            yield base | {"ph": "s", "pid": _node(arrow.source, shape), "tid": tid, "ts": _us(sent)}
+            tid = arrow.target + beside.get((arrow.target, began), 0) * world
             # "e": binds to the slice around it, which is the wait.
-            end = {"ph": "f", "bp": "e", "pid": _node(target, shape), "tid": target, "ts": (first + seen) * 1e6}
-            yield base | end
+            yield base | {"ph": "f", "bp": "e", "pid": _node(arrow.target, shape), "tid": tid, "ts": _us(seen)}
 
 
-def _arrows(graph: Graph) -> Iterator[tuple[str, tuple[int, float], tuple[int, float]]]:
-    """Name, then rank and second of both ends, each just inside of its span."""
+def _us(ns: int) -> float:
+    # The fraction of a nanosecond is for readers that cut off what they multiply by 1000 and for those that round.
+    return (ns + 0.25) / 1e3
+
+
+def _lanes(table: SpanTable) -> list[int]:
+    """For each span (in order of their start, the outer first) the row of its rank that it goes to: slices of one row
+    lie in one another or side by side, or they are not shown. What a GPU does can lie across what its host does."""
+    open_: dict[int, list[list[int]]] = {}
+    lanes = []
+    for rank, start, end in zip(table.rank.tolist(), table.start.tolist(), table.end.tolist(), strict=True):
+        rows = open_.setdefault(rank, [])
+        for ends in rows:
+            while ends and ends[-1] <= start:
+                ends.pop()
+        lane = next((i for i, ends in enumerate(rows) if not ends or end <= ends[-1]), len(rows))
+        if lane == len(rows):
+            rows.append([])
+        rows[lane].append(end)
+        lanes.append(lane)
+    return lanes
+
+
+class _Arrow(NamedTuple):
+    """From the start of a span of `source` to the end of one of `target`. Seconds since the graph's zero."""
+
+    name: str
+    source: int
+    sent: float
+    target: int
+    began: float
+    came: float
+
+
+def _arrows(graph: Graph) -> Iterator[_Arrow]:
     seen = measured(graph)
-    inside = 1e-7
     for node in graph.nodes:
         if node.how is Meeting.RECEIVE and node.source is not None:
             (c, k), (d, j) = node.members[0], node.source
             column, source = graph.columns[c], graph.columns[d]
             for lane in np.flatnonzero(column.present & source.present).tolist():
-                ends = (int(source.ranks[lane]), float(source.starts[j, lane]) + inside)
-                yield "message", ends, (int(column.ranks[lane]), float(column.ends[k, lane]) - inside)
+                target = int(column.ranks[lane]), float(column.starts[k, lane]), float(column.ends[k, lane])
+                yield _Arrow("message", int(source.ranks[lane]), float(source.starts[j, lane]), *target)
         elif node.how is Meeting.COLLECTIVE:
             came = {
                 float(graph.columns[c].starts[k, lane]): int(graph.columns[c].ranks[lane])
@@ -96,19 +139,20 @@ def _arrows(graph: Graph) -> Iterator[tuple[str, tuple[int, float], tuple[int, f
                 column = graph.columns[c]
                 for lane in np.flatnonzero(seen.waits[c][k] > 0).tolist():
                     at = float(seen.arrivals[c][k, lane])
-                    ends = (came[at], at + inside)
-                    yield "last to arrive", ends, (int(column.ranks[lane]), float(column.ends[k, lane]) - inside)
+                    target = int(column.ranks[lane]), float(column.starts[k, lane]), float(column.ends[k, lane])
+                    yield _Arrow("last to arrive", came[at], at, *target)
 
 
-def _names(table: SpanTable, shape: JobShape) -> Iterator[Json]:
-    ranks = np.unique(table.rank).tolist()
-    for pid in sorted({_node(rank, shape) for rank in ranks}):
+def _names(table: SpanTable, lanes: list[int], world: int, shape: JobShape) -> Iterator[Json]:
+    rows = sorted({(rank, lane) for rank, lane in zip(table.rank.tolist(), lanes, strict=True)})
+    for pid in sorted({_node(rank, shape) for rank, _ in rows}):
         name = shape.nodes[pid] if pid < len(shape.nodes) else f"node {pid}"
         yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-    for rank in ranks:
-        where = {"pid": _node(rank, shape), "tid": rank}
-        yield {"ph": "M", "name": "thread_name", **where, "args": {"name": f"rank {rank}"}}
-        yield {"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": rank}}
+    for place, (rank, lane) in enumerate(rows):
+        where = {"pid": _node(rank, shape), "tid": rank + lane * world}
+        name = f"rank {rank}" + (f" ({lane + 1})" if lane else "")
+        yield {"ph": "M", "name": "thread_name", **where, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": place}}
 
 
 def _node(rank: int, shape: JobShape) -> int:

@@ -19,6 +19,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r'\]\((?P<to>[^)\s]+)\)|(?:src|srcset)="(?P<file>[^"]+)"')
+FOLDERS = "agent|benchmarks|checkpoint|controller|dashboards|deploy|diagnostics|docs|holdfast|proto|tests|trainer"
+OURS = re.compile(rf"`(?P<path>(?:{FOLDERS})/[\w/.*-]+\.(?:py|toml|proto|yml))`")
+TO_BE_WRITTEN = {"controller/detectors/heat.py", "diagnostics/checks/my_test.py", "trainer/schedules/NAME.py"}
+"""Files that a how-to has its reader make."""
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +71,25 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{named(page)}: {to}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_files_that_are_named_exist(page: Path) -> None:
+    for path in {match["path"] for match in OURS.finditer(page.read_text())} - TO_BE_WRITTEN:
+        assert list(ROOT.glob(path)), f"{named(page)}: {path}"
+
+
 def commands(page: Path) -> list[list[str]]:
     """The lines of the shell blocks, as words."""
-    text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    typed = [line.removeprefix("$ ") for line in "\n".join(blocks(page, "console")).splitlines()]
+    text = "\n".join([*blocks(page, "sh"), *typed]).replace("\\\n", " ")
     return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+def test_every_command_has_an_example() -> None:
+    typed = [words[1:] for page in PAGES for words in commands(page) if words[0] == "holdfast"]
+    shown = {tuple(words[:count]) for words in typed for count in (1, 2)}
+    for name, command in get_command(build()).commands.items():  # type: ignore[attr-defined]
+        for path in [(name, part) for part in getattr(command, "commands", {})] or [(name,)]:
+            assert path in shown, " ".join(path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

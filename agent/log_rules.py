@@ -107,7 +107,8 @@ def load(extra: Sequence[str | Path] = ()) -> Rules:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"log rules: cannot read {path}: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"log rules: cannot read {path}: {why}") from error
         for rule in parse(text, str(path)):
             rules.setdefault(rule.name, rule)
     ours = resources.files("holdfast.agent").joinpath("log_rules.toml").read_text(encoding="utf-8")

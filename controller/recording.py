@@ -86,12 +86,13 @@ class Recorder:
 
 def open_recording(path: Path, mode: str) -> IO[bytes]:
     """Plain, or compressed if the name ends with .gz. UsageError in one line when it cannot be opened."""
+    right = "`holdfast controller --record FILE` writes one" if mode == "rb" else "name a file that can be written"
     try:
         if path.suffix == ".gz":
             return gzip.open(path, mode)  # type: ignore[return-value]
         return open(path, mode)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+        raise UsageError(f"recording {path}: {error.strerror or error}; {right}") from None
 
 
 def did(actions: Iterable[Action]) -> list[str]:
@@ -118,13 +119,15 @@ def read(path: Path) -> Iterator[Start | Told]:
                 doc = json.loads(line)
                 one = _start(doc) if "holdfast" in doc else _told(number, doc)
             except (ValueError, KeyError, TypeError, HoldfastError) as error:
-                if not line.endswith(b"\n"):
+                if begun and not line.endswith(b"\n"):
                     return
                 raise UsageError(f"{path}, line {number}: not a line of a recording: {error}") from None
             if not begun and not isinstance(one, Start):
                 raise UsageError(f"{path}: a recording begins with what the controller began from; this does not")
             begun = True
             yield one
+    if not begun:
+        raise UsageError(f"{path} is no recording: `holdfast controller --record FILE` writes one")
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

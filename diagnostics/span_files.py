@@ -52,9 +52,11 @@ def read(path: Path, first: int = 0, last: int = 1 << 30) -> tuple[SpanTable, Jo
     """
     if not is_available():
         raise UsageError("reading files of spans needs pyarrow: pip install 'holdfast[spans]'")
+    if not path.exists():
+        raise UsageError(f"no spans at {path}: name a job's folder, STATE_DIR/spans/JOB, or one .parquet file of it")
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
-        raise UsageError(f"{path}: no .parquet file in there")
+        raise UsageError(f"no .parquet file in {path}: name a job's folder, STATE_DIR/spans/JOB")
     tables, shape = [], JobShape()
     for file in files:
         table, shape = _read_one(file, first, last)
@@ -71,7 +73,7 @@ def _read_one(file: Path, first: int, last: int) -> tuple[SpanTable, JobShape]:
         arrow = pq.read_table(file, columns=wanted, filters=[("step", ">=", first), ("step", "<=", last)])
         shape = JobShape.from_json((arrow.schema.metadata or {}).get(_SHAPE, b"").decode())
     except (OSError, pa.ArrowException, ProtocolError, KeyError) as error:
-        raise UsageError(f"{file}: no file of spans: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{file} is no file of spans of ours: {str(error).splitlines()[0]}") from None
     values: dict[str, Any] = {}
     names: dict[str, tuple[str, ...]] = {}
     for name in COLUMNS:

@@ -130,7 +130,7 @@ def _write(folder: Path, contents: dict[Path, bytes]) -> None:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as file:
                 file.write(content)
     except OSError as error:
-        raise UsageError(f"{error.filename or folder}: {error.strerror or error}") from None
+        raise UsageError(f"cannot write to {folder}: {error.strerror or error}; name another --dir") from None
 
 
 def _with_loopback(hosts: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 from holdfast.address import format_address
 from holdfast.config import ClientConfig
@@ -65,7 +66,7 @@ class Client:
         return self._list("/incidents")
 
     def incident(self, name: str) -> Json:
-        return self._dict(f"/incidents/{name}")
+        return self._dict(f"/incidents/{_segment(name)}")
 
     def blame(self, job: str, first: int, last: int) -> Json:
         return self._dict("/blame", job=job, first=first, last=last)
@@ -94,17 +95,17 @@ class Client:
         return dict(self._call("POST", "/inject", json={"fault": fault}))
 
     def cordon(self, node: str, on: bool) -> None:
-        self._call("POST", f"/nodes/{node}/{'cordon' if on else 'uncordon'}")
+        self._call("POST", f"/nodes/{_segment(node)}/{'cordon' if on else 'uncordon'}")
 
     def diagnose(self, nodes: list[str], suite: str, tests: list[str], busy: bool) -> str:
         spec = {"nodes": nodes, "suite": suite, "tests": tests, "busy": busy}
         return str(self._call("POST", "/diagnose", json=spec)["id"])
 
     def diagnosis(self, name: str) -> Json:
-        return self._dict(f"/diagnoses/{name}")
+        return self._dict(f"/diagnoses/{_segment(name)}")
 
     def evict(self, node: str) -> None:
-        self._call("POST", f"/nodes/{node}/evict")
+        self._call("POST", f"/nodes/{_segment(node)}/evict")
 
     def log_events(self) -> Iterator[tuple[str, Json]]:
         """("line", {rank, stream, text, ...}) as they come, beginning with the retained tail, then ("end", {}).
@@ -193,6 +194,11 @@ class Client:
 
         # The server sends a comment every 10 s: silence for longer means that the line is dead.
         return httpx.Timeout(self._timeout, read=30.0)
+
+
+def _segment(name: str) -> str:
+    """A name as one part of a path, whatever is in it."""
+    return quote(name, safe="")
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.address import parse_address
 from holdfast.cli.extras import needs
 from holdfast.errors import UsageError
 
@@ -36,6 +37,11 @@ def export(
     ] = "docs",
 ) -> int:
     """Write six dashboards, rules, routing, provisioning, a compose file and Kubernetes manifests."""
+    for address in (controller, alertmanager):
+        parse_address(address)
+    for flag, url in (("--prometheus", prometheus), ("--webhook", webhook)):
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"{flag} must be a URL that begins with http:// or https://, not {url!r}")
     with needs("dashboards"):
         from holdfast.dashboards.export import Places, write
     try:

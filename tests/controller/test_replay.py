@@ -113,7 +113,19 @@ def test_a_recording_may_be_cut_off_and_nothing_else(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(UsageError, match="line 1"):
         replay(path)
-    assert main(["replay", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no newline", b"{", b"\x1f\x8b"])
+def test_what_is_no_recording_is_said_with_what_would_be_one(
+    tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["replay", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count(str(path)) == 1
+    assert "recording" in err
 
 
 @settings(max_examples=15, deadline=None)

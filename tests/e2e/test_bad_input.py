@@ -16,7 +16,7 @@ from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.proto import controller_pb2, types_pb2
-from tests.e2e.daemons import ROOT, Commands, Json, Running, commands, log_events, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
 
 PORTS_0 = ("--grpc-port", "0", "--http-port", "0")
 
@@ -88,13 +88,11 @@ def test_a_journal_of_something_else(holdfast: Commands, tmp_path: Path) -> None
     assert "cannot be used as the controller's journal" in one_line(done.err)
 
 
-def test_no_controller(holdfast: Commands, tmp_path: Path, free_port: int) -> None:
-    """Commands say so and end; an agent says so once and keeps trying."""
+@pytest.mark.slow
+def test_an_agent_without_a_controller_says_so_once_and_goes_on_trying(
+    holdfast: Commands, tmp_path: Path, free_port: int
+) -> None:
     address = f"127.0.0.1:{free_port}"
-    for argv in (["status"], ["nodes", "--json"], ["job", "stop"], ["run", "--detach", str(ROOT / "Makefile")]):
-        done = holdfast.run(*argv[:1], *argv[1:2], "--controller", address, *argv[2:])
-        assert done.process.returncode == 1, argv
-        assert f"no controller answers at {address}" in one_line(done.err)
     agent = holdfast.start("agent", "--controller", address, "--no-warm", "--state-dir", str(tmp_path / "state"))
     agent.says("controller.away")
     controller = holdfast.start(

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,16 +16,6 @@ from holdfast.cli.main import main
 from tests.holdfast.fake_controller import INCIDENT, STACKS, FakeController, job_as
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeController]:
-    controller = FakeController()
-    monkeypatch.setenv("HOLDFAST_CONTROLLER", controller.address)
-    monkeypatch.setenv("HOLDFAST_CONFIG", "")
-    monkeypatch.setenv("COLUMNS", "200")
-    yield controller
-    controller.close()
 
 
 Capture = pytest.CaptureFixture[str]
@@ -87,51 +77,15 @@ def test_do(fake: FakeController, capsys: Capture) -> None:
     assert "kill@20:rank3: armed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["inject", "kil@1:rank0"], 2, "did you mean kill?"),
-        (["inject", "kill:rank0", "rank1"], 2, "two targets"),
-        (["cordon", "ghost"], 2, "there is no /nodes/ghost"),
-        (["incidents", "i9"], 2, "there is no /incidents/i9"),
-        (["nope"], 2, "No such command 'nope'"),
-        (["run"], 2, "Missing argument"),
-        (["run", "gone.py"], 2, "no such script: gone.py"),
-        (["run", "-m", "not a module"], 2, "not a module's name"),
-        (["run", "--nproc-per-node", "some", "-m", "x"], 2, "must be a number from 1, auto, gpu or cpu"),
-        (["run", "--nnodes", "3:2", "-m", "x"], 2, "MIN:MAX"),
-        (["run", "--env", "X", "-m", "x"], 2, "NAME=VALUE"),
-        (["run", "--fault", "kill@1:rank5", "--nproc-per-node", "4", "-m", "x"], 2, "there is no rank5"),
-        (["run", "--frobnicate", "-m", "x"], 2, "--frobnicate"),
-        (["demo", "--fault", "kill@1:rank8"], 2, "there is no rank8"),
-        (["demo", "--fault", "kill:rank1"], 2, "say at which step"),
-        (["demo", "--steps", "10", "--fault", "kill@10:rank1"], 2, "step 10 never comes"),
-        (["demo", "--pp", "3"], 2, "does not divide 8"),
-        (["demo", "--nodes", "0"], 2, "nodes must be above 0"),
-        (["agent", "--controller", "head:7070"], 2, "holdfast certs"),
-        (["controller", "--listen-host", "0.0.0.0"], 2, "holdfast certs"),
-        (["diagnose", "ghost"], 2, "there is no node ghost"),
-        (["diagnose", "--suite", "long"], 2, "quick or full"),
-        (["diagnose", "--test", "gem"], 2, "did you mean gemm?"),
-        (["diagnose", "--local", "node0"], 2, "takes no NODE"),
-        (["diagnose", "--local", "--test", "pair"], 2, "need other nodes"),
-        (["checkpoint", "verify", "file:///nowhere/at/all"], 1, "no checkpoints"),
-    ],
-)
-def test_errors_are_one_line(fake: FakeController, capsys: Capture, argv: list[str], code: int, message: str) -> None:
-    assert main(argv) == code
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.startswith("holdfast: ")
-    assert err.count("\n") == 1
-    assert not [asked for asked in fake.asked if asked[1] == "/jobs"]
-
-
-def test_no_controller(free_port: int, capsys: Capture) -> None:
-    assert main(["nodes", "--controller", f"127.0.0.1:{free_port}"]) == 1
-    assert capsys.readouterr().err == (
-        f"holdfast: no controller answers at 127.0.0.1:{free_port}: Connection refused\n"
-    )
+def test_no_controller(free_port: int, capsys: Capture, script: str) -> None:
+    address = f"127.0.0.1:{free_port}"
+    for argv in (["status"], ["nodes", "--json"], ["job", "stop"], ["inject", "kill:rank0"], ["run", "--detach"]):
+        last = [script] if argv[0] == "run" else []
+        assert main([*argv, "--controller", address, *last]) == 1, argv
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == (
+            "", f"holdfast: no controller answers at {address}: Connection refused\n"
+        )  # fmt: skip
 
 
 def test_the_token_is_sent(capsys: Capture, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`holdfast diagnose`: what it asks, prints and returns."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,14 +9,6 @@ from holdfast.cli.main import main
 from tests.holdfast.fake_controller import FakeController, diagnosis_as, verdict_as
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeController]:
-    controller = FakeController()
-    monkeypatch.setenv("HOLDFAST_CONTROLLER", controller.address)
-    yield controller
-    controller.close()
 
 
 def test_all_well(fake: FakeController, capsys: Capture) -> None:

@@ -1,0 +1,18 @@
+"""A scripted controller for tests of the commands."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.holdfast.fake_controller import FakeController
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeController]:
+    """A controller that answers as it is told; the commands find it by the environment."""
+    controller = FakeController()
+    monkeypatch.setenv("HOLDFAST_CONTROLLER", controller.address)
+    monkeypatch.setenv("HOLDFAST_CONFIG", "")
+    monkeypatch.setenv("COLUMNS", "200")
+    yield controller
+    controller.close()

@@ -34,6 +34,7 @@ from common import (
     quantile,
     scratch,
     synthetic_sysfs,
+    wait_for,
 )
 
 from holdfast.cli.client import Client
@@ -68,14 +69,6 @@ def submit(client: Client, script: str, args: list[str], nproc: int, **more: Any
 def steps_of(client: Client) -> int:
     job = client.job()
     return int(job["step"]) if job else -1
-
-
-def wait_for(what: str, seconds: float, ask: Any) -> None:
-    deadline = time.monotonic() + seconds
-    while not ask():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what}: not within {seconds:g} s")
-        time.sleep(0.1)
 
 
 def load(folder: Path, interval: float, seconds: float) -> Json:

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,23 @@ def scratch() -> Iterator[Path]:
     folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder, ignore_cleanup_errors=True) as name:
         yield Path(name)
+
+
+def wait_for(
+    what: str,
+    seconds: float,
+    question: Callable[[], Any],
+    every: float = 0.02,
+    despite: tuple[type[Exception], ...] = (),
+) -> Any:
+    """The first answer that is something; errors of these kinds are no answer yet. TimeoutError names `what`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(*despite):
+            if answer := question():
+                return answer
+        time.sleep(every)
+    raise TimeoutError(f"{what}: not within {seconds:g} s")
 
 
 def cpu_seconds(pid: int) -> float:

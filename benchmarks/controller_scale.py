@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Json, cpu_seconds, end, finish, get, memory_mb, parser, post, quantile, scratch
+from common import Json, cpu_seconds, end, finish, get, memory_mb, parser, post, quantile, scratch, wait_for
 
 SETTLE_S = 10.0
 
@@ -64,15 +64,6 @@ def scrape(http: str) -> tuple[float, bytes]:
 
 def frames_received(http: str) -> float:
     return metrics_of(scrape(http)[1].decode())["holdfast_frames_total"]
-
-
-def until(what: str, seconds: float, ask: Any) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if answer := ask():
-            return answer
-        time.sleep(0.5)
-    raise SystemExit(f"{what}: not within {seconds:g} s")
 
 
 def start_controller(folder: Path, core: str) -> tuple["subprocess.Popen[str]", Json]:
@@ -123,7 +114,7 @@ def silenced(http: str, generators: list[Generator], node: int) -> Json:
                     return finding
         return None
 
-    finding = until(f"node{node} silent", 30, look)
+    finding = wait_for(f"node{node} silent", 30, look, every=0.5)
     generator.ask(do="wake", node=node)
     limit = finding["evidence"]["limit_s"]
     return {"limit": limit, "after_limit": finding["at"] - last - limit}
@@ -155,7 +146,7 @@ def main() -> None:
             program = {"target": "/nowhere/train.py"}
             post(http, "/api/v1/jobs", {"name": "big", "program": program, "nnodes": options.agents,
                                         "nproc_per_node": 8, "max_restarts": 100})  # fmt: skip
-            until("job running", 60, lambda: json.loads(get(http, "/api/v1/job"))["state"] == "running")
+            wait_for("job running", 60, lambda: json.loads(get(http, "/api/v1/job"))["state"] == "running", every=0.5)
             time.sleep(SETTLE_S)
             result = measure(controller, http, generators, options)
         finally:

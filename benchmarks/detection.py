@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Json, finish, parser, quantile, scratch
+from common import Json, finish, parser, quantile, scratch, wait_for
 
 from holdfast.cli.local_cluster import LocalCluster
 from holdfast.errors import HoldfastError
@@ -50,21 +50,10 @@ class Bench:
                             "max_restarts": 1_000_000})  # fmt: skip
         self.settled()
 
-    def ask(self, what: str, seconds: float, question: Any) -> Any:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                if answer := question():
-                    return answer
-            except HoldfastError:
-                pass
-            time.sleep(0.02)
-        raise TimeoutError(what)
-
     def settled(self) -> None:
         """All is well again: a few steps of the newest generation, no incident open, every agent there."""
-        begin = self.ask("a running job", 60, self.well)["step"]
-        self.ask("steps", 60, lambda: (job := self.well()) and job["step"] >= begin + 8)
+        begin = wait_for("a running job", 60, self.well, despite=(HoldfastError,))["step"]
+        wait_for("steps", 60, lambda: (job := self.well()) and job["step"] >= begin + 8, despite=(HoldfastError,))
 
     def well(self) -> Any:
         status = self.client.status()
@@ -113,7 +102,7 @@ class Bench:
         os.kill(pid, number)
         stopped = pid if number == signal.SIGSTOP else 0
         try:
-            finding = self.ask("finding", 20, lambda: self.finding(kind, subject, at))
+            finding = wait_for("finding", 20, lambda: self.finding(kind, subject, at), despite=(HoldfastError,))
         except TimeoutError:
             self.missed += 1
             finding = None

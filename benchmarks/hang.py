@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Json, finish, parser, quantile, scratch
+from common import Json, finish, parser, quantile, scratch, wait_for
 
 from holdfast.cli.demo_plan import job_spec, make_plan
 from holdfast.cli.local_cluster import LocalCluster
@@ -44,17 +44,6 @@ class Bench:
                    "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
         return {"name": "ddp", "program": program}
 
-    def ask(self, what: str, seconds: float, question: Any) -> Any:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                if answer := question():
-                    return answer
-            except HoldfastError:
-                pass
-            time.sleep(0.02)
-        raise TimeoutError(what)
-
     def well(self) -> Any:
         status = self.client.status()
         job = status["job"]
@@ -62,8 +51,12 @@ class Bench:
 
     def settled(self) -> None:
         """All is well: some steps of the newest generation, no incident open."""
-        begin = self.ask("a running job", 90, self.well)["step"]
-        self.ask("steps", 90, lambda: (job := self.well()) and job["step"] >= begin + 5)
+        begin = wait_for("a running job", 90, self.well, despite=(HoldfastError,))["step"]
+        wait_for("steps", 90, lambda: (job := self.well()) and job["step"] >= begin + 5, despite=(HoldfastError,))
+
+    def since(self, known: set[str]) -> list[Json]:
+        """Incidents that are not among those."""
+        return [incident for incident in self.client.incidents() if incident["id"] not in known]
 
     def case(self) -> Json:
         """One fault: what was found, and after how many seconds."""
@@ -76,7 +69,7 @@ class Bench:
         asked = time.time()
         self.client.inject(fault)
         try:
-            new = self.ask("finding", 90, lambda: [i for i in self.client.incidents() if i["id"] not in before])
+            new = wait_for("finding", 90, lambda: self.since(before), despite=(HoldfastError,))
             self.settled()
         except TimeoutError:
             return {"fault": fault, "named": [], "is_right": False, "seconds": float("nan"), "limit": 0.0}

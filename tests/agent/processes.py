@@ -14,6 +14,16 @@ from holdfast.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 
+STEPS_FOR_EVER = """
+import time
+n = 0
+while True:
+    time.sleep(0.005)
+    probe.step(n, loss=1.0, tokens=8)
+    n += 1
+"""
+"""For `probed`: a worker that trains until it is ended."""
+
 
 def until(what: Callable[[], object], deadline_s: float = 10.0) -> None:
     """Poll until true; fails after `deadline_s`."""

@@ -1,7 +1,7 @@
 """What the benchmarks share: figures of processes, medians, tables, a scratch folder in memory."""
 
 import argparse
-import importlib.util
+import importlib
 import json
 import math
 import os
@@ -14,8 +14,10 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
 TICKS = os.sysconf("SC_CLK_TCK")
 Json = dict[str, Any]
 
@@ -147,15 +149,16 @@ def end(process: "subprocess.Popen[Any]", seconds: float = 10.0) -> None:
             process.wait()
 
 
+def from_tests(name: str) -> ModuleType:
+    """One of the tests' own modules, as `agent.sysfs`: what stands for hardware is built once."""
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))
+    return importlib.import_module(f"tests.{name}")
+
+
 def synthetic_sysfs(root: Path, devices: int) -> Path:
-    """RDMA devices as the kernel lays them out, every counter there: the tests' own builder."""
-    path = Path(__file__).parents[1] / "tests" / "agent" / "sysfs.py"
-    spec = importlib.util.spec_from_file_location("synthetic_sysfs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["synthetic_sysfs"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sysfs = module.Sysfs(root)
+    """RDMA devices as the kernel lays them out, every counter there."""
+    sysfs = from_tests("agent.sysfs").Sysfs(root)
     for n in range(devices):
         sysfs.rdma(f"mlx5_{n}", numa=n // 4)
     return root

@@ -8,29 +8,16 @@ processor held to 30 %, matrix products with a wrong element now and then. Then 
 pair` must fail these four and no other.
 """
 
-import importlib.util
 import random
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import ModuleType
 
-from common import Json, finish, parser
+from common import Json, finish, from_tests, parser
 
 FAULTS = ("slow link", "lossy link", "slow processor", "wrong numbers")
-
-
-def fabric_module() -> ModuleType:
-    """The tests' own hosts."""
-    path = Path(__file__).parents[1] / "tests" / "diagnostics" / "fabric.py"
-    spec = importlib.util.spec_from_file_location("fabric", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def main() -> int:
@@ -39,7 +26,7 @@ def main() -> int:
     arguments.add_argument("--hosts", type=int, default=8)
     arguments.add_argument("--seed", type=int, default=0)
     given = arguments.parse_args()
-    fabric = fabric_module()
+    fabric = from_tests("diagnostics.fabric")
     why = fabric.missing()
     if why:
         print(f"cannot run here: {why}", file=sys.stderr)

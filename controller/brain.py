@@ -318,6 +318,8 @@ class Brain:
             return kept
         if (heard := self.knocking.answered(event.result, now)) is not None:
             return self._found(heard, now)
+        if (cut := self.hangs.reach.answered(event.result, now)) is not None:
+            return self._found(cut, now)
         job = self.c.job
         failure = self.c.life.answered(event.result)
         if job is None or job.state.ended:
@@ -325,8 +327,8 @@ class Brain:
         if failure is not None and self.c.life.stage is not Stage.ENDING:
             if failure.what == "stop":
                 return [Say("stop.failed", {"node": failure.node, "error": failure.error})]
-            kind = t.FindingKind.RENDEZVOUS if failure.what == "store" else t.FindingKind.WORKER_EXIT
-            return self.recovery.found(self.recovery.command_finding(kind, failure.node, failure.error, now), now)
+            finding = self.recovery.command_finding(failure.kind, failure.node, failure.error, now)
+            return self.recovery.found(finding, now)
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
     # --- the user's wishes -------------------------------------------------------------------------------------

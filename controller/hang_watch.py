@@ -8,6 +8,7 @@ from holdfast.controller.detectors.hang import HangDetector
 from holdfast.controller.detectors.table import Response
 from holdfast.controller.events import Action
 from holdfast.controller.model import Instant, Job, RankState
+from holdfast.controller.reach import Reach
 from holdfast.controller.recovery import Recovery
 from holdfast.controller.stack_dumps import StackDumps
 
@@ -19,13 +20,16 @@ class HangWatch:
         self.c, self.recovery = cluster, recovery
         self.detector = HangDetector(cluster.options)
         self.stacks = StackDumps(cluster)
+        self.reach = Reach(cluster)
 
     def look(self, job: Job, now: Instant) -> list[Action]:
         """At every tick of a job that is up."""
         steps = list(self.c.ledger.recent)
         since = self.detector.standing_since(self.c.ranks, job.generation, steps, now)
         # Stacks are gone once the workers are: they are asked for before anybody is sure.
-        actions = [] if since is None else self.stacks.ask_once(since, now)
+        actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.reach.ask_once(since, now)]
+        if self.reach.is_open(now):
+            return actions  # who cannot be reached explains it better than who waits for whom
         stacks = self.stacks.of_standstill(job.generation)
         found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)
         for finding in found:

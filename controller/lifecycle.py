@@ -31,6 +31,10 @@ class Failure:
     node: str
     error: str
 
+    @property
+    def kind(self) -> t.FindingKind:
+        return t.FindingKind.RENDEZVOUS if self.what == "store" else t.FindingKind.WORKER_EXIT
+
 
 @dataclass(slots=True)
 class Lifecycle:
@@ -150,6 +154,8 @@ class Lifecycle:
         if not self.store and not self._outstanding("store"):
             self.placement = chosen
             self._give_time(now)
+            if not job.generation:  # nothing runs yet, and a node that just came up may still import
+                self.deadline = max(self.deadline, now.mono + self.options.start_timeout)
             actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
         blocked = {n for n in self.unstopped if n in nodes and nodes[n].state is not t.NodeState.LOST}
         if self.waiting or blocked or not self.store or self.held_for is not None:

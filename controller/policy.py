@@ -104,6 +104,7 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.STEP_TIME_DRIFT: Row(Move.ALERT),
     t.FindingKind.NODE_PARTITIONED: Row(Move.ALERT),
     t.FindingKind.NODE_UNREACHABLE: Row(Move.ALERT),
+    t.FindingKind.NODE_CUT_OFF: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.STRAGGLER: Row(Move.ALERT),
 }
 
@@ -182,6 +183,12 @@ RULES: tuple[Rule, ...] = (
         lambda c: f"{c.node} cannot be used: {c.cause.text}",
     ),
     Rule(
+        "the node and its peers do not reach each other, and there is another to take",
+        lambda c: _is_cut_off(c),
+        Move.EVICT,
+        lambda c: f"nobody can train with {c.node}: take another",
+    ),
+    Rule(
         "the same node for the `offences`-th time within a day, and there is another to take",
         lambda c: _should_go(c),
         Move.EVICT,
@@ -212,9 +219,13 @@ RULES: tuple[Rule, ...] = (
 def _should_go(case: Case) -> bool:
     if not case.node or case.cause.secondary:
         return False  # nobody goes on another's word
-    if case.row.fault is Fault.BROKEN:
+    if case.row.fault is Fault.BROKEN or _is_cut_off(case):
         return True
     return case.row.fault is Fault.NODE and case.replaceable and case.offences >= case.options.offences
+
+
+def _is_cut_off(case: Case) -> bool:
+    return case.cause.kind is t.FindingKind.NODE_CUT_OFF and bool(case.node) and case.replaceable
 
 
 def _ordinal(number: int) -> str:

@@ -345,7 +345,7 @@ class Recovery:
                     node.state, node.reason = t.NodeState.FAULTY, "did not end its workers when told to"
                     self.c.life.unstopped.add(failure.node)
             text = f"{failure.what}: {failure.error}"
-            actions += self.found(self.command_finding(t.FindingKind.WORKER_EXIT, failure.node, text, now), now)
+            actions += self.found(self.command_finding(failure.kind, failure.node, text, now), now)
         away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
         fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
         gone = [name for name in fresh if self.c.away_for(name, now) > self._grace(job)]

@@ -96,6 +96,7 @@ class FindingKind(StrEnum):
     STRAGGLER = "straggler"
     NODE_PARTITIONED = "node-partitioned"
     NODE_UNREACHABLE = "node-unreachable"
+    NODE_CUT_OFF = "node-cut-off"
 
 
 # --- identity ------------------------------------------------------------------------------------------------

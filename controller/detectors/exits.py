@@ -92,7 +92,7 @@ _NODE_AWAY = (t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT)
 
 
 def _weight(finding: Finding, down: set[str]) -> int:
-    if finding.kind is t.FindingKind.NODES_AWAY:
+    if finding.kind in (t.FindingKind.NODES_AWAY, t.FindingKind.NODE_CUT_OFF):
         return -1
     if finding.node in down:
         return 0 if finding.kind in _NODE_AWAY else 2

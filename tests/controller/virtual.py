@@ -72,6 +72,7 @@ class Virtual:
         self.last_step = 10**9  # workers exit 0 after it
         self.start_error = ""
         self.behind: dict[str, str] = {}  # node -> what its peers find there when they knock
+        self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
         self.counts_from_zero = False
         self.step_seconds = STEP
         self.checkpoint_every = 5
@@ -170,7 +171,8 @@ class Virtual:
             case msg.DumpStacks():
                 return None  # the test that wants stacks tells them
             case msg.KnockAt() as knock:
-                data = {"behind": self.behind.get(knock.host, "unreachable")}
+                is_cut = {send.node, knock.host} & self.cut_off
+                data = {"behind": "unreachable" if is_cut else self.behind.get(knock.host, "unreachable")}
             case msg.StopWorkers():
                 for worker in list(agent.workers.values()):
                     if worker.generation <= command.generation:

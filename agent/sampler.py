@@ -14,7 +14,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, cycle, groupby, repeat
 from operator import itemgetter, mul, sub
 
@@ -23,8 +23,6 @@ from holdfast.agent.collectors.nic import BytePair
 from holdfast.types import NicSamples
 
 UINT32_MAX = 2**32 - 1
-INTERVALS: Mapping[str, float] = {"rdma": 0.001, "ethernet": 0.001, "loopback": 0.001}
-"""Seconds between samples by kind of NIC. On mlx5 each RDMA counter read may be a firmware query."""
 MAX_SHARE = 0.25
 """A sweep may fill this share of the interval; counters that answer slower than that stretch the interval."""
 JUDGE_EVERY = 256
@@ -56,11 +54,6 @@ def next_deadline(deadline: int, now: int, interval: int) -> int:
     if now < deadline + interval:
         return deadline + interval
     return deadline + ((now - deadline) // interval + 1) * interval
-
-
-def interval_for(pairs: Iterable[BytePair], intervals: Mapping[str, float] = INTERVALS) -> float:
-    """Seconds between sweeps for these NICs: the slowest kind among them rules, 1 s where nothing is known."""
-    return max((intervals.get(pair.kind, 1.0) for pair in pairs), default=1.0)
 
 
 _SIZE, _START = repeat(24), repeat(0)  # of every read of a counter: 20 digits and the end of the line

@@ -255,41 +255,6 @@ class Warm:
         return f"{lines[-1] if lines else 'nothing'} ({self.run_dir / LOG})"
 
 
-class Watch:
-    """A wait for the end of one process; `cancel` it when the end no longer matters."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int, callback: Callable[[int], object]) -> None:
-        self._loop = loop
-        self._pid = pid
-        self._callback = callback
-        self._pidfd = -1
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._soon: asyncio.Handle | None = loop.call_soon(callback, pid)
-        else:
-            self._soon = None
-            loop.add_reader(self._pidfd, self._ended)
-
-    def cancel(self) -> None:
-        """Stop waiting. Harmless to repeat."""
-        if self._soon is not None:
-            self._soon.cancel()
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-
-    def _ended(self) -> None:
-        self.cancel()
-        self._callback(self._pid)
-
-
-def watch_pid(loop: asyncio.AbstractEventLoop, pid: int, callback: Callable[[int], object]) -> Watch:
-    """Call `callback(pid)` in the loop once the process has ended, whoever its parent is."""
-    return Watch(loop, pid, callback)
-
-
 def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_exit: float | None) -> int:
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = interpreter.command("holdfast.agent.warm", "--run-dir", str(run_dir), "--preload", ",".join(preload))

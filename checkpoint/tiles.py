@@ -56,10 +56,6 @@ class Box:
         """The same box counted from the corner of `outer`."""
         return Box(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.size)
 
-    def out_of(self, outer: Box) -> Box:
-        """Undo `within`."""
-        return Box(tuple(a + b for a, b in zip(self.offset, outer.offset, strict=True)), self.size)
-
     @property
     def slices(self) -> tuple[slice, ...]:
         """To index an array with."""

@@ -34,7 +34,7 @@ class EventStore:
         self._known = JobShape()
         self._since = time.monotonic()
         self._added = self._swept = 0.0
-        self.written = self.written_bytes = self.dropped = 0
+        self.written = self.dropped = 0
         self._is_wanted = budget_bytes > 0
         self._is_on = self._is_wanted and span_files.is_available()
 
@@ -84,7 +84,7 @@ class EventStore:
             table = decoded(parts)
             folder = self.folder / (shape.job or "unknown")
             folder.mkdir(parents=True, exist_ok=True)
-            self.written_bytes += span_files.write(table, shape, folder / f"{time.time_ns() // 1_000_000}.parquet")
+            span_files.write(table, shape, folder / f"{time.time_ns() // 1_000_000}.parquet")
             self.written += len(table)
             if time.monotonic() - self._swept > _SWEEP_EVERY or not self._swept:
                 self._swept = time.monotonic()

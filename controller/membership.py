@@ -25,7 +25,7 @@ class Membership:
             node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
         if node.identity.incarnation != hello.identity.incarnation:
             node.leaving = False
-        node.identity, node.connected, node.joined_at = hello.identity, True, now.mono
+        node.identity, node.connected = hello.identity, True
         # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
         node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
         self.c.set_healthy(node)

@@ -86,7 +86,6 @@ class Node:
     history: History = field(default_factory=History)
     leaving: bool = False  # its agent was told to end: nothing is to be started there any more
     connected: bool = False
-    joined_at: float = 0.0
     left_at: float = 0.0
     host_at: float = 0.0  # mono of the newest gauges of the host
     frame_at: float = 0.0  # mono of the newest frame's arrival

@@ -33,7 +33,7 @@ class SpanWindow:
         self._parts: deque[Part] = deque()
         self._held = 0
         self._newest: dict[int, int] = {}  # rank -> newest step
-        self.received = self.received_bytes = self.lost = 0
+        self.received = self.lost = 0
         self._dropped: dict[str, int] = {}
         self.clock_error_ns: dict[str, int] = {}
 
@@ -52,7 +52,6 @@ class SpanWindow:
         self.lost += max(0, spans.dropped - before) if spans.dropped >= before else spans.dropped
         for worker in spans.workers:
             self.received += worker.count
-            self.received_bytes += len(worker.data)
             self.lost += worker.lost
             if not worker.count:
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +13,6 @@ from holdfast.checkpoint.arrays import Held
 from holdfast.checkpoint.tiles import Box, GlobalTensor
 from holdfast.checkpoint.torch_state import dtype_name, of_local, place
 from holdfast.trainer.config import Config
-from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.optimizer import Optimizer
 from holdfast.trainer.slices import Slice
 
@@ -76,12 +74,3 @@ def put_back(
 def boxes(slices: Sequence[Slice]) -> dict[str, tuple[GlobalTensor, Box]]:
     """Where each slice lies in its whole parameter."""
     return {piece.name: place(piece.name, piece.parameter) for piece in slices}
-
-
-def tiles(slices: Sequence[Slice], mesh: Mesh) -> dict[str, str]:
-    """The same as metadata of a safetensors file: shape, offset, size by name."""
-    table = {
-        name: {"shape": tensor.shape, "offset": box.offset, "size": box.size}
-        for name, (tensor, box) in boxes(slices).items()
-    }
-    return {"tiles": json.dumps(table)}

@@ -27,7 +27,6 @@ class Port:
     rate_bps: int
     link_layer: str
     numa_node: int
-    netdevs: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -55,7 +54,6 @@ def ports(sysfs_root: str = "/sys") -> tuple[Port, ...]:
                     rate_bps=int(rate * 1e9) if rate else 0,
                     link_layer=read_text(f"{path}/link_layer"),
                     numa_node=int(numa) if numa is not None else -1,
-                    netdevs=tuple(list_dir(f"{base}/device/net")),
                 )
             )
     return tuple(found)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.collectors.nic import BytePair, choose
-from holdfast.agent.sampler import UINT32_MAX, Sampler, growth, interval_for, next_deadline
+from holdfast.agent.sampler import UINT32_MAX, Sampler, growth, next_deadline
 from tests.agent.sysfs import Sysfs, put
 
 
@@ -207,12 +207,6 @@ def test_no_burst_to_catch_up() -> None:
     assert next_deadline(100, 109, 10) == 110
     assert next_deadline(100, 110, 10) == 120
     assert next_deadline(100, 157, 10) == 160
-
-
-def test_the_slowest_kind_rules_the_interval() -> None:
-    pairs = (BytePair("a", "rdma", "", ""), BytePair("b", "ethernet", "", ""))
-    assert interval_for(pairs, {"rdma": 0.01, "ethernet": 0.001}) == 0.01
-    assert interval_for(()) == 1.0
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**63))

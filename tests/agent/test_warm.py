@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.agent import error_file
 from holdfast.agent.probe_reader import ProbeReader
-from holdfast.agent.warm_client import Warm, watch_pid
+from holdfast.agent.warm_client import Warm
 from holdfast.errors import Unavailable
 from holdfast.messages import Program
 from tests.agent.warm_node import alive, eventually, node
@@ -267,26 +267,5 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
                 await one.start("pass", out_path="/nonexistent/folder/out")
             assert await one.warm.kill("nobody", 1, 0, signal.SIGKILL) == 0
             await one.warm.ack_exit("nobody", 1, 0)
-
-    asyncio.run(story())
-
-
-def test_watch_pid_sees_the_end_of_any_process(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with node(tmp_path) as one:
-            pid = await one.start(SLEEP)
-            loop = asyncio.get_running_loop()
-            ended: asyncio.Future[int] = loop.create_future()
-            watch_pid(loop, pid, ended.set_result)
-            cancelled = watch_pid(loop, pid, lambda _: pytest.fail("was cancelled"))
-            cancelled.cancel()
-            os.kill(pid, signal.SIGKILL)
-            async with asyncio.timeout(5):
-                assert await ended == pid
-            await one.ended()
-            again: asyncio.Future[int] = loop.create_future()
-            watch_pid(loop, pid, again.set_result)
-            async with asyncio.timeout(5):
-                assert await again == pid
 
     asyncio.run(story())

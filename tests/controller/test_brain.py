@@ -350,12 +350,24 @@ def test_a_rank_that_was_done_before_the_controller_died_is_not_missed() -> None
     assert v.job.generation == 1
 
 
-FAULTS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "controller", "none"])
+KINDS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "controller", "none"])
+FAULTS = st.lists(st.tuples(KINDS, st.integers(0, 7), st.floats(0.05, 4.0)), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(FAULTS, st.integers(0, 7), st.floats(0.05, 4.0)), min_size=1, max_size=8))
+@settings(max_examples=10, deadline=None)
+@given(FAULTS)
 def test_whatever_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
+    trains_or_tells(faults)
+
+
+@pytest.mark.slow
+@settings(max_examples=80, deadline=None)
+@given(FAULTS)
+def test_whatever_else_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
+    trains_or_tells(faults)
+
+
+def trains_or_tells(faults: list[tuple[str, int, float]]) -> None:
     """Any order of faults at any moment: no two generations at once, and at the end it trains or has said why not."""
     v = Virtual(nodes=3)
     v.submit(nnodes=2)

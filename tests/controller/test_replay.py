@@ -128,7 +128,7 @@ def test_what_is_no_recording_is_said_with_what_would_be_one(
     assert "recording" in err
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["kill", "stop", "agent", "controller"]), st.integers(0, 7)), max_size=4))
 def test_whatever_happened_it_happens_again(
     tmp_path_factory: pytest.TempPathFactory, faults: list[tuple[str, int]]

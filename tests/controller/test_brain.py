@@ -32,7 +32,7 @@ def test_a_job_starts_runs_and_finishes() -> None:
 
 def test_quiet_training_raises_nothing() -> None:
     v = training()
-    v.run(300.0)
+    v.run(150.0)
     assert not v.incidents
 
 

@@ -110,3 +110,27 @@ def test_it_is_one_line(
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not [asked for asked in fake.asked if asked[1] == "/jobs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[controller]\ngrpc_prot = 1\n", "unknown key 'grpc_prot' in [controller]; did you mean grpc_port?"),
+        ("[contoller]\n", "unknown section [contoller]; did you mean controller?"),
+        ("[controller]\ngrpc_port = 'x'\n", "grpc_port must be a whole number, not 'x'"),
+        ("[controller]\ncadence = 0\n", "cadence must be above 0"),
+        ("[controller\n", "at line 1"),
+    ],
+)
+def test_a_file_of_settings_that_is_wrong(capsys: Capture, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "holdfast.toml").write_text(text)
+    assert main(["controller", "--config", str(tmp_path / "holdfast.toml")]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_variable_that_nobody_knows(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CONTROLLER_GRPC_PROT", "1")
+    assert main(["controller"]) == 2
+    assert "did you mean HOLDFAST_CONTROLLER_GRPC_PORT?" in capsys.readouterr().err

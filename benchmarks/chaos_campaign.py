@@ -148,7 +148,7 @@ class Campaign:
         wait(f"{strike.kind}: a finding", kind.patience_s, lambda: any(_finds(one, kind) for one in self._new()))
         if kind.end == "found":
             strike.undo()
-        if kind.moves in (RESTART, EVICT):
+        if not {*kind.moves}.isdisjoint(RESTART + EVICT) and kind.end != "found":
             wait(f"{strike.kind}: the next generation", SETTLE_S, lambda: self._job()["generation"] > generation)
             wait(f"{strike.kind}: incidents over", SETTLE_S, self._is_over)
             if kind.end == "acted":

@@ -209,7 +209,7 @@ KINDS: dict[str, Kind] = {
     "checkpoint daemon killed": Kind(_kills("holdfast.checkpoint.daemon"), ("agent",), _NODE, _ALERT),
     "warm process killed": Kind(_kills("holdfast.agent.warm"), ("agent",), _NODE, _ALERT),
     # A host.
-    "host restarts": Kind(_injects("node-kill"), ("agent-exit",), _NODE, RESTART),
+    "host restarts": Kind(_injects("node-kill"), ("agent-exit",), _NODE, RESTART + EVICT),  # by how soon it is back
     "power lost": Kind(_power, ("node-silent", "agent-exit"), _NODE, EVICT, ("node-unreachable",)),
     "disk full": Kind(_disk, ("disk-full",), _NODE, _ALERT, end="found"),
     "clock jumps": Kind(_clock, ("clock-offset",), _NODE, _ALERT, end="found", patience_s=60),
@@ -218,8 +218,7 @@ KINDS: dict[str, Kind] = {
     "cable pulled": Kind(_unplug, ("node-silent", "agent-exit"), _NODE, EVICT, ("node-unreachable",), end="acted"),
     "cut from the controller": Kind(_from_controller, ("node-silent", "agent-exit"), _NODE, _WATCH,
                                     ("node-partitioned",), end="found"),
-    "cut from its peers": Kind(_from_peers, ("traffic-stopped", "worker-hang"), "", EVICT, end="acted",
-                               patience_s=90),
+    "cut from its peers": Kind(_from_peers, ("node-cut-off",), _NODE, EVICT, end="acted"),
     "switch cut off": Kind(_uplink, ("nodes-away",), "switch {switch}", ("watch", "restart"), end="found"),
     "link flaps": Kind(_flaps, ("link-flap",), "{node}/eth0", _ALERT),
     "port down": Kind(_port_down, ("link-down",), _PORT, _ALERT, end="found"),

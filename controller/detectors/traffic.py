@@ -27,6 +27,8 @@ class TrafficDetector:
 
     tuning: Tuning = field(default_factory=Tuning)
     usual: dict[str, _Usual] = field(default_factory=dict)
+    _counted: tuple[int, int] = (0, 0)
+    _counted_at: float = -math.inf
 
     def reset(self) -> None:
         """A new generation: what was quiet before proves nothing now."""
@@ -58,6 +60,14 @@ class TrafficDetector:
         state.seconds += width
         return None
 
+    def _silent(self, now: Instant) -> tuple[int, int]:
+        """How many nodes send next to nothing, of how many. Not counted anew for each of thousands."""
+        if now.mono - self._counted_at >= _BUCKET:
+            known = [state for state in self.usual.values() if state.seconds]
+            self._counted_at = now.mono
+            self._counted = sum(not math.isnan(state.quiet_since) for state in known), len(known)
+        return self._counted
+
     def _judge(self, node: str, state: _Usual, median_step: float, now: Instant) -> Finding | None:
         quiet = now.mono - state.quiet_since
         limits = self.tuning.limits(_KIND)
@@ -65,8 +75,12 @@ class TrafficDetector:
         limit = max(steps * median_step, least) if not math.isnan(median_step) else 3 * least
         if quiet < limit:
             return None
-        text = f"{node} sends and receives next to nothing for {quiet:.1f} s while training"
+        silent, known = self._silent(now)
+        # One that stops stops all others: who is heard of first says nothing.
+        of_all = 2 * silent > known > 1
+        who = f"{silent} of {known} nodes send and receive" if of_all else f"{node} sends and receives"
+        text = f"{who} next to nothing for {quiet:.1f} s while training (usual {state.rate / 1e6:.2f} MB/s)"
         return finding(
-            _KIND, node, f"{text} (usual {state.rate / 1e6:.2f} MB/s)", now,
-            seconds=quiet, node=node, signature="traffic", evidence={"usual_bytes_per_s": state.rate, "limit_s": limit},
+            _KIND, "job" if of_all else node, text, now, seconds=quiet, node="" if of_all else node,
+            signature="traffic", evidence={"usual_bytes_per_s": state.rate, "limit_s": limit},
         )  # fmt: skip

@@ -322,6 +322,19 @@ def test_traffic_that_stops_is_found_and_its_pauses_are_not() -> None:
     assert 10 <= findings[0].at - findings[0].since <= 11.5
 
 
+@pytest.mark.parametrize(
+    ("silent", "subject", "node"), [(1, "n0", "n0"), (2, "n0", "n0"), (4, "job", ""), (5, "job", "")]
+)
+def test_where_most_nodes_fall_silent_together_none_of_them_is_named(silent: int, subject: str, node: str) -> None:
+    detector, found = TrafficDetector(), []
+    for tick in range(1, 450):
+        for number in range(5):
+            rate = 0.0 if tick > 300 and number < silent else 5e6
+            found.append(detector.observe(f"n{number}", int(rate * 0.1), True, 0.5, at(tick / 10)))
+    (first, *_) = [finding for finding in found if finding is not None]
+    assert (first.subject, first.node) == (subject, node)
+
+
 def test_quiet_phases_and_quiet_jobs_are_no_fault() -> None:
     detector = TrafficDetector()
     feed(detector, 0, 30, 5e6)

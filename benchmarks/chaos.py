@@ -65,7 +65,7 @@ def run(given: argparse.Namespace, folder: Path) -> Json:
         campaign.end()
     if given.reference and given.calm:
         given.reference.write_text(json.dumps(campaign.losses))
-    elif given.reference:
+    elif given.reference and given.reference.exists():
         campaign.compare({int(step): loss for step, loss in json.loads(given.reference.read_text()).items()})
     return {"seed": given.seed, "next": number, **asdict(campaign.result)}
 

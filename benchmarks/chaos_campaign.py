@@ -63,7 +63,7 @@ class Campaign:
         self.failure = ""
         self._known: set[str] = set()
         self._quiet_since = time.monotonic()
-        self._late: tuple[Kind, str] | None = None
+        self._late: Kind | None = None
         self.client.submit(_job(folder))
 
     # --- looking ---------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Campaign:
         self.result.quiet_s += time.monotonic() - self._quiet_since
         for one in self._new():
             self._known.add(one["id"])
-            if self._late is None or one["kind"] not in self._late[0].beside:
+            if self._late is None or one["kind"] not in self._late.beside:
                 self.result.false_alarms.append(_said(one) + ": " + one["summary"][:200])
                 print(f"  FALSE ALARM {self.result.false_alarms[-1]}", file=sys.stderr, flush=True)
 
@@ -116,71 +116,73 @@ class Campaign:
     def inject(self, name: str, draw: random.Random) -> None:
         """One fault, from the strike to the repair. `failure` is set when the campaign can't go on."""
         kind, rank = KINDS[name], draw.randrange(WORLD)
-        self.calm(draw.random() * 2)
+        self.calm(draw.random())
         job = self._job()
         nodes = [one["node"] for one in job["assignment"]]
         strike = Strike(self.hosts, name, rank, nodes[rank], rank, draw, job)
-        names = {"rank": str(rank), "node": nodes[rank], "switch": "s1"}
         self._end_quiet()
         done = Injection(name, f"rank{rank} on {nodes[rank]}", first_step=job["step"])
-        at = time.time()
+        self.result.injections.append(done)
+        at, is_over = time.time(), False
         try:
             kind.strike(strike)
-            self._watch(kind, strike, done)
+            self._watch(kind, strike)
+            is_over = True
         except (TimeoutError, RuntimeError, HoldfastError, OSError) as error:
             print(f"  {name}: {error}", file=sys.stderr, flush=True)
         with suppress(HoldfastError, OSError):
             strike.undo()
-        self._judge(kind, done, names, at, nodes)
-        print(f"{len(self.result.injections)} {asdict(done)}", file=sys.stderr, flush=True)
         try:
+            done.wrongly_evicted = self.hosts.wait("a controller", SETTLE_S, lambda: [self._gone(strike, nodes)])[0]
             self.hosts.repair()
             self.settle("after the repair")
+            done.is_resumed = is_over
         except (TimeoutError, RuntimeError, HoldfastError) as error:
             self.failure = f"after {name} at {done.place}: {error}"
-        self._known |= {one["id"] for one in self._new()}
-        self._late = kind, nodes[rank]
+        self._judge(kind, done, {"rank": rank, "node": nodes[rank], "switch": "s1"}, at)
+        print(f"{len(self.result.injections)} {asdict(done)}", file=sys.stderr, flush=True)
+        self._late = kind
         self._quiet_since = time.monotonic()
 
-    def _watch(self, kind: Kind, strike: Strike, done: Injection) -> None:
-        wait = self.hosts.wait
-        generation = strike.job["generation"]
+    def _watch(self, kind: Kind, strike: Strike) -> None:
+        """Until it was found and dealt with, by whatever the policy says. TimeoutError, RuntimeError."""
+        wait, generation = self.hosts.wait, strike.job["generation"]
         wait(f"{strike.kind}: a finding", kind.patience_s, lambda: any(_finds(one, kind) for one in self._new()))
         if kind.end == "found":
             strike.undo()
-        if not {*kind.moves}.isdisjoint(RESTART + EVICT) and kind.end != "found":
+        elif not {*kind.moves}.isdisjoint(RESTART + EVICT):
             wait(f"{strike.kind}: the next generation", SETTLE_S, lambda: self._job()["generation"] > generation)
-            wait(f"{strike.kind}: incidents over", SETTLE_S, self._is_over)
-            if kind.end == "acted":
-                strike.undo()
-        self.settle(strike.kind)
-        done.is_resumed = True
+        wait(f"{strike.kind}: incidents over", SETTLE_S, self._is_over)
 
-    def _judge(self, kind: Kind, done: Injection, names: dict[str, str], at: float, before: list[str]) -> None:
-        new = self._new()
+    def _gone(self, strike: Strike, before: list[str]) -> list[str]:
+        """Nodes that were taken out and should not have been."""
+        status = self.client.status()
+        after = {one["node"] for one in status["job"]["assignment"]}
+        out = {name for name, state in status["nodes"].items() if state in ("faulty", "lost")}
+        allowed = {strike.node} if "evict" in KINDS[strike.kind].moves else set()
+        return sorted(((set(before) - after) | out) - allowed)
+
+    def _judge(self, kind: Kind, done: Injection, names: dict[str, object], at: float) -> None:
+        try:
+            new = self._new()
+            done.last_step = self.client.status()["job"]["step"]
+            self._read_losses()
+        except HoldfastError as error:
+            self.failure = f"no controller: {error}"
+            return
         self._known |= {one["id"] for one in new}
         culprit = kind.culprit.format(**names)
-        done.said = [_said(one) for one in new]
         right = [one for one in new if _finds(one, kind)]
+        exact = [one for one in new if one["kind"] in kind.finds and one["culprit"] == culprit]
+        done.said = [_said(one) for one in new]
         done.is_found = bool(right)
-        done.is_culprit_right = any(one["kind"] in kind.finds and one["culprit"] == culprit for one in new)
+        done.is_culprit_right = bool(exact)
         done.is_rung_right = bool(right) and right[0]["action"] in kind.moves
-        done.extra = [
-            _said(one) for one in new
-            if not (one["kind"] in kind.finds and one["culprit"] == culprit) and one["kind"] not in kind.beside
-        ]  # fmt: skip
+        done.extra = [_said(one) for one in new if one not in exact and one["kind"] not in kind.beside]
         if right:
             done.detect_s = min(f["at"] for f in right[0]["findings"] if f["kind"] in kind.finds) - at
             if right[0]["action"] in ("restart", "evict", "shrink", "diagnose") and right[0]["closed"]:
                 done.recover_s = right[0]["closed"] - at
-        job = self.client.status()["job"]
-        after = {one["node"] for one in job["assignment"]}
-        out = {node["name"] for node in self.client.nodes() if node["state"] in ("faulty", "lost")}
-        allowed = {names["node"]} if "evict" in kind.moves else set()
-        done.wrongly_evicted = sorted(((set(before) - after) | out) - allowed)
-        done.last_step = job["step"]
-        self._read_losses()
-        self.result.injections.append(done)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

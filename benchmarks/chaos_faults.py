@@ -51,8 +51,8 @@ class Kind:
     """Kinds of findings that must join them in the same incident."""
     beside: tuple[str, ...] = ()
     """Kinds that may come as incidents of their own, since they are true, too."""
-    end: str = "never"
-    """When the trouble itself goes away: "found", "acted" (the job was restarted without it) or "never"."""
+    end: str = "acted"
+    """When the trouble itself goes away: "found", or "acted": when all is over."""
     patience_s: float = 45.0
     drawn: bool = True
     """Whether it is drawn, or only when asked for by name: some take minutes by their nature."""
@@ -200,7 +200,7 @@ KINDS: dict[str, Kind] = {
     "hang in an operation": Kind(_hang, ("worker-hang", "worker-stopped"), _RANK, RESTART),
     "interpreter held": Kind(_injects("gil"), ("worker-hang",), _RANK, RESTART),
     "slow worker": Kind(_slow, ("straggler",), _RANK, _ALERT, beside=("step-time-jump",), end="found", patience_s=60),
-    "frozen by the kernel": Kind(_frozen, ("worker-hang",), _RANK, EVICT, beside=("worker-blocked",), end="acted",
+    "frozen by the kernel": Kind(_frozen, ("worker-hang",), _RANK, EVICT, beside=("worker-blocked",),
                                  patience_s=60),
     # What watches it.
     "agent killed": Kind(_injects("agent-kill"), ("agent-exit",), _NODE, _WATCH),
@@ -215,10 +215,10 @@ KINDS: dict[str, Kind] = {
     "clock jumps": Kind(_clock, ("clock-offset",), _NODE, _ALERT, end="found", patience_s=60),
     "kernel log": Kind(_line, ("log-rule",), _NODE, _ALERT),
     # The network.
-    "cable pulled": Kind(_unplug, ("node-silent", "agent-exit"), _NODE, EVICT, ("node-unreachable",), end="acted"),
+    "cable pulled": Kind(_unplug, ("node-silent", "agent-exit"), _NODE, EVICT, ("node-unreachable",)),
     "cut from the controller": Kind(_from_controller, ("node-silent", "agent-exit"), _NODE, _WATCH,
                                     ("node-partitioned",), end="found"),
-    "cut from its peers": Kind(_from_peers, ("node-cut-off",), _NODE, EVICT, end="acted"),
+    "cut from its peers": Kind(_from_peers, ("node-cut-off",), _NODE, EVICT),
     "switch cut off": Kind(_uplink, ("nodes-away",), "switch {switch}", ("watch", "restart"), end="found"),
     "link flaps": Kind(_flaps, ("link-flap",), "{node}/eth0", _ALERT),
     "port down": Kind(_port_down, ("link-down",), _PORT, _ALERT, end="found"),
@@ -228,8 +228,8 @@ KINDS: dict[str, Kind] = {
     "Xid: restart the application": Kind(_xid(_APP_XIDS), ("gpu-xid-app",), _GPU, _ALERT),
     "Xid: reset the GPU": Kind(_xid(_RESET_XIDS), ("gpu-xid",), _GPU, EVICT),
     "Xid: off the bus": Kind(_xid(_REBOOT_XIDS), ("gpu-xid",), _GPU, EVICT),
-    "GPU lost": Kind(_gpu(**_LOST), ("gpu-lost",), _GPU, EVICT, end="acted"),
-    "GPU asks for a reset": Kind(_gpu(recovery=1), ("gpu-recovery",), _GPU, EVICT, end="acted", patience_s=60),
+    "GPU lost": Kind(_gpu(**_LOST), ("gpu-lost",), _GPU, EVICT),
+    "GPU asks for a reset": Kind(_gpu(recovery=1), ("gpu-recovery",), _GPU, EVICT, patience_s=60),
     "ECC errors": Kind(_gpu(ecc=5), ("gpu-ecc",), _GPU, _ALERT, end="found", patience_s=60),
     "row to be remapped": Kind(_gpu(rows=(0, 1, 1, 0)), ("gpu-row-remap",), _GPU, _ALERT, end="found", patience_s=60),
     "NVLink down": Kind(_gpu(links_off=1), ("gpu-nvlink",), _GPU, _ALERT, end="found", patience_s=60),

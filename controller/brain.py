@@ -326,7 +326,7 @@ class Brain:
             return []
         if failure is not None and self.c.life.stage is not Stage.ENDING:
             if failure.what == "stop":
-                return [Say("stop.failed", {"node": failure.node, "error": failure.error})]
+                return self.recovery.would_not_end(failure.node, failure.error, now)
             finding = self.recovery.command_finding(failure.kind, failure.node, failure.error, now)
             return self.recovery.found(finding, now)
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]

@@ -340,10 +340,8 @@ class Recovery:
         actions: list[Action] = []
         for failure in self.c.life.overdue(now):
             if failure.what == "stop":
-                node = self.c.nodes.get(failure.node)
-                if node is not None:
-                    node.state, node.reason = t.NodeState.FAULTY, "did not end its workers when told to"
-                    self.c.life.unstopped.add(failure.node)
+                actions += self.would_not_end(failure.node, failure.error, now)
+                continue
             text = f"{failure.what}: {failure.error}"
             actions += self.found(self.command_finding(failure.kind, failure.node, text, now), now)
         away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
@@ -354,6 +352,14 @@ class Recovery:
         if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
             actions += self._capacity(now)
         return actions
+
+    def would_not_end(self, name: str, error: str, now: Instant) -> list[Action]:
+        """Its workers are still there, and nobody can end them. The next generation has a store of its own, which they
+        do not know: it begins without the node, unless so many go that it cannot be them."""
+        few = self.c.evictions(now) < self.c.options.max_evictions
+        out = self.take_out(name, f"did not end its workers when told to: {error}", now, barred=False) if few else []
+        blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not end: {error}", now)
+        return [*out, *self.found(blocked, now)]
 
     def _grace(self, job: Job) -> float:
         """Seconds that a node may be away before training goes on without it."""

@@ -6,9 +6,10 @@
 
 Hosts are namespaces (network, processes, mounts) under two bridges with one link between them; controller, agents
 (mutual TLS), trainer (pp 2 x dp 2 x tp 2, one worker a host) and checkpoints in the nodes' memory, with copies at
-peers, are the real ones. Faults come one after the other, at places and moments drawn by `--seed`; hosts that were
-taken out are repaired and serve as spares. `--calm` trains undisturbed and keeps its losses, with which those of later
-runs must agree bit for bit. `--skip` goes on in the schedule of a seed, `--merge` adds portions up.
+peers, are the real ones. Faults come one after the other, those that only alert four at once, at places and moments
+drawn by `--seed`; hosts that were taken out are repaired and serve as spares. `--calm` trains undisturbed and keeps its
+losses, with which those of later runs must agree bit for bit. `--skip` goes on in the schedule of a seed, `--merge` adds
+portions up.
 """
 
 import argparse
@@ -52,13 +53,13 @@ def run(given: argparse.Namespace, folder: Path) -> Json:
         campaign = Campaign(hosts, folder)
         campaign.settle("first steps")
         campaign.calm(given.calm or given.quiet_seconds)
-        number = -1
-        for number, (name, draw) in enumerate(schedule(kinds, given.seed)):
-            if number < given.skip:
-                continue
-            if given.calm or number >= given.skip + given.injections or time.monotonic() - began > given.seconds:
+        done = 0
+        for names, draw in schedule(kinds, given.seed):
+            if given.calm or done >= given.skip + given.injections or time.monotonic() - began > given.seconds:
                 break
-            campaign.inject(name, draw)
+            if done >= given.skip:
+                campaign.inject(names, draw)
+            done += len(names)
             if campaign.failure:
                 print(f"chaos: {campaign.failure}", file=sys.stderr)
                 break
@@ -67,7 +68,7 @@ def run(given: argparse.Namespace, folder: Path) -> Json:
         given.reference.write_text(json.dumps(campaign.losses))
     elif given.reference and given.reference.exists():
         campaign.compare({int(step): loss for step, loss in json.loads(given.reference.read_text()).items()})
-    return {"seed": given.seed, "next": number, **asdict(campaign.result)}
+    return {"seed": given.seed, "next": done, **asdict(campaign.result)}
 
 
 def main() -> int:

@@ -4,12 +4,13 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos_faults import EVICT, KINDS, RESTART, Kind, Strike
+from chaos_faults import KINDS, Kind, Strike
 from chaos_hosts import Hosts
 from common import Json
 
@@ -46,6 +47,26 @@ class Injection:
 
 
 @dataclass
+class Blow:
+    """An injection under way."""
+
+    kind: Kind
+    strike: Strike
+    done: Injection
+    at: float = 0.0
+
+    @property
+    def culprit(self) -> str:
+        return self.kind.culprit.format(rank=self.strike.rank, node=self.strike.node, switch="s1")
+
+    def undo(self) -> None:
+        """End the trouble, once."""
+        with suppress(HoldfastError, OSError):
+            self.strike.undo()
+        self.strike.undo = lambda: None
+
+
+@dataclass
 class Result:
     injections: list[Injection] = field(default_factory=list)
     false_alarms: list[str] = field(default_factory=list)
@@ -63,7 +84,7 @@ class Campaign:
         self.failure = ""
         self._known: set[str] = set()
         self._quiet_since = time.monotonic()
-        self._late: Kind | None = None
+        self._late: set[str] = set()
         self.client.submit(_job(folder))
 
     # --- looking ---------------------------------------------------------------------------------------------------
@@ -107,82 +128,101 @@ class Campaign:
         self.result.quiet_s += time.monotonic() - self._quiet_since
         for one in self._new():
             self._known.add(one["id"])
-            if self._late is None or one["kind"] not in self._late.beside:
+            if one["kind"] not in self._late:
                 self.result.false_alarms.append(_said(one) + ": " + one["summary"][:200])
                 print(f"  FALSE ALARM {self.result.false_alarms[-1]}", file=sys.stderr, flush=True)
 
     # --- striking --------------------------------------------------------------------------------------------------
 
-    def inject(self, name: str, draw: random.Random) -> None:
-        """One fault, from the strike to the repair. `failure` is set when the campaign can't go on."""
-        kind, rank = KINDS[name], draw.randrange(WORLD)
+    def inject(self, names: Sequence[str], draw: random.Random) -> None:
+        """Faults at different places at once, from the strike to the repair. `failure`: why it can't go on."""
         self.calm(draw.random())
         job = self._job()
         nodes = [one["node"] for one in job["assignment"]]
-        strike = Strike(self.hosts, name, rank, nodes[rank], rank, draw, job)
         self._end_quiet()
-        done = Injection(name, f"rank{rank} on {nodes[rank]}", first_step=job["step"])
-        self.result.injections.append(done)
-        at, is_over = time.time(), False
+        blows = []
+        for name, rank in zip(names, draw.sample(range(WORLD), len(names)), strict=True):
+            done = Injection(name, f"rank{rank} on {nodes[rank]}", first_step=job["step"])
+            blows.append(Blow(KINDS[name], Strike(self.hosts, name, rank, nodes[rank], rank, draw, job), done))
+        self.result.injections += [blow.done for blow in blows]
+        is_over = False
         try:
-            kind.strike(strike)
-            self._watch(kind, strike)
+            for blow in blows:
+                blow.at = time.time()
+                blow.kind.strike(blow.strike)
+            self._watch(blows)
             is_over = True
         except (TimeoutError, RuntimeError, HoldfastError, OSError) as error:
-            print(f"  {name}: {error}", file=sys.stderr, flush=True)
-        with suppress(HoldfastError, OSError):
-            strike.undo()
+            print(f"  {', '.join(names)}: {error}", file=sys.stderr, flush=True)
+        for blow in blows:
+            blow.undo()
         try:
-            done.wrongly_evicted = self.hosts.wait("a controller", SETTLE_S, lambda: [self._gone(strike, nodes)])[0]
+            gone = self.hosts.wait("a controller", SETTLE_S, lambda: [self._gone(blows, nodes)])[0]
+            blows[0].done.wrongly_evicted = gone
             self.hosts.repair()
             self.settle("after the repair")
-            done.is_resumed = is_over
         except (TimeoutError, RuntimeError, HoldfastError) as error:
-            self.failure = f"after {name} at {done.place}: {error}"
-        self._judge(kind, done, {"rank": rank, "node": nodes[rank], "switch": "s1"}, at)
-        print(f"{len(self.result.injections)} {asdict(done)}", file=sys.stderr, flush=True)
-        self._late = kind
+            self.failure = f"after {', '.join(names)}: {error}"
+        self._judge(blows, is_over and not self.failure)
+        self._late = {kind for blow in blows for kind in blow.kind.beside}
         self._quiet_since = time.monotonic()
 
-    def _watch(self, kind: Kind, strike: Strike) -> None:
-        """Until it was found and dealt with, by whatever the policy says. TimeoutError, RuntimeError."""
-        wait, generation = self.hosts.wait, strike.job["generation"]
-        wait(f"{strike.kind}: a finding", kind.patience_s, lambda: any(_finds(one, kind) for one in self._new()))
-        if kind.end == "found":
-            strike.undo()
-        elif not {*kind.moves}.isdisjoint(RESTART + EVICT):
-            wait(f"{strike.kind}: the next generation", SETTLE_S, lambda: self._job()["generation"] > generation)
-        wait(f"{strike.kind}: incidents over", SETTLE_S, self._is_over)
+    def _watch(self, blows: list[Blow]) -> None:
+        """Until all were found and dealt with, by whatever the policy says. TimeoutError, RuntimeError."""
+        wait, generation = self.hosts.wait, blows[0].strike.job["generation"]
+        left = list(blows)
 
-    def _gone(self, strike: Strike, before: list[str]) -> list[str]:
+        def is_of(blow: Blow, incident: Json) -> bool:
+            return _finds(incident, blow.kind) and (len(blows) == 1 or incident["culprit"] == blow.culprit)
+
+        def all_found() -> bool:
+            new = self._new()
+            for blow in [one for one in left if any(is_of(one, incident) for incident in new)]:
+                left.remove(blow)
+                if blow.kind.end == "found":
+                    blow.undo()
+            return not left
+
+        patience = max(blow.kind.patience_s for blow in blows)
+        wait("a finding for each", patience, all_found)
+        if any(blow.kind.ends_generation for blow in blows):
+            wait("the next generation", SETTLE_S, lambda: self._job()["generation"] > generation)
+        wait("incidents over", SETTLE_S, self._is_over)
+
+    def _gone(self, blows: list[Blow], before: list[str]) -> list[str]:
         """Nodes that were taken out and should not have been."""
         status = self.client.status()
         after = {one["node"] for one in status["job"]["assignment"]}
         out = {name for name, state in status["nodes"].items() if state in ("faulty", "lost")}
-        allowed = {strike.node} if "evict" in KINDS[strike.kind].moves else set()
+        allowed = {blow.strike.node for blow in blows if "evict" in blow.kind.moves}
         return sorted(((set(before) - after) | out) - allowed)
 
-    def _judge(self, kind: Kind, done: Injection, names: dict[str, object], at: float) -> None:
+    def _judge(self, blows: list[Blow], is_resumed: bool) -> None:
         try:
-            new = self._new()
-            done.last_step = self.client.status()["job"]["step"]
+            new, step = self._new(), self.client.status()["job"]["step"]
             self._read_losses()
         except HoldfastError as error:
             self.failure = f"no controller: {error}"
             return
         self._known |= {one["id"] for one in new}
-        culprit = kind.culprit.format(**names)
-        right = [one for one in new if _finds(one, kind)]
-        exact = [one for one in new if one["kind"] in kind.finds and one["culprit"] == culprit]
-        done.said = [_said(one) for one in new]
-        done.is_found = bool(right)
-        done.is_culprit_right = bool(exact)
-        done.is_rung_right = bool(right) and right[0]["action"] in kind.moves
-        done.extra = [_said(one) for one in new if one not in exact and one["kind"] not in kind.beside]
-        if right:
-            done.detect_s = min(f["at"] for f in right[0]["findings"] if f["kind"] in kind.finds) - at
-            if right[0]["action"] in ("restart", "evict", "shrink", "diagnose") and right[0]["closed"]:
-                done.recover_s = right[0]["closed"] - at
+        explained: set[str] = set()
+        for blow in blows:
+            kind, done = blow.kind, blow.done
+            right = [one for one in new if _finds(one, kind)]
+            exact = [one for one in new if one["kind"] in kind.finds and one["culprit"] == blow.culprit]
+            explained |= {one["id"] for one in [*exact, *(i for i in new if i["kind"] in kind.beside)]}
+            done.is_found, done.is_culprit_right = bool(right), bool(exact)
+            best = next((one for one in right if one in exact), right[0] if right else None)
+            done.is_rung_right = best is not None and best["action"] in kind.moves
+            done.is_resumed, done.last_step = is_resumed, step
+            done.said = [_said(one) for one in new if one in right or one in exact]
+            if best is not None:
+                done.detect_s = min(f["at"] for f in best["findings"] if f["kind"] in kind.finds) - blow.at
+                if best["action"] in ("restart", "evict", "shrink", "diagnose") and best["closed"]:
+                    done.recover_s = best["closed"] - blow.at
+        blows[0].done.extra = [_said(one) for one in new if one["id"] not in explained]
+        for blow in blows:
+            print(f"{len(self.result.injections)} {asdict(blow.done)}", file=sys.stderr, flush=True)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

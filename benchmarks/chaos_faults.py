@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +54,15 @@ class Kind:
     end: str = "acted"
     """When the trouble itself goes away: "found", or "acted": when all is over."""
     patience_s: float = 45.0
+    slows: bool = False
+    """Whether training is slower for it."""
     drawn: bool = True
     """Whether it is drawn, or only when asked for by name: some take minutes by their nature."""
+
+    @property
+    def ends_generation(self) -> bool:
+        """Whether the job starts again because of it, though the trouble stays."""
+        return not {*self.moves}.isdisjoint(RESTART + EVICT) and self.end != "found"
 
 
 _OF_RANKS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit", "sigterm", "slow")
@@ -199,7 +206,8 @@ KINDS: dict[str, Kind] = {
     "stop": Kind(_injects("stop"), ("worker-stopped",), _RANK, RESTART),
     "hang in an operation": Kind(_hang, ("worker-hang", "worker-stopped"), _RANK, RESTART),
     "interpreter held": Kind(_injects("gil"), ("worker-hang",), _RANK, RESTART),
-    "slow worker": Kind(_slow, ("straggler",), _RANK, _ALERT, beside=("step-time-jump",), end="found", patience_s=60),
+    "slow worker": Kind(_slow, ("straggler",), _RANK, _ALERT, beside=("step-time-jump",), end="found",
+                        patience_s=60, slows=True),
     "frozen by the kernel": Kind(_frozen, ("worker-hang",), _RANK, EVICT, beside=("worker-blocked",),
                                  patience_s=60),
     # What watches it.
@@ -242,13 +250,22 @@ LIMITS = {
 """Limits of detectors that wait for longer by default, shortened for the campaign's sake."""
 
 
-def schedule(kinds: list[str], seed: int) -> Iterator[tuple[str, random.Random]]:
-    """Kinds for ever, each as often as any other; with each the chance that draws place and time."""
+AT_ONCE = 4
+
+
+def schedule(kinds: Sequence[str], seed: int) -> Iterator[tuple[list[str], random.Random]]:
+    """Kinds for ever, each as often as any other; with each the chance that draws place and time.
+
+    Those that only alert, and do not touch training, come several at once, at different places.
+    """
     shuffled = random.Random(seed)
     number = 0
     while True:
-        deck = list(kinds)
-        shuffled.shuffle(deck)
-        for kind in deck:
-            yield kind, random.Random(f"{seed}/{number}")
-            number += 1
+        deck = shuffled.sample(kinds, len(kinds))
+        quiet = [name for name in deck if KINDS[name].moves == _ALERT and not KINDS[name].slows]
+        volleys = [[name] for name in deck if name not in quiet]
+        volleys += [quiet[i : i + AT_ONCE] for i in range(0, len(quiet), AT_ONCE)]
+        shuffled.shuffle(volleys)
+        for volley in volleys:
+            yield volley, random.Random(f"{seed}/{number}")
+            number += len(volley)

@@ -8,8 +8,8 @@ Hosts are namespaces (network, processes, mounts) under two bridges with one lin
 (mutual TLS), trainer (pp 2 x dp 2 x tp 2, one worker a host) and checkpoints in the nodes' memory, with copies at
 peers, are the real ones. Faults come one after the other, those that only alert four at once, at places and moments
 drawn by `--seed`; hosts that were taken out are repaired and serve as spares. `--calm` trains undisturbed and keeps its
-losses, with which those of later runs must agree bit for bit. `--skip` goes on in the schedule of a seed, `--merge` adds
-portions up.
+losses, with which those of later runs must agree bit for bit. `--skip` goes on in the schedule of a seed, `--merge`
+adds portions up.
 """
 
 import argparse

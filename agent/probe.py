@@ -169,13 +169,12 @@ def wait(kind: int, group: int, number: int) -> _Restore:
 
 
 class _Span:
-    __slots__ = ("cpu", "group", "kind", "micro_batch", "num_bytes", "seq", "stage", "start", "turn")
+    """As little as can be made and kept for a span: a step may have a thousand of them."""
 
-    def __init__(
-        self, kind: int, stage: int, micro_batch: int, turn: int, num_bytes: int, group: int, seq: int, cpu: int
-    ) -> None:
-        self.kind, self.stage, self.micro_batch, self.turn = kind, stage, micro_batch, turn
-        self.num_bytes, self.group, self.seq, self.cpu = num_bytes, group, seq, cpu
+    __slots__ = ("cpu", "names", "num_bytes", "start")
+
+    def __init__(self, names: tuple[int, ...], num_bytes: int, cpu: int) -> None:
+        self.names, self.num_bytes, self.cpu = names, num_bytes, cpu
 
     def __enter__(self) -> None:
         if self.cpu:
@@ -186,21 +185,18 @@ class _Span:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         live = _live
-        if live is None or self.kind < 0:
+        if live is None or not self.names:
             return
-        if live.slow and self.kind in live.slow:
+        if live.slow and self.names[0] in live.slow:
             from holdfast.agent import injections
 
-            injections.drag(live.slow[self.kind], self.cpu)
+            injections.drag(live.slow[self.names[0]], self.cpu)
         end = _monotonic_ns()
         cpu = max((_thread_time_ns() - self.cpu) // 100, 1) if self.cpu else 0
-        live.record_span(
-            self.start, end, self.num_bytes, live.step + 1, cpu,
-            self.kind, self.stage, self.turn, self.group, self.micro_batch, self.seq,
-        )  # fmt: skip
+        live.record_span(self.start, end, self.num_bytes, live.step + 1, cpu, self.names)
 
 
-_NO_SPAN = _Span(-1, -1, -1, 0, 0, 0, -1, 0)
+_NO_SPAN = _Span((), 0, 0)
 
 
 def span(
@@ -222,7 +218,9 @@ def span(
     live = _live
     if live is None:
         return _NO_SPAN
-    return _Span(live.number(kind), stage, micro_batch, turn, num_bytes, live.number(group) if group else 0, seq, cpu)
+    known = live.kinds.get
+    place = (known(group) or live.number(group)) if group else 0
+    return _Span((known(kind) or live.number(kind), stage, turn, place, micro_batch, seq), num_bytes, cpu)
 
 
 def record(
@@ -242,10 +240,8 @@ def record(
     """A span that was timed elsewhere, by CLOCK_MONOTONIC. `step` -1: the one that runs now; the rest as `span`."""
     live = _live
     if live is not None:
-        live.record_span(
-            start_ns, end_ns, num_bytes, live.step + 1 if step < 0 else step, cpu_ns // 100,
-            live.number(kind), stage, turn, live.number(group) if group else 0, micro_batch, seq,
-        )  # fmt: skip
+        names = (live.number(kind), stage, turn, live.number(group) if group else 0, micro_batch, seq)
+        live.record_span(start_ns, end_ns, num_bytes, live.step + 1 if step < 0 else step, cpu_ns // 100, names)
 
 
 def poisoned() -> bool:

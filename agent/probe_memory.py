@@ -31,6 +31,7 @@ _pack_state = layout.STATE.pack
 _pack_operation = layout.OPERATION.pack
 _pack_step = layout.STEP.pack
 _pack_span = layout.SPAN.pack
+_AT_SPANS, _SPANS, _SPAN_STRIDE, _WORD_SPANS = layout.AT_SPANS, layout.SPANS, layout.SPAN_STRIDE, layout.WORD_SPANS
 
 
 class Memory:
@@ -125,14 +126,14 @@ class Memory:
             self.words[layout.WORD_INJECT] = 0
             self.suffer(code, n)
 
-    def record_span(self, start: int, end: int, num_bytes: int, step: int, cpu: int, *names: int) -> None:
-        """`names`: kind, stage, turn, group, micro-batch, sequence number; `cpu` in units of 100 ns."""
+    def record_span(self, start: int, end: int, num_bytes: int, step: int, cpu: int, names: tuple[int, ...]) -> None:
+        """`names`: kind, stage, turn, group, micro-batch, sequence number; `cpu` in units of 100 ns, up to 7 min."""
         index = self.spans
         self.spans = index + 1
         payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
-        at = layout.AT_SPANS + index % layout.SPANS * layout.SPAN_STRIDE
-        self.map[at : at + layout.SPAN_STRIDE] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
-        self.words[layout.WORD_SPANS] = index + 1
+        at = _AT_SPANS + index % _SPANS * _SPAN_STRIDE
+        self.map[at : at + _SPAN_STRIDE] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        self.words[_WORD_SPANS] = index + 1
 
     def suffer(self, code: int, n: int) -> None:
         kind = layout.INJECTIONS[code & 0xFF] if 0 < code & 0xFF < len(layout.INJECTIONS) else ""

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
-from holdfast.diagnostics import step_graph
+from holdfast.diagnostics import blame_report, step_graph
 from holdfast.diagnostics.blame import Blame, Slowness, analyse
 from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.span_table import COLUMNS, concatenated, from_columns
 from holdfast.diagnostics.step_replay import Variant, measured, replay
+from holdfast.wire_plan import encode_plan
 
 SHAPE = JobShape("j1", "train", ("n0", "n1"), 4)
 
@@ -114,6 +116,24 @@ def test_garbage_is_told_where_it_was_timed() -> None:
     blame = analyse(step_graph.graphs(table, plan, 8), SHAPE, garbage=garbage)
     assert blame is not None
     assert [(c.kind, c.rank) for c in blame.culprits] == [(Slowness.GARBAGE, 2)]
+
+
+def test_collections_that_a_rank_recorded_are_its_own() -> None:
+    """As spans of their own kind, wherever they came: each step on one rank, and now and then on all."""
+    table, plan = simulate(Job(), [], 10, 1)
+    rank = np.array([2] * 10 + list(range(8)), np.int32)
+    step = np.array([*range(10), *[5] * 8], np.int32)
+    start = np.array(
+        [table.start[(table.rank == r) & (table.step == s)].min() for r, s in zip(rank, step, strict=True)]
+    )
+    columns = {name: np.zeros(18, getattr(table, name).dtype) for name in COLUMNS}
+    columns |= {"rank": rank, "step": step, "start": start, "end": start + 20_000_000}
+    columns |= {name: np.full(18, -1, getattr(table, name).dtype) for name in ("stage", "micro_batch", "seq")}
+    columns["generation"] += table.generation[0]
+    together = concatenated([table, from_columns(columns, ("gc",), ("",))])
+    found = blame_report.report(together, JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan)))
+    assert [(c["kind"], c["rank"]) for c in found["culprits"]] == [("garbage collection", 2)]
+    assert found["culprits"][0]["self_s"] == pytest.approx(0.020, rel=0.01)
 
 
 def test_a_rank_with_spans_missing_is_left_out_and_said_so() -> None:

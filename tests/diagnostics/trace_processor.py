@@ -20,10 +20,14 @@ import json
 import math
 import os
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.diagnostics.span_table import SpanTable
+from holdfast.plan import RECEIVES, SPANS, Plan
 
 ENV = "HOLDFAST_TRACE_PROCESSOR"
 RANKS = "SELECT DISTINCT name FROM thread WHERE name LIKE 'rank %' ORDER BY name"
@@ -162,6 +166,36 @@ class Shell:
 def shell() -> str:
     """The binary that is to be asked; empty: there is none."""
     return os.environ.get(ENV, "")
+
+
+def check(trace: Importer | Shell, table: SpanTable, plan: Plan, nodes: list[str]) -> None:
+    """All that `table` holds, of whole steps of a plan, is in the trace, and nothing of it was dropped."""
+    assert trace.query(ERRORS) == []
+    assert [row["name"] for row in trace.query(RANKS)] == sorted(f"rank {r}" for r in range(plan.mesh.world))
+    assert [row["name"] for row in trace.query(NODES)] == nodes
+    slices = trace.query(SLICES)
+    assert len(slices) == len(table)
+    steps = sorted(set(table.step.tolist()))
+    for rank in range(plan.mesh.world):
+        order = plan.orders[plan.mesh.coordinate(rank)["pp"]]
+        wanted = Counter((action.id, step) for step in steps for action in order if action.op in SPANS)
+        own = (row for row in slices if row["rank"] == f"rank {rank}")
+        assert Counter((row["action"], row["step"]) for row in own if row["action"]) == wanted
+    arrows = trace.query(ARROWS)
+    messages = [row for row in arrows if row["came"].startswith("recv_")]
+    receives = {SPANS[op] for op in RECEIVES}
+    assert len(messages) == sum(row["kind"] in receives for row in slices), "each message has its arrow"
+    for row in messages:
+        assert row["sent"] == row["came"].replace("recv_", "send_")
+        assert (row["step"], row["micro_batch"]) == (row["seen"], row["received"])
+    waits = [row for row in arrows if not row["came"].startswith("recv_")]
+    assert len(messages) + len(waits) == len(arrows)
+    # All but the last to arrive wait; of two that came in the same nanosecond none does.
+    collectives = sum(":" in row["kind"] and not row["kind"].startswith("pp:") for row in slices)
+    assert len(waits) >= 0.4 * collectives
+    for row in waits:
+        assert row["source"] != row["target"]
+        assert (row["sent"], row["step"]) == (row["came"], row["seen"])
 
 
 def _flow(event: Row) -> tuple[int, str, str]:

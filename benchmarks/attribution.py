@@ -1,54 +1,76 @@
-"""Who is slow, on real ranks: the embedded trainer at 2 x 2 x 2 on this machine, one rank slowed at a time.
+"""Who is slow, on real ranks: the embedded trainer on this machine, one rank or one link slowed at a time.
 
-python benchmarks/attribution.py [--json] [--cases 12] [--steps 40] [--clean 4] [--percents 30 10 5] [--seed 0]
+python benchmarks/attribution.py [--json] [--layout 2x2x2] [--cases 12] [--clean 4] [--steps 60] [--percents 30 10 5]
+    [--seed 0] [--out FILE] [--keep FOLDER]
+python benchmarks/attribution.py --add FILE...
 
-One job runs through all cases. In each, a rank drawn at random has its forward or backward slowed by 5%, 10% or 30%
-(of its processor time, by work), or its data loading by so much of a step (by waiting); between them nobody is slow.
-The spans are read from the controller's files afterwards. A case is right when the first name on blame's list is the
-rank; a clean stretch when nobody is named. "Busiest" is the rank with the most time in computation, waits included,
-"latest" the one that is furthest beyond the median of its stage.
+One job (layout: pp x dp x tp) runs through all cases. In each, something drawn at random is slow: a rank's
+forward or backward by 5%, 10% or 30% (of its processor time, by work), its data loading by so much of a step (by
+waiting), or the link between two ranks of a group, by a token bucket at which the bytes that they exchange in a step
+take so much of a step. In between nobody is. The spans are read from the controller's files afterwards. A case is right
+when the first name on blame's list is the rank, or when it is a link and one of those two ends, with the other one or
+with nobody in particular; a clean stretch when nobody is named. "Busiest" is the rank with the most time in
+computation, waits included, "latest" the one that is furthest beyond the median of its stage; of a link, either end.
+
+--out appends each case to a file as a line of JSON, so that runs add up: --add prints the table of such files.
+Needs unshare, ip, tc and ss. The job has a network namespace of its own.
 """
 
+import json
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from blame import beyond_median, busiest
-from common import Json, finish, parser, scratch
+from common import Json, finish, machine, parser, scratch
+from slow_link import Flow, TokenBucket, enter, flows
 
+from holdfast.agent.probe_reader import ProbeReader
+from holdfast.agent.workers import shared_dir
 from holdfast.cli.local_cluster import LocalCluster
 from holdfast.diagnostics import span_files
 from holdfast.diagnostics.blame_report import blame_of
 from holdfast.diagnostics.blame_suspects import Slowness
+from holdfast.plan import Mesh
 
 MARGIN = 3
 """Steps between a fault's order and the first step that counts."""
-WORLD = 8
-SIZES = ("--pp", "2", "--dp", "2", "--tp", "2")
+NODES = 2
+WORKS = ("forward", "backward", "load", "link")
+SCORINGS = ("right", "busiest", "latest")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Steps `first` to `last`, in which `rank` was slow (-1: nobody)."""
+    """Steps `first` to `last`, in which `rank` was slow (-1: nobody), or its link to `peer`."""
 
+    layout: str
     rank: int
+    peer: int
     what: str
     percent: int
-    first: int
-    last: int
+    first: int = 0
+    last: int = 0
+
+    @property
+    def ends(self) -> set[int]:
+        return {self.rank, self.peer} - {-1}
 
 
 @contextmanager
-def training(folder: Path, steps: int) -> Iterator[LocalCluster]:
-    with LocalCluster(folder, nodes=2, slots=4) as cluster:
-        args = ["--steps", str(steps), *SIZES, "--set", "train.micro_batches=8"]
+def training(folder: Path, layout: str) -> Iterator[LocalCluster]:
+    sizes = [word for pair in zip(("--pp", "--dp", "--tp"), layout.split("x"), strict=True) for word in pair]
+    slots = -(-mesh_of(layout).world // NODES)
+    with LocalCluster(folder, nodes=NODES, slots=slots) as cluster:
+        args = ["--steps", "1000000", *sizes, "--set", "train.micro_batches=8"]
         program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": str(folder), "hooks": False,
                    "env": {"OMP_NUM_THREADS": "1"}, "warm": True}  # fmt: skip
-        cluster.client.submit({"name": "attribution", "program": program, "nnodes": 2, "nproc_per_node": 4})
+        cluster.client.submit({"name": "attribution", "program": program, "nnodes": NODES, "nproc_per_node": slots})
         yield cluster
         cluster.client.stop(grace=1.0)
 
@@ -65,28 +87,82 @@ def reach(cluster: LocalCluster, step: int) -> None:
         time.sleep(0.1)
 
 
-def play(cluster: LocalCluster, drawn: list[tuple[int, str, int]], steps: int) -> list[Case]:
-    """Go through the cases, each for so many steps."""
+def pids(cluster: LocalCluster) -> dict[int, int]:
+    """By rank: the process that reports through its probe."""
+    found = {}
+    for node in cluster.node_names:
+        for path in shared_dir(cluster.state_dir / node).glob("*-rank?"):
+            reader = ProbeReader(str(path))
+            found[reader.rank] = reader.pid
+            reader.close()
+    return found
+
+
+def traffic(ends: tuple[int, int], cluster: LocalCluster, steps: int = 4) -> tuple[list[Flow], float, float]:
+    """Connections between two processes; the bytes that they exchange in a step, and its seconds."""
+    begin, first = time.monotonic(), step_of(cluster)
+    before = sum(flow.sent for flow in flows(*ends))
+    reach(cluster, first + steps)
+    between, done = flows(*ends), step_of(cluster) - first
+    return between, (sum(flow.sent for flow in between) - before) / done, (time.monotonic() - begin) / done
+
+
+def play(cluster: LocalCluster, drawn: list[Case], steps: int, seconds: float) -> Iterator[Case]:
+    """Go through the cases, each for so many steps; none is begun after so many seconds."""
     reach(cluster, 10)
-    cases = []
-    for rank, what, percent in drawn:
-        if rank >= 0:
-            cluster.client.inject(f"slow:rank{rank}/{what}+{percent}")
+    processes, bucket = pids(cluster), TokenBucket()
+    until = time.monotonic() + seconds
+    for case in drawn:
+        if time.monotonic() > until:
+            return
+        if case.what == "link":
+            between, size, step_s = traffic((processes[case.rank], processes[case.peer]), cluster)
+            bucket.limit(between, 8 * size / (case.percent / 100 * step_s))
+        elif case.rank >= 0:
+            cluster.client.inject(f"slow:rank{case.rank}/{case.what}+{case.percent}")
         first = step_of(cluster) + MARGIN
         reach(cluster, first + steps)
-        cases.append(Case(rank, what, percent, first, first + steps - 1))
-        if rank >= 0:
-            cluster.client.inject(f"slow:rank{rank}/{what}+0")
+        yield Case(case.layout, case.rank, case.peer, case.what, case.percent, first, first + steps - 1)
+        if case.what == "link":
+            bucket.lift()
+        elif case.rank >= 0:
+            cluster.client.inject(f"slow:rank{case.rank}/{case.what}+0")
+        if case.rank >= 0:
             reach(cluster, step_of(cluster) + MARGIN)
-    return cases
 
 
-def draw(dice: random.Random, cases: int, clean: int, percents: list[int]) -> list[tuple[int, str, int]]:
-    kinds = [(what, percent) for percent in percents for what in ("forward", "backward", "load")]
-    drawn = [(dice.randrange(WORLD), *kinds[i % len(kinds)]) for i in range(cases)]
+def draw(dice: random.Random, layout: str, cases: int, clean: int, percents: list[int]) -> list[Case]:
+    mesh = mesh_of(layout)
+    ends = (0, mesh.size("pp") - 1)
+    kinds = [(what, percent) for what in WORKS for percent in percents]
+    drawn = []
+    for i in range(cases):
+        what, percent = kinds[i % len(kinds)]
+        # The ranks of stages in the middle read nothing.
+        able = [r for r in range(mesh.world) if what != "load" or mesh.coordinate(r)["pp"] in ends]
+        rank = dice.choice(able)
+        peer = dice.choice(neighbours(mesh, rank)) if what == "link" else -1
+        drawn.append(Case(layout, rank, peer, what, percent))
+    dice.shuffle(drawn)
     for i in range(clean):
-        drawn.insert(i * (len(drawn) + 1) // max(clean, 1), (-1, "nothing", 0))
+        drawn.insert(i * (len(drawn) + 1) // max(clean, 1), Case(layout, -1, -1, "nothing", 0))
     return drawn
+
+
+def mesh_of(layout: str) -> Mesh:
+    pp, dp, tp = (int(size) for size in layout.split("x"))
+    return Mesh.of(pp=pp, dp=dp, tp=tp)
+
+
+def neighbours(mesh: Mesh, rank: int) -> list[int]:
+    """With whom a rank talks: all of its groups, and the stages before and after its own."""
+    mine = mesh.coordinate(rank)
+    found = []
+    for other in range(mesh.world):
+        apart = {axis: abs(mine[axis] - at) for axis, at in mesh.coordinate(other).items() if mine[axis] != at}
+        if len(apart) == 1 and apart.get("pp", 1) == 1:
+            found.append(other)
+    return found
 
 
 def judged(case: Case, folder: Path) -> Json:
@@ -97,39 +173,77 @@ def judged(case: Case, folder: Path) -> Json:
     assert blame is not None
     named = [c for c in blame.culprits if c.kind is not Slowness.IMBALANCE]
     best = named[0] if named else None
-    return {
-        "rank": case.rank, "what": case.what, "percent": case.percent, "steps": [case.first, case.last],
-        "named": [c.rank for c in named], "first": -1 if best is None else best.rank,
-        "kind": "" if best is None else best.kind.value, "text": "" if best is None else best.text,
-        "right": (-1 if best is None else best.rank) == case.rank,
-        "busiest": busiest(table, plan, 1) == {case.rank}, "latest": beyond_median(table, plan, 1) == {case.rank},
+    if best is None or case.rank < 0:
+        right = best is None and case.rank < 0
+    elif case.what == "link":
+        right = best.kind is Slowness.LINK and best.rank in case.ends and best.peer in case.ends | {-1}
+    else:
+        right = best.rank == case.rank
+    return asdict(case) | {
+        "step_s": blame.step_s, "named": [(c.rank, c.peer, c.kind.value) for c in named],
+        "text": "" if best is None else best.text, "right": right,
+        "busiest": busiest(table, plan, 1) <= case.ends, "latest": beyond_median(table, plan, 1) <= case.ends,
+        "load": machine()["load_1m"],
     }  # fmt: skip
+
+
+def summary(results: list[Json]) -> list[tuple[str, ...]]:
+    """By how much slower, and then by what was slow."""
+    groups = [(f"{p} %", lambda r, p=p: r["percent"] == p) for p in sorted({r["percent"] for r in results} - {0})]
+    groups += [(what, lambda r, w=what: r["what"] == w) for what in WORKS]
+    groups += [("clean", lambda r: r["rank"] < 0)]
+    rows = []
+    for name, belongs in groups:
+        of_it = [r for r in results if belongs(r)]
+        if of_it:
+            scores = [f"{sum(r[scoring] for r in of_it)} of {len(of_it)}" for scoring in SCORINGS]
+            rows.append((name, *(scores if name != "clean" else (scores[0], "-", "-"))))
+    return rows
+
+
+def measure(layout: str, drawn: list[Case], steps: int, seconds: float, keep: Path | None) -> Iterator[Json]:
+    with scratch() as folder:
+        with training(folder, layout) as cluster:
+            cases = list(play(cluster, drawn, steps, seconds))
+        (spans,) = (folder / "controller" / "spans").iterdir()
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(spans, keep / spans.name)
+            (keep / f"{spans.name}.json").write_text(json.dumps([asdict(case) for case in cases]))
+        for case in cases:
+            yield judged(case, spans)
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--cases", type=int, default=12, help="cases with a slow rank")
-    options.add_argument("--clean", type=int, default=4, help="stretches without one")
-    options.add_argument("--steps", type=int, default=40, help="steps in each")
+    options.add_argument("--layout", default="2x2x2", help="pp x dp x tp, of an even number of ranks")
+    options.add_argument("--cases", type=int, default=12, help="cases with something slow")
+    options.add_argument("--clean", type=int, default=4, help="stretches without")
+    options.add_argument("--steps", type=int, default=60, help="steps in each")
+    options.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long a time of training")
     options.add_argument("--percents", type=int, nargs="*", default=[30, 10, 5], help="by how much, in turn")
     options.add_argument("--seed", type=int, default=0, help="of the draw")
+    options.add_argument("--out", type=Path, help="append each case to this file")
+    options.add_argument("--keep", type=Path, help="copy the spans, and when what was slow, into this folder")
+    options.add_argument("--add", type=Path, nargs="+", help="measure nothing: the table of these files")
     given = options.parse_args()
-    drawn = draw(random.Random(given.seed), given.cases, given.clean, given.percents)
-    with scratch() as folder:
-        with training(folder, 1_000_000) as cluster:
-            cases = play(cluster, drawn, given.steps)
-        (spans,) = (folder / "controller" / "spans").iterdir()
-        results = [judged(case, spans) for case in cases]
-    rows = []
-    for percent in (*given.percents, 0):
-        of_it = [r for r in results if r["percent"] == percent]
-        if of_it:
-            scores = [f"{sum(r[name] for r in of_it)} of {len(of_it)}" for name in ("right", "busiest", "latest")]
-            rows.append((f"{percent} %" if percent else "clean", *(scores if percent else (scores[0], "-", "-"))))
-    if not given.json:
-        for r in results:
-            print(f"rank {r['rank']:>2} {r['what']:>8} +{r['percent']:<2} -> {r['first']:>2} {r['kind']} {r['text']}")
-    finish({"results": results}, given.json, ("slowed by", "blame", "busiest", "latest"), rows)
+    results: list[Json] = []
+    if given.add:
+        results = [json.loads(line) for path in given.add for line in path.read_text().splitlines()]
+    else:
+        enter()
+        drawn = draw(random.Random(given.seed), given.layout, given.cases, given.clean, given.percents)
+        for found in measure(given.layout, drawn, given.steps, given.seconds, given.keep):
+            results.append(found)
+            if given.out:
+                with given.out.open("a") as out:
+                    out.write(json.dumps(found) + "\n")
+            if not given.json:
+                who = "nobody" if found["rank"] < 0 else f"rank {found['rank']}"
+                who += f"-{found['peer']}" if found["peer"] >= 0 else ""
+                verdict = "right" if found["right"] else "WRONG"
+                print(f"{verdict}: {who} {found['what']} +{found['percent']}: {found['text']}", flush=True)
+    finish({"results": results}, given.json, ("slowed by", "blame", "busiest", "latest"), summary(results))
 
 
 if __name__ == "__main__":

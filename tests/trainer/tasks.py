@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import math
 import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from holdfast.checkpoint.file_store import FileStore
 from holdfast.trainer import loop, sequence_parallel, spans
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.launch import from_environment
-from holdfast.trainer.state import tiles
+from holdfast.trainer.slices import Slice
+from holdfast.trainer.state import boxes
 
 
 def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
@@ -31,10 +34,19 @@ def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
         trainer = rank.trainer()
         trainer.gradients(0)
         grads = {s.name: s.shard.grad.contiguous() for s in trainer.optimizer.slices}
-        save_file(grads, folder / f"grads-{rank.launch.rank}.safetensors", tiles(trainer.slices, rank.mesh))
+        save_file(grads, folder / f"grads-{rank.launch.rank}.safetensors", tiles(trainer.slices))
         for piece in trainer.slices:
             piece.shard.grad = piece.parameter.grad = None
         return {"losses": [trainer.step(n).loss for n in range(rank.config.train.steps)]}
+
+
+def tiles(slices: Sequence[Slice]) -> dict[str, str]:
+    """Where slices lie in their whole parameters, as metadata of a safetensors file: name to shape, offset, size."""
+    table = {
+        name: {"shape": tensor.shape, "offset": box.offset, "size": box.size}
+        for name, (tensor, box) in boxes(slices).items()
+    }
+    return {"tiles": json.dumps(table)}
 
 
 def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:

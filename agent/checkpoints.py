@@ -292,7 +292,7 @@ def failures(documents: list[Json]) -> Iterator[tuple[str, str]]:
     for document in documents:
         workers = document["workers"].values()
         errors = [one["down"] for one in workers if one.get("down")]
-        errors += [up["error"] for one in workers if (up := one.get("upload")) and up["state"] == "failing"]
+        errors += [failing["error"] for one in workers if (failing := one.get("failing"))]
         if errors:
             yield document["job"], errors[0]
 
@@ -328,8 +328,10 @@ def gauges(documents: list[Json], now: float) -> dict[str, float]:
     if written := [one for one in uploads if one["write_seconds"] > 0]:
         seconds = max(one["write_seconds"] for one in written)
         found["checkpoint_upload_bytes_per_second"] = sum(one["bytes"] for one in written) / seconds
-    is_down = any(one.get("down") for one in workers)
-    if uploads or is_down:
-        found["checkpoint_failing"] = float(is_down or any(one["state"] == "failing" for one in uploads))
+    # It fails until something was written: neither a pause between attempts nor a new daemon is a success.
+    if any(failures([newest])):
+        found["checkpoint_failing"] = 1.0
+    elif written or committed:
+        found["checkpoint_failing"] = 0.0
     found["snapshot_repaired_chunks"] = sum(int(one.get("repairs") or 0) for one in workers)
     return {key: float(value) for key, value in found.items()}

@@ -46,7 +46,9 @@ class Member:
         self.order: Join | None = None
         self.path = Path()
         self.upload: Upload | None = None
-        self.status: Json = {"snapshot": None, "peer": None, "upload": None, "committed": None, "repairs": 0}
+        self.status: Json = {
+            "snapshot": None, "peer": None, "upload": None, "committed": None, "repairs": 0, "failing": None,
+        }  # fmt: skip
         self._store: Store | None = None
         self._pusher: Pusher | None = None
         self._pace = Pace(0)
@@ -77,6 +79,8 @@ class Member:
         if self.order is None or order.rate != self.order.rate:
             self._pace = Pace(order.rate)
         self.order, self.path, self._bytes = order, path, what.num_bytes
+        if (self.status["failing"] or {}).get("store") != order.store:
+            self.status["failing"] = None
         self._follow(order)
         if complete:
             self._note_snapshot(complete[0].step, complete[0].generation, complete[0].created)
@@ -126,6 +130,9 @@ class Member:
                 "bytes_total": upload.bytes_total, "error": upload.error, "write_seconds": upload.write_seconds,
                 "seconds": round(upload.seconds if is_over else time.monotonic() - upload.began, 3),
             }  # fmt: skip
+            if self.order is not None:
+                error = upload.store_error
+                self.status["failing"] = {"store": self.order.store, "error": error} if error else None
         if self._pusher is not None:
             self.status["peer"] = self._pusher.document()
         self.status["down"] = self.order.down if self.order is not None else ""
@@ -135,6 +142,7 @@ class Member:
         """What an earlier daemon told of this worker."""
         self.status["committed"] = status.get("committed")
         self.status["repairs"] = int(status.get("repairs", 0))
+        self.status["failing"] = status.get("failing")
 
     def _follow(self, order: Join) -> None:
         if self._pusher is not None:
@@ -164,9 +172,10 @@ class Member:
             if not before.is_written:
                 self._say({"note": "refused", "step": before.attempt.step, "error": f"step {taken.step} came after it"})
         pinned = Pinned.take(arena, taken.slot, taken.seq)
+        failing = self.document()["failing"] or {}
         self.upload = Upload(
             self._store, attempt, self.hello.worker, order, pinned, self._pace, self.job.outcomes, self._repair,
-            self._say, self.job.changed_in_thread,
+            self._say, self.job.changed_in_thread, failing.get("error", ""),
         )  # fmt: skip
         self.upload.start(self._ended)
         self.job.changed()
@@ -240,9 +249,7 @@ class Job:
         known = self.members.get(hello.worker)
         if known is not None and known.hello == hello:
             return known
-        member = Member(self, hello, self.node)
-        member.recall(self._before.get(str(hello.worker), {}))
-        return member
+        return Member(self, hello, self.node)
 
     async def join(self, member: Member, order: Join) -> None:
         """Take a member in; a newer generation ends all that is under way for older ones. Raises UsageError."""
@@ -256,6 +263,7 @@ class Job:
             self.members.clear()
             self.outcomes.close()
             self.outcomes = Outcomes()
+        if self.members.get(member.hello.worker) is not member:
             member.recall(self._before.get(str(member.hello.worker), {}))
         self.secret = order.secret
         await member.join(order)

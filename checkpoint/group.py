@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint.arrays import Buffer
-from holdfast.checkpoint.reading import Sending
+from holdfast.checkpoint.neighbours import Sending, this_host
 
 Operation = Callable[[str], contextlib.AbstractContextManager[object]]
 """Marks a blocking operation by name, for whoever watches this process."""
@@ -23,6 +23,8 @@ class Group(Protocol):
 
     rank: int
     size: int
+    host: str
+    """The same for ranks that can share memory."""
 
     def gather(self, payload: bytes) -> list[bytes]:
         """The payloads of all ranks, in rank order, at rank 0; an empty list elsewhere."""
@@ -33,11 +35,11 @@ class Group(Protocol):
     def all_agree(self, ok: bool) -> bool:
         """True when every rank says True."""
 
-    def send(self, payload: Buffer, to: int) -> Sending:
+    def send(self, payload: Buffer, to: int, tag: int = 0) -> Sending:
         """Begin to send to one rank; the payload must stay as it is until the end."""
 
-    def receive(self, num_bytes: int, source: int) -> memoryview:
-        """The next message from one rank, of a length that both know."""
+    def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
+        """The next message of this tag from one rank, of a length that both know."""
 
 
 class _Gone:
@@ -52,6 +54,7 @@ class Alone:
 
     rank = 0
     size = 1
+    host = ""
 
     def gather(self, payload: bytes) -> list[bytes]:
         return [payload]
@@ -62,10 +65,10 @@ class Alone:
     def all_agree(self, ok: bool) -> bool:
         return ok
 
-    def send(self, payload: Buffer, to: int) -> Sending:
+    def send(self, payload: Buffer, to: int, tag: int = 0) -> Sending:
         raise AssertionError("a group of one has nobody to send to")
 
-    def receive(self, num_bytes: int, source: int) -> memoryview:
+    def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
         raise AssertionError("a group of one has nobody to receive from")
 
 
@@ -75,6 +78,7 @@ class ProcessGroup:
     def __init__(self, group: dist.ProcessGroup | None = None, operation: Operation = contextlib.nullcontext) -> None:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        self.host = this_host()
         self._group = group
         self._operation = operation
 
@@ -107,7 +111,7 @@ class ProcessGroup:
             dist.all_reduce(vote, dist.ReduceOp.MIN, group=self._group)
         return bool(vote.item())
 
-    def send(self, payload: Buffer, to: int) -> Sending:
+    def send(self, payload: Buffer, to: int, tag: int = 0) -> Sending:
         if not len(payload):
             return _Gone()
         # Nothing writes to it: torch merely has no tensors that cannot be written to.
@@ -116,14 +120,14 @@ class ProcessGroup:
             warnings.simplefilter("ignore", UserWarning)
             message = torch.from_numpy(content)
         with self._operation("checkpoint:send"):
-            work: Any = dist.isend(message, group=self._group, group_dst=to)
+            work: Any = dist.isend(message, group=self._group, group_dst=to, tag=tag)
         return _OnItsWay(work, message, self._operation)
 
-    def receive(self, num_bytes: int, source: int) -> memoryview:
+    def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
         message = torch.empty(num_bytes, dtype=torch.uint8)
         if num_bytes:
             with self._operation("checkpoint:receive"):
-                dist.recv(message, group=self._group, group_src=source)
+                dist.recv(message, group=self._group, group_src=source, tag=tag)
         content: memoryview = message.numpy().data
         return content
 

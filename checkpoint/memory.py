@@ -16,9 +16,11 @@ from holdfast.checkpoint.arena import Arena, Description, Snapshot
 from holdfast.checkpoint.arrays import Held
 from holdfast.checkpoint.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
+from holdfast.checkpoint.exchange import fetch, take
 from holdfast.checkpoint.manifest import Manifest, decode, encode
+from holdfast.checkpoint.neighbours import find_neighbours
 from holdfast.checkpoint.parts import Part
-from holdfast.checkpoint.reading import SPAN_BYTES, fetch, read_plan, take, without_targets
+from holdfast.checkpoint.reading import SPAN_BYTES, read_plan, without_targets
 from holdfast.checkpoint.restore import Peers, Restored, choose
 from holdfast.checkpoint.tiles import Layout
 from holdfast.checkpoint.worker_state import merged, without_missing
@@ -171,7 +173,8 @@ def _load(
                 own = [one for one in span.deliveries if group.rank in one.targets]
                 if own and group.rank in beside[span.part]:
                     take(own, memory.read_once(manifest.parts[span.part], span.start, span.stop), span.start, filled)
-            fetch(manifest, without_targets(plan, beside), memory, group, filled)
+            left = without_targets(plan, beside)
+            fetch(manifest, left, memory, group, filled, find_neighbours(group, left))
         problems = [(slots[file][0], file, slots[file][1], reason) for file, reason in memory.bad.items()]
         return None if filled is None else Restored(manifest, filled, memory.bytes_read), problems
 

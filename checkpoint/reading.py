@@ -1,36 +1,23 @@
-"""From files to the boxes that workers want: each byte read by one of them, checked, and passed on. No torch.
+"""Who reads what of a checkpoint's files, and for whom, so that each byte is read once. Pure.
 
 A file is read in spans of whole chunks, since only whole chunks can be checked; so no byte is read twice, whatever the
-layouts. A span is read by one of those that need something of it, balanced by bytes, and each box in it goes to all
-that want it along a binary tree, while the next span is being read.
+layouts. A span is read by one of those that need something of it, balanced by bytes; `exchange` does it.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import queue
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from holdfast.checkpoint.arrays import Buffer, Held, to_bytes
 from holdfast.checkpoint.checksum import CHUNK_BYTES
-from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
+from holdfast.checkpoint.errors import CheckpointMismatch
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.parts import Part
 from holdfast.checkpoint.tiles import Box, Cell, GlobalTensor, Layout, boxes_of_run, cells, runs
 from holdfast.checkpoint.transfer import balanced
 
 SPAN_BYTES = 8 << 20
-_AHEAD = 2
-Array = npt.NDArray[Any]
-_IN_FLIGHT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,158 +150,3 @@ def without_targets(plan: Sequence[Span], done: Sequence[Sequence[int]]) -> list
 
 def _others(targets: Sequence[int], have: set[int]) -> tuple[int, ...]:
     return tuple(target for target in targets if target not in have)
-
-
-def take(deliveries: Sequence[Delivery], content: memoryview, start: int, places: Mapping[str, Sequence[Held]]) -> None:
-    """Fill `places` with boxes out of a span's bytes, which begin at byte `start` of the file."""
-    for delivery in deliveries:
-        _put(delivery, _cut(delivery, content, start), places)
-
-
-class Source(Protocol):
-    """Where the bytes of parts come from."""
-
-    def read(self, part: Part, start: int, stop: int) -> memoryview:
-        """Bytes [start, stop) of a part, checked; both at edges of chunks, or `stop` at the end. PartInvalid."""
-
-
-class Wire(Protocol):
-    """Messages between two workers, in the order they were sent."""
-
-    rank: int
-
-    def send(self, payload: Buffer, to: int) -> Sending:
-        """Begin to send; the payload must stay as it is until the end."""
-
-    def receive(self, num_bytes: int, source: int) -> memoryview:
-        """The next message from `source`, whose length both know."""
-
-
-class Sending(Protocol):
-    """A message on its way."""
-
-    def wait(self) -> object:
-        """Return when it is gone."""
-
-
-def fetch(
-    manifest: Manifest, plan: Sequence[Span], copies: Source, wire: Wire, places: Mapping[str, Sequence[Held]]
-) -> list[str]:
-    """Do this worker's part of the plan: fill `places`. Called by all workers together.
-
-    What could not be read is zero everywhere, and its reader gets a line for each span: nobody may use anything
-    unless all workers got none.
-    """
-    problems: list[str] = []
-    me = wire.rank
-    mine = [span for span in plan if span.reader == me or any(me in d.targets for d in span.deliveries)]
-    sending: deque[tuple[Sending, Buffer]] = deque()
-    reads = _read_ahead(manifest, [span for span in mine if span.reader == me], copies, problems)
-    for span in mine:
-        content = next(reads) if span.reader == me else None
-        for targets, group in itertools.groupby(
-            sorted(span.deliveries, key=lambda d: d.targets), key=lambda d: d.targets
-        ):
-            deliveries = list(group)
-            line = [span.reader, *(t for t in targets if t != span.reader)]
-            if me not in line:
-                continue
-            at = line.index(me)
-            num_bytes = sum(d.box.count * d.tensor.item_bytes for d in deliveries)
-            if content is not None:
-                arrays = [_cut(d, content, span.start) for d in deliveries]
-                message: Buffer = b"".join(map(to_bytes, arrays)) if len(line) > 1 else b""
-            else:
-                message = wire.receive(num_bytes, line[(at - 1) // 2])
-                arrays = list(_unpacked(deliveries, message))
-            for child in (2 * at + 1, 2 * at + 2):
-                if child < len(line):
-                    sending.append((wire.send(message, line[child]), message))
-            if me in targets:
-                for delivery, array in zip(deliveries, arrays, strict=True):
-                    _put(delivery, array, places)
-            while len(sending) > _IN_FLIGHT:
-                sending.popleft()[0].wait()
-    for one, _ in sending:
-        one.wait()
-    return problems
-
-
-def _read_ahead(manifest: Manifest, spans: Sequence[Span], copies: Source, problems: list[str]) -> Iterator[memoryview]:
-    """The bytes of each span in turn; a thread reads the next ones meanwhile."""
-    ready: queue.Queue[memoryview | BaseException] = queue.Queue(_AHEAD)
-    stopped = threading.Event()
-
-    def put(item: memoryview | BaseException) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.2)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for span in spans:
-                if stopped.is_set():
-                    return
-                put(_checked(manifest.parts[span.part], span, copies, problems))
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=work, name="checkpoint-read", daemon=True)
-    thread.start()
-    try:
-        for _ in spans:
-            item = ready.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def _checked(part: Part, span: Span, copies: Source, problems: list[str]) -> memoryview:
-    try:
-        return copies.read(part, span.start, span.stop)
-    except CheckpointError as error:
-        problems.append(str(error))
-        return memoryview(bytes(span.stop - span.start))
-
-
-def _cut(delivery: Delivery, content: memoryview, start: int) -> Array:
-    """The delivery's elements out of the span's bytes, which begin at byte `start` of the file."""
-    width = delivery.tensor.item_bytes
-    found = list(runs(delivery.box, delivery.outer))
-    first = found[0][0]
-    last = found[-1][0] + found[-1][1]
-    low = delivery.start + first * width - start
-    flat = np.frombuffer(content[low : low + (last - first) * width], dtype=f"u{width}")
-    strides = _strides(delivery.outer, width)
-    # All between the first and the last element lies in the span, so a strided view stays inside it.
-    return np.lib.stride_tricks.as_strided(flat, delivery.box.size, strides, writeable=False)
-
-
-def _strides(outer: Box, width: int) -> tuple[int, ...]:
-    strides = [width]
-    for size in reversed(outer.size[1:]):
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides[: len(outer.size)])) if outer.size else ()
-
-
-def _unpacked(deliveries: Iterable[Delivery], message: Buffer) -> Iterator[Array]:
-    at = 0
-    for delivery in deliveries:
-        size = delivery.box.count * delivery.tensor.item_bytes
-        piece = memoryview(message)[at : at + size]
-        yield np.frombuffer(piece, dtype=f"u{delivery.tensor.item_bytes}").reshape(delivery.box.size)
-        at += size
-
-
-def _put(delivery: Delivery, array: Array, places: Mapping[str, Sequence[Held]]) -> None:
-    for place in places[delivery.tensor.name]:
-        both = place.box.meet(delivery.box)
-        if both is not None:
-            where: Any = (*both.within(delivery.box).slices, ...)
-            place.part(both)[...] = array[where]

@@ -14,27 +14,20 @@ from typing import Any, Protocol
 from holdfast.checkpoint.arrays import Buffer, Held, new
 from holdfast.checkpoint.copies import Copies
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
+from holdfast.checkpoint.exchange import fetch
 from holdfast.checkpoint.folder import MANIFEST, Slot, committed, parse_manifest
 from holdfast.checkpoint.inspect import Progress
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.reading import Sending, fetch, read_plan
+from holdfast.checkpoint.neighbours import Sending, Talk, find_neighbours
+from holdfast.checkpoint.reading import read_plan
 from holdfast.checkpoint.save import Votes
 from holdfast.checkpoint.store import Store
 from holdfast.checkpoint.tiles import Layout
 from holdfast.checkpoint.worker_state import without_missing
 
 
-class Peers(Votes, Protocol):
+class Peers(Votes, Talk, Protocol):
     """The workers that restore together."""
-
-    def all_agree(self, ok: bool) -> bool:
-        """True when every worker says True."""
-
-    def send(self, payload: Buffer, to: int) -> Sending:
-        """Begin to send to one of them."""
-
-    def receive(self, num_bytes: int, source: int) -> memoryview:
-        """The next message from one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +117,7 @@ def _load(
     plan = read_plan(manifest, layout)
     filled = choose(places, layout, group.rank)
     copies = Copies(stores, slot.folder, warn)
-    problems = fetch(manifest, plan, copies, group, filled)
+    problems = fetch(manifest, plan, copies, group, filled, find_neighbours(group, plan))
     if group.all_agree(not problems):
         return Restored(manifest, filled, copies.bytes_read), ""
     told = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in problems).encode())
@@ -144,10 +137,10 @@ class _Nobody:
 
     rank = 0
 
-    def send(self, payload: Buffer, to: int) -> Sending:
+    def send(self, payload: Buffer, to: int, tag: int = 0) -> Sending:
         raise AssertionError("there is nobody to send to")
 
-    def receive(self, num_bytes: int, source: int) -> memoryview:
+    def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
         raise AssertionError("there is nobody to receive from")
 
 

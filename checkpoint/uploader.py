@@ -123,6 +123,8 @@ class Progress:
     seconds: float = 0.0
     write_seconds: float = 0.0
     """Until this worker's part was in the store; 0 before that."""
+    store_error: str = ""
+    """How the store failed last, from the first failure until a part or a commit has succeeded, whichever upload's."""
 
 
 class Upload:
@@ -140,16 +142,18 @@ class Upload:
         repair: Callable[[Pinned, list[int]], Awaitable[None]],
         tell: Callable[[dict[str, Any]], None],
         changed: Callable[[], None],
+        store_error: str = "",
     ) -> None:
         """`pinned`: None when the snapshot is gone. `repair` puts MiB right that changed in memory, or raises Refused.
-        `tell` gets notes; `changed` is called, from any thread, when there is progress."""
+        `tell` gets notes; `changed` is called, from any thread, when there is progress. `store_error`: how the store
+        failed when it was last written to."""
         self._store, self._order, self._worker, self._pace = store, order, worker, pace
         self._pinned, self._outcomes, self._repair, self._tell, self._changed = pinned, outcomes, repair, tell, changed
         self.attempt = attempt
         self._over = threading.Event()
         self.num_bytes = 0
         """Of the checkpoint, when it was committed; of our part where another node's daemon did that."""
-        self.progress = Progress(attempt.step, _bytes_of(order, pinned))
+        self.progress = Progress(attempt.step, _bytes_of(order, pinned), store_error=store_error)
         self.is_written = not order.shares
         self._task: asyncio.Task[None] | None = None
 
@@ -168,6 +172,7 @@ class Upload:
         try:
             self.num_bytes = await self._to_the_end()
             is_committed = True
+            self.progress.store_error = ""
             self._note("persisted", bytes=self.num_bytes)
         except (StaleGeneration, Refused) as error:
             self._outcomes.settle(self.attempt, str(error))
@@ -233,6 +238,7 @@ class Upload:
                 arena.held(snapshot.slot), snapshot.values, self._through, self._over.is_set,
             )
         )  # fmt: skip
+        self.progress.store_error = ""
 
     def _free(self) -> None:
         if self._pinned is not None:
@@ -248,7 +254,7 @@ class Upload:
 
     def _failing(self, error: Exception, delay: float) -> None:
         text = str(getattr(error, "strerror", None) or error or type(error).__name__)
-        self.progress.state = "failing"
+        self.progress.state, self.progress.store_error = "failing", text
         if text != self.progress.error:
             self.progress.error = text
             self._note("failing", error=text)

@@ -251,7 +251,7 @@ class Brain:
                 foretells = matched.rank < 0 and matched.severity is not t.Severity.INFO
                 return actions + (self.requests.precaution(now) if foretells else [])
             case t.AgentNotice(kind="checkpoint-store", severity=t.Severity.WARNING) as notice:
-                return self.stores.told(store_finding(notice, now), now)
+                return self.stores.told(event.node, store_finding(notice, now), now)
             case t.AgentNotice() as notice:
                 actions = self.recovery.alert(notice_finding(notice, event.node, now), now)
                 if notice.kind != "drain":

@@ -151,7 +151,7 @@ def worker(step: int, **more: Any) -> dict[str, Any]:
             "write_seconds": 2.0,
         },
         "committed": {"step": step, "token": "x", "at": 1001.0, "bytes": 80, "seconds": 3.0},
-        "repairs": 0,
+        "repairs": 0, "failing": None,
     }  # fmt: skip
     return found | more
 
@@ -188,20 +188,21 @@ def test_a_store_that_fails_and_comes_back_is_told_once(agent: Checkpoints, told
     agent.ensure()
     daemon_pid(agent)
 
-    def say(state: str, error: str, repairs: int = 0) -> dict[str, float]:
-        upload = worker(3)["upload"] | {"state": state, "error": error}
-        body = {
-            "job": "job", "at": 9.0, "workers": {"0": worker(3, upload=upload, repairs=repairs)}, "copies": {},
-        }  # fmt: skip
+    def say(error: str, repairs: int = 0, **more: Any) -> dict[str, float]:
+        failing = {"store": "file:///x", "error": error} if error else None
+        told = worker(3, failing=failing, repairs=repairs, **more)
+        body = {"job": "job", "at": 9.0, "workers": {"0": told}, "copies": {}}
         (agent.folder / "job" / "new").write_text(json.dumps(body))
         os.replace(agent.folder / "job" / "new", agent.folder / "job" / "status.json")
         return agent.look()
 
-    assert say("uploading", "")["checkpoint_failing"] == 0
-    assert say("failing", "No space left on device")["checkpoint_failing"] == 1
-    say("failing", "No space left on device")
-    say("failing", "Connection refused")
-    say("idle", "", repairs=2)
+    new = {"upload": worker(3)["upload"] | {"state": "uploading", "write_seconds": 0.0}, "committed": None}
+    assert "checkpoint_failing" not in say("", **new)
+    assert say("")["checkpoint_failing"] == 0
+    assert say("No space left on device")["checkpoint_failing"] == 1
+    assert say("No space left on device", **new)["checkpoint_failing"] == 1  # tried again, with no success yet
+    say("Connection refused")
+    say("", repairs=2)
     assert texts(told) == [
         (t.Severity.WARNING, "checkpoints of job job cannot be stored: No space left on device; they are tried again "
          "and wait in memory"),

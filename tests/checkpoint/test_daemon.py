@@ -211,6 +211,34 @@ def test_a_store_that_fails_is_told_once_and_caught_up_with(start: Start, store:
     until(lambda: daemon.of("upload").get("state") == "idle")
 
 
+def test_a_store_fails_until_something_was_written(start: Start, store: FileStore, fence: Fence) -> None:
+    daemon = start()
+    worker = Worker(daemon, fence, store.url)
+    aside = store.root.with_name("unplugged")
+    store.root.rename(aside)
+    store.root.write_text("no folder any more")
+    worker.snapshot(4, persist=True)
+    worker.note("failing", 4)
+    until(lambda: daemon.of("failing"))
+    failing = daemon.of("failing")
+    assert failing["store"] == store.url
+    # Neither a daemon that begins anew, nor a newer snapshot, nor a new generation, is a success.
+    daemon.kill()
+    daemon.start()
+    worker.note("failing", 4)
+    worker.snapshot(5, persist=True)
+    until(lambda: daemon.of("upload").get("step") == 5)
+    assert daemon.of("failing") == failing
+    newer = Worker(daemon, fence, store.url, generation=2)
+    until(lambda: daemon.status()["generation"] == 2)
+    assert daemon.of("failing") == failing
+    store.root.unlink()
+    aside.rename(store.root)
+    newer.snapshot(6, persist=True)
+    newer.note("persisted", 6)
+    until(lambda: not daemon.of("failing"))
+
+
 def test_a_full_disk_is_a_failure_and_no_checkpoint(start: Start, store: FileStore, fence: Fence) -> None:
     daemon = start(preexec_fn=set_limit(3 << 20))
     worker = Worker(daemon, fence, store.url, tensors=big(4))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,13 +20,13 @@ class Room:
     size: int
     board: list[bytes] = field(default_factory=list)
     barrier: threading.Barrier = field(init=False)
-    mail: dict[tuple[int, int], queue.Queue[bytes]] = field(init=False)
+    mail: dict[tuple[int, int, int], queue.Queue[bytes]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.board = [b""] * self.size
         self.barrier = threading.Barrier(self.size)
-        pairs = ((a, b) for a in range(self.size) for b in range(self.size))
-        self.mail = {pair: queue.Queue() for pair in pairs}
+        places = itertools.product(range(self.size), range(self.size), range(2))
+        self.mail = {place: queue.Queue() for place in places}
 
 
 class Sent:
@@ -34,8 +35,10 @@ class Sent:
 
 
 class ThreadGroup:
-    def __init__(self, rank: int, room: Room) -> None:
+    def __init__(self, rank: int, room: Room, host: str = "") -> None:
+        """`host`: another one than other ranks', unless it is named."""
         self.rank, self.size, self._room = rank, room.size, room
+        self.host = host or f"host{rank}"
         self.bytes_sent = 0
 
     def gather(self, payload: bytes) -> list[bytes]:
@@ -48,14 +51,14 @@ class ThreadGroup:
     def all_agree(self, ok: bool) -> bool:
         return all(vote == b"1" for vote in self._exchange(b"1" if ok else b"0"))
 
-    def send(self, payload: bytes | bytearray | memoryview, to: int) -> Sent:
+    def send(self, payload: bytes | bytearray | memoryview, to: int, tag: int = 0) -> Sent:
         assert to != self.rank
         self.bytes_sent += len(payload)
-        self._room.mail[self.rank, to].put(bytes(payload))
+        self._room.mail[self.rank, to, tag].put(bytes(payload))
         return Sent()
 
-    def receive(self, num_bytes: int, source: int) -> memoryview:
-        message = self._room.mail[source, self.rank].get(timeout=20)
+    def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
+        message = self._room.mail[source, self.rank, tag].get(timeout=20)
         assert len(message) == num_bytes
         return memoryview(message)
 
@@ -67,9 +70,12 @@ class ThreadGroup:
         return everyone
 
 
-def on_ranks(size: int, work: Callable[[ThreadGroup], T]) -> list[T]:
-    """`work` on every rank of a new group; the results in rank order, the first error raised."""
+def on_ranks(size: int, work: Callable[[ThreadGroup], T], hosts: Sequence[str] = ()) -> list[T]:
+    """`work` on every rank of a new group; the results in rank order, the first error raised.
+
+    `hosts`: where each rank is; none: each on its own."""
     room = Room(size)
     with ThreadPoolExecutor(size) as pool:
-        started = [pool.submit(work, ThreadGroup(rank, room)) for rank in range(size)]
+        groups = [ThreadGroup(rank, room, hosts[rank] if hosts else "") for rank in range(size)]
+        started = [pool.submit(work, group) for group in groups]
         return [one.result(30) for one in started]

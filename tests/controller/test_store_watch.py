@@ -1,7 +1,7 @@
 """A store that fails is told once, whichever node says so, until it can be written again."""
 
 from holdfast import types as t
-from holdfast.controller.events import Action, EventSeen, Record
+from holdfast.controller.events import Action, EventSeen, Record, StopAsked
 from holdfast.controller.model import Incident, IncidentState
 from tests.controller.virtual import Virtual, training, trains_again
 
@@ -14,7 +14,8 @@ def fails(v: Virtual, node: str) -> list[Action]:
 
 
 def works(v: Virtual, node: str) -> None:
-    v.brain.c.nodes[node].host["checkpoint_failing"] = 0.0
+    there = v.brain.c.nodes[node]
+    there.host["checkpoint_failing"], there.host_at = 0.0, v.now
 
 
 def of_the_store(v: Virtual) -> list[Incident]:
@@ -62,11 +63,52 @@ def test_a_node_that_is_gone_does_not_keep_it_open() -> None:
     assert not of_the_store(v)[0].is_open
 
 
+def test_a_node_that_says_nothing_has_not_written() -> None:
+    v = training()
+    fails(v, "node0")
+    v.brain.c.nodes["node0"].host.clear()  # another daemon, which has not tried yet
+    v.run(10.0)
+    (incident,) = of_the_store(v)
+    assert incident.is_open
+    v.kill_agent("node0")
+    v.run(5.0)
+    assert incident.is_open
+    v.join("node0")
+    v.run(1.0)
+    works(v, "node0")
+    v.run(4.0)
+    assert not incident.is_open
+
+
+def test_a_gauge_from_before_the_failure_is_no_success() -> None:
+    v = training()
+    works(v, "node0")
+    v.run(1.0)
+    text = "checkpoints of job j1 cannot be stored: No space left on device"
+    notice = t.AgentNotice(int(v.instant.wall * 1e9), "checkpoint-store", t.Severity.WARNING, text)
+    v.feed(EventSeen("node0", notice))
+    v.run(10.0)
+    assert of_the_store(v)[0].is_open
+
+
+def test_it_ends_with_the_job() -> None:
+    v = training()
+    fails(v, "node0")
+    v.feed(StopAsked(1.0))
+    v.run(10.0)
+    (incident,) = of_the_store(v)
+    assert not incident.is_open
+    assert "the job is over, after" in incident.reason
+
+
 def test_a_new_controller_knows_of_it() -> None:
     v = training()
     fails(v, "node0")
     v.restart_controller()
-    v.run(1.0)
-    assert of_the_store(v)[0].is_open
     v.run(10.0)
-    assert not of_the_store(v)[0].is_open
+    (incident,) = of_the_store(v)
+    assert incident.is_open  # nobody has said yet that it works
+    for node in ("node0", "node1"):
+        works(v, node)
+    v.run(4.0)
+    assert not incident.is_open

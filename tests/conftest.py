@@ -1,11 +1,14 @@
 """What every test may use, and the guard that none leaves a process behind."""
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+
+from tests.checkpoint.hdfs_cluster import HdfsCluster, Unavailable
 
 Until = Callable[..., None]
 
@@ -29,6 +32,27 @@ def until() -> Until:
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def one_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    """A real HDFS, a NameNode and two DataNodes, for all tests of a session. See `hdfs`."""
+    pytest.importorskip("hdfs_native", reason="the extra holdfast[hdfs] is not installed")
+    try:
+        cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"))
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"no HDFS to test with: {error}")
+        pytest.skip(f"no HDFS on this machine: {error}")
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def hdfs(one_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
+    """That one, awake for the tests of a module, which leave it whole."""
+    with one_hdfs.awake():
+        yield one_hdfs
 
 
 @pytest.fixture(autouse=True, scope="session")

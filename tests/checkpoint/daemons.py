@@ -120,6 +120,7 @@ class Worker:
         secret: bytes = SECRET,
         rate: float = 0.0,
         slots: int = 2,
+        timeout_s: float = 30.0,
     ) -> None:
         layout = layout_of(world, tensors)
         self.layout: Layout = layout
@@ -136,7 +137,7 @@ class Worker:
         leader = Leader(writers, job.tensors, job.mesh, STATE, job.retention) if worker == 0 else None
         shares = tuple((share.tensor, share.box) for share in job.shares if share.worker == worker)
         known = Peer(peer[0].node, peer[1].address) if peer else None
-        self.order = Join(str(self.arena.path), "digest", secret, store, fence, shares, rate, known, leader)
+        self.order = Join(str(self.arena.path), "digest", secret, store, fence, shares, rate, known, leader, timeout_s)
         self.client.join(self.order)
 
     def fill(self, step: int) -> Snapshot | None:

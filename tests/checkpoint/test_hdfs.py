@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hdfs_cluster import HdfsCluster, Unavailable
 from jobs import assert_step, layout_of, restore_all, save_all
 
 from holdfast.checkpoint.checksum import CHUNK_BYTES
@@ -21,6 +19,7 @@ from holdfast.checkpoint.inspect import list_checkpoints, verify
 from holdfast.checkpoint.remote import hadoop_error
 from holdfast.checkpoint.store import Content, Store, open_store
 from holdfast.checkpoint.tiles import GlobalTensor
+from tests.checkpoint.hdfs_cluster import HdfsCluster
 
 pytestmark = pytest.mark.slow
 TWO = layout_of(2)
@@ -28,29 +27,16 @@ BIG = layout_of(2, {"w": GlobalTensor("w", (3000, 1100), "F32"), "b": GlobalTens
 _names = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    pytest.importorskip("hdfs_native", reason="the extra holdfast[hdfs] is not installed")
-    try:
-        cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"))
-    except Unavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no HDFS to test with: {error}")
-        pytest.skip(f"no HDFS on this machine: {error}")
-    with cluster:
-        yield cluster
-
-
 @pytest.fixture(params=["hdfs", "webhdfs"])
-def store(request: pytest.FixtureRequest, cluster: HdfsCluster) -> Store:
+def store(request: pytest.FixtureRequest, hdfs: HdfsCluster) -> Store:
     """A store of this test's own, by each protocol."""
-    base = cluster.url if request.param == "hdfs" else cluster.web_url
+    base = hdfs.url if request.param == "hdfs" else hdfs.web_url
     return open_store(f"{base}/test-{next(_names)}/check points", timeout_s=25)
 
 
 @pytest.fixture
-def native(cluster: HdfsCluster) -> Store:
-    return open_store(f"{cluster.url}/test-{next(_names)}", timeout_s=25)
+def native(hdfs: HdfsCluster) -> Store:
+    return open_store(f"{hdfs.url}/test-{next(_names)}", timeout_s=25)
 
 
 def steps(store: Store) -> list[int]:
@@ -165,15 +151,15 @@ def test_a_run_that_was_asleep_cannot_commit(store: Store, at: int) -> None:
     assert steps(store) == [10]
 
 
-def test_a_datanode_that_dies_during_the_upload_costs_nothing(cluster: HdfsCluster, store: Store) -> None:
+def test_a_datanode_that_dies_during_the_upload_costs_nothing(hdfs: HdfsCluster, store: Store) -> None:
     fence = claim(store, "job", 0)
     save_all(store, fence, 1, BIG)
     strike = threading.Event()
 
     def kill() -> None:
         strike.wait(60)
-        cluster.datanodes[1].kill()
-        cluster.datanodes[1].wait()
+        hdfs.datanodes[1].kill()
+        hdfs.datanodes[1].wait()
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -188,16 +174,16 @@ def test_a_datanode_that_dies_during_the_upload_costs_nothing(cluster: HdfsClust
     finally:
         strike.set()
         killer.join()
-        cluster.datanodes[1] = cluster.start_datanode(f"again{next(_names)}")
-        cluster.wait_for(2)
+        hdfs.datanodes[1] = hdfs.start_datanode(f"again{next(_names)}")
+        hdfs.wait_for(2)
 
 
-def test_a_namenode_that_stops_for_20_s_is_waited_for(cluster: HdfsCluster, native: Store) -> None:
+def test_a_namenode_that_stops_for_20_s_is_waited_for(hdfs: HdfsCluster, native: Store) -> None:
     fence = claim(native, "job", 0)
     save_all(native, fence, 1, TWO)
-    assert cluster.namenode is not None
-    cluster.namenode.send_signal(signal.SIGSTOP)
-    timer = threading.Timer(20, cluster.namenode.send_signal, (signal.SIGCONT,))
+    assert hdfs.namenode is not None
+    hdfs.namenode.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(20, hdfs.namenode.send_signal, (signal.SIGCONT,))
     timer.start()
     try:
         begun = time.monotonic()
@@ -209,18 +195,18 @@ def test_a_namenode_that_stops_for_20_s_is_waited_for(cluster: HdfsCluster, nati
     assert_step(restore_all(native, TWO)[0], 2, TWO)
 
 
-def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> None:
+def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(hdfs: HdfsCluster, store: Store) -> None:
     fence = claim(store, "job", 0)
     save_all(store, fence, 1, TWO)
     short = open_store(store.url, timeout_s=2)
-    assert cluster.namenode is not None
-    cluster.namenode.send_signal(signal.SIGSTOP)
+    assert hdfs.namenode is not None
+    hdfs.namenode.send_signal(signal.SIGSTOP)
     try:
         begun = time.monotonic()
         saved = save_all(short, fence, 2, TWO)
         assert time.monotonic() - begun < 60
     finally:
-        cluster.namenode.send_signal(signal.SIGCONT)
+        hdfs.namenode.send_signal(signal.SIGCONT)
     assert [one.ok for one in saved] == [False, False]
     assert "\n" not in saved[0].reason
     assert saved[0].reason.startswith("part-00000.safetensors: ")
@@ -229,11 +215,11 @@ def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(cluster: HdfsClus
     assert_step(restore_all(store, TWO)[0], 3, TWO)
 
 
-def test_safe_mode_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> None:
+def test_safe_mode_costs_one_checkpoint(hdfs: HdfsCluster, store: Store) -> None:
     fence = claim(store, "job", 0)
     save_all(store, fence, 1, TWO)
     short = open_store(store.url, timeout_s=2)
-    cluster.admin("-safemode", "enter")
+    hdfs.admin("-safemode", "enter")
     try:
         saved = save_all(short, fence, 2, TWO)
         assert not saved[0].ok
@@ -241,22 +227,22 @@ def test_safe_mode_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> N
         assert saved[0].last_good == 1
         assert_step(restore_all(short, TWO)[0], 1, TWO)
     finally:
-        cluster.admin("-safemode", "leave")
+        hdfs.admin("-safemode", "leave")
     assert save_all(store, fence, 3, TWO)[0].ok
     assert steps(store) == [3, 1]
 
 
-def test_a_full_disk_costs_one_checkpoint(cluster: HdfsCluster, store: Store) -> None:
+def test_a_full_disk_costs_one_checkpoint(hdfs: HdfsCluster, store: Store) -> None:
     fence = claim(store, "job", 0)
     assert save_all(store, fence, 1, TWO)[0].ok
     folder = "/" + store.url.split("/")[3]
-    cluster.admin("-setSpaceQuota", "8m", folder)
+    hdfs.admin("-setSpaceQuota", "8m", folder)
     saved = save_all(store, fence, 2, BIG)
     assert not saved[0].ok
     assert "quota" in saved[0].reason
     assert "\n" not in saved[0].reason
     assert saved[0].last_good == 1
-    cluster.admin("-clrSpaceQuota", folder)
+    hdfs.admin("-clrSpaceQuota", folder)
     assert save_all(store, fence, 3, BIG, number=9)[0].ok
     assert steps(store) == [3, 1]
     assert verify(store.url, 1) == verify(store.url, 3) == []

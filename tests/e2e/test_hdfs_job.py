@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +14,13 @@ import pytest
 
 from holdfast.checkpoint.inspect import list_checkpoints, verify
 from holdfast.cli.local_cluster import LocalCluster
+from tests.checkpoint.hdfs_cluster import HdfsCluster
 from tests.e2e.daemons import wait_for
-
-sys.path.append(str(Path(__file__).parents[1] / "checkpoint"))
-from hdfs_cluster import HdfsCluster, Unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 PAUSE_S = 20.0
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    pytest.importorskip("hdfs_native", reason="the extra holdfast[hdfs] is not installed")
-    try:
-        cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"), datanodes=2)
-    except Unavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no HDFS to test with: {error}")
-        pytest.skip(f"no HDFS on this machine: {error}")
-    with cluster:
-        yield cluster
 
 
 def submit(cluster: LocalCluster, text: Path, store: str, steps: int) -> Callable[[], dict[str, Any]]:

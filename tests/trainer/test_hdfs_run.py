@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from forked import Zygote
 
-sys.path.append(str(Path(__file__).parents[1] / "checkpoint"))
-from hdfs_cluster import BLOCK_BYTES, HdfsCluster, Unavailable
-
 from holdfast.checkpoint.inspect import list_checkpoints, verify
+from tests.checkpoint.hdfs_cluster import BLOCK_BYTES, HdfsCluster
 
 pytestmark = pytest.mark.slow
 SETTINGS = ["model.layers=4", "model.d_model=128", "train.micro_batches=2", "checkpoint.timeout_s=3"]
 SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    pytest.importorskip("hdfs_native", reason="the extra holdfast[hdfs] is not installed")
-    try:
-        cluster = HdfsCluster(tmp_path_factory.mktemp("hdfs"), datanodes=1)
-    except Unavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no HDFS to test with: {error}")
-        pytest.skip(f"no HDFS on this machine: {error}")
-    with cluster:
-        yield cluster
-
-
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
 def test_a_full_hdfs_costs_checkpoints_and_not_the_run(
-    cluster: HdfsCluster, zygote: Zygote, tiny: list[str], tmp_path: Path, scheme: str
+    hdfs: HdfsCluster, zygote: Zygote, tiny: list[str], tmp_path: Path, scheme: str
 ) -> None:
     from hdfs_native import Client
 
-    url = f"{cluster.url if scheme == 'hdfs' else cluster.web_url}/{scheme}/checkpoints"
+    url = f"{hdfs.url if scheme == 'hdfs' else hdfs.web_url}/{scheme}/checkpoints"
     argv = [*tiny, *SMALL, "--store", url, "--checkpoint-every", "1"]
 
     def run(generation: int, steps: int, *layout: str) -> str:
@@ -50,10 +32,10 @@ def test_a_full_hdfs_costs_checkpoints_and_not_the_run(
 
     assert run(0, 2, "--tp", "2") == ""
     # Room for a claim, whose file takes a block on two DataNodes while it is written, and not for a part of several.
-    used = Client(cluster.url).get_content_summary(f"/{scheme}").space_consumed
-    cluster.admin("-setSpaceQuota", str(used + 3 * BLOCK_BYTES), f"/{scheme}")
+    used = Client(hdfs.url).get_content_summary(f"/{scheme}").space_consumed
+    hdfs.admin("-setSpaceQuota", str(used + 3 * BLOCK_BYTES), f"/{scheme}")
     said = run(1, 4, "--dp", "2").splitlines()
-    cluster.admin("-clrSpaceQuota", f"/{scheme}")
+    hdfs.admin("-clrSpaceQuota", f"/{scheme}")
     assert len(said) == 2
     for step, line in zip((3, 4), said, strict=True):
         assert line.startswith(f"holdfast train: checkpoint of step {step} failed: ")

@@ -82,7 +82,7 @@ def fetch(
 
 
 def _targets(span: Span) -> set[int]:
-    return {target for delivery in span.deliveries for target in delivery.targets}
+    return set().union(*{delivery.targets for delivery in span.deliveries})
 
 
 class _Far:

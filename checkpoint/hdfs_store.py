@@ -42,6 +42,7 @@ class HdfsStore:
         self._root = PurePosixPath(unquote(parts.path))
         self._url = f"{self._at_host}{parts.path.rstrip('/')}"
         self._open: hdfs_native.Client | None = None
+        self._reading: tuple[str, Any] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -65,7 +66,7 @@ class HdfsStore:
         where = self._at(path)
 
         def content() -> bytes:
-            reader = self._client().read(where)
+            reader = self._client().read(where) if length is None else self._reader(where)
             left = max(len(reader) - start, 0)
             wanted = left if length is None else min(length, left)  # the library panics past the end
             return reader.read_range(start, wanted) if wanted else b""
@@ -133,6 +134,16 @@ class HdfsStore:
 
         return persist(attempt, self.timeout_s)
 
+    def _reader(self, where: str) -> Any:
+        """Knows where the blocks of a file are: what is read in pieces is not written any more, so one answer does."""
+        with self._lock:
+            known = self._reading
+        if known is None or known[0] != where:
+            known = (where, self._client().read(where))
+            with self._lock:
+                self._reading = known
+        return known[1]
+
     def _client(self) -> Any:
         with self._lock:
             if self._open is None:
@@ -144,6 +155,8 @@ class HdfsStore:
 
     def _clear(self, error: Exception) -> OSError:
         """As an OSError of one line."""
+        with self._lock:
+            self._reading = None  # its blocks may have moved
         if isinstance(error, TimeoutError):
             with self._lock:
                 self._open = None  # its connection may never answer again

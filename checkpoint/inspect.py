@@ -83,14 +83,19 @@ def verify(url: str, step: int, progress: Progress | None = None) -> list[str]:
     for slot, manifest in manifests:
         copies = Copies([store], slot.folder, problems.append)
         for part in manifest.parts:
-            problems += [f"{slot.folder}/{problem}" for problem in _part_problems(store, slot, part, copies)]
+
+            def read(num_bytes: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + num_bytes, total)
+
+            problems += [f"{slot.folder}/{problem}" for problem in _part_problems(store, slot, part, copies, read)]
             done += part.bytes
-            if progress is not None:
-                progress(done, total)
+            read(part.bytes)
     return problems
 
 
-def _part_problems(store: Store, slot: Slot, part: Part, copies: Copies) -> list[str]:
+def _part_problems(store: Store, slot: Slot, part: Part, copies: Copies, read: Callable[[int], None]) -> list[str]:
+    """`read` is told how many bytes of the part were."""
     problems: list[str] = []
     try:
         size = store.size(f"{slot.folder}/{part.file}")
@@ -103,6 +108,7 @@ def _part_problems(store: Store, slot: Slot, part: Part, copies: Copies) -> list
             copies.read(part, start, min(start + _SPAN_BYTES, part.bytes))
         except PartInvalid as error:
             problems.append(str(error))
+        read(start)
     return problems
 
 

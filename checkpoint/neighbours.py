@@ -172,7 +172,7 @@ def find_neighbours(group: Talk, plan: Sequence[Span]) -> Neighbours:
     if not plan:
         return apart
     hosts = _told(group, group.host)
-    found = speakers(plan, Neighbours(group, hosts))
+    found = speakers(plan, hosts)
     if not found:
         return apart
     slot = max(span.stop - span.start for span in plan)
@@ -204,13 +204,19 @@ def _told(group: Talk, text: str) -> list[str]:
     return found
 
 
-def speakers(plan: Iterable[Span], near: Neighbours) -> set[int]:
-    """Who has something for others of its host. Pure."""
-    found: set[int] = set()
+def speakers(plan: Iterable[Span], hosts: Sequence[str]) -> set[int]:
+    """Who has something for others of its host, or may have. Pure."""
+    groups: dict[tuple[int, ...], set[int]] = {}
     for span in plan:
         for delivery in span.deliveries:
-            line = near.line(span.reader, delivery.targets)
-            found.update(one for one in line if near.beside(one, delivery.targets))
+            groups.setdefault(delivery.targets, set()).add(span.reader)
+    found: set[int] = set()
+    for targets, readers in groups.items():
+        there: dict[str, list[int]] = {}
+        for target in targets:
+            there.setdefault(hosts[target], []).append(target)
+        found.update(one for one in readers if any(target != one for target in there.get(hosts[one], ())))
+        found.update(several[0] for several in there.values() if len(several) > 1)
     return found
 
 

@@ -44,7 +44,7 @@ HELP = {
     "host_checkpoint_age_seconds": "Time since that checkpoint was committed.",
     "host_checkpoint_upload_seconds": "Time from snapshot to commit of that checkpoint.",
     "host_checkpoint_upload_bytes_per_second": "Rate at which the node wrote its parts of the last checkpoint.",
-    "host_checkpoint_failing": "1 while the store refuses what the node writes.",
+    "host_checkpoint_failing": "1 from a failure of the store until something was written to it again.",
 }
 DIAGNOSTIC_STATES = {"pass": 0, "degraded": 1, "fail": 2}
 GAUGE_NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -188,15 +188,8 @@ def export(
     with _clear(url):
         store = open_store(url)
         slot, manifest = find(store, step)
-        with _progress("reading") as progress:
-            if to is Format.hf:
-                _export_hf(folder, store, slot, manifest, progress)
-            else:
-                from holdfast.checkpoint import dcp
-                from holdfast.checkpoint.restore import load_whole
-
-                whole = load_whole(store, slot, manifest, manifest.tensors, progress, output.note)
-                dcp.write(folder, whole)
+        write = _export_hf if to is Format.hf else _export_dcp
+        write(folder, store, slot, manifest)
     if as_json:
         output.print_json({"step": manifest.step, "folder": str(folder), "format": str(to)})
     else:
@@ -231,8 +224,8 @@ def import_(
             whole = dcp.read(folder, tensors, read)
     if left_out:
         output.note(f"left out what is no tensor: {', '.join(left_out[:5])}{' ...' if len(left_out) > 5 else ''}")
-    with _clear(url):
-        saved = write_whole(open_store(url), step, whole, {}, {})
+    with _clear(url), _progress("writing") as progress:
+        saved = write_whole(open_store(url), step, whole, {}, {}, progress)
     if as_json:
         output.print_json({"step": step, "tensors": len(tensors), "bytes": saved.num_bytes, "left_out": left_out})
     else:
@@ -240,13 +233,25 @@ def import_(
     return 0
 
 
-def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any, progress: "Progress") -> None:
+def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
     from holdfast.trainer.hugging_face import export as write
     from holdfast.trainer.tokens import vocab_of
     from holdfast.trainer.weights import trained
 
-    found = trained(store, slot, manifest, progress)
-    write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights)
+    with _progress("reading") as progress:
+        found = trained(store, slot, manifest, progress)
+    with _progress("writing"):
+        write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights)
+
+
+def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
+    from holdfast.checkpoint import dcp
+    from holdfast.checkpoint.restore import load_whole
+
+    with _progress("reading") as progress:
+        whole = load_whole(store, slot, manifest, manifest.tensors, progress, output.note)
+    with _progress("writing"):
+        dcp.write(folder, whole)
 
 
 def _mesh(mesh: Any) -> str:

@@ -13,10 +13,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 from jobs import STATE, layout_of, save_all, state_of
 
+from holdfast.checkpoint.arrays import new
+from holdfast.checkpoint.convert import write_whole
 from holdfast.checkpoint.fence import claim
 from holdfast.checkpoint.file_store import FileStore
-from holdfast.checkpoint.inspect import find, list_checkpoints
+from holdfast.checkpoint.inspect import find, list_checkpoints, verify
 from holdfast.checkpoint.restore import load_whole
+from holdfast.checkpoint.tiles import GlobalTensor
 from holdfast.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
@@ -104,6 +107,18 @@ def test_export_to_dcp_loads_with_stock_torch_and_comes_back(store: FileStore, t
     again = load_whole(other, slot, manifest, manifest.tensors)
     assert again.keys() == whole.keys()
     assert all(np.array_equal(again[name].data, whole[name]) for name in whole)
+
+
+def test_progress_is_told_within_a_part(tmp_path: Path) -> None:
+    store, seen = FileStore(tmp_path), list[tuple[int, int]]()
+    tensor = GlobalTensor("w", (20, 1 << 18), "F32")  # of 20 MiB
+    write_whole(store, 1, {"w": new(tensor, tensor.box)}, {}, {}, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (tensor.num_bytes, tensor.num_bytes)
+    assert seen == sorted(seen)
+    seen.clear()
+    assert verify(store.url, 1, lambda done, total: seen.append((done, total))) == []
+    (size,) = {total for _, total in seen}
+    assert [done for done, _ in seen] == [0, 8 << 20, 16 << 20, size]
 
 
 def test_import_leaves_out_what_is_no_tensor(tmp_path: Path, capsys: Capture) -> None:

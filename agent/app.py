@@ -68,6 +68,8 @@ class Agent:
         config.check()
         self.config = config
         sysfs = str(config.sysfs_root)
+        if not config.sysfs_root.is_dir():
+            raise UsageError(f"sysfs_root {sysfs}: no such folder; the system's own is /sys")
         self.state_dir = config.state_dir
         try:
             self.state_dir.mkdir(parents=True, exist_ok=True)
@@ -83,6 +85,11 @@ class Agent:
         )  # fmt: skip
         names = () if config.nics == ("auto",) else config.nics
         pairs = nic.choose(sysfs, names)
+        # Only said: a NIC that is gone must not keep the agent from telling so.
+        if missing := sorted(set(names) - {pair.name for pair in pairs}):
+            log.warning(
+                "nic.missing", nics=", ".join(missing), known=", ".join(found.name for found in nic.nics(sysfs))
+            )
         self.outbox = Outbox(config.buffer_frames)
         self.logs = WorkerLogs(self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.tell(found))
         self.sampler = Sampler(pairs, config.sample_interval, notice=self._sampler_notice)

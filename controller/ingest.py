@@ -220,8 +220,7 @@ async def serving_grpc(
     )
     server.add_generic_rpc_handlers((ingest.handler(),))
     address = format_address(host, port)
-    if port:
-        claim_port(host, port)  # gRPC would say why it cannot have it in lines of its own
+    claim_port(host, port)  # gRPC would say why it cannot have it in lines of its own
     try:
         if cert is not None and key is not None and ca is not None:
             credentials = grpc.ssl_server_credentials(

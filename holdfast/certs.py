@@ -7,6 +7,7 @@ To take a node's trust away, make a new authority.
 import datetime
 import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,10 +143,9 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise UsageError(f"not a host name or address: {host!r}") from None
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", host):
+        raise UsageError(f"not a host name or address: {host!r}")
+    return x509.DNSName(host)
 
 
 def _name(name: str) -> x509.Name:

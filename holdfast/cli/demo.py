@@ -16,7 +16,7 @@ from holdfast.cli.demo_plan import Plan, job_spec, make_plan, mortal_nodes
 from holdfast.cli.extras import require
 from holdfast.cli.options import Json, configured
 from holdfast.config import DemoConfig
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from holdfast.cli.demo_view import View
@@ -126,6 +126,10 @@ def _terminable() -> Iterator[None]:
 @contextmanager
 def _state_dir(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"state_dir {wanted}: {error.strerror}; give another --state-dir") from None
         yield wanted
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:

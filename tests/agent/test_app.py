@@ -201,7 +201,8 @@ def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: py
     caplog.set_level(logging.INFO, "holdfast")
 
     async def story() -> None:
-        async with running(config(tmp_path, free_port, sysfs_root=tmp_path / "no-sysfs", nics=("auto",))) as agent:
+        (tmp_path / "empty").mkdir()
+        async with running(config(tmp_path, free_port, sysfs_root=tmp_path / "empty", nics=("auto",))) as agent:
             # By then every collector has been asked, or left out.
             await eventually(lambda: agent.outbox.frame_seq >= 1)
 
@@ -209,6 +210,11 @@ def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: py
     absent = [r.fields["collector"] for r in caplog.records if r.message == "collector.absent"]  # type: ignore[attr-defined]
     assert len(absent) == len(set(absent))
     assert "rdma" in absent
+
+
+def test_a_sysfs_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="gone: no such folder"):
+        Agent(config(tmp_path, 1, sysfs_root=tmp_path / "gone"))
 
 
 def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:

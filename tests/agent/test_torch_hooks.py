@@ -85,6 +85,7 @@ async def start(one: Node, code: str, rank: int = 0, **env: str) -> ProbeReader:
     return ProbeReader(str(path))
 
 
+@pytest.mark.slow
 def test_unmodified_scripts(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path, "torch") as one:

@@ -18,6 +18,7 @@ from holdfast import wire
 from holdfast.proto import controller_pb2, types_pb2
 from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
 
+pytestmark = pytest.mark.slow
 PORTS_0 = ("--grpc-port", "0", "--http-port", "0")
 
 
@@ -70,7 +71,6 @@ def test_a_journal_of_something_else(holdfast: Commands, tmp_path: Path) -> None
     assert "cannot be used as the controller's journal" in one_line(done.err)
 
 
-@pytest.mark.slow
 def test_an_agent_without_a_controller_says_so_once_and_goes_on_trying(
     holdfast: Commands, tmp_path: Path, free_port: int
 ) -> None:
@@ -263,7 +263,6 @@ def printed(command: Running) -> dict[int, str]:
     return {int(row[1]): row[3] for row in rows}
 
 
-@pytest.mark.slow
 def test_a_corrupt_checkpoint_is_passed_over(holdfast: Commands, tmp_path: Path) -> None:
     whole = train(holdfast, tmp_path / "whole", 8)
     assert whole.process.returncode == 0, whole.err
@@ -285,7 +284,6 @@ def test_a_corrupt_checkpoint_is_passed_over(holdfast: Commands, tmp_path: Path)
     assert printed(first) | printed(second) == printed(whole)
 
 
-@pytest.mark.slow
 def test_a_full_disk_keeps_what_was_committed_and_training_goes_on(
     holdfast: Commands, tmp_path: Path, full_disk: Disk
 ) -> None:
@@ -308,7 +306,6 @@ def test_a_full_disk_keeps_what_was_committed_and_training_goes_on(
     assert "restored step 2" in third.out
 
 
-@pytest.mark.slow
 def test_a_store_that_cannot_be_written(holdfast: Commands, full_disk: Disk) -> None:
     full_disk.read_only()
     done = train(holdfast, full_disk.path / "store", 2)

@@ -19,6 +19,7 @@ from holdfast import wire
 from holdfast.certs import Credential, issue, load_authority, make_authority
 from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
 
+pytestmark = pytest.mark.slow
 NOW = datetime.datetime.now(datetime.UTC)
 
 

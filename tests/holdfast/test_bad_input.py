@@ -66,6 +66,7 @@ WRONG = [
     (["demo", "--steps", "10", "--fault", "kill@10:rank1"], 2, "step 10 never comes"),
     (["demo", "--pp", "3"], 2, "does not divide 8"),
     (["demo", "--nodes", "0"], 2, "nodes must be above 0"),
+    (["demo", "--state-dir", "empty"], 2, "state_dir empty: File exists; give another --state-dir"),
     (["demo", "--nodes", "two"], 2, "--nodes must be a whole number"),
     # daemons
     (["agent", "--controller", "head:7070"], 2, "holdfast certs"),
@@ -79,6 +80,7 @@ WRONG = [
     (["controller", "--notify-from", "loud"], 2, "unknown severity 'loud'"),
     (["certs", "--dir", "empty"], 2, "name another --dir"),
     (["certs", "--node", "../x", "--dir", "c"], 2, "node_name may have"),
+    (["certs", "--host", "bad host", "--dir", "c"], 2, "not a host name or address: 'bad host'"),
     # stores, files
     (["checkpoint", "list"], 2, "Missing argument 'URL'"),
     (["checkpoint", "list", "ftp://host/x"], 2, "use file:///path, hdfs:// or webhdfs://"),

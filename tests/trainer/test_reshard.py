@@ -56,6 +56,7 @@ def go_on(
     assert ranks[0]["losses"] == pytest.approx(losses[SAVED:], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_in_half_the_world_and_alone(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     saved = save(zygote, tiny, tmp_path)
     for world, layout in ((4, mesh(1, 2, 2, "parallel.sequence=true")), (1, mesh(1, 1, 1))):

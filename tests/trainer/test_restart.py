@@ -40,6 +40,7 @@ def strike(
     assert losses(second) == losses(whole)[resumed:]
 
 
+@pytest.mark.slow
 def test_kill_and_restore_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     small = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1"]
     argv = [*tiny, *small, "--pp", "2", "--dp", "2", "--tp", "2"]

@@ -1,8 +1,8 @@
 """Every kind of fault on eight hosts and two spares: is it found, is the right one blamed, is the right thing done?
 
     python benchmarks/chaos.py [--injections 12] [--seed 1] [--skip 0] [--kinds NAME ...] [--json FILE]     (as root)
-    python benchmarks/chaos.py --calm 200 --reference losses.json
-    python benchmarks/chaos.py --merge part1.json part2.json ...
+    python benchmarks/chaos.py --calm 200 --out calm.json
+    python benchmarks/chaos.py --merge part1.json part2.json ... --reference calm.json
 
 Hosts are namespaces (network, processes, mounts) under two bridges with one link between them; controller, agents
 (mutual TLS), trainer (pp 2 x dp 2 x tp 2, one worker a host) and checkpoints in the nodes' memory, with copies at
@@ -24,7 +24,7 @@ from pathlib import Path
 from chaos_campaign import Campaign
 from chaos_faults import KINDS, LIMITS, schedule
 from chaos_hosts import Hosts, missing
-from chaos_report import merge, report
+from chaos_report import compared, merge, report
 from common import Json, parser
 
 FLAGS = ["--max-evictions", "1000", "--detectors", ",".join(f"{name}={value}" for name, value in LIMITS.items())]
@@ -39,8 +39,8 @@ def arguments() -> argparse.ArgumentParser:
     found.add_argument("--seconds", type=float, default=600, help="no further injection after so long")
     found.add_argument("--quiet-seconds", type=float, default=5, help="undisturbed training before the first fault")
     found.add_argument("--calm", type=float, default=0, help="only train undisturbed, for so many seconds")
-    found.add_argument("--reference", type=Path, help="file of losses: written by --calm, else compared with")
-    found.add_argument("--out", type=Path, help="file for the raw result, for --merge")
+    found.add_argument("--reference", type=Path, help="result of a run with --calm: losses are compared with its")
+    found.add_argument("--out", type=Path, help="file for the raw result, for --merge and --reference")
     found.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="add up the results in these files")
     found.add_argument("--keep", type=Path, help="folder for logs and state, which stays")
     return found
@@ -64,17 +64,21 @@ def run(given: argparse.Namespace, folder: Path) -> Json:
                 print(f"chaos: {campaign.failure}", file=sys.stderr)
                 break
         campaign.end()
-    if given.reference and given.calm:
-        given.reference.write_text(json.dumps(campaign.losses))
-    elif given.reference and given.reference.exists():
-        campaign.compare({int(step): loss for step, loss in json.loads(given.reference.read_text()).items()})
     return {"seed": given.seed, "next": done, **asdict(campaign.result)}
+
+
+def calm(reference: Path | None) -> dict[int, float]:
+    """The losses of a run in which nothing broke."""
+    if reference is None:
+        return {}
+    return {int(step): loss for step, loss in json.loads(reference.read_text())["losses"].items()}
 
 
 def main() -> int:
     given = arguments().parse_args()
     if given.merge:
-        report(merge([json.loads(path.read_text()) for path in given.merge]), given.json)
+        results = [json.loads(path.read_text()) for path in given.merge]
+        report(merge([compared(one, calm(given.reference)) for one in results]), given.json)
         return 0
     if why := missing():
         print(f"cannot run here: {why}", file=sys.stderr)
@@ -86,7 +90,7 @@ def main() -> int:
         result = run(given, folder)
     if given.out:
         given.out.write_text(json.dumps(result))
-    report(result, given.json)
+    report(compared(result, calm(given.reference)), given.json)
     return 0
 
 

@@ -42,8 +42,6 @@ class Injection:
     wrongly_evicted: list[str] = field(default_factory=list)
     first_step: int = -1
     last_step: int = -1
-    is_loss_equal: bool | None = None
-    """Of the steps from this strike to the next one; None: not compared."""
 
 
 @dataclass
@@ -71,16 +69,14 @@ class Result:
     injections: list[Injection] = field(default_factory=list)
     false_alarms: list[str] = field(default_factory=list)
     quiet_s: float = 0.0
-    steps: int = 0
-    steps_compared: int = 0
-    steps_differing: int = 0
+    losses: dict[int, float] = field(default_factory=dict)
+    """By step."""
 
 
 class Campaign:
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.client = hosts, hosts.client
         self.result = Result()
-        self.losses: dict[int, float] = {}
         self.failure = ""
         self._known: set[str] = set()
         self._quiet_since = time.monotonic()
@@ -90,10 +86,10 @@ class Campaign:
     # --- looking ---------------------------------------------------------------------------------------------------
 
     def _read_losses(self) -> None:
-        rows = self.client.steps(max(-1, max(self.losses, default=-1) - 50))
+        rows = self.client.steps(max(-1, max(self.result.losses, default=-1) - 50))
         for step, loss in zip(rows["step"], rows["loss"], strict=True):
             if loss is not None:
-                self.losses.setdefault(step, loss)
+                self.result.losses.setdefault(step, loss)
 
     def _job(self) -> Json:
         job: Json = self.client.status()["job"]
@@ -231,18 +227,7 @@ class Campaign:
             self._end_quiet()
         with suppress(HoldfastError):
             self._read_losses()
-            self.result.steps = max(self.losses, default=-1) + 1
             self.client.stop(0.0)
-
-    def compare(self, calm: dict[int, float]) -> None:
-        """With the losses of a run in which nothing broke, as far as that went."""
-        both = self.losses.keys() & calm.keys()
-        wrong = {step for step in both if self.losses[step] != calm[step]}
-        self.result.steps_compared, self.result.steps_differing = len(both), len(wrong)
-        ends = [one.first_step for one in self.result.injections[1:]] + [max(both, default=-1)]
-        for one, end in zip(self.result.injections, ends, strict=True):
-            steps = both & set(range(one.first_step, end + 1))
-            one.is_loss_equal = not wrong & steps if steps else None
 
 
 def _finds(incident: Json, kind: Kind) -> bool:

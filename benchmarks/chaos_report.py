@@ -1,11 +1,27 @@
 """The table of `chaos.py`. Pure: results in, rows and totals out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from common import Json, finish
 
 HEAD = ("fault", "n", "found", "culprit", "rung", "goes on", "losses", "detect, s", "(max)", "recover, s", "(max)")
+
+
+def compared(result: Json, calm: Mapping[int, float]) -> Json:
+    """The result with its losses against those of a run in which nothing broke, as far as that went: in all, and of
+    each injection the steps from its strike to the next one."""
+    losses = {int(step): loss for step, loss in result["losses"].items()}
+    both = losses.keys() & calm.keys()
+    wrong = {step for step in both if losses[step] != calm[step]}
+    strikes = [one["first_step"] for one in result["injections"]]
+    injections = []
+    for one in result["injections"]:
+        until = min((step for step in strikes if step > one["first_step"]), default=max(losses, default=0) + 1)
+        steps = both & set(range(one["first_step"], until))
+        injections.append(one | {"is_loss_equal": not wrong & steps if steps else None})
+    counts = {"steps": len(losses), "steps_compared": len(both), "steps_differing": len(wrong)}
+    return {**result, "injections": injections, **counts}
 
 
 def merge(parts: Sequence[Json]) -> Json:
@@ -57,7 +73,8 @@ def report(result: Json, as_json: bool) -> None:
     sums = totals(result)
     detect = {row[0]: row[7] for row in rows(result["injections"])}
     table = [*rows(result["injections"]), *((name, value, *[""] * (len(HEAD) - 2)) for name, value in sums.items())]
-    finish({"totals": sums, "medians_s": {"holdfast": detect}, **result}, as_json, HEAD, table)
+    raw = {name: value for name, value in result.items() if name != "losses"}
+    finish({"totals": sums, "medians_s": {"holdfast": detect}, **raw}, as_json, HEAD, table)
     if not as_json:
         for one in result["injections"]:
             if one["extra"] or one["wrongly_evicted"]:

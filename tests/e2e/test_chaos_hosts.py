@@ -35,4 +35,4 @@ def test_faults_on_eight_hosts_are_found_named_and_mended(tmp_path: Path) -> Non
         right = (one["is_found"], one["is_culprit_right"], one["is_rung_right"], one["is_resumed"])
         assert right == (True, True, True, True), one
         assert not one["wrongly_evicted"], one
-    assert result["steps"] > 30
+    assert len(result["losses"]) > 30

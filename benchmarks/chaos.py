@@ -51,7 +51,7 @@ def run(given: argparse.Namespace, folder: Path) -> Json:
     began = time.monotonic()
     with Hosts(folder, 10, FLAGS) as hosts:
         campaign = Campaign(hosts, folder)
-        campaign.settle("first steps")
+        campaign.settle("first steps", 200)
         campaign.calm(given.calm or given.quiet_seconds)
         done = 0
         for names, draw in schedule(kinds, given.seed):

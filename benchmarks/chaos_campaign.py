@@ -106,9 +106,9 @@ class Campaign:
         is_open = any(one["state"] in ("open", "recovering") and one["action"] != "alert" for one in self._new())
         return not is_open and bool(self._job()["state"] == "running")
 
-    def settle(self, what: str) -> None:
+    def settle(self, what: str, seconds: float = SETTLE_S) -> None:
         """Nothing is open, and training is some steps ahead. TimeoutError, RuntimeError."""
-        self.hosts.wait(f"{what}: incidents over", SETTLE_S, self._is_over)
+        self.hosts.wait(f"{what}: incidents over", seconds, self._is_over)
         until = self._job()["step"] + MORE_STEPS
         self.hosts.wait(f"{what}: more steps", SETTLE_S, lambda: self._job()["step"] >= until)
 

@@ -206,7 +206,7 @@ class Hosts:
             folder = self.folder / "hosts" / name
             switch = self.cables.switch_of[name]
             words = [*HOLDFAST, "agent", "--controller", f"{address}:7070", "--node-name", name, "--switch", switch,
-                     "--slots", "1", "--nics", "eth0", "--sample-interval", "0.005", *_tls(certs, name),
+                     "--slots", "1", "--nics", "eth0", "--sample-interval", "0.01", *_tls(certs, name),
                      "--state-dir", str(folder / "state"), "--sysfs-root", str(folder / "fake")]  # fmt: skip
             self.hosts[name] = Host(name, switch, self.cables.space(name), folder, words, self._env)
             self.hosts[name].power_on()
@@ -244,7 +244,7 @@ class Hosts:
             with suppress(HoldfastError):
                 if answer := question():
                     return answer
-            time.sleep(0.05)
+            time.sleep(0.15)  # each question costs the controller's processor, too
         raise TimeoutError(f"{what}: not within {seconds:g} s")
 
     def well(self, names: list[str]) -> bool:

@@ -143,15 +143,17 @@ class Brain:
         if node is None:
             return []
         note_arrival(node, now.mono, frame.cadence)
+        actions: list[Action] = []
         if node.state in (t.NodeState.SUSPECT, t.NodeState.LOST) and node.connected:
-            # One that was given up and speaks again on the same stream has its orders to stop in that stream.
+            # One that was given up has its orders to stop in that stream; while a generation ends, we wait for them.
             self.c.set_healthy(node)
+            actions += self.c.life.node_back(self.c.active, node.name, now) if self.c.active else []
         if frame.host:
             node.host, node.host_at = frame.host, now.mono
         for gauges in frame.gpus:
             node.gpus[gauges.index] = gauges.values
         fresh_bytes = self._count_bytes(node, frame)
-        actions = self._gauges(node, frame, now) if frame.host or frame.gpus else []
+        actions += self._gauges(node, frame, now) if frame.host or frame.gpus else []
         job = self.c.job
         if job is None or job.state.ended:
             return actions

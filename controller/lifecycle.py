@@ -102,10 +102,13 @@ class Lifecycle:
         actions: list[Action] = []
         self.unstopped = set()
         for name in job.nodes:
-            if nodes[name].connected if name in nodes else False:
+            node = nodes.get(name)
+            if node is not None and node.connected and node.state is not t.NodeState.LOST:
                 actions.append(self.send(job, name, "stop", msg.StopWorkers(grace)))
-            else:
-                self.unstopped.add(name)
+                continue
+            self.unstopped.add(name)
+            if node is not None and node.connected:  # its stream is open still: it may hear of it one day
+                actions.append(self.untracked(name, job.spec.id, job.generation, msg.StopWorkers(grace)))
         return actions
 
     def advance(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:

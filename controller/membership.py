@@ -77,7 +77,8 @@ class Membership:
             return []  # an older stream of a node that is back already
         finding = stream_finding(node, now)
         node.connected, node.left_at = False, now.mono
-        node.state, node.reason = t.NodeState.SUSPECT, finding.text
+        if node.state is not t.NodeState.LOST:
+            node.state, node.reason = t.NodeState.SUSPECT, finding.text
         job = self.c.job
         if job is None or job.state.ended or not job.ranks_on(node.name):
             return []

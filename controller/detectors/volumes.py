@@ -17,6 +17,7 @@ _K = t.FindingKind
 _KEPT = 64  # steps
 _WORTH = 10_000.0  # bytes in a step: below that there is nothing to compare
 _OTHER = 0.7  # of its usual volume that the good direction of a one-sided node still moves
+_STEADY = 0.25  # of the limit, below which steps hardly differ
 _MUCH = 1.5  # times the usual volume
 _FRESH = 0.1  # seconds
 _CLOSE = 1.25  # times a node's own share, below which the others are no better off
@@ -78,6 +79,11 @@ class Judge:
             return self._take_stock()
         return None
 
+    def spread(self) -> float:
+        """By how much its newest steps differ, as `traffic-unsteady` counts it."""
+        newest = [*self._rows, *self._low][-2 * self._run :]
+        return _spread(np.array(newest)[:, :2].sum(axis=1)) if newest else 0.0
+
     def low(self) -> float:
         """What this node moves now against its usual, of volume and burst rate; 1 where nothing is low."""
         usual = self._usual
@@ -101,7 +107,7 @@ class Judge:
         wide = _spread(now)
         # Where steps differ by much anyway, only a large decline is one.
         self._below = self._share if max(wide, _spread(past)) < self._spread else self._share / 4
-        if wide < self._spread or _spread(past) > self._spread / 4:
+        if wide < self._spread or _spread(past) > _STEADY * self._spread:
             return None
         self._settle(list(self._rows)[-2 * self._run :], 1.0)
         self._below = self._share / 4
@@ -159,9 +165,16 @@ class VolumeDetector:
             state.judge.begin()
         found = []
         for volume in volumes:
-            if (trouble := state.judge.add(volume)) is not None:
+            if (trouble := state.judge.add(volume)) is not None and not self._is_common(node, trouble):
                 found.append(self._finding(node, trouble, self._others(node, now), state.steps.period, now))
         return found
+
+    def _is_common(self, node: str, trouble: Trouble) -> bool:
+        """Do most others' steps differ, too? Copies of snapshots that miss a step, say: no node's trouble."""
+        if trouble.kind is not _K.TRAFFIC_UNSTEADY:
+            return False
+        others = [state.judge.spread() for name, state in self._nodes.items() if name != node]
+        return bool(others) and median(others) > _STEADY * self._tuning.limit(trouble.kind, "spread")
 
     def _others(self, node: str, now: Instant) -> Sequence[float]:
         """How low the others are. When thousands decline at once, they are not all asked for each of them."""

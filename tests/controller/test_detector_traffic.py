@@ -179,3 +179,15 @@ def test_bins_keep_no_more_than_they_need() -> None:
     whole = bins.between(95.0, 96.0)
     assert whole is not None
     assert whole.tx == whole.rx == np.arange(1000).sum() * 1000
+
+
+@pytest.mark.parametrize(("unsteady", "named"), [(1, {"node0"}), (5, set())])
+def test_steps_that_differ_on_most_nodes_are_the_jobs_way_and_no_nodes_trouble(unsteady: int, named: set[str]) -> None:
+    """Copies of snapshots, for one, go along with some steps and not with others."""
+    rng, wire = np.random.default_rng(5), Wire(6)
+    wire.run(120)
+    for _ in range(400):
+        for name in wire.names[:unsteady]:
+            wire.rate[name] = 100_000.0 * float(rng.uniform(0.4, 2))
+        wire.run(0.25)
+    assert {finding.node for finding in wire.found} == named

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast import messages as msg
+from holdfast import types as t
 from tests.controller.virtual import Virtual
 
 
@@ -51,3 +52,52 @@ def test_nobody_is_asked_where_nobody_can_tell() -> None:
     alone.agents["node0"].frozen = True
     alone.run(1.6)
     assert kinds(alone) == ["node-silent"]
+
+
+def unplugged() -> Virtual:
+    """A host of three is gone without a word; its stream stays open, as a kernel notices that late."""
+    v = silenced("unreachable", seconds=0.0)
+    for worker in v.agents["node1"].workers.values():
+        worker.running = False
+    answer = v._deliver
+    v._deliver = lambda send: None if send.node == "node1" else answer(send)  # type: ignore[method-assign]
+    return v
+
+
+def test_nobody_waits_for_the_answer_of_a_node_that_is_given_up() -> None:
+    v = unplugged()
+    v.run(9.0)
+    assert v.job.nodes == ["node0", "node2"]
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.action, incident.live) == ("node-silent", "evict", False)
+    stops = [s for s in v.sent if s.node == "node1" and isinstance(s.command.order, msg.StopWorkers)]
+    assert stops  # should it hear of it one day
+
+
+def test_one_whose_stream_breaks_after_it_was_given_up_is_not_waited_for_again() -> None:
+    v = unplugged()
+    v.behind["node2"] = "answers"
+    while v.brain.c.nodes["node1"].state is not t.NodeState.LOST:
+        v.run(0.05)
+    v.kill_agent("node1")
+    v.run(2.0)
+    assert v.job.nodes == ["node0", "node2"]
+
+
+def test_one_that_speaks_again_while_the_others_end_has_to_end_its_own_first() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2)
+    v.run(5.0)
+    v.agents["node1"].frozen = True
+    answer, silent = v._deliver, {"node1"}
+    v._deliver = lambda send: None if send.node in silent else answer(send)  # type: ignore[method-assign]
+    for worker in v.agents["node1"].workers.values():
+        worker.stopped_at = v.now  # nobody trains without them
+    while v.brain.c.nodes["node1"].state is not t.NodeState.LOST:
+        v.run(0.05)
+    v.run(1.0)
+    assert v.job.generation == 1
+    silent.clear()
+    v.agents["node1"].frozen = False
+    v.run(3.0)
+    assert (v.job.generation, v.job.nodes) == (2, ["node0", "node1"])

@@ -32,7 +32,7 @@ _TAKEN = 3
 """The daemon's exit code when the folder has one."""
 _SOCKET, _STATUS, _ABSENT = "daemon.sock", "status.json", "daemon.absent"
 _LOG, _PID = "checkpoint.log", "checkpoint.pid"
-_RESTART = Backoff(initial=0.5, cap=3.0)  # workers that start wait ten seconds for it, and go on from what it kept
+_RESTART = Backoff(initial=0.5, cap=3.0)  # workers that start wait 30 s for it, and go on from what it kept
 _STEADY_S = 60.0
 _END_S = 3.0
 

@@ -79,10 +79,10 @@ def _spread(values: Sequence[float | None]) -> tuple[object, object]:
 
 def report(result: Json, as_json: bool) -> None:
     sums = totals(result)
-    detect = {row[0]: row[7] for row in rows(result["injections"])}
+    detect = [one["detect_s"] for one in result["injections"] if one["detect_s"] is not None]
     table = [*rows(result["injections"]), *((name, value, *[""] * (len(HEAD) - 2)) for name, value in sums.items())]
     raw = {name: value for name, value in result.items() if name != "losses"}
-    finish({"totals": sums, "medians_s": {"holdfast": detect}, **raw}, as_json, HEAD, table)
+    finish({"totals": sums, "medians_s": {"holdfast": median(detect) if detect else None}, **raw}, as_json, HEAD, table)
     if not as_json:
         for one in result["injections"]:
             if one["extra"] or one["wrongly_evicted"]:

@@ -35,7 +35,7 @@ _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 _INIT = """
 set -e
 mount -t proc proc /proc
-mount -t tmpfs -o size=256m,mode=755 disk {folder}/state
+mount -t tmpfs -o size=64m,mode=755 disk {folder}/state
 mount -t tmpfs -o size=1g memory /dev/shm
 mount -t sysfs sysfs {folder}/sys
 mount --bind {folder}/kmsg /dev/kmsg

@@ -85,7 +85,8 @@ def report(result: Json, as_json: bool) -> None:
     finish({"totals": sums, "medians_s": {"holdfast": median(detect) if detect else None}, **raw}, as_json, HEAD, table)
     if not as_json:
         for one in result["injections"]:
-            if one["extra"] or one["wrongly_evicted"]:
-                print(f"{one['kind']} at {one['place']}: also {one['extra']}, evicted {one['wrongly_evicted']}")
+            odd = {name: one.get(name) for name in ("extra", "wrongly_evicted", "unprotected") if one.get(name)}
+            if odd:
+                print(f"{one['kind']} at {one['place']}: {odd}")
         for text in result["false_alarms"]:
             print(f"false alarm: {text}")

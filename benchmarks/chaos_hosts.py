@@ -266,9 +266,12 @@ class Hosts:
         """Everything as new: power, cables, filters; whoever was taken out may serve again."""
         self.thaw()
         self.cables.join(True)
+        states = self.client.status()["nodes"]
         for name, host in self.hosts.items():
             self.cables.plug(name, True)
             self.cables.refuse(name, [])
+            if states.get(name) == "faulty":  # as after a reset of its GPU, or a reboot
+                host.power_off()
             if not host.is_on:
                 host.power_on()
         self.wait("repaired hosts", 60, lambda: all(node["connected"] for node in self.client.nodes()))

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { byId, make, pairs, setText } from "./dom.js";
-import { ago, clock, count, known, percent, seconds } from "./format.js";
+import { ago, clock, count, known, percent, seconds, short } from "./format.js";
 import { culprit, isOpen, newestFirst } from "./incidents.js";
 import { whileShown } from "./live.js";
 import { link } from "./router.js";
@@ -83,7 +83,7 @@ function atRisk(job) {
   if (!job?.at_risk) return [];
   const rows = [["a worker", job.at_risk.worker], ["a node", job.at_risk.node], ["the whole job", job.at_risk.job]]
     .filter(([, cost]) => known(cost))
-    .map(([what, cost]) => [what, `${seconds(cost)} again (${((cost * job.world_size) / 3600).toPrecision(2)} GPU-hours)`]);
+    .map(([what, cost]) => [what, `${seconds(cost)} again (${short((cost * job.world_size) / 3600)} GPU-hours)`]);
   return rows.length ? [make("h4", {}, "What a fault would cost now"), pairs(rows)] : [];
 }
 

@@ -68,6 +68,9 @@ RATES: Mapping[str, float] = {
     "llama3": 1.0,
     # More than 100 restarts in a run of several weeks on more than 10,000 GPUs (arXiv 2402.15627, 6.3): taken as 4.
     "megascale": (100 / (10_000 * 28.0)) / (419 / _LLAMA3_GPU_DAYS),
+    # 43,264 explicit and 5,948 implicit failures in three months, of 778,135 jobs of all sizes on a platform of more
+    # than 200,000 GPUs, users' own mistakes among them (SOSP'25, table 1): the worst that anybody published.
+    "byterobust": ((43_264 + 5_948) / (200_000 * 91.0)) / (419 / _LLAMA3_GPU_DAYS),
 }
 """Interruptions per GPU and day, in units of Llama 3's."""
 

@@ -10,6 +10,7 @@ from holdfast.controller.goodput import LOSSES, Account
 from holdfast.controller.model import Options
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.faults import STOPS, Fault, draw
+from holdfast.controller.simulation.formula import expected
 from holdfast.controller.simulation.hosts import WALL, Shape
 from holdfast.controller.simulation.rivals import RIVALS, goodput
 from holdfast.controller.simulation.world import World
@@ -25,6 +26,8 @@ class Outcome:
     events: int
     state: str
     goodput: float
+    expected: float
+    """Goodput by formula, from the rate of the faults that were drawn and the mean time to training again."""
     lost: dict[str, float]
     faults: int
     """Those that stop training."""
@@ -69,18 +72,23 @@ def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Ou
     totals = c.time.totals(wall)
     total = c.time.wall(wall) or 1.0
     incidents = list(c.book.incidents.values())
+    stopping = sum(fault.how in STOPS for fault in faults)
+    recovered = [again - stopped for stopped, _, again, _ in world.stops]
+    pause = statistics.mean(recovered) if recovered else 0.0
+    simulated = world.now - world.began
     return Outcome(
         seed=seed,
-        simulated=world.now - world.began,
+        simulated=simulated,
         cpu=cpu,
         events=world.events,
         state=c.job.state.value if c.job is not None else "",
         goodput=(totals[Account.PRODUCTIVE] + totals[Account.TRAINING]) / total,
+        expected=expected(stopping / simulated, pause, world.shape.step),  # a snapshot after every step
         lost={account.value: totals[account] for account in LOSSES},
-        faults=sum(fault.how in STOPS for fault in faults),
+        faults=stopping,
         stops=len(world.stops),
         detected=[max(0.0, seen - stopped) for stopped, seen, _, _ in world.stops],
-        recovered=[again - stopped for stopped, _, again, _ in world.stops],
+        recovered=recovered,
         evictions=len(world.evicted),
         wrong_evictions=sum(not guilty for _, guilty in world.evicted),
         actions=dict(Counter(incident.action for incident in incidents)),

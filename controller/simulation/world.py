@@ -8,7 +8,6 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from holdfast import messages as msg
@@ -29,11 +28,12 @@ from holdfast.controller.events import (
 from holdfast.controller.lifecycle import Stage
 from holdfast.controller.model import Instant, JobSpec, Options
 from holdfast.controller.simulation import checks, frames
-from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape
+from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape, hosts_of
 
 _TICK = 0.25
 _ALERT = 8.0
 """Seconds for which the cluster is watched closely after anything happened."""
+_KEPT = 2000  # newest steps in the journal
 
 
 class World:
@@ -42,11 +42,7 @@ class World:
         self.options = options or Options()
         self.now = 1000.0
         self.began = self.now
-        width = len(str(shape.nodes + shape.spares))
-        self.hosts = {
-            f"n{i:0{width}d}": Host(f"n{i:0{width}d}", f"s{i // shape.per_switch}")
-            for i in range(shape.nodes + shape.spares)
-        }
+        self.hosts = hosts_of(shape)
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.counter = 0
         self.saved: dict[tuple[str, str], dict[str, Any]] = {}
@@ -76,6 +72,8 @@ class World:
         """What a node that is broken does some time after it took part again."""
         self.mend: Callable[[Host], None] = lambda host: None
         self.events = 0
+        self.loads = 0
+        """The newest generation of which all workers were started."""
         self.checked: set[int] = set()
         self.up: set[str] = set()
         """Nodes on which the newest generation has started."""
@@ -127,10 +125,19 @@ class World:
             return False
         live = brain.c.book.live()
         if brain.c.life.stage is Stage.UP:
-            return self.life is not None and (live is None or live.phase in ("restoring", "resuming"))
+            goes_on = self.life is not None or self._is_loading()
+            return goes_on and (live is None or live.phase in ("restoring", "resuming"))
         waits = brain.c.life.waiting_since is not None and not brain.c.life.waiting
         told = live is not None and any(f.kind is t.FindingKind.CAPACITY for f in live.findings)
         return waits and told and self.life is None
+
+    def _is_loading(self) -> bool:
+        """Do all workers read their state, and is nothing wrong with any?"""
+        job = self.brain.c.job
+        if job is None or self.loads != job.generation or self.hung is not None:
+            return False
+        hosts = self.job_hosts()
+        return all(h.generation == self.loads and h.reachable and not h.ended for h in hosts)
 
     def _jump(self, due: float) -> None:
         """To the next thing, or the next checkpoint; the controller slept meanwhile."""
@@ -194,11 +201,11 @@ class World:
         self.later(self.dice.uniform(0.5, 5.0), self._restart_controller)
 
     def _restart_controller(self) -> None:
-        steps = list(self.brain.c.ledger.rows.values())[-2000:]
+        steps = self.brain.c.ledger.sorted_rows()[-_KEPT:]
         self.away = False
         self.brain = self._boot()
         entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
-        self.brain.restore(entities, [replace(row) for row in steps], self.instant)
+        self.brain.restore(entities, steps, self.instant)
         for host in self.hosts.values():
             self.later(self.dice.uniform(0.0, 2.0), self.join, host)
 
@@ -290,6 +297,7 @@ class World:
         self.up.add(host.name)
         if job is None or job.generation != generation or len(self.up) < len(job.nodes):
             return
+        self.loads = generation
         ready = self.shape.start + self.shape.restore
         self.later(ready, self._train, generation)
         gone = self._memory_gone()
@@ -325,7 +333,9 @@ class World:
         for host in hosts:
             if host.broken:
                 self.later(self.dice.uniform(20, 900), self.again, host)
-        self.watch(2 * step + 2)
+        if not self.shape.shrinks:
+            self.alert_until = self.now  # whatever was looked for, this is what came of it
+        self.watch(2.0)
 
     def training_stops(self) -> None:
         """No more steps from now on; those that were finished count."""
@@ -338,10 +348,7 @@ class World:
             self.stopped_at = self.now
 
     def newest(self) -> int:
-        life = self.life
-        if life is None or self.now < life.first:
-            return -1
-        return life.number + int((self.now - life.first) / life.step + 1e-9)
+        return -1 if self.life is None else self.life.newest(self.now)
 
     def tell_steps(self) -> None:
         """Steps since the last time, and what is stored: in the frame of the first node that can speak."""

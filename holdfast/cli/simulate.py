@@ -24,13 +24,13 @@ def simulate(
     spares: Annotated[int, typer.Option(metavar="N", min=0, help="Nodes beyond them.")] = 4,
     gpus: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs, and workers, of each node.")] = 8,
     days: Days = 7.0,
-    rates: Annotated[str, typer.Option(metavar="NAME", help="Whose interruptions: llama3 or megascale.")] = "llama3",
+    rates: Annotated[str, typer.Option(metavar="NAME", help="Whose rate: llama3, megascale or byterobust.")] = "llama3",
     times: Annotated[float, typer.Option(metavar="X", min=0.0, help="So many times as often.")] = 1.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Chance; the same seed gives the same run.")] = 1,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="So many runs, with this seed and the next ones.")] = 1,
     step_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="What a step takes.")] = 10.0,
-    start_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Starting workers.")] = 30.0,
-    restore_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Reading the state.")] = 30.0,
+    start_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Starting workers.")] = 0.6,
+    restore_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Reading the state.")] = 0.6,
     checkpoint_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1.0, help="Between checkpoints.")] = 600.0,
     shrink: Annotated[bool, typer.Option("--shrink", help="The job may go on with half of its nodes.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Also by hand, and as torchrun would.")] = False,
@@ -81,7 +81,8 @@ def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
     lost = ", ".join(f"{name} {output.seconds(value)}" for name, value in one.lost.items() if value >= 0.5)
     did = ", ".join(f"{number} {action}" for action, number in sorted(one.actions.items()))
     lines: list[RenderableType] = [
-        f"[bold]goodput {output.percent(one.goodput)}[/] of {one.simulated / 86_400:.1f} days, job {one.state}",
+        f"[bold]goodput {output.percent(one.goodput)}[/] of {one.simulated / 86_400:.1f} days, job {one.state}; "
+        f"by formula {output.percent(one.expected)}",
         f"lost: {lost or 'nothing'}",
         f"{one.faults} faults that stop training, {one.stops} stops, {one.crashes} crashes of the controller",
         f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly",

@@ -250,8 +250,7 @@ class Agent:
             self.heart.read_host()
         if crossed(before, now, _NEWS_EVERY):
             self.workers.look_for_announcements()
-            warm = {"warm_ready": float(self.workers.is_warm)}
-            self.heart.tell_host(self.checkpoints.look() | self._clock_seen | warm)
+            self.heart.tell_host(self.checkpoints.look() | self._clock_seen)
         if crossed(before, now, max(_SPANS_EVERY, 2 * self.link.cadence)):  # a big cluster speaks less often
             self._look_at_spans(now)
 

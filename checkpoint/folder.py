@@ -26,12 +26,17 @@ TRASH = "trash-"
 _NAME = re.compile(r"step-(\d{8,})-t(\d{4,})/")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Slot:
-    """One checkpoint's place in the store; newer ones compare greater."""
+    """One checkpoint's place in the store."""
 
     step: int
     term: int
+
+    @property
+    def newness(self) -> tuple[int, int]:
+        """Newer ones have more. A later term knew what there was, and may have gone back to an earlier step."""
+        return self.term, self.step
 
     @property
     def folder(self) -> str:
@@ -40,7 +45,8 @@ class Slot:
 
 def slots(store: Store) -> list[Slot]:
     """Every checkpoint folder in the store, newest first."""
-    return sorted((Slot(int(m[1]), int(m[2])) for m in map(_NAME.fullmatch, store.list()) if m), reverse=True)
+    found = [Slot(int(m[1]), int(m[2])) for m in map(_NAME.fullmatch, store.list()) if m]
+    return sorted(found, key=lambda slot: slot.newness, reverse=True)
 
 
 def read_manifest(store: Store, slot: Slot) -> Manifest:

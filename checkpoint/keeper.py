@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from holdfast.checkpoint.fence import Fence, claim
 from holdfast.checkpoint.folder import committed
 from holdfast.checkpoint.group import Group
 from holdfast.checkpoint.late_claim import LateClaim
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.memory import restore_from_memory
 from holdfast.checkpoint.options import Options, Run, Watch
 from holdfast.checkpoint.preemption import Notice, Preempted
@@ -37,6 +39,7 @@ from holdfast.checkpoint.torch_state import of_local, room_for, to_torch
 from holdfast.checkpoint.transfer import write_shares
 from holdfast.checkpoint.worker_state import merged
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.rollback import counts, from_environment
 
 VOTES = 6
 """How many answers `votes` has beside a daemon."""
@@ -77,6 +80,7 @@ class Keeper:
         self.options, self.run, self.group, self.state, self.watch = options, run, group, state, watch
         self.store = Throttled(open_store(options.store, options.timeout_s), options.max_mb_per_s * 1e6)
         self.mirrors = [open_store(url, options.timeout_s) for url in options.mirrors]
+        self._rollbacks = from_environment(os.environ)
         self.last_saved: int | None = None
         self.bytes_read = 0
         """Bytes that this worker read from stores for the last restore."""
@@ -143,16 +147,21 @@ class Keeper:
             at_least = self._newest() if self.group.rank == 0 and self.fence is not None else 0
             found = restore_from_memory(
                 self.group, layout=self.layout, job=self.run.job, settings=self._digest, node=self.node.name,
-                folder=self.node.folder, at_least=at_least, warn=warn, places=places,
+                folder=self.node.folder, at_least=at_least, warn=warn, places=places, counts=self._counts,
             )  # fmt: skip
             if found is not None:
                 return found
         self._need_store()
         stored = restore(
             self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors,
-            places=places,
+            places=places, counts=self._counts,
         )  # fmt: skip
         return None if stored is None else (stored, "store")
+
+    def _counts(self, manifest: Manifest) -> bool:
+        """Whether the controller lets us go on from it. Generations of another job are all older than ours."""
+        generation = manifest.generation if manifest.job == self.run.job else 0
+        return counts(self._rollbacks, manifest.step, generation)
 
     def _need_store(self) -> None:
         if self.fence is None:
@@ -163,8 +172,8 @@ class Keeper:
     def _newest(self) -> int:
         """The newest step in the store that fits this run; 0 when there is none, or nobody answers."""
         try:
-            fitting = (slot.step for slot, manifest in committed(self.store) if manifest.state == self.job.state)
-            return next(fitting, 0)
+            found = (manifest for _, manifest in committed(self.store) if manifest.state == self.job.state)
+            return next((manifest.step for manifest in found if self._counts(manifest)), 0)
         except OSError:
             return 0
 

@@ -21,7 +21,7 @@ from holdfast.checkpoint.manifest import Manifest, decode, encode
 from holdfast.checkpoint.neighbours import find_neighbours
 from holdfast.checkpoint.parts import Part
 from holdfast.checkpoint.reading import SPAN_BYTES, read_plan, without_targets
-from holdfast.checkpoint.restore import Peers, Restored, choose
+from holdfast.checkpoint.restore import Peers, Restored, always, choose
 from holdfast.checkpoint.tiles import Layout
 from holdfast.checkpoint.worker_state import merged, without_missing
 
@@ -71,11 +71,17 @@ def look(folder: Path, node: str) -> list[Copy]:
 
 
 def choices(
-    copies: Iterable[Copy], layout: Layout, job: str, settings: str, ranks: Mapping[str, Sequence[int]]
+    copies: Iterable[Copy],
+    layout: Layout,
+    job: str,
+    settings: str,
+    ranks: Mapping[str, Sequence[int]],
+    counts: Callable[[Manifest], bool] = always,
 ) -> Iterable[Choice]:
     """What can be gone on from, best first: the newest step, of it the newest generation, own copies before a peer's.
 
-    `ranks`: the ranks on each node. A step counts when its copies together hold all that `layout` wants. Pure.
+    `ranks`: the ranks on each node. A step counts when its copies together hold all that `layout` wants, and
+    it `counts`. Pure.
     """
     takes: dict[tuple[int, int, int], dict[int, Copy]] = {}
     for copy in sorted(copies, key=lambda c: (not c.is_peer, c.snapshot.created)):
@@ -85,6 +91,8 @@ def choices(
     for (step, generation, world), parts in sorted(takes.items(), reverse=True):
         chosen = tuple(parts[worker] for worker in sorted(parts))
         manifest = _manifest(job, step, generation, world, chosen)
+        if not counts(manifest):
+            continue
         try:
             read_plan(manifest, without_missing(layout, manifest))
         except CheckpointMismatch:
@@ -114,6 +122,7 @@ def restore_from_memory(
     at_least: int,
     warn: Callable[[str], None],
     places: Mapping[str, Sequence[Held]] | None = None,
+    counts: Callable[[Manifest], bool] = always,
 ) -> tuple[Restored, str] | None:
     """The newest step in the memory of these workers' nodes, and its source; None when there is none.
 
@@ -130,7 +139,7 @@ def restore_from_memory(
     while True:
         answer: dict[str, Any] = {}
         if group.rank == 0:
-            best = next(iter(choices(found.values(), layout, job, settings, ranks)), None)
+            best = next(iter(choices(found.values(), layout, job, settings, ranks, counts)), None)
             if best is not None and best.manifest.step >= at_least:
                 parts = [[c.node, c.file, c.snapshot.slot, c.snapshot.seq] for c in best.copies]
                 readers = [ranks[c.node] for c in best.copies]

@@ -41,6 +41,11 @@ class Restored:
     """Bytes that this worker read from stores for it."""
 
 
+def always(manifest: Manifest) -> bool:
+    """Every state counts."""
+    return True
+
+
 def restore(
     store: Store,
     group: Peers,
@@ -50,8 +55,11 @@ def restore(
     warn: Callable[[str], None],
     mirrors: Sequence[Store] = (),
     places: Mapping[str, Sequence[Held]] | None = None,
+    counts: Callable[[Manifest], bool] = always,
 ) -> Restored | None:
     """The newest checkpoint that is whole, cut to `layout`; None when there is none at all.
+
+    Of those that do not count none is taken while there are others; if there are not, the oldest, as `warn` says.
 
     Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `places`: this worker's
     boxes, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
@@ -61,7 +69,7 @@ def restore(
     """
     listing = b""
     if group.rank == 0:
-        listing = json.dumps(_candidates(store, state)).encode()
+        listing = json.dumps(_candidates(store, state, counts, warn)).encode()
     found = json.loads(group.broadcast(listing))
     if found["failed"]:
         raise CheckpointError(found["failed"])
@@ -78,18 +86,24 @@ def restore(
     return None
 
 
-def _candidates(store: Store, state: Mapping[str, Any]) -> dict[str, Any]:
+def _candidates(
+    store: Store, state: Mapping[str, Any], counts: Callable[[Manifest], bool], warn: Callable[[str], None]
+) -> dict[str, Any]:
     """Checkpoints that fit, newest first, up to the first that does not; and why that one does not."""
     fitting: list[tuple[int, int]] = []
+    left_behind: list[tuple[int, int]] = []
     mismatch = failed = ""
     try:
         for slot, manifest in committed(store):
             require_match(manifest, state)
-            fitting.append((slot.step, slot.term))
+            (fitting if counts(manifest) else left_behind).append((slot.step, slot.term))
     except CheckpointMismatch as error:
         mismatch = str(error)
     except OSError as error:
         failed = f"{store.url}: {error.strerror or error}"
+    if left_behind and not fitting and not failed:
+        fitting = [min(left_behind)]
+        warn(f"no checkpoint is as old as was asked for: going back to the oldest, of step {fitting[0][0]}")
     return {"slots": fitting, "mismatch": mismatch, "failed": failed}
 
 

@@ -24,7 +24,7 @@ class Retention:
 
         Of several of one step only the newest term counts for `every`.
         """
-        newest_first = sorted(found, reverse=True)
+        newest_first = sorted(found, key=lambda one: one[0].newness, reverse=True)
         gone, seen = [], set()
         for place, (slot, is_protected) in enumerate(newest_first):
             is_mark = bool(self.every) and slot.step % self.every == 0 and slot.step not in seen

@@ -11,6 +11,7 @@ from holdfast import faults as fault_syntax
 from holdfast import types as t
 from holdfast.controller import comeback, timekeeping
 from holdfast.controller import incidents as books
+from holdfast.controller.absence import Absence
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.ensemble import Ensemble
 from holdfast.controller.detectors.exits import exit_finding
@@ -75,7 +76,8 @@ class Brain:
         self.c = Cluster(options, Lifecycle(boot, options))
         self.recovery = Recovery(self.c)
         self.requests = Requests(self.c)
-        self.membership = Membership(self.c, self.recovery)
+        self.absence = Absence(self.c, self.recovery)
+        self.membership = Membership(self.c, self.recovery, self.absence)
         self.elastic = Elastic(self.c, self.recovery, self.requests)
         self.diagnoses = Diagnoses(self.c)
         self.suspects = Suspects(self.c, self.recovery, self.diagnoses)
@@ -234,7 +236,7 @@ class Brain:
         self.steps_total += 1
         timekeeping.step(self.c, job, record, now)
         self.c.progress_at = now.mono
-        if record.generation == job.generation:
+        if record.generation == job.generation and finding is None:  # a loss that is no number is no progress
             job.best_step = max(job.best_step, record.step)
             job.life_first = record.step if job.life_first < 0 else min(job.life_first, record.step)
             job.life_last = max(job.life_last, record.step)
@@ -387,9 +389,7 @@ class Brain:
         actions += self.requests.due_faults(job, now) if job.spec.faults else []
         actions += self.recovery.survived(job, now)
         actions += self.recovery.settle(now)
-        actions += self.recovery.gather(now)
-        actions += self.recovery.watch(now)
-        actions += self.recovery.late_answers(job, now)
+        actions += self.absence.tick(job, now)
         actions += self.suspects.tick(job, now)
         actions += self.elastic.tick(job, now) if job.spec.node_counts else []
         actions += self.recovery.stray_logs(now)

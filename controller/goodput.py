@@ -107,9 +107,14 @@ class Goodput:
         self._sample(end)
 
     def resumed(self, number: int) -> None:
-        """A new generation begins with this step: what was not saved from it on is lost."""
+        """A new generation begins with this step: what was not saved from it on is lost, and what was, if it went back
+        further than it had to."""
         for lost in [n for n in self.unsaved if n >= number]:
             self._take_back(lost)
+        if number <= self.safe:
+            self.safe = number - 1
+            for lost in [n for n in self.kept if n >= number]:
+                self._take_back(lost)
 
     def saved(self, number: int) -> None:
         """The store has a checkpoint with this step and all before it."""

@@ -5,10 +5,11 @@ answered that they are gone, or is lost (its workers cannot join: each generatio
 agent that comes back is told to end them first).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from holdfast import messages as msg
+from holdfast import rollback
 from holdfast import types as t
 from holdfast.controller.events import Action, Record, Say, Send
 from holdfast.controller.model import Instant, Job, JobState, Node, Options, RankState, RankTable
@@ -181,11 +182,15 @@ class Lifecycle:
         self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""
         host, _, port = self.store.rpartition(":")
+        program = job.spec.program
+        if job.rollbacks:
+            told = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
+            program = replace(program, env={**program.env, **told})
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
         for group, name in enumerate(job.nodes):
             ranks = tuple(msg.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)))
             order = msg.StartWorkers(
-                program=job.spec.program,
+                program=program,
                 ranks=ranks,
                 world_size=job.world,
                 nnodes=len(job.nodes),

@@ -2,6 +2,7 @@
 
 from holdfast import messages as msg
 from holdfast import types as t
+from holdfast.controller.absence import Absence
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.exits import LOST
 from holdfast.controller.detectors.silence import stream_finding
@@ -14,9 +15,8 @@ from holdfast.errors import UsageError
 
 
 class Membership:
-    def __init__(self, cluster: Cluster, recovery: Recovery) -> None:
-        self.c = cluster
-        self.recovery = recovery
+    def __init__(self, cluster: Cluster, recovery: Recovery, absence: Absence) -> None:
+        self.c, self.recovery, self.absence = cluster, recovery, absence
 
     def joined(self, event: AgentJoined, now: Instant) -> list[Action]:
         hello, name = event.hello, event.hello.identity.node
@@ -36,7 +36,7 @@ class Membership:
         actions += self.c.life.node_back(job, name, now)
         if self.c.life.stage is Stage.UP:
             actions += self._compare(job, name, hello, now)
-        return actions + self.c.life.advance(job, self.c.nodes, now) + self.recovery.watch(now)
+        return actions + self.c.life.advance(job, self.c.nodes, now) + self.absence.watch(now)
 
     def _end_strays(self, hello: msg.Hello, job: Job | None) -> list[Action]:
         """Workers of jobs or generations that are over must not run on."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.history import History
+from holdfast.rollback import Rollback
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -39,7 +40,7 @@ class Options:
     hang_steps: float = 2.0
     """A worker that shows no life is late after this many median steps ..."""
     hang_floor: float = 0.75
-    """... plus this many seconds."""
+    """... plus this many seconds, half of them when the kernel says that its process is stopped."""
     agent_grace: float = 10.0
     """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: float = 3.0
@@ -235,6 +236,8 @@ class Job:
     life_before: int = 0  # steps that the generation before it did
     fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
     stop_asked: bool = False
+    rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
+    rolled_at: int = -1  # the step of the trouble that the last of them was for
     _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -266,7 +269,8 @@ class Job:
         spec["program"] = msg.Program(**program)
         spec["faults"] = tuple(spec["faults"])
         spec["node_counts"] = tuple(spec.get("node_counts", ()))
-        return cls(**{**doc, "spec": JobSpec(**spec), "state": JobState(doc["state"])})
+        backs = [Rollback(**one) for one in doc.get("rollbacks", ())]
+        return cls(**{**doc, "spec": JobSpec(**spec), "state": JobState(doc["state"]), "rollbacks": backs})
 
 
 @dataclass(frozen=True, slots=True)

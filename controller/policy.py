@@ -27,11 +27,13 @@ class Move(StrEnum):
     """Take the node out and go on with fewer nodes, if the job may: there is no spare."""
     GROW = "grow"
     """A job that had shrunk takes a node that is back, at once or when the running step is safe."""
+    ROLL_BACK = "roll-back"
+    """Start again from a checkpoint that is older than the trouble: the newest state may hold it."""
     STOP = "stop-job"
     """Give the job back to its owner: another start would end the same way."""
 
 
-RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW})
+RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW, Move.ROLL_BACK})
 """Moves that end one generation and start the next."""
 
 
@@ -131,6 +133,12 @@ class Case:
     """Was it diagnosed within the last hour?"""
     replaceable: bool = False
     """A spare waits, or the job may go on with fewer."""
+    stored: bool = False
+    """Is there a checkpoint of this job in the store?"""
+    goes_back: bool = False
+    """Did the operator ask to go back where a finding of this kind is only told otherwise?"""
+    went_back: bool = False
+    """Did the job go back for the same steps before?"""
 
     @property
     def row(self) -> Row:
@@ -207,6 +215,12 @@ RULES: tuple[Rule, ...] = (
         _again,
     ),
     Rule(
+        "a loss is no number again, without a good step since the restart, and there is a checkpoint in the store",
+        lambda c: c.cause.kind is t.FindingKind.LOSS_NONFINITE and c.tries >= 2 and c.stored,
+        Move.ROLL_BACK,
+        lambda c: f"the newest state leads there again: {c.cause.text}",
+    ),
+    Rule(
         "the same node for the second time within a day; it was not tested within the hour, and there is another",
         lambda c: c.row.fault is Fault.NODE and bool(c.node) and c.offences >= 2 and c.replaceable and not c.tested,
         Move.DIAGNOSE,
@@ -240,12 +254,25 @@ class Decision:
 
 def decide(case: Case) -> Decision:
     move = case.row.move
+    if case.goes_back:
+        return _if_it_helps(case)
     if move not in RECOVERS:
         return Decision(move, _WHY[move])
     for rule in RULES:
         if rule.holds(case):
             return Decision(rule.move, rule.reason(case))
     return Decision(move, f"start again from the newest whole state (try {case.tries} of {case.limit})")
+
+
+def _if_it_helps(case: Case) -> Decision:
+    """Going back because the operator wants it so: never in a circle, and never the end of a job that trains."""
+    if case.went_back:
+        return Decision(Move.ALERT, f"the job went back for it before, and it came again: {case.cause.text}")
+    if not case.stored:
+        return Decision(Move.ALERT, "there is no checkpoint to go back to")
+    if 0 <= case.max_restarts <= case.restarts:
+        return Decision(Move.ALERT, f"the job may be restarted {case.max_restarts} times and has been")
+    return Decision(Move.ROLL_BACK, f"as is wished for {case.cause.kind}: {case.cause.text}")
 
 
 _WHY = {

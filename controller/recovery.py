@@ -9,13 +9,14 @@ from holdfast.controller import incidents as books
 from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.table import Response
-from holdfast.controller.detectors.together import away_together
 from holdfast.controller.events import Action, Record, Say
 from holdfast.controller.lifecycle import Stage, fresh_table
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job, JobState
 from holdfast.controller.placement import has_spare, may_shrink
+from holdfast.rollback import Rollback
 
 _STAYS_UP = 5.0  # seconds
+_SAME_PLACE = 20  # steps
 _TOLD_AGAIN = 600.0  # seconds between two alerts of the same
 _WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
 
@@ -35,7 +36,7 @@ class Recovery:
         response = self.c.tuning.response(finding.kind)
         if response is Response.OFF:
             return []
-        if response is Response.ALERT or policy.is_alert(finding.kind):
+        if response is Response.ALERT or (policy.is_alert(finding.kind) and response is not Response.ROLL_BACK):
             return self.noted(finding, now)
         job = self.c.job
         if job is None or job.state.ended:
@@ -99,6 +100,8 @@ class Recovery:
         if decision.move in policy.RECOVERS:
             if decision.move is policy.Move.EVICT:
                 noted = self.take_out(case.node, decision.reason, now, barred=case.row.fault is policy.Fault.BROKEN)
+            if decision.move is policy.Move.ROLL_BACK:
+                incident.reason += f"; {self._go_back(cause, job)}"
             if decision.move is policy.Move.DIAGNOSE:
                 self.c.life.held_for, self.c.life.held_since = case.node, now.mono
                 self.c.history(case.node).tested_at = now.wall
@@ -112,6 +115,14 @@ class Recovery:
             return [books.saved(incident), said]
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
 
+    def _go_back(self, cause: Finding, job: Job) -> str:
+        """From the next generation on, nothing counts that older ones kept from shortly before the trouble on."""
+        step = int(cause.evidence["step"])
+        at_most = max(0, step - int(self.c.tuning.limit(cause.kind, "steps_back")))
+        job.rollbacks.append(Rollback(at_most, job.generation + 1))
+        job.rolled_at = step
+        return f"back to a checkpoint of at most {at_most} steps"
+
     def _note_fault(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
         """Count a failed life of the job, and what it says against its node."""
         if not policy.is_failure(cause.kind):
@@ -121,9 +132,9 @@ class Recovery:
         # The same again without a step of progress may well be the script's, whose own bug counts against nobody.
         if not name or job.tries > 1 or not policy.counts_against(cause):
             return []
-        return self._offend(name, cause.kind, now)
+        return self.offend(name, cause.kind, now)
 
-    def _offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
+    def offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
         history = self.c.history(name)
         history.offend(kind, now.wall)
         return [Record("node", name, history.to_doc())]
@@ -138,13 +149,16 @@ class Recovery:
             options=o,
             restarts=job.restarts,
             max_restarts=job.spec.max_restarts,
-            tries=job.tries,
+            tries=job.tries if policy.is_failure(cause.kind) else 1,
             tries_node=job.tries_node,
             node=name,
             offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
             evictions=self.c.evictions(now),
             tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
             replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes) or may_shrink(job.spec, job.nodes),
+            stored=self.c.time.safe >= 0,
+            goes_back=self.c.tuning.response(cause.kind) is Response.ROLL_BACK,
+            went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
         )
 
     def take_out(self, name: str, reason: str, now: Instant, barred: bool, by_hand: bool = False) -> list[Action]:
@@ -288,71 +302,6 @@ class Recovery:
         self.settling, self.stop_at = None, math.inf
         return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
 
-    def watch(self, now: Instant) -> list[Action]:
-        """A watched incident ends when everybody is back; it escalates when training stands still without them.
-
-        So does a restart whose new generation loses a node before its first step.
-        """
-        live, job = self.c.book.live(), self.c.job
-        if live is None or job is None:
-            return []
-        is_up, watching = self.c.life.stage is Stage.UP, live.action == policy.Move.WATCH
-        if not watching and not (is_up and live.action in policy.RECOVERS):
-            return []
-        away = [n for n in job.nodes if not self.c.present(n)]
-        if not away and is_up and watching:
-            live.reason = "the watcher is back and training never stopped"
-            return books.closed(live, IncidentState.CLOSED, now)
-        gone = [n for n in away if self.c.away_for(n, now) > self._grace(job)]
-        median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
-        patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
-        if not gone or now.mono - self.c.progress_at < patience:
-            return []
-        actions = self._give_up(gone, "silent, and training stopped with it", now)
-        live.action = policy.Move.RESTART.value
-        live.reason = f"{', '.join(gone)} did not come back and training stopped: start again without"
-        return [*actions, *self.recover(live, job, now, phase="evicting")]
-
-    def _give_up(self, names: list[str], reason: str, now: Instant) -> list[Action]:
-        """These nodes are lost. It counts against each, unless they went together."""
-        live = self.c.book.live()
-        together = live is not None and live.cause.kind is t.FindingKind.NODES_AWAY
-        actions: list[Action] = []
-        for name in names:
-            if name in self.c.nodes:
-                self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
-            if not together:
-                actions += self._offend(name, t.FindingKind.NODE_SILENT, now)
-        return actions
-
-    def gather(self, now: Instant) -> list[Action]:
-        """Many nodes away at once are one trouble: what they share is the cause, and none of them is to blame."""
-        live, job = self.c.book.live(), self.c.job
-        if live is None or job is None or live.cause.kind is t.FindingKind.NODES_AWAY:
-            return []
-        finding = away_together(job.nodes, self.c.nodes, now)
-        if finding is None or not self.c.book.attach(live, finding):
-            return []
-        return [Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text}),
-                books.saved(live)]  # fmt: skip
-
-    def late_answers(self, job: Job, now: Instant) -> list[Action]:
-        actions: list[Action] = []
-        for failure in self.c.life.overdue(now):
-            if failure.what == "stop":
-                actions += self.would_not_end(failure.node, failure.error, now)
-                continue
-            text = f"{failure.what}: {failure.error}"
-            actions += self.found(self.command_finding(failure.kind, failure.node, text, now), now)
-        away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
-        fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
-        gone = [name for name in fresh if self.c.away_for(name, now) > self._grace(job)]
-        if gone:
-            actions += self._give_up(sorted(gone), "gone for too long", now)
-        if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
-            actions += self._capacity(now)
-        return actions
-
     def would_not_end(self, name: str, error: str, now: Instant) -> list[Action]:
         """Its workers are still there, and nobody can end them. The next generation has a store of its own, which they
         do not know: it begins without the node, unless so many go that it cannot be them."""
@@ -360,33 +309,6 @@ class Recovery:
         out = self.take_out(name, f"did not end its workers when told to: {error}", now, barred=False) if few else []
         blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not end: {error}", now)
         return [*out, *self.found(blocked, now)]
-
-    def _grace(self, job: Job) -> float:
-        """Seconds that a node may be away before training goes on without it."""
-        o = self.c.options
-        return o.spare_grace if has_spare(job.spec, self.c.nodes.values(), job.nodes) else o.agent_grace
-
-    def _capacity(self, now: Instant) -> list[Action]:
-        live = self.c.book.live()
-        finding = Finding(
-            kind=t.FindingKind.CAPACITY,
-            severity=t.Severity.CRITICAL,
-            subject="job",
-            text=f"the job {self.c.life.missing}: add a node or uncordon one",
-            since=now.wall,
-            at=now.wall,
-        )
-        if live is None:
-            if any(i.cause.kind is t.FindingKind.CAPACITY and i.closed is None for i in self.c.book.incidents.values()):
-                return []
-            live = self.c.book.open(finding, self.c.job, now)
-            live.action, live.reason = policy.Move.RESTART.value, "waiting for room"
-            live.state = IncidentState.RECOVERING
-            live.generation_from = self.c.job.generation if self.c.job else 0
-            return [books.saved(live)]
-        known = len(live.findings)
-        self.c.book.attach(live, finding)
-        return [books.saved(live)] if len(live.findings) != known else []
 
     def stray_logs(self, now: Instant) -> list[Action]:
         """A critical line that no fault followed is an alert of its own."""

@@ -50,7 +50,8 @@ def frame(c: Cluster, job: Job, node: str, told: t.Frame) -> None:
     """What a heartbeat says of checkpoints, and of phases of the program's own."""
     if told.host and job.ranks_on(node):
         stored = told.host.get("checkpoint_step", -1.0) - 1
-        if 0 <= stored <= job.best_step:
+        # Of a job that went back, what is told until it has saved anew may be of the steps that it left behind.
+        if 0 <= stored <= (job.life_last if job.rollbacks else job.best_step):
             c.time.saved(int(stored))
         elif "snapshot_step" in told.host:
             c.time.tells = True

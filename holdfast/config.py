@@ -67,11 +67,11 @@ class ControllerConfig:
     hang_steps: float = 2.0
     """A worker that shows no life is late after this many median steps plus the hang floor."""
     hang_floor: Seconds = 0.75
-    """What a worker gets on top of that. Raise it where steps vary much."""
+    """What a worker gets on top of that, half of it when its process is stopped. Raise it where steps vary much."""
     agent_grace: Seconds = 10.0
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: Seconds = 3.0
-    """The same where a spare waits to take its place."""
+    """The same where a spare waits to take its place. A node whose workers went down with it gets 0.75 s at most."""
     grow_after: Seconds = 30.0
     """How long there must be room for more nodes before a job that had shrunk grows again."""
     tries: int = 3

@@ -21,6 +21,7 @@ from holdfast.rank_sets import compact
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
 _QUIET_LIMIT = 10.0  # seconds without life outside training: imports and compilers hold the GIL for long
 _TICK = 0.1  # the probe's liveness period
+_STOPPED = 0.5  # of the floor, for a process of which the kernel says that it is stopped
 _PROVEN = (Reason.ENTERING, Reason.ORDER, Reason.STOPPED)  # verdicts that no honest computation looks like
 
 
@@ -74,16 +75,19 @@ class HangDetector:
         now: Instant,
     ) -> list[Finding]:
         o = self.options
-        limit = np.full(ranks.world, _QUIET_LIMIT)
+        limit, limit_stopped = np.full(ranks.world, _QUIET_LIMIT), np.full(ranks.world, _QUIET_LIMIT)
         if not math.isnan(median):
             limit[training] = o.hang_steps * median + o.hang_floor
+            limit_stopped[training] = o.hang_steps * median + _STOPPED * o.hang_floor
         # What the node's own agent could not do in time, its workers could not either: a starved host, no fault.
         limit += ranks.lag
+        limit_stopped += ranks.lag
         slack = np.zeros(ranks.world)
         if not math.isnan(median):
             # A held GIL can be an honest long call; as long as recent steps were, it is not suspicious.
             slack[training] = max(0.0, 1.2 * float(np.quantile(steps, 0.9)) - o.hang_steps * median)
-        stopped = fresh & ranks.stopped & (idle > limit)
+        stopped = fresh & ranks.stopped & (idle > limit_stopped)
+        limit = np.where(stopped, limit_stopped, limit)
         silent = fresh & ~stopped & (idle > limit + slack)
         silent &= quiet > np.where(training, max(o.hang_floor, 4 * _TICK), _QUIET_LIMIT) + ranks.lag
         if silent.sum() > 1:

@@ -25,8 +25,13 @@ class Response(StrEnum):
     """The policy decides: restart, watch, evict, or tell people."""
     ALERT = "alert"
     """People are told, and nothing is done."""
+    ROLL_BACK = "roll-back"
+    """The job goes back to a checkpoint from before it: for spikes only."""
     OFF = "off"
     """Nothing is said at all."""
+
+
+SPIKES = (t.FindingKind.LOSS_SPIKE, t.FindingKind.GRADIENT_SPIKE)
 
 
 class Suspect(StrEnum):
@@ -114,8 +119,9 @@ class Tuning:
 
 
 def _response(row: Row, value: str, where: str) -> Response:
-    if value not in set(Response):
-        raise UsageError(f"{where}: action must be act, alert or off, not {value!r}")
+    if value not in set(Response) or (value == Response.ROLL_BACK and row.kind not in SPIKES):
+        choices = "act, alert, roll-back or off" if row.kind in SPIKES else "act, alert or off"
+        raise UsageError(f"{where}: action must be {choices}, not {value!r}")
     if row.fixed and value != Response.ACT:
         raise UsageError(f"{where}: {row.kind} is a fact and no suspicion: it cannot be silenced")
     return Response(value)

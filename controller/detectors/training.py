@@ -19,7 +19,7 @@ def loss_finding(record: t.StepRecord, node: str, now: Instant) -> Finding | Non
         at=now.wall,
         node=node,
         rank=record.rank,
-        signature=f"loss-nonfinite@{record.step}",
+        signature=t.FindingKind.LOSS_NONFINITE.value,
         evidence={"step": record.step},
     )
 

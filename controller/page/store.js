@@ -1,14 +1,11 @@
-// What the page knows, and who wants to hear of it. Views read `state`; live.js and select.js write it, and each
-// view what only it asks for.
+// What the page knows, and who wants to hear of it. Views read `state`; only live.js and select.js write it.
 
 export const state = {
   status: null, // as /api/v1/status, nodes and incidents merged in
-  ranks: null, // as /api/v1/ranks, columns maybe Float64Array
+  ranks: null, // as /api/v1/ranks
   nodes: [], // as /api/v1/nodes?detail=false
   incidents: new Map(), // by id, oldest history included
-  steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [] },
-  blame: null, // as /api/v1/blame/newest
-  blamed: null, // as /api/v1/blame, once somebody looked
+  steps: { job: null, step: [], loss: [], seconds: [], at: [], generation: [] },
   selected: { rank: null, node: null, incident: null },
   connection: { state: "connecting", since: 0, retryAt: 0 },
   skew: 0, // controller's clock minus ours, seconds

@@ -10,7 +10,8 @@ from layouts import filled, share
 from threads import ThreadGroup, on_ranks
 
 from holdfast.checkpoint.fence import Fence
-from holdfast.checkpoint.restore import Restored, restore
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.restore import Restored, always, restore
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.save import Job, Saved, save
 from holdfast.checkpoint.store import Store
@@ -64,13 +65,19 @@ def save_all(store: Store, fence: Fence, step: int, layout: Layout, **changes: A
 
 
 def restore_all(
-    store: Store, layout: Layout, mirrors: tuple[Store, ...] = (), state: dict[str, Any] | None = None
+    store: Store,
+    layout: Layout,
+    mirrors: tuple[Store, ...] = (),
+    state: dict[str, Any] | None = None,
+    counts: Callable[[Manifest], bool] = always,
 ) -> tuple[list[Restored | None], list[str]]:
     """All ranks restore; what they got, and what they were warned of."""
     warnings: list[str] = []
 
     def work(group: ThreadGroup) -> Restored | None:
-        return restore(store, group, layout=layout, state=state or STATE, warn=warnings.append, mirrors=mirrors)
+        return restore(
+            store, group, layout=layout, state=state or STATE, warn=warnings.append, mirrors=mirrors, counts=counts
+        )
 
     return on_ranks(len(layout.held), work), warnings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.arena import Arena, Description
 from holdfast.checkpoint.checksum import checksums
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.memory import restore_from_memory
 from holdfast.checkpoint.peers import choose_peers
-from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.restore import Restored, always
 from holdfast.checkpoint.tiles import Box, GlobalTensor, Layout
+from holdfast.rollback import Rollback, counts
 from tests.checkpoint.layouts import filled, layouts, tensors
 from tests.checkpoint.threads import ThreadGroup, on_ranks
 
@@ -50,7 +52,12 @@ def put(folder: Path, layout: Layout, worker: int, step: int, generation: int = 
 
 
 def back(
-    root: Path, nodes: Sequence[str], layout: Layout, at_least: int = 0, lines: list[str] | None = None
+    root: Path,
+    nodes: Sequence[str],
+    layout: Layout,
+    at_least: int = 0,
+    lines: list[str] | None = None,
+    counts: Callable[[Manifest], bool] = always,
 ) -> list[tuple[Restored, str] | None]:
     """What each rank gets; `nodes` says where each of them is."""
 
@@ -58,6 +65,7 @@ def back(
         return restore_from_memory(
             group, layout=layout, job="job", settings="same", node=nodes[group.rank],
             folder=root / nodes[group.rank], at_least=at_least, warn=(lines if lines is not None else []).append,
+            counts=counts,
         )  # fmt: skip
 
     return on_ranks(len(nodes), work)
@@ -80,6 +88,22 @@ def test_each_worker_reads_its_own_and_no_byte_twice(tmp_path: Path) -> None:
     found = back(tmp_path, ["n0", "n1"], HALVES)
     check(found, HALVES, 2, "memory")
     assert [one[0].bytes_read for one in found if one] == [128, 128]  # 96, on a multiple of 64
+
+
+def test_what_does_not_count_is_passed_over(tmp_path: Path) -> None:
+    """Going back to step 5: what generation 1 kept later is left, what generation 2 keeps is not."""
+    backs = (Rollback(5, 2),)
+
+    def allowed(manifest: Manifest) -> bool:
+        return counts(backs, manifest.step, manifest.generation)
+
+    for worker in (0, 1):
+        for step, generation in ((5, 1), (9, 1)):
+            put(tmp_path / "n0", HALVES, worker, step, generation)
+    check(back(tmp_path, ["n0", "n0"], HALVES, counts=allowed), HALVES, 5, "memory")
+    for worker in (0, 1):
+        put(tmp_path / "n0", HALVES, worker, 6, 2)
+    check(back(tmp_path, ["n0", "n0"], HALVES, counts=allowed), HALVES, 6, "memory")
 
 
 def test_what_is_on_ones_own_node_goes_through_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,13 +134,32 @@ def test_retention(found: set[tuple[int, int]], marked: set[int], last: int, eve
     held = [(Slot(*pair), pair[0] in marked) for pair in found]
     gone = Retention(last, every).expired(held)
     stay = {slot for slot, _ in held} - set(gone)
-    newest = sorted((slot for slot, _ in held), reverse=True)[: max(last, 1)]
+    newest = sorted((slot for slot, _ in held), key=lambda slot: slot.newness, reverse=True)[: max(last, 1)]
     assert set(newest) <= stay
     assert {slot for slot, is_protected in held if is_protected} <= stay
     if every:
         assert {slot.step for slot, _ in held if slot.step % every == 0} <= {slot.step for slot in stay}
     assert all(slot in newest or slot.step in marked or (every and slot.step % every == 0) for slot in stay)
-    assert gone == sorted(gone)
+    assert gone == sorted(gone, key=lambda slot: slot.newness)
+
+
+def test_what_does_not_count_is_passed_over_and_new_ones_are_newer_than_it(store: FileStore) -> None:
+    fill(store, 10, 20, 30)
+    found, warnings = restore_all(store, TWO, counts=lambda manifest: manifest.step <= 25)
+    assert_step(found, 20, TWO)
+    assert warnings == []
+    assert_step(restore_all(store, TWO)[0], 30, TWO)
+    # Whoever took the store over after that and went on from 20 is the newest, with fewer steps done.
+    fill(store, 22)
+    assert_step(restore_all(store, TWO)[0], 22, TWO)
+    assert steps(store) == [22, 30, 20]
+
+
+def test_if_none_is_old_enough_the_oldest_is_taken(store: FileStore) -> None:
+    fill(store, 20, 30)
+    found, warnings = restore_all(store, TWO, counts=lambda manifest: manifest.step <= 5)
+    assert_step(found, 20, TWO)
+    assert warnings == ["no checkpoint is as old as was asked for: going back to the oldest, of step 20"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])

@@ -111,6 +111,16 @@ def test_the_one_without_life_is_named_and_not_those_who_wait_for_it() -> None:
     assert found(ranks) == [("worker-stopped", "rank3")]
 
 
+@pytest.mark.parametrize(("idle", "stopped", "is_found"), [(0.45, True, False), (0.5, True, True), (0.8, False, False)])
+def test_a_process_that_is_stopped_is_sooner_sure_than_one_that_only_looks_so(
+    idle: float, stopped: bool, is_found: bool
+) -> None:
+    """Steps of 50 ms: two of them and half the floor; for a lock that is held, maybe by an honest call, all of it."""
+    ranks = table(idle=idle)
+    late(ranks, 3, stopped=stopped, progress_age=idle, tick_age=idle)
+    assert bool(found(ranks, steps=[0.05] * 30)) is is_found
+
+
 def test_a_long_call_that_holds_the_gil_as_recent_steps_did_is_honest() -> None:
     ranks = table(idle=1.6)
     late(ranks, 3)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import messages as msg
@@ -22,6 +23,7 @@ from holdfast.controller.events import (
 )
 from holdfast.controller.ledger import StepRow
 from holdfast.controller.model import Incident, Instant, Job, JobSpec, JobState, Options
+from holdfast.rollback import Rollback, from_environment
 
 STEP = 0.3
 TICK = 0.05
@@ -71,6 +73,7 @@ class Virtual:
         self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
         self.last_step = 10**9  # workers exit 0 after it
         self.start_error = ""
+        self.rollbacks: tuple[Rollback, ...] = ()  # as the newest workers were told
         self.behind: dict[str, str] = {}  # node -> what its peers find there when they knock
         self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
         self.counts_from_zero = False
@@ -180,6 +183,7 @@ class Virtual:
                         del agent.workers[worker.job, worker.generation, worker.rank]
             case msg.StartWorkers() as order:
                 error = self.start_error
+                self.rollbacks = from_environment(order.program.env)
                 assert command.generation >= agent.newest.get(command.job, 0), "an older generation was started"
                 agent.newest[command.job] = command.generation
                 for rank in order.ranks if not error else ():
@@ -241,6 +245,13 @@ class Virtual:
             self.feed(Tick())
             self.check()
 
+    def run_until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Move time until it holds; it must within so many seconds."""
+        end = self.now + seconds
+        while not holds():
+            assert self.now < end, f"not within {seconds:g} s"
+            self.run(TICK)
+
     def _advance_workers(self, seconds: float) -> None:
         running = [w for w in self.all_workers() if w.running]
         if not running:
@@ -256,15 +267,18 @@ class Virtual:
             return
         for worker in world:
             first = worker.step < 0
-            worker.step = self._resume_step() if first else worker.step + 1
+            worker.step = self._resume_step(worker.generation) if first else worker.step + 1
             worker.progress_at = self.now + seconds
         if world[0].step >= self.last_step:
             for worker in world:
                 self.exit(worker.rank, code=0)
 
-    def _resume_step(self) -> int:
+    def _resume_step(self, generation: int) -> int:
         best = max(self.brain.c.ledger.rows, default=-1)
-        return 0 if best < 0 or self.counts_from_zero else (best + 1) // self.checkpoint_every * self.checkpoint_every
+        if best < 0 or self.counts_from_zero:
+            return 0
+        done = min([best + 1, *(back.at_most for back in self.rollbacks if back.generation == generation)])
+        return done // self.checkpoint_every * self.checkpoint_every
 
     def _frame(self, agent: FakeAgent) -> None:
         samples, steps = [], []

@@ -1,0 +1,131 @@
+"""Nodes of the job that are away: how long to wait for them, when to go on without, and when many are one trouble."""
+
+import math
+
+from holdfast import types as t
+from holdfast.controller import incidents as books
+from holdfast.controller import policy
+from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors.together import away_together
+from holdfast.controller.events import Action, Say
+from holdfast.controller.lifecycle import Stage
+from holdfast.controller.model import Finding, IncidentState, Instant, Job
+from holdfast.controller.placement import has_spare, may_shrink
+from holdfast.controller.recovery import Recovery
+
+_DEAD_GRACE = 0.75  # seconds that an agent may be away whose workers went down with it
+
+
+class Absence:
+    def __init__(self, cluster: Cluster, recovery: Recovery) -> None:
+        self.c, self.recovery = cluster, recovery
+
+    def tick(self, job: Job, now: Instant) -> list[Action]:
+        """Called often while there is a job."""
+        return [*self.gather(now), *self.watch(now), *self.late_answers(job, now)]
+
+    def watch(self, now: Instant) -> list[Action]:
+        """A watched incident ends when everybody is back; it escalates when training stands still without them.
+
+        So does a restart whose new generation loses a node before its first step.
+        """
+        live, job = self.c.book.live(), self.c.job
+        if live is None or job is None:
+            return []
+        is_up, watching = self.c.life.stage is Stage.UP, live.action == policy.Move.WATCH
+        if not watching and not (is_up and live.action in policy.RECOVERS):
+            return []
+        away = [n for n in job.nodes if not self.c.present(n)]
+        if not away and is_up and watching:
+            live.reason = "the watcher is back and training never stopped"
+            return books.closed(live, IncidentState.CLOSED, now)
+        gone = [n for n in away if self.c.away_for(n, now) > self._grace(job, n)]
+        median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
+        patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
+        if not gone or now.mono - self.c.progress_at < patience:
+            return []
+        actions = self._give_up(gone, "silent, and training stopped with it", now)
+        live.action = policy.Move.RESTART.value
+        live.reason = f"{', '.join(gone)} did not come back and training stopped: start again without"
+        return [*actions, *self.recovery.recover(live, job, now, phase="evicting")]
+
+    def _give_up(self, names: list[str], reason: str, now: Instant) -> list[Action]:
+        """These nodes are lost. It counts against each, unless they went together."""
+        live = self.c.book.live()
+        together = live is not None and live.cause.kind is t.FindingKind.NODES_AWAY
+        actions: list[Action] = []
+        for name in names:
+            if name in self.c.nodes:
+                self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
+            if not together:
+                actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
+        return actions
+
+    def gather(self, now: Instant) -> list[Action]:
+        """Many nodes away at once are one trouble: what they share is the cause, and none of them is to blame."""
+        live, job = self.c.book.live(), self.c.job
+        if live is None or job is None or live.cause.kind is t.FindingKind.NODES_AWAY:
+            return []
+        finding = away_together(job.nodes, self.c.nodes, now)
+        if finding is None or not self.c.book.attach(live, finding):
+            return []
+        return [Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text}),
+                books.saved(live)]  # fmt: skip
+
+    def late_answers(self, job: Job, now: Instant) -> list[Action]:
+        actions: list[Action] = []
+        for failure in self.c.life.overdue(now):
+            if failure.what == "stop":
+                actions += self.recovery.would_not_end(failure.node, failure.error, now)
+                continue
+            text = f"{failure.what}: {failure.error}"
+            actions += self.recovery.found(self.recovery.command_finding(failure.kind, failure.node, text, now), now)
+        away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
+        fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
+        gone = [name for name in fresh if self.c.away_for(name, now) > self._grace(job, name)]
+        if gone:
+            actions += self._give_up(sorted(gone), "gone for too long", now)
+        if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
+            actions += self._capacity(now)
+        return actions
+
+    def _grace(self, job: Job, name: str) -> float:
+        """Seconds that a node may be away before training goes on without it."""
+        o = self.c.options
+        replaceable = has_spare(job.spec, self.c.nodes.values(), job.nodes)
+        if self._went_down(name) and (replaceable or may_shrink(job.spec, job.nodes)):
+            return min(_DEAD_GRACE, o.spare_grace)  # nothing runs there that would be worth the wait
+        return o.spare_grace if replaceable else o.agent_grace
+
+    def _went_down(self, name: str) -> bool:
+        """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other reason that
+        anybody knows: the node's workers went down with it."""
+        live = self.c.book.live()
+        job = self.c.active
+        if live is None or job is None or live.cause.kind is not t.FindingKind.AGENT_EXIT or live.cause.node != name:
+            return False
+        if not all(self.c.present(other) for other in job.nodes if other != name):
+            return False  # whose peers they mourn, nobody can tell
+        return any(finding.secondary and finding.node != name for finding in live.findings)
+
+    def _capacity(self, now: Instant) -> list[Action]:
+        live = self.c.book.live()
+        finding = Finding(
+            kind=t.FindingKind.CAPACITY,
+            severity=t.Severity.CRITICAL,
+            subject="job",
+            text=f"the job {self.c.life.missing}: add a node or uncordon one",
+            since=now.wall,
+            at=now.wall,
+        )
+        if live is None:
+            if any(i.cause.kind is t.FindingKind.CAPACITY and i.closed is None for i in self.c.book.incidents.values()):
+                return []
+            live = self.c.book.open(finding, self.c.job, now)
+            live.action, live.reason = policy.Move.RESTART.value, "waiting for room"
+            live.state = IncidentState.RECOVERING
+            live.generation_from = self.c.job.generation if self.c.job else 0
+            return [books.saved(live)]
+        known = len(live.findings)
+        self.c.book.attach(live, finding)
+        return [books.saved(live)] if len(live.findings) != known else []

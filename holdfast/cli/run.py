@@ -135,9 +135,12 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
     `failure` tells why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
     follower = Follower(client, job)
     follower.start()
-    interrupted = False
+    interrupted = asked = False
     while True:
         try:
+            if interrupted and not asked:
+                asked = True  # within the try: the second Ctrl-C need not wait for the answer
+                _ask_to_stop(client)
             line = follower.lines.get(timeout=0.5)
             if line is None:
                 break
@@ -151,13 +154,16 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
                 return 130
             interrupted = True
             note("stopping the job; Ctrl-C again leaves it running")
-            try:
-                client.stop()
-            except HoldfastError as error:
-                note(str(error))
     if follower.error is not None:
         raise follower.error
     return _exit_code(client, job, interrupted)
+
+
+def _ask_to_stop(client: Client) -> None:
+    try:
+        client.stop()
+    except HoldfastError as error:
+        note(str(error))
 
 
 def _print(line: Json) -> None:

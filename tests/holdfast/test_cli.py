@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from tests.holdfast.fake_controller import INCIDENT, STACKS, FakeController, job_as
+from tests.holdfast.fake_controller import INCIDENT, STACKS, FakeController, Json, job_as
 
 ROOT = Path(__file__).parents[2]
 
@@ -236,7 +236,19 @@ def test_ctrl_c_stops_the_job(fake: FakeController, script: str, until: Callable
     assert "stopping the job" in err
 
 
-def test_a_second_ctrl_c_leaves_it(fake: FakeController, script: str, until: Callable[..., None]) -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_second_ctrl_c_leaves_it(
+    fake: FakeController, script: str, until: Callable[..., None], is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the controller has not yet answered to the first."""
+    left, answer = threading.Event(), fake.answer
+
+    def slowly(method: str, path: str, body: Json | None) -> tuple[int, object]:
+        if is_slow and path == "/job/stop":
+            left.wait(20)
+        return answer(method, path, body)
+
+    monkeypatch.setattr(fake, "answer", slowly)
     process = run_in_terminal(fake, script)
     fake.line(0, "going")
     assert process.stdout is not None
@@ -245,6 +257,7 @@ def test_a_second_ctrl_c_leaves_it(fake: FakeController, script: str, until: Cal
     until(lambda: any(asked[1] == "/job/stop" for asked in fake.asked))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
+    left.set()
     fake.log.put("cut")
     assert process.returncode == 130
     assert "left job j1 to itself" in err

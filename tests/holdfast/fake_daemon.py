@@ -45,18 +45,13 @@ def agent(flags: dict[str, str]) -> None:
     nodes.mkdir(exist_ok=True)
     command = [sys.executable, "-c", "import time; time.sleep(300)"]
     worker = subprocess.Popen(command, start_new_session=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # from here on it waits for us, whenever it comes
     state.mkdir(exist_ok=True)
     (state / "worker").write_text(str(worker.pid))
     (nodes / flags["--node-name"]).touch()
-
-    def end(number: int, frame: object) -> None:
-        worker.kill()
-        worker.wait()
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    while True:
-        signal.pause()
+    signal.sigwait({signal.SIGTERM})
+    worker.kill()
+    worker.wait()
 
 
 if __name__ == "__main__":

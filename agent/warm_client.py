@@ -23,6 +23,8 @@ from holdfast.types import WorkerExited
 READY_TIMEOUT_S = 120.0
 """Torch, its compiler and the trainer import in 5 s on a quiet machine, in a minute on one that just booted."""
 CALL_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
+"""A fork copies the page tables of all that is imported, and is recorded on disk: long, on a starved host."""
 STORE_TIMEOUT_S = 60.0
 """A store's process may have to import torch first."""
 
@@ -133,8 +135,15 @@ class Warm:
         await _reaped(self._started)
 
     async def start_worker(self, spec: WorkerSpec) -> int:
-        """Start a worker; its process id. Repeating it for the same job, generation and rank changes nothing."""
-        return int((await self._ask("start_worker", CALL_TIMEOUT_S, spec=spec.to_json()))["pid"])
+        """Start a worker; its process id. Repeating it for the same job, generation and rank changes nothing.
+
+        Without an answer in time it may start all the same, but before anything that is asked for later.
+        """
+        return int((await self._ask("start_worker", START_TIMEOUT_S, spec=spec.to_json()))["pid"])
+
+    async def workers(self) -> tuple[KeptWorker, ...]:
+        """Those that run now, and those whose end nobody acknowledged."""
+        return tuple(KeptWorker(**worker) for worker in (await self._ask("hello", CALL_TIMEOUT_S))["workers"])
 
     async def start_store(self, job: str, host: str) -> int:
         """Make sure that the job's rendezvous store runs on `host`, an address of this node; its port."""

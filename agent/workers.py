@@ -65,6 +65,7 @@ class Workers:
         self._readers: dict[Key, ProbeReader] = {}
         self._announcements = Announcements(on_event)
         self._ended: dict[Key, asyncio.Event] = {}
+        self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
         self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
         self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
 
@@ -320,7 +321,9 @@ class Workers:
                 probe_path=str(self._probe_path(key)),
             )
             self._ended[key] = asyncio.Event()
+            self._unanswered.add(key)
             pid = await warm.start_worker(spec)
+            self._unanswered.discard(key)
             # Its exit may already have been told: what ended stays ended.
             if key not in self.kept:
                 self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
@@ -333,6 +336,7 @@ class Workers:
         def left() -> list[Key]:
             return [k for k, w in self.kept.items() if k[0] == job and k[1] <= generation and w.running]
 
+        await self._find_late(job, generation)
         if not left():
             return {"stopped": "0"}
         count = len(left())
@@ -346,6 +350,17 @@ class Workers:
             ranks = ", ".join(str(k[2]) for k in left())
             raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
         return {"stopped": str(count)}
+
+    async def _find_late(self, job: str, generation: int) -> None:
+        """Workers whose start was not answered in time may run all the same: they end with their generation."""
+        late = {key for key in self._unanswered if key[0] == job and key[1] <= generation}
+        if not late:
+            return
+        for worker in await (await self.open()).workers():  # answered after those starts
+            key = (worker.job, worker.generation, worker.rank)
+            if key in late and worker.running:
+                self.kept.setdefault(key, worker)
+        self._unanswered -= late
 
     async def drain(self, grace: float) -> None:
         """Tell all workers to end, and give them so many seconds for it. Raises Unavailable."""

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import messages as msg
 from holdfast import types as t
-from holdfast.agent import log_rules, probe_layout
+from holdfast.agent import log_rules, probe_layout, warm_client
 from holdfast.agent.collectors.kernel_log import KernelLog
 from holdfast.agent.worker_environment import worker_environment
 from holdfast.agent.worker_logs import WorkerLogs
@@ -141,6 +141,28 @@ def test_a_life_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> Non
             assert len(list(one.workers.shm.iterdir())) == 1
             one.workers.durable(one.exits()[0])
             assert list(one.workers.shm.iterdir()) == []
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_starts_after_all_ends_with_its_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start was given up as failed while the warm process was not scheduled; then it is."""
+    monkeypatch.setattr(warm_client, "START_TIMEOUT_S", 0.2)
+
+    async def story() -> None:
+        async with node(tmp_path) as one:
+            warm = await one.workers.open()
+            os.kill(warm.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(Unavailable, match="did not answer start_worker"):
+                    await one.start("import time; time.sleep(600)")
+            finally:
+                os.kill(warm.pid, signal.SIGCONT)
+            assert await one.do(msg.StopWorkers(0.0)) == {"stopped": "1"}
+            assert one.exits()[0].signal == signal.SIGKILL
+            assert await one.do(msg.StopWorkers(0.0)) == {"stopped": "0"}
 
     asyncio.run(story())
 

@@ -71,5 +71,5 @@ class Outbox:
 
 
 def _without_samples(frame: t.Frame) -> t.Frame:
-    nics = tuple(dataclasses.replace(n, tx=b"", rx=b"") for n in frame.nics)
+    nics = tuple(n._replace(tx=b"", rx=b"") for n in frame.nics)
     return dataclasses.replace(frame, offsets=b"", nics=nics)

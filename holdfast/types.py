@@ -1,4 +1,5 @@
-"""What every process speaks: plain frozen data, no I/O, no protobuf.
+"""What every process speaks: plain frozen data, no I/O, no protobuf. Named tuples are what comes by the thousand a
+second: they are made three times as fast.
 
 Times: `wall_ns` is Unix time in ns (for people and across hosts), `mono` a local monotonic clock in seconds
 (for decisions). Ranks and nodes count from 0. Unknown numbers are NaN, never a magic value.
@@ -7,6 +8,7 @@ Times: `wall_ns` is Unix time in ns (for people and across hosts), `mono` a loca
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 NAN = math.nan
 
@@ -194,8 +196,7 @@ class Standing:
     groups: tuple[GroupCount, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSample:
+class WorkerSample(NamedTuple):
     """One worker's training state at the frame's instant. Ages in seconds; NaN where never."""
 
     rank: int
@@ -218,8 +219,7 @@ class WorkerSample:
     standing: Standing | None = None  # only when that was a while ago
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One finished step as one worker saw it. `seconds` since that worker's previous step or phase start.
 
     `loss` NaN: none reported. Infinite: reported, and not finite.
@@ -234,8 +234,7 @@ class StepRecord:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NicSamples:
+class NicSamples(NamedTuple):
     """Byte counters of one NIC over a frame. `tx`, `rx`: little-endian uint32 deltas, one per sample."""
 
     name: str

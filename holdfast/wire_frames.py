@@ -14,13 +14,14 @@ _OF_WORKER = (
     "loss", "tokens", "median_step", "coordinate", "sizes", "still_age",
 )  # fmt: skip
 _OF_STEP = ("rank", "generation", "step", "end_wall_ns", "seconds", "loss", "tokens")
-_worker_row, _step_row = attrgetter(*_OF_WORKER), attrgetter(*_OF_STEP)
+_worker_fields, _step_fields = attrgetter(*_OF_WORKER), attrgetter(*_OF_STEP)
+_PHASE = _OF_WORKER.index("phase")
 _PHASE_INDEX = {phase: index for index, phase in enumerate(t.PHASES)}
 _NOWHERE = (-1, -1, -1)
 
 
 def frame_message(f: t.Frame) -> c.Frame:
-    workers: dict[str, Any] = dict(zip(_OF_WORKER, zip(*map(_worker_row, f.workers), strict=True), strict=False))
+    workers: dict[str, Any] = dict(zip(_OF_WORKER, zip(*map(_worker_fields, f.workers), strict=True), strict=False))
     if workers:
         workers["phase"] = [_PHASE_INDEX[phase] for phase in workers["phase"]]
         for name in ("coordinate", "sizes"):
@@ -39,7 +40,7 @@ def frame_message(f: t.Frame) -> c.Frame:
         host=f.host,
         gpus=[p.GpuGauges(index=g.index, values=g.values) for g in f.gpus],
         workers=p.Workers(**workers),
-        steps=p.Steps(**dict(zip(_OF_STEP, zip(*map(_step_row, f.steps), strict=True), strict=False))),
+        steps=p.Steps(**dict(zip(_OF_STEP, zip(*map(_step_fields, f.steps), strict=True), strict=False))),
     )
 
 
@@ -104,48 +105,53 @@ def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
 
 
 def frame_from(f: c.Frame) -> t.Frame:
-    w, s = f.workers, f.steps
-    n = len(w.rank)
-    _same_length("workers", n, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age)
-    _same_length("workers", n, w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, w.still_age)
-    _same_length("worker coordinates", 3 * n, w.coordinate, w.sizes)
-    _same_length("steps", len(s.rank), s.generation, s.step, s.end_wall_ns, s.seconds, s.loss, s.tokens)
-    samples = len(f.offsets)
-    if samples % 4 or any(len(x.tx) != samples or len(x.rx) != samples for x in f.nics):
+    offsets = f.offsets
+    nics = tuple(t.NicSamples(x.name, x.tx_total, x.rx_total, x.tx, x.rx) for x in f.nics)
+    samples = len(offsets)
+    if samples % 4 or any(len(nic.tx) != samples or len(nic.rx) != samples for nic in nics):
         raise ProtocolError("frame: NIC columns and offsets differ in length")
-    if any(v >= len(t.PHASES) for v in w.phase):
-        raise ProtocolError("frame: unknown phase")
-    xyz = [_triple(w.coordinate, i) for i in range(n)]
-    sizes = [_triple(w.sizes, i) for i in range(n)]
-    meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
-    standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
     return t.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
         mono_ns=f.mono_ns,
-        offsets=f.offsets,
-        nics=tuple(t.NicSamples(x.name, x.tx_total, x.rx_total, x.tx, x.rx) for x in f.nics),
-        host=dict(f.host),
-        gpus=tuple(t.GpuGauges(g.index, dict(g.values)) for g in f.gpus),
-        workers=tuple(
-            t.WorkerSample(rank, generation, pid, step, t.PHASES[phase], *rest)
-            for rank, generation, pid, step, phase, *rest in zip(
-                w.rank, w.generation, w.pid, w.step, w.phase, w.operation, w.operation_age, w.progress_age,
-                w.tick_age, w.stopped, w.loss, w.tokens, w.median_step, xyz, sizes, meters, w.still_age, standing,
-                strict=True,
-            )
-        ),
-        steps=tuple(
-            t.StepRecord(*row)
-            for row in zip(s.rank, s.generation, s.step, s.end_wall_ns, s.seconds, s.loss, s.tokens, strict=True)
-        ),
+        offsets=offsets,
+        nics=nics,
+        host=_plain(f.host),
+        gpus=tuple(t.GpuGauges(g.index, _plain(g.values)) for g in f.gpus),
+        workers=_workers(f.workers),
+        steps=_steps(f.steps),
         cadence=f.cadence,
-    )  # fmt: skip
+    )
 
 
-def _triple(values: Any, i: int) -> tuple[int, int, int] | None:
-    a = values[3 * i]
-    return None if a < 0 else (a, values[3 * i + 1], values[3 * i + 2])
+def _workers(w: p.Workers) -> tuple[t.WorkerSample, ...]:
+    # Lists, for a repeated field is walked item by item through protobuf.
+    *columns, coordinate, sizes, still_age = (column[:] for column in _worker_fields(w))
+    n = len(columns[0])
+    _same_length("workers", n, *columns, still_age)
+    _same_length("worker coordinates", 3 * n, coordinate, sizes)
+    if any(v >= len(t.PHASES) for v in columns[_PHASE]):
+        raise ProtocolError("frame: unknown phase")
+    columns[_PHASE] = [t.PHASES[v] for v in columns[_PHASE]]
+    meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
+    standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
+    rows = zip(*columns, _triples(coordinate), _triples(sizes), meters, still_age, standing, strict=True)
+    return tuple(map(t.WorkerSample._make, rows))
+
+
+def _steps(s: p.Steps) -> tuple[t.StepRecord, ...]:
+    columns = [column[:] for column in _step_fields(s)]
+    _same_length("steps", len(columns[0]), *columns)
+    return tuple(map(t.StepRecord._make, zip(*columns, strict=True)))
+
+
+def _plain(values: Any) -> dict[str, float]:
+    return {key: values[key] for key in values}  # `dict` goes through an abstract view of a message's map
+
+
+def _triples(values: list[int]) -> list[tuple[int, int, int] | None]:
+    triples = zip(values[::3], values[1::3], values[2::3], strict=True)
+    return [None if triple[0] < 0 else triple for triple in triples]
 
 
 def _same_length(what: str, n: int, *columns: Any) -> None:

@@ -152,6 +152,7 @@ class Link:
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.bdp_probe", 0),  # what comes down is small: no pings to find a window for it
             ("grpc.enable_retries", 0),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 100),

@@ -79,11 +79,14 @@ def test_whatever_breaks_each_event_and_each_frame_is_taken_once(tmp_path: Path)
             here.shell.flush_steps()
             await eventually(lambda: one.durable == [notice(n) for n in range(total)])
             # Frames are acknowledged when what they brought is on disk, at the next flush after a pause.
-            await asyncio.sleep(0.6)
             one.beat()
             await eventually(lambda: here.shell.frames == total + 1)
-            here.shell.flush_steps()
-            await eventually(lambda: one.outbox.unacknowledged() == [], one.outbox.unacknowledged)
+
+            def is_all_acknowledged() -> bool:
+                here.shell.flush_steps()
+                return not one.outbox.unacknowledged()
+
+            await eventually(is_all_acknowledged, one.outbox.unacknowledged)
 
     asyncio.run(story())
 

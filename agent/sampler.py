@@ -231,21 +231,21 @@ class Sampler:
 
     def _run(self) -> None:
         clock, sleep, sample = self._clock, time.sleep, self.sample
-        deadline = clock()
+        now = deadline = clock()
         while not self._closing:
-            now = clock()
             if now >= deadline:
                 deadline = next_deadline(deadline, now, self._interval)
             rest = (deadline - now) / 1e9
             # A sleep wakes at half the cost of a lock that is waited for with a time-out.
             if rest > _LONGEST_SLEEP:
                 sleep(_LONGEST_SLEEP)
+                now = clock()
             else:
                 sleep(rest)
-                sample()
+                now = sample()
 
-    def sample(self) -> None:
-        """One sweep over all counters, stamped with the time it began."""
+    def sample(self) -> int:
+        """One sweep over all counters, stamped with the time it began; when it ended (ns)."""
         began = self._clock()
         if began >= self._look_at:
             self._look_after_files()
@@ -256,11 +256,12 @@ class Sampler:
             row = [b""]
         if b"" in row:  # a file on its way out reads as empty
             self._look_after_files()
-            return
-        took = self._clock() - began
-        if took < self._quickest:
-            self._quickest = took
+            return self._clock()
+        ended = self._clock()
+        if ended - began < self._quickest:
+            self._quickest = ended - began
         self._samples.append((began, layout, row))
+        return ended
 
     # --- files that come and go (sampling side, except in __init__ and close)
 

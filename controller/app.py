@@ -1,7 +1,9 @@
 """Wiring: build the parts, serve, end in order. `holdfast controller` calls `run`."""
 
 import asyncio
+import gc
 import json
+import sys
 import uuid
 
 from holdfast import log, service
@@ -29,10 +31,14 @@ from holdfast.controller.serve import serving
 from holdfast.controller.shell import Shell, now
 from holdfast.controller.span_window import SpanWindow
 
+_YOUNG = 50_000  # objects made between two collections: a frame has dozens, in no cycle, and seldom gets that old
+_SWITCH = 0.0005  # seconds that a thread (one that writes metrics, say) may keep the interpreter from the loop
+
 
 def run(config: ControllerConfig) -> int:
     """Serve until a signal comes. Exit codes as in holdfast.service."""
     service.come_first()
+    sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: _main(config, stop))
 
 
@@ -104,6 +110,9 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             serving(app, host, config.http_port, config.tls_cert, config.tls_key) as http_port,
         ):
             print(json.dumps({"grpc": f"{host}:{grpc_port}", "http": f"{host}:{http_port}"}), flush=True)
+            gc.collect()
+            gc.freeze()  # what is here now stays for ever
+            gc.set_threshold(_YOUNG)
             log.event("controller.ready", grpc=f"{host}:{grpc_port}", http=f"{host}:{http_port}")
             work = [shell.run(), store.run(), watch.run(), stop.wait()]
             if scheduler is not None:

@@ -66,6 +66,7 @@ from holdfast.controller.suspects import Suspects
 from holdfast.errors import UsageError
 
 _TRAIN, _RUNNING = t.PHASES.index(t.Phase.TRAIN), RANK_STATES.index(RankState.RUNNING)
+_HEARD = frozenset({t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING})
 _ABSENT = 0.2  # seconds that our own loop was late, beyond which we did not hear anybody
 
 
@@ -155,24 +156,24 @@ class Brain:
         for gauges in frame.gpus:
             node.gpus[gauges.index] = gauges.values
         fresh_bytes = self._count_bytes(node, frame)
-        actions += self._gauges(node, frame, now) if frame.host or frame.gpus else []
-        job = self.c.job
-        if job is None or job.state.ended:
-            return actions
+        job = self.c.active
+        if job is None:
+            return actions + self._gauges(node, frame, False, now)
         for sample in frame.workers:
             if sample.rank < self.c.ranks.world and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
                 if sample.meters is not None:
                     actions += self._found(self.detectors.gradients(sample.step, sample.meters, now), now)
+        busy = self.c.life.stage is Stage.UP and self._busy(job.ranks_on(node.name))
+        actions += self._gauges(node, frame, busy, now)
         for record in frame.steps:
             actions += self._step(record, node.name, now)
         timekeeping.frame(self.c, job, node.name, frame)
-        return actions + self._traffic(job, node, frame, fresh_bytes, now) if frame.nics else actions
+        return actions + self._traffic(job, node, frame, fresh_bytes, busy, now) if frame.nics else actions
 
-    def _gauges(self, node: Node, frame: t.Frame, now: Instant) -> list[Action]:
-        job = self.c.active
-        ranks = job.ranks_on(node.name) if job is not None else range(0)
-        busy = self._busy(ranks) if self.c.life.stage is Stage.UP else False
+    def _gauges(self, node: Node, frame: t.Frame, busy: bool, now: Instant) -> list[Action]:
+        if not (frame.host or frame.gpus):
+            return []
         return self._found(self.detectors.gauges(node, frame, busy, now), now)
 
     def _found(self, findings: list[Finding], now: Instant) -> list[Action]:
@@ -200,12 +201,12 @@ class Brain:
         node.rx_rate += weight * (fresh_rx / width - node.rx_rate)
         return fresh_tx + fresh_rx
 
-    def _traffic(self, job: Job, node: Node, frame: t.Frame, fresh: int, now: Instant) -> list[Action]:
+    def _traffic(self, job: Job, node: Node, frame: t.Frame, fresh: int, busy: bool, now: Instant) -> list[Action]:
         ranks = job.ranks_on(node.name)
         if len(job.nodes) < 2 or not ranks or self.c.life.stage is not Stage.UP:
             return []
         median = float(self.c.ranks.median_step[ranks.start])
-        finding = self.c.traffic.observe(node.name, fresh, self._busy(ranks), median, now)
+        finding = self.c.traffic.observe(node.name, fresh, busy, median, now)
         # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
         if finding is not None and all(self.c.ranks.operation):
             return self.recovery.found(finding, now)
@@ -372,9 +373,11 @@ class Brain:
         absent = event.lag >= _ABSENT
         if absent:
             self._pardon(event.lag, now)
-        for node in self.c.nodes.values():
-            finding = silence_finding(node, now, 0.0 if absent else event.lag, self.c.options)
-            if finding is not None and node.state in (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING):
+        lag = 0.0 if absent else event.lag
+        spoken = now.mono - lag - self.c.options.silence_floor  # who spoke since then is not silent
+        for node in [node for node in self.c.nodes.values() if node.frame_at < spoken and node.state in _HEARD]:
+            finding = silence_finding(node, now, lag, self.c.options)
+            if finding is not None:
                 node.state, node.reason = t.NodeState.SUSPECT, finding.text
                 holds = self.c.job is not None and not self.c.job.state.ended and self.c.job.ranks_on(node.name)
                 actions += self.recovery.found(finding, now) if holds else [Say("node.silent", {"text": finding.text})]

@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,17 @@ from holdfast import types as t
 _SECONDS = 60.0
 
 
+class _Kept(NamedTuple):
+    """Of a frame, its samples."""
+
+    wall_ns: int
+    offsets: bytes
+    nics: tuple[t.NicSamples, ...]
+
+
 @dataclass(slots=True)
 class _Ring:
-    frames: deque[t.Frame] = field(default_factory=deque)
+    frames: deque[_Kept] = field(default_factory=deque)
     held: int = 0
 
 
@@ -26,8 +34,9 @@ class Samples:
         if not frame.offsets:
             return
         ring = self._rings.setdefault(node, _Ring())
-        ring.frames.append(frame)
-        ring.held += _size(frame)
+        kept = _Kept(frame.wall_ns, frame.offsets, frame.nics)
+        ring.frames.append(kept)
+        ring.held += _size(kept)
         share = self._budget // len(self._rings)
         oldest = frame.wall_ns - int(_SECONDS * 1e9)
         while len(ring.frames) > 1 and (ring.held > share or ring.frames[0].wall_ns < oldest):
@@ -54,5 +63,5 @@ class Samples:
         return [{"name": n, "t0": t0, "t": c[0], "tx": c[1], "rx": c[2]} for n, c in columns.items()]
 
 
-def _size(frame: t.Frame) -> int:
-    return len(frame.offsets) + sum(len(n.tx) + len(n.rx) + 200 for n in frame.nics)
+def _size(kept: _Kept) -> int:
+    return len(kept.offsets) * (1 + 2 * len(kept.nics)) + 200 * len(kept.nics)

@@ -77,9 +77,10 @@ class Bins:
         offsets = np.frombuffer(frame.offsets, "<u4")
         if not len(offsets) or not frame.nics:
             return
-        numbers = (frame.wall_ns // 1000 + offsets.astype(np.int64)) // round(BIN * 1e6)
-        first, last = int(numbers[0]), int(numbers.max())
-        numbers -= first
+        width, wall_us = round(BIN * 1e6), frame.wall_ns // 1000
+        first = (wall_us + int(offsets[0])) // width
+        numbers = (offsets.astype(np.int64) + (wall_us - first * width)) // width  # from the first on
+        last = first + int(numbers.max())
         end = self._start + self._count
         if not self._count or first < self._start or first > end + _MOST:  # the first, or the clock was set
             self._start, self._count, end = first, 0, first
@@ -88,13 +89,15 @@ class Bins:
         at = first - self._start
         if at < 0:
             return  # one frame of more than is kept: nothing usual
-        for row, columns in enumerate(([nic.tx for nic in frame.nics], [nic.rx for nic in frame.nics])):
-            fresh = np.bincount(numbers, np.frombuffer(b"".join(columns), "<u4").reshape(len(columns), -1).sum(axis=0))
+        columns = b"".join([nic.tx for nic in frame.nics] + [nic.rx for nic in frame.nics])
+        moved = np.frombuffer(columns, "<u4").reshape(2, len(frame.nics), -1).sum(axis=1)
+        for row in range(2):
+            fresh = np.bincount(numbers, moved[row])
             self._bytes[row, at : at + len(fresh)] += fresh
 
     def _grow(self, more: int) -> None:
-        """Bins behind the last one, empty. What is older than `keep` goes when the room is used up."""
-        if self._count + more > self._bytes.shape[1]:
+        """Bins behind the last one, empty. What is older than `keep` goes when twice as many are there."""
+        if self._count + more > self._bytes.shape[1] or self._count > 2 * self.keep:
             kept = min(self._count, self.keep)
             room = np.zeros((2, 2 * self.keep + more))
             room[:, :kept] = self._bytes[:, self._count - kept : self._count]

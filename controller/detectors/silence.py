@@ -37,8 +37,6 @@ def silence_finding(node: Node, now: Instant, lag: float, options: Options) -> F
     if not node.connected or not node.frame_at:
         return None
     silent = now.mono - node.frame_at - lag
-    if silent <= options.silence_floor:
-        return None  # no limit is below it: asked of thousands of nodes in every tick
     limit = silence_limit(node, options)
     if silent <= limit:
         return None

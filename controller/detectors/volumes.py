@@ -153,7 +153,9 @@ class VolumeDetector:
         self, node: str, frame: t.Frame, rank: int, generation: int, reports: bool, now: Instant
     ) -> list[Finding]:
         """`rank`: the worker of this node whose steps count; `reports`: does any worker of the job report steps?"""
-        state = self._nodes.setdefault(node, _Node(Judge(self._tuning)))
+        state = self._nodes.get(node)
+        if state is None:
+            state = self._nodes[node] = _Node(Judge(self._tuning))
         if generation != state.steps.generation:
             state.judge.begin()
         volumes = state.steps.add(frame, rank, generation)

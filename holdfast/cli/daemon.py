@@ -51,6 +51,10 @@ class Daemon:
     def ended(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
+    @property
+    def starts(self) -> int:
+        return len(self._starts)
+
     def quick_deaths(self) -> int:
         """How many of the last starts lived shorter than a healthy daemon would."""
         ends = [*self._starts[1:], time.monotonic()]

@@ -64,6 +64,7 @@ class LocalCluster:
         self._command = list(command)
         self._daemons: list[Daemon] = []
         self._stopping = False
+        self._is_up = False
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._quit = threading.Event()
@@ -179,7 +180,9 @@ class LocalCluster:
                 log.event("daemon_restarted", name=daemon.name, pid=daemon.pid)
         elif daemon.ended() and not self.failure and daemon.name not in self._mortal:
             log.warning("daemon_died", name=daemon.name, code=daemon.code)
-            if daemon.code == 2 or daemon.quick_deaths() >= QUICK_DEATHS or not self.http:
+            # Until the cluster is up each death counts: on a starved host even a start that fails takes its time.
+            deaths = daemon.quick_deaths() if self._is_up else daemon.starts
+            if daemon.code == 2 or deaths >= QUICK_DEATHS or not self.http:
                 self.failure = f"{daemon.name} does not stay up: {daemon.last_words()}"
             else:
                 due[daemon.name] = now + RESTART_DELAY_S
@@ -195,6 +198,7 @@ class LocalCluster:
                 states = {}
             missing = [name for name in self.node_names if states.get(name) not in ("healthy", "spare")]
             if not missing:
+                self._is_up = True
                 return
             time.sleep(POLL_S)
         raise HoldfastError(f"not healthy in time: {', '.join(missing)}; logs lie in {self.state_dir / 'logs'}")

@@ -59,6 +59,7 @@ def run(zygote: Zygote, world: int, folder: Path, **job: Any) -> dict[str, Any]:
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "world", "other"), [("ddp", 2, 1), ("fsdp2", 2, 4)])
 def test_a_killed_script_goes_on_bit_for_bit(zygote: Zygote, tmp_path: Path, kind: str, world: int, other: int) -> None:
     store = str(tmp_path / "store")

@@ -16,6 +16,7 @@ from holdfast.checkpoint.inspect import list_checkpoints
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2"]
 
 
+@pytest.mark.slow
 def test_nothing_that_a_fork_would_break_is_left_by_preload() -> None:
     code = (
         "import os, gc; from holdfast.trainer.preload import preload; preload(); preload();"

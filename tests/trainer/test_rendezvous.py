@@ -173,6 +173,7 @@ def operations(zygote: Zygote, folder: Path, world: int, where: str) -> tuple[in
     return min(counts), max(counts)
 
 
+@pytest.mark.slow
 def test_operations_of_a_rank_do_not_grow(zygote: Zygote, server: str, tmp_path: Path) -> None:
     client = redis.Redis.from_url(server)
     most, commands = [], []
@@ -194,6 +195,7 @@ def test_operations_of_a_rank_do_not_grow_to_128(zygote: Zygote, server: str, tm
     assert operations(zygote, tmp_path / "8", 8, server)[1] == operations(zygote, tmp_path / "128", 128, server)[1]
 
 
+@pytest.mark.slow
 def test_trains_the_same_through_redis(zygote: Zygote, server: str, tiny: list[str], tmp_path: Path) -> None:
     argv = [*tiny, "--set", "model.layers=2", "--pp", "2", "--tp", "2", "--steps", "2"]
     results = [

@@ -46,6 +46,7 @@ def whole(zygote: Zygote, tiny: list[str], layout: list[str], tmp_path_factory: 
     return losses(zygote.run("train", 4, tmp_path_factory.mktemp("whole"), args={"argv": argv}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SHARED, AHEAD], ids=["shared", "ahead"])
 def test_kill_a_rank_and_restore(
     zygote: Zygote, tiny: list[str], layout: list[str], whole: list[float], how: list[str], tmp_path: Path
@@ -63,6 +64,7 @@ def test_kill_a_rank_and_restore(
     assert rings() <= before
 
 
+@pytest.mark.slow
 def test_kill_the_loader(
     zygote: Zygote, tiny: list[str], layout: list[str], whole: list[float], tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_kill_the_loader(
     assert rings() <= before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [["--dp", "2", "--tp", "2"], ["--tp", "4"], ["--dp", "4"]], ids=" ".join)
 def test_every_layout_reads_the_same(zygote: Zygote, tiny: list[str], layout: list[str], tmp_path: Path) -> None:
     argv = [*tiny, *SMALL, *layout, "--steps", "4"]

@@ -43,6 +43,7 @@ def test_the_cases_hold_every_stage_and_every_schedule() -> None:
     assert {schedule for _, schedule, _ in CASES} >= {"1f1b", "eager-1f1b", "gpipe", *TWO_STAGES}
 
 
+@pytest.mark.slow
 def test_kill_and_restore(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     check(zygote, tiny, tmp_path, *FAST)
 
@@ -55,6 +56,7 @@ def test_kill_and_restore_in_other_forms(
     check(zygote, tiny, tmp_path, zero, schedule, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [("0", "3L"), ("2", "0")])
 def test_another_stage_goes_on_from_a_checkpoint(
     zygote: Zygote, tiny: list[str], tmp_path: Path, before: str, after: str

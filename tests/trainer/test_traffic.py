@@ -83,6 +83,7 @@ def check(alone: Zygote, tiny: list[str], folder: Path, name: str) -> None:
     raise AssertionError(f"{name}: {counted} bytes a step on the wire, {expected} by the formula")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_bytes_are_those_of_the_formula(alone: Zygote, tiny: list[str], tmp_path: Path, name: str) -> None:
     check(alone, tiny, tmp_path, name)

@@ -152,6 +152,7 @@ def test_an_unknown_kind_of_llama_is_named(tmp_path: Path) -> None:
     assert settings_of(tmp_path)[0]["norm_eps"] == 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_a_sample_is_text_and_repeats(
     zygote: Zygote, tiny: list[str], tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]

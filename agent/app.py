@@ -250,7 +250,10 @@ class Agent:
             self.heart.read_host()
         if crossed(before, now, _NEWS_EVERY):
             self.workers.look_for_announcements()
-            self.heart.tell_host(self.checkpoints.look() | self._clock_seen)
+            news = self.checkpoints.look() | self._clock_seen
+            # They take all of the host's gauges along: in a big cluster only when those come anyway.
+            if self.link.cadence < _NEWS_EVERY or crossed(before, now, _HOST_EVERY):
+                self.heart.tell_host(news)
         if crossed(before, now, max(_SPANS_EVERY, 2 * self.link.cadence)):  # a big cluster speaks less often
             self._look_at_spans(now)
 

@@ -57,6 +57,20 @@ async def answered(here: Stage, count: int) -> list[msg.CommandResult]:
     return [seen.result for seen in here.brain.of(ResultSeen)]
 
 
+@pytest.mark.parametrize(("cadence", "times"), [(0.25, 10), (1.0, 2)])
+def test_a_big_cluster_hears_of_checkpoints_together_with_the_hosts_gauges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cadence: float, times: int
+) -> None:
+    agent, told = Agent(config(tmp_path, 1)), list[dict[str, float]]()
+    monkeypatch.setattr(agent.heart, "tell_host", told.append)
+    agent.link.cadence, agent._looked_at = cadence, 100.0
+    for quarter in range(1, 41):
+        agent._look(100.0 + quarter / 4)
+    agent.sampler.close()
+    agent.kernel.close()
+    assert len(told) == times
+
+
 def test_from_joining_to_leaving(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here:

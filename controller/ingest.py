@@ -19,7 +19,7 @@ from holdfast.errors import ProtocolError, UsageError
 
 _HELLO_TIMEOUT = 10.0
 _MAX_MESSAGE = 64 << 20
-_WINDOW = 1 << 20  # bytes that a stream may send ahead, in pieces of up to as many
+_WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
 _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
 _ACK_FLOOR = 0.5  # seconds between acknowledgements of frames, at least; events are acknowledged at once
 _ACK_FRAMES = 4  # frames in one acknowledgement: what an agent would send again after a break

@@ -147,9 +147,10 @@ class Campaign:
                 blow.at = time.time()
                 blow.kind.strike(blow.strike)
             self._watch(blows)
-            is_over = True
         except (TimeoutError, RuntimeError, HoldfastError, OSError) as error:
             print(f"  {', '.join(names)}: {error}", file=sys.stderr, flush=True)
+        with suppress(HoldfastError, RuntimeError):
+            is_over = self._is_over()  # before anything is repaired
         for blow in blows:
             blow.undo()
         try:

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from blame import beyond_median, busiest
-from common import Json, finish, machine, parser, scratch
+from common import Json, finish, get, machine, parser, scratch
 from slow_link import Flow, TokenBucket, enter, flows
 
 from holdfast.agent.probe_reader import ProbeReader
@@ -66,7 +66,9 @@ class Case:
 def training(folder: Path, layout: str) -> Iterator[LocalCluster]:
     sizes = [word for pair in zip(("--pp", "--dp", "--tp"), layout.split("x"), strict=True) for word in pair]
     slots = -(-mesh_of(layout).world // NODES)
-    with LocalCluster(folder, nodes=NODES, slots=slots) as cluster:
+    # With more ranks than cores, and others on the same ones, silence of seconds is no fault.
+    patient = ("--hang-floor", "60s", "--silence-floor", "30s")
+    with LocalCluster(folder, nodes=NODES, slots=slots, controller_flags=patient) as cluster:
         args = ["--steps", "1000000", *sizes, "--set", "train.micro_batches=8"]
         program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": str(folder), "hooks": False,
                    "env": {"OMP_NUM_THREADS": "1"}, "warm": True}  # fmt: skip
@@ -75,10 +77,15 @@ def training(folder: Path, layout: str) -> Iterator[LocalCluster]:
         cluster.client.stop(grace=1.0)
 
 
+class Ended(Exception):
+    """The job is not what it was any more; why."""
+
+
 def step_of(cluster: LocalCluster) -> int:
-    job = cluster.client.job()
-    if job is None or job["state"] not in ("pending", "starting", "running"):
-        sys.exit(f"the job ended early: {job}")
+    job = cluster.client.job() or {"state": "gone"}
+    if job["state"] not in ("pending", "starting", "running"):
+        found = [(i["summary"], [f["text"] for f in i["findings"]]) for i in cluster.client.incidents()]
+        raise Ended(f"{job['state']}: {found}")
     return int(job["step"])
 
 
@@ -204,14 +211,25 @@ def summary(results: list[Json]) -> list[tuple[str, ...]]:
 def measure(layout: str, drawn: list[Case], steps: int, seconds: float, keep: Path | None) -> Iterator[Json]:
     with scratch() as folder:
         with training(folder, layout) as cluster:
-            cases = list(play(cluster, drawn, steps, seconds))
+            cases = []
+            try:
+                cases.extend(play(cluster, drawn, steps, seconds))
+            except Ended as error:
+                print(f"no more cases after {len(cases)}: {error}", file=sys.stderr, flush=True)
+            counts = {name: counted(cluster, name) for name in ("spans", "spans_lost")}
         (spans,) = (folder / "controller" / "spans").iterdir()
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             shutil.copytree(spans, keep / spans.name)
             (keep / f"{spans.name}.json").write_text(json.dumps([asdict(case) for case in cases]))
         for case in cases:
-            yield judged(case, spans)
+            yield judged(case, spans) | counts | {"job": spans.name}
+
+
+def counted(cluster: LocalCluster, name: str) -> int:
+    """A counter of the controller."""
+    text = get(cluster.http, "/metrics").decode()
+    return int(float(next(line for line in text.splitlines() if line.startswith(f"holdfast_{name}_total ")).split()[1]))
 
 
 def main() -> None:
@@ -243,7 +261,16 @@ def main() -> None:
                 who += f"-{found['peer']}" if found["peer"] >= 0 else ""
                 verdict = "right" if found["right"] else "WRONG"
                 print(f"{verdict}: {who} {found['what']} +{found['percent']}: {found['text']}", flush=True)
-    finish({"results": results}, given.json, ("slowed by", "blame", "busiest", "latest"), summary(results))
+    jobs = {r["job"]: r for r in results}.values()
+    received, lost = (sum(r[name] for r in jobs) for name in ("spans", "spans_lost"))
+    finish(
+        {"results": results, "spans": received, "spans_lost": lost},
+        given.json,
+        ("slowed by", "blame", "busiest", "latest"),
+        summary(results),
+    )
+    if not given.json:
+        print(f"{received} spans received, {lost} lost")
 
 
 if __name__ == "__main__":

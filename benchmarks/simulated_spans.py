@@ -45,6 +45,8 @@ class Job:
     optimizer: float = 0.005
     stage_work: dict[int, float] = field(default_factory=dict)
     measures_cpu: bool = False
+    wakeup: float = 0.0
+    """Mean of what a rank waits for its processor once its data is there, on a host with more ranks than cores."""
 
     def plan(self) -> Plan:
         orders = add_transfers(one_f_one_b(self.pp, self.micro_batches), list(range(self.pp)))
@@ -128,13 +130,16 @@ def _step(
     def took(p: int, seconds: float, *what: str) -> Floats:
         return seconds * slow(p, *what) * dice.lognormal(0.0, job.noise, lanes)
 
+    def woken() -> Floats:
+        return dice.exponential(job.wakeup, lanes) if job.wakeup else np.zeros(lanes)
+
     def together(p: int, axis: int, group: str, kind: str, seconds: float) -> None:
         start = now[p]
         folded = start.reshape(job.dp, job.tp)
         late = np.broadcast_to(folded.max(axis=axis, keepdims=True), folded.shape)
         slowest = np.broadcast_to(slow(p, "link").reshape(job.dp, job.tp).max(axis=axis, keepdims=True), folded.shape)
         jitter = dice.lognormal(0.0, 2 * job.noise, folded.max(axis=axis, keepdims=True).shape)
-        end = (late + seconds * slowest * jitter).ravel()
+        end = (late + seconds * slowest * jitter).ravel() + woken()
         spans.add(ranks[p], kind, start, end, group=GROUPS.index(group), step=step)
         now[p] = end + 1e-7
 
@@ -159,7 +164,7 @@ def _step(
             if source not in sent:
                 return False
             arrived = sent[source] + took(p, job.message, "link")
-            now[p] = np.maximum(start + 10e-6, arrived)
+            now[p] = np.maximum(start + 10e-6, arrived + woken())
             spans.add(ranks[p], SPANS[op], start, now[p], **named)
         elif op is Op.REDUCE_GRAD:
             now[p] = start + took(p, 0.0005)

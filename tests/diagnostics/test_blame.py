@@ -86,6 +86,15 @@ def test_kinds_are_told_apart(what: str, share: float, kind: Slowness) -> None:
     assert 1 + share / 2 < culprit.ratio < 1 + share * 1.5
 
 
+@pytest.mark.parametrize("mesh", [(2, 2, 2), (4, 2, 1)])
+def test_a_slow_link_shows_where_ranks_wait_for_their_processor(mesh: tuple[int, int, int]) -> None:
+    """More ranks than cores: what is there is seen late, mostly by far more than the link takes longer."""
+    job = Job(*mesh, wakeup=0.003, measures_cpu=True)
+    (culprit,) = blame_of(job, [Culprit(5, "link", 1.0)], steps=40).culprits
+    assert (culprit.kind, culprit.rank) == (Slowness.LINK, 5)
+    assert blame_of(job, [], steps=40).culprits == []
+
+
 def test_a_heavy_stage_is_the_plans_doing() -> None:
     (culprit,) = blame_of(Job(4, 2, 1, stage_work={2: 1.4}), []).culprits
     assert (culprit.kind, culprit.rank) == (Slowness.IMBALANCE, -1)

@@ -250,7 +250,7 @@ class Agent:
             self.heart.read_host()
         if crossed(before, now, _NEWS_EVERY):
             self.workers.look_for_announcements()
-            news = self.checkpoints.look() | self._clock_seen
+            news = self.checkpoints.look() | self._clock_seen | {"warm_ready": float(self.workers.is_warm)}
             # They take all of the host's gauges along: in a big cluster only when those come anyway.
             if self.link.cadence < _NEWS_EVERY or crossed(before, now, _HOST_EVERY):
                 self.heart.tell_host(news)

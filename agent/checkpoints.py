@@ -32,7 +32,7 @@ _TAKEN = 3
 """The daemon's exit code when the folder has one."""
 _SOCKET, _STATUS, _ABSENT = "daemon.sock", "status.json", "daemon.absent"
 _LOG, _PID = "checkpoint.log", "checkpoint.pid"
-_RESTART = Backoff(initial=0.5, cap=30.0)
+_RESTART = Backoff(initial=0.5, cap=3.0)  # workers that start wait 30 s for it, and go on from what it kept
 _STEADY_S = 60.0
 _END_S = 3.0
 
@@ -134,7 +134,10 @@ class Checkpoints:
         ended = self._ended()
         if self.daemon_pid():
             return
-        if ended not in (None, _TAKEN):
+        if ended is not None and ended < 0:  # which says nothing of the next one
+            text = f"the checkpoint daemon was killed at its start, by signal {-ended}; it is started again"
+            self._notice(t.Severity.WARNING, text)
+        elif ended not in (None, _TAKEN):
             text = f"the checkpoint daemon ended with {ended} at its start: {self._log_tail()}"
             self._notice(t.Severity.WARNING, text)
             with contextlib.suppress(OSError):  # workers wait for it as long as nobody says why not

@@ -76,6 +76,11 @@ class Workers:
         """Did an earlier agent leave a warm process here?"""
         return (self.run_dir / "warm.sock").exists()
 
+    @property
+    def is_warm(self) -> bool:
+        """Can a worker be forked at once?"""
+        return self._warm is not None
+
     async def open(self) -> Warm:
         """Connect to the warm process, starting it if need be; adopts the workers that it holds."""
         if self._warm is not None:

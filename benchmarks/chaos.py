@@ -1,15 +1,15 @@
 """Every kind of fault on eight hosts and two spares: is it found, is the right one blamed, is the right thing done?
 
-    python benchmarks/chaos.py [--injections 12] [--seed 1] [--skip 0] [--kinds NAME ...] [--json FILE]     (as root)
+    python benchmarks/chaos.py [--injections 12] [--seed 1] [--skip 0] [--kinds NAME ...] [--json]     (as root)
     python benchmarks/chaos.py --calm 200 --out calm.json
     python benchmarks/chaos.py --merge part1.json part2.json ... --reference calm.json
 
 Hosts are namespaces (network, processes, mounts) under two bridges with one link between them; controller, agents
 (mutual TLS), trainer (pp 2 x dp 2 x tp 2, one worker a host) and checkpoints in the nodes' memory, with copies at
 peers, are the real ones. Faults come one after the other, those that only alert four at once, at places and moments
-drawn by `--seed`; hosts that were taken out are repaired and serve as spares. `--calm` trains undisturbed and keeps its
-losses, with which those of later runs must agree bit for bit. `--skip` goes on in the schedule of a seed, `--merge`
-adds portions up.
+drawn by `--seed`; hosts that were taken out are repaired and serve as spares. `--calm` only trains. `--skip` goes on in
+the schedule of a seed, `--merge` adds portions up: their losses must agree with those of a calm run, and with each
+other's, bit for bit.
 """
 
 import argparse
@@ -67,18 +67,12 @@ def run(given: argparse.Namespace, folder: Path) -> Json:
     return {"seed": given.seed, "next": done, **asdict(campaign.result)}
 
 
-def calm(reference: Path | None) -> dict[int, float]:
-    """The losses of a run in which nothing broke."""
-    if reference is None:
-        return {}
-    return {int(step): loss for step, loss in json.loads(reference.read_text())["losses"].items()}
-
-
 def main() -> int:
     given = arguments().parse_args()
+    calm = [json.loads(given.reference.read_text())] if given.reference else []
     if given.merge:
         results = [json.loads(path.read_text()) for path in given.merge]
-        report(merge([compared(one, calm(given.reference)) for one in results]), given.json)
+        report(merge([compared(one, [*results, *calm]) for one in results]), given.json)
         return 0
     if why := missing():
         print(f"cannot run here: {why}", file=sys.stderr)
@@ -90,7 +84,7 @@ def main() -> int:
         result = run(given, folder)
     if given.out:
         given.out.write_text(json.dumps(result))
-    report(compared(result, calm(given.reference)), given.json)
+    report(compared(result, calm), given.json)
     return 0
 
 

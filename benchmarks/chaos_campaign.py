@@ -40,6 +40,8 @@ class Injection:
     extra: list[str] = field(default_factory=list)
     """Incidents that are neither right nor a consequence."""
     wrongly_evicted: list[str] = field(default_factory=list)
+    unprotected: list[str] = field(default_factory=list)
+    """Nodes of the job of whose snapshots no peer has a copy from after the strike."""
     first_step: int = -1
     last_step: int = -1
 
@@ -197,6 +199,11 @@ class Campaign:
     def _judge(self, blows: list[Blow], is_resumed: bool) -> None:
         try:
             new, step = self._new(), self.client.status()["job"]["step"]
+            first = blows[0].done.first_step
+            blows[0].done.unprotected = [
+                node["name"] for node in self.client.nodes()
+                if node["ranks"] and node["host"].get("snapshot_peer_step", -1) < first
+            ]  # fmt: skip
             self._read_losses()
         except HoldfastError as error:
             self.failure = f"no controller: {error}"

@@ -35,7 +35,7 @@ _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 _INIT = """
 set -e
 mount -t proc proc /proc
-mount -t tmpfs -o size=256m,mode=755 disk {folder}/state
+mount -t tmpfs -o size=64m,mode=755 disk {folder}/state
 mount -t tmpfs -o size=1g memory /dev/shm
 mount -t sysfs sysfs {folder}/sys
 mount --bind {folder}/kmsg /dev/kmsg
@@ -266,9 +266,12 @@ class Hosts:
         """Everything as new: power, cables, filters; whoever was taken out may serve again."""
         self.thaw()
         self.cables.join(True)
+        states = self.client.status()["nodes"]
         for name, host in self.hosts.items():
             self.cables.plug(name, True)
             self.cables.refuse(name, [])
+            if states.get(name) == "faulty":  # as after a reset of its GPU, or a reboot
+                host.power_off()
             if not host.is_on:
                 host.power_on()
         self.wait("repaired hosts", 60, lambda: all(node["connected"] for node in self.client.nodes()))

@@ -1,6 +1,6 @@
 """The table of `chaos.py`. Pure: results in, rows and totals out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from common import Json, finish
@@ -8,12 +8,16 @@ from common import Json, finish
 HEAD = ("fault", "n", "found", "culprit", "rung", "goes on", "losses", "detect, s", "(max)", "recover, s", "(max)")
 
 
-def compared(result: Json, calm: Mapping[int, float]) -> Json:
-    """The result with its losses against those of a run in which nothing broke, as far as that went: in all, and of
-    each injection the steps from its strike to the next one."""
-    losses = {int(step): loss for step, loss in result["losses"].items()}
-    both = losses.keys() & calm.keys()
-    wrong = {step for step in both if losses[step] != calm[step]}
+def compared(result: Json, others: Sequence[Json]) -> Json:
+    """The result with its losses against those of other runs of the same plan, calm ones and such with other faults, as
+    far as they went: in all, and of each injection the steps from its strike to the next one."""
+    losses = _by_step(result)
+    both: set[int] = set()
+    wrong: set[int] = set()
+    for other in (_by_step(one) for one in others if one is not result):
+        shared = losses.keys() & other.keys()
+        both |= shared
+        wrong |= {step for step in shared if losses[step] != other[step]}
     strikes = [one["first_step"] for one in result["injections"]]
     injections = []
     for one in result["injections"]:
@@ -22,6 +26,10 @@ def compared(result: Json, calm: Mapping[int, float]) -> Json:
         injections.append(one | {"is_loss_equal": not wrong & steps if steps else None})
     counts = {"steps": len(losses), "steps_compared": len(both), "steps_differing": len(wrong)}
     return {**result, "injections": injections, **counts}
+
+
+def _by_step(result: Json) -> dict[int, float]:
+    return {int(step): loss for step, loss in result["losses"].items()}
 
 
 def merge(parts: Sequence[Json]) -> Json:
@@ -71,13 +79,14 @@ def _spread(values: Sequence[float | None]) -> tuple[object, object]:
 
 def report(result: Json, as_json: bool) -> None:
     sums = totals(result)
-    detect = {row[0]: row[7] for row in rows(result["injections"])}
+    detect = [one["detect_s"] for one in result["injections"] if one["detect_s"] is not None]
     table = [*rows(result["injections"]), *((name, value, *[""] * (len(HEAD) - 2)) for name, value in sums.items())]
     raw = {name: value for name, value in result.items() if name != "losses"}
-    finish({"totals": sums, "medians_s": {"holdfast": detect}, **raw}, as_json, HEAD, table)
+    finish({"totals": sums, "medians_s": {"holdfast": median(detect) if detect else None}, **raw}, as_json, HEAD, table)
     if not as_json:
         for one in result["injections"]:
-            if one["extra"] or one["wrongly_evicted"]:
-                print(f"{one['kind']} at {one['place']}: also {one['extra']}, evicted {one['wrongly_evicted']}")
+            odd = {name: one.get(name) for name in ("extra", "wrongly_evicted", "unprotected") if one.get(name)}
+            if odd:
+                print(f"{one['kind']} at {one['place']}: {odd}")
         for text in result["false_alarms"]:
             print(f"false alarm: {text}")

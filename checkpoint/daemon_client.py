@@ -24,6 +24,8 @@ from holdfast.errors import Unavailable
 from holdfast.local_socket import short_path
 
 CALL_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
+"""For a daemon that is being started, maybe again: whoever does not wait goes on from an older step."""
 _AGAIN_S = 0.5
 
 Json = dict[str, Any]
@@ -60,7 +62,7 @@ class DaemonClient:
         self._persisting: Json | None = None
         self._tried = -_AGAIN_S
 
-    def hello(self, who: Hello, wait_s: float = CALL_TIMEOUT_S) -> Place:
+    def hello(self, who: Hello, wait_s: float = START_TIMEOUT_S) -> Place:
         """Say who asks. A daemon that is being started gets `wait_s` seconds, unless its agent says that it does not
         start. Raises DaemonRefused."""
         self._hello = {"do": "hello", **asdict(who)}

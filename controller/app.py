@@ -100,7 +100,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     store = EventStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
     shell.spans.keeper = store
     watch = BlameWatch(shell, shell.brain.c.tuning)
-    shell.figures = watch.figures
+    shell.figures, shell.blame = watch.figures, watch.found
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     app = create_app(Report(shell, config.max_restarts), Auth(config.token() or None, any_host=config.insecure))
     host = config.listen_host

@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast import log
 from holdfast import types as t
@@ -18,7 +19,7 @@ from holdfast.controller.model import Finding, Instant
 from holdfast.controller.shell import Shell, now
 from holdfast.controller.span_window import Part, decoded
 from holdfast.diagnostics.blame import Blame, Culprit
-from holdfast.diagnostics.blame_report import MOST_SPANS, blame_of
+from holdfast.diagnostics.blame_report import MOST_SPANS, blame_of, to_json
 from holdfast.diagnostics.blame_suspects import Slowness
 from holdfast.diagnostics.job_shape import JobShape
 
@@ -71,6 +72,7 @@ class BlameWatch:
         self._generation = -1
         self.seconds = 0.0
         """Processor time spent on looking so far."""
+        self._found: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -104,10 +106,17 @@ class BlameWatch:
 
     def _take(self, blame: Blame, shape: JobShape) -> None:
         self.counted.add(shape.job, blame)
+        found = to_json(blame, shape)
+        self._found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
         limit = self._tuning.limits(t.FindingKind.STRAGGLER)
         named = self.counted.stragglers(blame, int(limit["looks"]), limit["ratio"], limit["cost"])
         for culprit in named:
             self._shell.handle(Found(straggler_finding(culprit, blame, shape, now())))
+
+    def found(self) -> dict[str, Any] | None:
+        """The last look in brief, if it was at the job that there is now."""
+        job = self._shell.brain.c.job
+        return self._found if job is not None and self._found and self._found["job"] == job.spec.id else None
 
     def figures(self) -> dict[str, dict[int, float]]:
         """By rank, for /metrics."""

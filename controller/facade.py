@@ -60,6 +60,15 @@ class Facade(Protocol):
         """Spans of the steps `first` to `last` (-1: as far as there are any) of a job, "" for the running one; what is
         returned reads them, in any thread. UsageError where there are none."""
 
+    def newest_blame(self) -> Json | None:
+        """What the watcher's last look at the running job's spans found: the shape is `http_spans.BlameBrief`; None
+        before the first."""
+
+    def node_history(self, name: str) -> Json:
+        """What is known of a node beyond this moment: {cordoned, evicted (why; "" if not), evicted_at, barred,
+        offences: [{at, kind}] (faults that count against it, oldest first), verdicts: [verdict, and at] (the newest
+        of each figure)}. KeyError when there is no such node."""
+
     def traffic(self, node: str, seconds: float = 5.0) -> Json:
         """Millisecond samples of one node: {node, nics: [{name, t0 (Unix ms), t: [ms since t0], tx: [bytes since the
         sample before], rx: [...]}]}. KeyError when there is no such node."""

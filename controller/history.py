@@ -1,5 +1,6 @@
 """What speaks against a node: kept while it is away, and by the journal beyond the controller's own life."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,3 +52,16 @@ class History:
         offences = [(float(at), str(kind)) for at, kind in doc.get("offences", ())]
         evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
         return cls(bool(doc["cordoned"]), evicted, at, barred=bool(doc.get("barred")), offences=offences)
+
+
+def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: str) -> dict[str, Any]:
+    """What `Facade.node_history` tells; `diagnoses` with their verdicts, newest first."""
+    verdicts: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for doc in diagnoses:
+        for verdict in doc["verdicts"]:
+            if verdict["node"] == node:
+                key = verdict["check"], verdict["metric"], verdict["component"]
+                verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
+    doc = history.to_doc()
+    offences = [{"at": at, "kind": kind} for at, kind in history.offences]
+    return doc | {"offences": offences, "verdicts": list(verdicts.values())}

@@ -109,6 +109,11 @@ def _reads(facade: Facade) -> APIRouter:
     async def node(name: str) -> Response:
         return small(find_node(facade, name))
 
+    @api.get("/nodes/{name}/history", response_model=models.NodeHistory, summary="What speaks for and against a node")
+    async def history(name: str) -> Response:
+        find_node(facade, name)
+        return small(facade.node_history(name))
+
     @api.get("/nodes/{name}/traffic", response_model=models.Traffic, summary="Millisecond traffic of a node")
     async def traffic(request: Request, name: str, seconds: Seconds = 5.0) -> Response:
         try:

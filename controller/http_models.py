@@ -265,6 +265,20 @@ class Node(NodeBrief):
     host: dict[str, Number]
 
 
+class Offence(_Answer):
+    at: float
+    kind: str = Field(description="Kind of the finding.")
+
+
+class NodeHistory(_Answer):
+    cordoned: bool
+    evicted: str = Field(description="Why it was taken out; empty when it was not.")
+    evicted_at: float
+    barred: bool = Field(description="Not even taken when nothing else is there.")
+    offences: list[Offence] = Field(description="Faults that began there and count against it, oldest first.")
+    verdicts: list[dict[str, Any]] = Field(description="The newest of each figure, with `at` and `diagnosis`.")
+
+
 class Ranks(_Answer):
     """Columns: entry i of each belongs to rank[i]."""
 

@@ -10,6 +10,8 @@ from holdfast.controller.facade import Facade, Json
 from holdfast.controller.http_answer import answer
 from holdfast.controller.json_text import encode
 from holdfast.diagnostics import blame_report, timeline
+from holdfast.diagnostics.lanes import lanes
+from holdfast.errors import UsageError
 
 First = Annotated[int, Query(ge=-1, description="First step; -1: as far back as there is.")]
 Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have told.")]
@@ -34,7 +36,9 @@ class Culprit(BaseModel):
     text: str = Field(description="All of it in one line.")
 
 
-class Blame(BaseModel):
+class BlameBrief(BaseModel):
+    """What the controller's own last look found."""
+
     model_config = ConfigDict(extra="allow")
     job: str
     first: int
@@ -43,6 +47,9 @@ class Blame(BaseModel):
     step_s: float
     ideal_s: float = Field(description="The step with every rank as fast as the median of its peers.")
     culprits: list[Culprit]
+
+
+class Blame(BlameBrief):
     ranks: Json = Field(description="Columns by rank: work, wait, transfer, self, induced and victim seconds.")
     path: list[Json] = Field(description="The critical path of one step, its longest parts first.")
     incomplete: list[int] = Field(description="Ranks of which spans are missing.")
@@ -66,6 +73,42 @@ class Heat(BaseModel):
     by_step: list[list[float | None]] = Field(description="Own work of each node's slowest rank over its peers'.")
 
 
+class Lanes(BaseModel):
+    """Columns: entry i of each is one span. Times in microseconds since `zero`."""
+
+    model_config = ConfigDict(extra="allow")
+    zero: float = Field(description="Unix seconds.")
+    first: int
+    last: int
+    ranks: list[int] = Field(description="Whose spans are here.")
+    left_out: int = Field(description="Ranks that were wanted and did not fit.")
+    kinds: list[str]
+    rank: list[int]
+    kind: list[int] = Field(description="Index into `kinds`.")
+    step: list[int]
+    start: list[int]
+    took: list[int]
+    arrows: dict[str, list[int]] = Field(description="Columns: name (0 message, 1 last to arrive), and both ends.")
+
+
+MOST_RANKS = 4096
+"""That one may name in a question."""
+
+
+def parse_ranks(text: str) -> list[int]:
+    """ "0-3,8" -> [0, 1, 2, 3, 8]. UsageError for what is none."""
+    found: set[int] = set()
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()) or part.endswith("-"):
+            raise UsageError(f"ranks={text!r}: {part!r} is neither a rank nor a range; write 0-3,8")
+        low, high = int(first), int(last or first)
+        if high - low >= MOST_RANKS or len(found) >= MOST_RANKS:
+            raise UsageError(f"ranks={text!r}: more than {MOST_RANKS:,} ranks at once; name fewer")
+        found.update(range(low, high + 1))
+    return sorted(found)
+
+
 def routes(facade: Facade) -> APIRouter:
     api = APIRouter(tags=["look"])
 
@@ -78,6 +121,23 @@ def routes(facade: Facade) -> APIRouter:
     async def heat(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(blame_report.heat_report(*read())))
+
+    @api.get("/blame/newest", response_model=BlameBrief | None, summary="The last look at it, at no cost")
+    async def newest_blame() -> Response:
+        return Response(encode(facade.newest_blame()), media_type="application/json")
+
+    @api.get("/spans", response_model=Lanes, summary="Spans of some ranks as columns, with the arrows between them")
+    async def spans(
+        request: Request,
+        job: JobId = "",
+        first: First = -1,
+        last: Last = -1,
+        ranks: Annotated[str, Query(max_length=400, description='Which, as "0-3,8"; empty: all that fit.')] = "",
+        steps: Annotated[int, Query(ge=0, le=1000, description="Only the last so many; 0: all that fit.")] = 0,
+    ) -> Response:
+        chosen = parse_ranks(ranks)
+        read = facade.spans(job, first, last)
+        return await answer(request, lambda: encode(lanes(*read(), ranks=chosen, steps=steps)))
 
     @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
     async def trace(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:

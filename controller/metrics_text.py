@@ -33,6 +33,7 @@ HELP = {
     "gpu_ecc_errors_total": "Uncorrected memory errors of the GPU.",
     "host_cpu_ratio": "Share of the host's CPU time in use.",
     "host_memory_used_bytes": "Memory in use on the host.",
+    "host_warm_ready": "1 while the node's warm process is up, so that a worker can start at once.",
     "host_snapshot_step": "Steps in the newest snapshot that each worker of the node has in memory.",
     "host_snapshot_age_seconds": "Age of the oldest worker's newest snapshot: work that a fault would cost.",
     "host_snapshot_bytes": "Bytes of one snapshot of all workers of the node.",

@@ -17,8 +17,8 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
     """Node names by group rank, and why none: ([], reason) when there is not enough room.
 
     Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
-    those come first that are not on a switch where one was just lost. Nodes that were taken out for doubts serve only
-    where it cannot be done without them.
+    those come first that are not on a switch where one was just lost, and before others those that are warm. Nodes that
+    were taken out for doubts serve only where it cannot be done without them.
     """
     known = {n.name: n for n in nodes}
     fit = {n.name for n in known.values() if n.usable and n.identity.slots >= spec.nproc}
@@ -35,7 +35,7 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
     lost = {known[name].identity.switch for name in before if name in known and name not in fit} - {""}
     spares = sorted(
         (chosen - set(before)) | (chosen - sound),
-        key=lambda n: (n not in sound, known[n].identity.switch in lost, natural(n)),
+        key=lambda n: (n not in sound, known[n].identity.switch in lost, _is_cold(known[n]), natural(n)),
     )
     kept = [name if name in sound else "" for name in before]
     slots = (kept + [""] * size)[: max(size, len(kept))]
@@ -58,6 +58,11 @@ def has_spare(spec: JobSpec, nodes: Iterable[Node], held: Sequence[str]) -> bool
 def may_shrink(spec: JobSpec, held: Sequence[str]) -> bool:
     """May the job go on with fewer nodes than it has?"""
     return largest(spec, len(held) - 1) > 0
+
+
+def _is_cold(node: Node) -> bool:
+    """It just came up: its workers would wait for imports."""
+    return node.host.get("warm_ready", 1.0) < 1.0
 
 
 def _may_be_back(node: Node | None) -> bool:

@@ -24,6 +24,7 @@ from holdfast.controller.events import (
     StopAsked,
 )
 from holdfast.controller.goodput import LOSSES, Account, Goodput
+from holdfast.controller.history import History, node_history
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
@@ -227,6 +228,14 @@ class Report:
         if job and job != shape.job:
             return read_kept(self.shell.span_folder, job, first, last)
         return read_newest(self.shell.spans, shape, first, last)
+
+    def newest_blame(self) -> Json | None:
+        return self.shell.blame()
+
+    def node_history(self, name: str) -> Json:
+        if name not in self._c.nodes:
+            raise KeyError(name)
+        return node_history(self._c.histories.get(name) or History(), self.diagnoses(), name)
 
     def traffic(self, node: str, seconds: float = 5.0) -> Json:
         if node not in self._c.nodes:

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from holdfast import log
 from holdfast import messages as msg
@@ -37,6 +38,8 @@ class Shell:
         """Where spans are kept on disk, by job."""
         self.figures: Callable[[], dict[str, dict[int, float]]] = dict
         """What is counted of blame, by rank."""
+        self.blame: Callable[[], dict[str, Any] | None] = lambda: None
+        """What the last look at the spans found."""
         self.outboxes: dict[str, Callable[[msg.ControllerMessage], None]] = {}  # node -> how to send there
         self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()

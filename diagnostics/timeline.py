@@ -23,6 +23,9 @@ from holdfast.errors import UsageError
 
 Json = dict[str, Any]
 
+MESSAGE, LAST = "message", "last to arrive"
+"""What arrows are called."""
+
 
 def write(table: SpanTable, shape: JobShape, out: TextIO) -> int:
     """Write a trace; how many events. UsageError when there are no spans."""
@@ -72,7 +75,7 @@ def events(table: SpanTable, shape: JobShape) -> Iterator[Json]:
     beside = {(rank, start): lane for rank, start, lane in starts if lane}
     number = 0
     for graph in step_graph.graphs(regular, shape.decoded(), world):
-        for arrow in _arrows(graph):
+        for arrow in arrows(graph):
             sent, began, came = (first + round(at * 1e9) for at in (arrow.sent, arrow.began, arrow.came))
             seen = max(came - 1, began)
             if seen < sent:
@@ -109,7 +112,7 @@ def _lanes(table: SpanTable) -> list[int]:
     return lanes
 
 
-class _Arrow(NamedTuple):
+class Arrow(NamedTuple):
     """From the start of a span of `source` to the end of one of `target`. Seconds since the graph's zero."""
 
     name: str
@@ -120,15 +123,17 @@ class _Arrow(NamedTuple):
     came: float
 
 
-def _arrows(graph: Graph) -> Iterator[_Arrow]:
+def arrows(graph: Graph, wanted: frozenset[int] | None = None) -> Iterator[Arrow]:
+    """All of a step; only those between `wanted` ranks, if given."""
     seen = measured(graph)
+    ours = [c.present if wanted is None else np.isin(c.ranks, list(wanted)) for c in graph.columns]
     for node in graph.nodes:
         if node.how is Meeting.RECEIVE and node.source is not None:
             (c, k), (d, j) = node.members[0], node.source
             column, source = graph.columns[c], graph.columns[d]
-            for lane in np.flatnonzero(column.present & source.present).tolist():
+            for lane in np.flatnonzero(column.present & source.present & ours[c] & ours[d]).tolist():
                 target = int(column.ranks[lane]), float(column.starts[k, lane]), float(column.ends[k, lane])
-                yield _Arrow("message", int(source.ranks[lane]), float(source.starts[j, lane]), *target)
+                yield Arrow(MESSAGE, int(source.ranks[lane]), float(source.starts[j, lane]), *target)
         elif node.how is Meeting.COLLECTIVE:
             came = {
                 float(graph.columns[c].starts[k, lane]): int(graph.columns[c].ranks[lane])
@@ -137,10 +142,12 @@ def _arrows(graph: Graph) -> Iterator[_Arrow]:
             }
             for c, k in node.members:
                 column = graph.columns[c]
-                for lane in np.flatnonzero(seen.waits[c][k] > 0).tolist():
+                for lane in np.flatnonzero((seen.waits[c][k] > 0) & ours[c]).tolist():
                     at = float(seen.arrivals[c][k, lane])
+                    if wanted is not None and came[at] not in wanted:
+                        continue
                     target = int(column.ranks[lane]), float(column.starts[k, lane]), float(column.ends[k, lane])
-                    yield _Arrow("last to arrive", came[at], at, *target)
+                    yield Arrow(LAST, came[at], at, *target)
 
 
 def _names(table: SpanTable, lanes: list[int], world: int, shape: JobShape) -> Iterator[Json]:

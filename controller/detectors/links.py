@@ -63,8 +63,6 @@ class LinkDetector:
     def observe(self, node: Node, frame: t.Frame, training: bool, now: Instant) -> list[Finding]:
         """`node.host` is fresh. `training`: every worker of the node is."""
         host = node.host
-        if not training:
-            self._rates.pop(node.name, None)  # what is usual is learned anew: an idle network says nothing of a busy
         keys = self._keys.get(node.name)
         if keys is None or keys.known != len(host):
             keys = self._keys[node.name] = _Keys(host, [nic.name for nic in frame.nics])
@@ -73,8 +71,7 @@ class LinkDetector:
             values = {counter: host[gauge] for counter, gauge in gauges.items() if gauge in host}
             found += self._state(node.name, port, values, now)
             found += self._errors(node.name, port, values, now)
-            if training:
-                found += self._congestion(node.name, port, values, now)
+            found += self._congestion(node.name, port, values, training, now)
         return found
 
     def _state(self, node: str, port: str, values: Mapping[str, float], now: Instant) -> list[Finding]:
@@ -114,11 +111,16 @@ class LinkDetector:
                 found.append(_says(_K.NETWORK_ERRORS, node, port, text, now, counts, signature=name))
         return found
 
-    def _congestion(self, node: str, port: str, values: Mapping[str, float], now: Instant) -> list[Finding]:
+    def _congestion(
+        self, node: str, port: str, values: Mapping[str, float], training: bool, now: Instant
+    ) -> list[Finding]:
         limits = self._tuning.limits(_K.NETWORK_CONGESTION)
         found = []
         rates = self._rates.setdefault(node, Rate(limits["seconds"]))
         for counter in sorted(_CONGESTION & values.keys()):
+            if not training:  # an idle network says nothing of a busy one
+                rates.skip((port, counter), values[counter], now.mono)
+                continue
             floor = limits["wait_per_s"] if counter == "port_xmit_wait" else limits["per_s"]
             rate, usual = rates.see((port, counter), values[counter], now.mono)
             high = rate > floor and rate > limits["times"] * usual

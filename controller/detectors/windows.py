@@ -95,6 +95,11 @@ class Rate:
         self._short, self._long = max(seconds, 1e-9), max(seconds, 1e-9) * longer
         self._speeds: dict[Hashable, _Speed] = {}
 
+    def skip(self, key: Hashable, value: float, now: float) -> None:
+        """Growth up to now counts for nothing; what was learned before it stays."""
+        if (speed := self._speeds.get(key)) is not None:
+            speed.at, speed.last = now, value
+
     def see(self, key: Hashable, value: float, now: float) -> tuple[float, float]:
         """Growth per second, now and usually."""
         speed = self._speeds.get(key)

@@ -1,7 +1,7 @@
 // Talking to the controller. The token, where one is needed, is asked for once and kept for this tab only; it travels
 // in a header, which EventSource cannot send, so events are read from an ordinary streamed answer.
 
-import { byId } from "./dom.js";
+import { byId, make } from "./dom.js";
 
 const KEY = "holdfast-token";
 const SILENCE_MS = 25_000; // the controller says something every 10 s
@@ -39,7 +39,47 @@ async function read(answer) {
 }
 
 export const get = async (path) => read(await request(`/api/v1${path}`));
-export const post = async (path) => read(await request(`/api/v1${path}`, { method: "POST" }));
+
+const SMALL = 1 << 16; // bytes that are read faster here than sent to somebody else
+const waiting = new Map(); // by number of the question
+let parser = null;
+let asked = 0;
+
+/** As `get`, for what may be megabytes: long columns of numbers may come as Float64Array, NaN for what is not known. */
+export async function getLarge(path) {
+  const answer = await request(`/api/v1${path}`);
+  if (!answer.ok) return read(answer);
+  const buffer = await answer.arrayBuffer();
+  if (buffer.byteLength < SMALL) return JSON.parse(new TextDecoder().decode(buffer));
+  if (!parser) {
+    parser = new Worker("/static/parse_worker.js", { type: "module" });
+    parser.onmessage = ({ data: { id, value, error } }) => {
+      const { done, fail } = waiting.get(id);
+      waiting.delete(id);
+      if (error) fail(new Error(error));
+      else done(value);
+    };
+  }
+  const id = asked++;
+  return new Promise((done, fail) => {
+    waiting.set(id, { done, fail });
+    parser.postMessage({ id, buffer }, [buffer]);
+  });
+}
+
+export async function post(path, body = null) {
+  const sent = body === null ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  return read(await request(`/api/v1${path}`, { method: "POST", ...sent }));
+}
+
+/** Lets the browser save an answer as a file: a plain link could not carry the token. */
+export async function save(path, name) {
+  const answer = await request(`/api/v1${path}`);
+  if (!answer.ok) await read(answer);
+  const address = URL.createObjectURL(await answer.blob());
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
 
 /** Reads server-sent events until the line breaks; throws when it does. `heard` is called at every sign of life. */
 export async function listen(path, handlers, heard) {

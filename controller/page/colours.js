@@ -14,6 +14,7 @@ export const WORST_FIRST = ["bad", "warn", "wait", "busy", "ok", "idle"];
 export const CELL = { ok: "ok-cell", busy: "busy-cell", wait: "wait-cell", warn: "warn", bad: "bad", idle: "idle" };
 const WORKING = new Set(["train", "eval", "done"]);
 const LEVELS = 48; // colours of the step-time scale
+export const UNKNOWN = LEVELS; // the place after the scale
 const FASTEST = 0.8; // of the median: end of the scale
 const SLOWEST = 1.5;
 const OUTLIER = 1.25; // of the median: slower than this gets a ring
@@ -54,15 +55,21 @@ function byState(cats) {
 
 function byTime(ranks) {
   const median = medianOf(ranks.step_seconds);
-  const palette = [...Array(LEVELS).keys()].map((level) => timeColour(level / (LEVELS - 1)));
-  palette.push(colour("idle"));
-  const index = new Uint8Array(ranks.step_seconds.length).fill(LEVELS);
+  const index = new Uint8Array(ranks.step_seconds.length).fill(UNKNOWN);
   for (let i = 0; median && i < index.length; i++) {
     const value = ranks.step_seconds[i];
-    if (value !== null) index[i] = Math.round(Math.min(1, Math.max(0, share(value / median))) * (LEVELS - 1));
+    if (value !== null) index[i] = level(value / median);
   }
-  return { palette, index, median };
+  return { palette: ratioPalette(), index, median };
 }
+
+/** Colours of "so many times what is usual", the last one for what is not known. */
+export function ratioPalette() {
+  return [...[...Array(LEVELS).keys()].map((at) => timeColour(at / (LEVELS - 1))), colour("idle")];
+}
+
+/** Place of a ratio in that palette. */
+export const level = (ratio) => (ratio === ratio ? Math.round(Math.min(1, Math.max(0, share(ratio))) * (LEVELS - 1)) : UNKNOWN);
 
 /** Half of the scale for faster than the median, half for slower. */
 function share(ratio) {

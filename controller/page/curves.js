@@ -1,8 +1,8 @@
-// Loss and step time by step, with a mark where an incident or a restart was.
+// Loss, step time and tokens per second by step, with a mark where an incident or a restart was.
 
 import { Chart } from "./chart.js";
 import { byId, segments, setText } from "./dom.js";
-import { count, known, loss, seconds } from "./format.js";
+import { count, known, loss, seconds, short } from "./format.js";
 import { on, state } from "./store.js";
 
 let range = 0;
@@ -11,6 +11,7 @@ export function startCurves() {
   const charts = [
     { chart: new Chart(byId("loss"), { stroke: "curve", tick: (value) => String(Number(value.toPrecision(4))) }), column: "loss", text: loss, output: byId("loss-value") },
     { chart: new Chart(byId("time"), { stroke: "curve-2", tick: (value) => (value ? seconds(value) : "0"), cap: 3 }), column: "seconds", text: seconds, output: byId("time-value") },
+    { chart: new Chart(byId("tokens"), { stroke: "curve", tick: (value) => short(value) }), column: "tokens", text: short, output: byId("tokens-value") },
   ];
 
   const tellValues = () => {
@@ -26,8 +27,9 @@ export function startCurves() {
     const x = steps.step.slice(from);
     const marks = findMarks(steps, from);
     for (const { chart, column } of charts) {
-      chart.set(x, steps[column].slice(from), marks);
-      const last = steps[column].at(-1);
+      const values = column === "tokens" ? rates(steps, from) : steps[column].slice(from);
+      chart.set(x, values, marks);
+      const last = values.at(-1);
       if (known(last)) chart.canvas.setAttribute("aria-label", `${column} by step, last ${last.toPrecision(4)} at step ${x.at(-1)}`);
     }
     tellValues();
@@ -48,6 +50,8 @@ export function startCurves() {
     show();
   });
 }
+
+const rates = ({ tokens, seconds: took }, from) => tokens.slice(from).map((many, i) => (took[from + i] > 0 ? many / took[from + i] : null));
 
 function findMarks(steps, from) {
   const marks = [];

@@ -2,9 +2,11 @@
 
 import { get, post } from "./api.js";
 import { category } from "./colours.js";
-import { byId, make, pairs, setText } from "./dom.js";
-import { bytes, count, known, percent, ranges, seconds } from "./format.js";
+import { byId, make, pairs, setText, sureButton } from "./dom.js";
+import { bytes, clock, count, known, percent, ranges, seconds } from "./format.js";
 import { repeat } from "./live.js";
+import { newestFirst } from "./incidents.js";
+import { link } from "./router.js";
 import { announce, indexOf, select } from "./select.js";
 import { on, state } from "./store.js";
 
@@ -27,7 +29,7 @@ function show() {
   const i = indexOf(rank);
   if (rank !== null) parts.push(i < 0 ? make("p", { class: "hint" }, `There is no rank ${rank} now.`) : rankPart(i));
   if (name) parts.push(node?.name === name ? nodePart() : make("p", { class: "hint" }, `${name}…`));
-  if (!parts.length) parts.push(make("p", { class: "hint" }, "Click a rank in the mesh or a node in the list."));
+  if (!parts.length) parts.push(make("p", { class: "hint" }, "Choose a rank or a node."));
   setText(byId("detail-title"), rank !== null ? `Rank ${rank}` : (name ?? "Selection"));
   const text = parts.map((part) => part.outerHTML).join("");
   if (text === drawn) return; // keeps focus, and the reader's place
@@ -46,8 +48,38 @@ function rankPart(i) {
   rows.push(["phase", ranks.phases[ranks.phase[i]]], ["operation", ranks.operations[ranks.operation[i]] || "–"]);
   rows.push(["step", count(ranks.step[i])], ["step time", seconds(ranks.step_seconds[i])]);
   rows.push(["last progress", known(ranks.progress_age[i]) ? `${seconds(ranks.progress_age[i])} ago` : "–"]);
-  return pairs(rows);
+  if (known(ranks.memory_bytes[i]) && ranks.memory_bytes[i] > 0) rows.push(["memory", bytes(ranks.memory_bytes[i])]);
+  if (known(ranks.mfu[i])) rows.push(["MFU", percent(ranks.mfu[i])]);
+  const rank = ranks.rank[i];
+  return make("div", { class: "detail-stack" }, pairs(rows), blamePart(rank), errorsOf([`rank${rank}`]), links([
+    ["heat map", link("ranks", rank)], ["blame", link("blame", null, { rank })],
+    ["timeline", link("timeline", null, { rank })], ["3D", link("mesh3d", null, { rank })],
+  ]));
 }
+
+/** What the last look at the spans said of a rank; nothing where nobody looked. */
+function blamePart(rank) {
+  const named = (state.blame?.culprits ?? state.blamed?.culprits ?? []).filter((c) => c.rank === rank || c.peer === rank);
+  const rows = named.map((c) => make("p", { class: "named" }, c.text));
+  const at = state.blamed?.ranks.rank.indexOf(rank) ?? -1;
+  if (at >= 0) {
+    const { ranks } = state.blamed;
+    rows.push(pairs([["slow itself", seconds(ranks.self_s[at])], ["made wait", seconds(ranks.induced_s[at])], ["waited", seconds(ranks.victim_s[at])]]));
+  }
+  return rows.length ? make("div", {}, make("h3", {}, "Blame, per step"), ...rows) : null;
+}
+
+/** What detectors said of these subjects, newest first. */
+function errorsOf(subjects) {
+  const found = newestFirst().flatMap((incident) => incident.findings.map((finding) => ({ finding, incident })))
+    .filter(({ finding }) => subjects.includes(finding.subject)).slice(0, 5);
+  if (!found.length) return null;
+  const items = found.map(({ finding, incident }) => make("li", {}, `${clock(finding.at)} ${finding.text} `,
+    make("a", { class: "link", href: link("incidents", incident.id) }, "incident")));
+  return make("div", {}, make("h3", {}, "Findings"), make("ul", { class: "plain" }, ...items));
+}
+
+const links = (targets) => make("p", { class: "links" }, ...targets.map(([text, href]) => make("a", { class: "link", href }, text)));
 
 function nodePart() {
   const rows = [["state", make("span", { class: "pill", "data-cat": category(node.state) }, node.state)]];
@@ -62,10 +94,10 @@ function nodePart() {
   const parts = [box];
   if (node.ranks.length) parts.push(make("div", {}, make("h3", {}, `Ranks ${ranges(node.ranks)}`), rankButtons()));
   if (node.gpus.length) parts.push(make("div", {}, make("h3", {}, node.gpus[0].model || "GPUs"), ...node.gpus.map(gpuRow)));
-  const all = make("div");
-  all.append(...parts);
-  all.className = "detail-stack";
-  return all;
+  const errors = errorsOf([node.name]);
+  if (errors) parts.push(errors);
+  parts.push(links([["history and verdicts", link("nodes", node.name)]]));
+  return make("div", { class: "detail-stack" }, ...parts);
 }
 
 function rankButtons() {
@@ -99,14 +131,8 @@ function showActions(name) {
   const key = `${verb} ${name}`;
   if (box.dataset.key === key && box.children.length) return;
   box.dataset.key = key;
-  const button = make("button", { class: "ghost", type: "button", title: verb === "cordon" ? "Take the node out of future generations" : "Let the node in again" }, verb === "cordon" ? "Cordon" : "Uncordon");
-  button.addEventListener("click", async () => {
-    if (!button.classList.contains("danger")) {
-      button.classList.add("danger");
-      setText(button, `Really ${verb} ${name}?`);
-      setTimeout(() => (box.dataset.key = "") || showActions(state.selected.node), 4000);
-      return;
-    }
+  const title = verb === "cordon" ? "Take the node out of future generations" : "Let the node in again";
+  const button = sureButton(verb === "cordon" ? "Cordon" : "Uncordon", () => `Really ${verb} ${name}?`, async () => {
     try {
       await post(`/nodes/${encodeURIComponent(name)}/${verb}`);
       announce(`${name} ${verb}ed`);
@@ -114,13 +140,13 @@ function showActions(name) {
     } catch (error) {
       setText(button, error.message);
     }
-  });
+  }, { title });
   box.replaceChildren(button);
 }
 
 export function startDetail() {
   repeat(poll, () => 2000);
-  on("ranks", show);
+  on("ranks blame blamed", show);
   on("selected", () => {
     if (node?.name !== state.selected.node) poll();
     show();

@@ -78,3 +78,25 @@ export function placeTip(tip, x, y) {
   tip.style.left = `${Math.max(4, left)}px`;
   tip.style.top = `${Math.max(4, Math.min(y + 12, box.clientHeight - tip.offsetHeight - 4))}px`;
 }
+
+/** A button that asks once more before it does something: the second click within four seconds counts. */
+export function sureButton(label, really, work, attributes = {}) {
+  const button = make("button", { class: "ghost", type: "button", ...attributes }, label);
+  let timer = 0;
+  const calm = () => {
+    button.classList.remove("danger");
+    setText(button, label);
+  };
+  button.addEventListener("click", async () => {
+    clearTimeout(timer);
+    if (!button.classList.contains("danger")) {
+      button.classList.add("danger");
+      setText(button, really());
+      timer = setTimeout(calm, 4000);
+      return;
+    }
+    calm();
+    await work();
+  });
+  return button;
+}

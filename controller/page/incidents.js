@@ -3,12 +3,13 @@
 
 import { byId, make, setText } from "./dom.js";
 import { ago, clock, count, known, seconds } from "./format.js";
-import { select, selectSubject } from "./select.js";
+import { link, route } from "./router.js";
+import { subjectLink } from "./select.js";
 import { now, on, state } from "./store.js";
 
 const SHADES = 6;
-const LEVEL = { critical: "bad", warning: "warn", info: "busy" };
-const STATE = { open: "bad", recovering: "busy", closed: "ok", failed: "bad" };
+export const LEVEL = { critical: "bad", warning: "warn", info: "busy" };
+export const STATE = { open: "bad", recovering: "busy", closed: "ok", failed: "bad" };
 const cards = new Map(); // id -> {card, text}: a card is rebuilt only when its incident changed
 const top = byId("alarm");
 
@@ -49,27 +50,26 @@ function build(incident, full) {
   const head = make("div", { class: "incident-head" },
     make("span", { class: "pill", "data-cat": STATE[incident.state] }, incident.state),
     make("b", {}, incident.kind.replaceAll("-", " ")),
-    make("button", { class: "link", type: "button", onclick: () => selectSubject(incident.culprit) }, incident.culprit),
+    culprit(incident),
     make("time", { datetime: new Date(incident.opened * 1000).toISOString() }, clock(incident.opened)));
   const card = make("article", { class: "incident", "aria-label": `${incident.kind}, ${incident.culprit}, ${incident.state}` },
     head, make("p", { class: "summary" }, incident.summary), phases(incident));
   card.dataset.id = incident.id;
   if (incident.action) card.append(make("p", {}, incident.reason ? `${incident.action}: ${incident.reason}` : incident.action));
-  if (!full) {
-    const open = () => {
-      select("incident", incident.id);
-      byId("incidents").focus();
-    };
-    head.insertBefore(make("button", { class: "link", type: "button", onclick: open }, "details"), head.lastChild);
-    return card;
-  }
+  head.insertBefore(make("a", { class: "link", href: link("incidents", incident.id) }, full ? "story" : "details"), head.lastChild);
+  if (!full) return card;
   const facts = outcome(incident);
   if (facts) card.append(make("p", {}, facts));
   if (incident.findings.length) card.append(findings(incident));
   return card;
 }
 
-function phases(incident) {
+export function culprit(incident) {
+  const href = subjectLink(incident.culprit);
+  return href ? make("a", { class: "link", href }, incident.culprit) : make("span", {}, incident.culprit);
+}
+
+export function phases(incident) {
   const bar = make("div", { class: "phases", role: "img" });
   const spoken = [];
   incident.phases.forEach((phase, i) => {
@@ -95,7 +95,7 @@ function time(bar) {
   }
 }
 
-function outcome(incident) {
+export function outcome(incident) {
   const parts = [];
   if (known(incident.detect_s)) parts.push(`detected in ${seconds(incident.detect_s)}`);
   // A watched incident stopped no training: what came back is the watcher.
@@ -109,7 +109,7 @@ function outcome(incident) {
   return parts.join(" · ");
 }
 
-function findings(incident) {
+export function findings(incident) {
   const { length } = incident.findings;
   const box = make("details", {}, make("summary", {}, `${length} finding${length === 1 ? "" : "s"}`));
   if (isOpen(incident)) box.setAttribute("open", "");
@@ -130,10 +130,8 @@ function mark() {
     const chosen = String(id) === String(state.selected.incident ?? "");
     if (chosen === card.hasAttribute("data-selected")) continue;
     card.toggleAttribute("data-selected", chosen);
-    if (chosen) {
-      card.querySelector("details")?.setAttribute("open", "");
-      card.scrollIntoView({ block: "nearest" });
-    }
+    if (chosen && route.view !== "incidents") card.querySelector("details")?.setAttribute("open", "");
+    if (chosen) card.scrollIntoView({ block: "nearest" });
   }
 }
 

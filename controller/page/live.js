@@ -1,17 +1,20 @@
 // Keeps `state` as the controller has it: status and steps by events, ranks and nodes by asking, less often when the
 // cluster is large or nobody looks. A broken line is tried again with growing pauses, and shown until it is back.
 
-import { get, listen } from "./api.js";
-import { now, state, tell } from "./store.js";
+import { get, getLarge, listen } from "./api.js";
+import { route } from "./router.js";
+import { now, on, state, tell } from "./store.js";
 
 const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
-const COLUMNS = ["step", "loss", "seconds", "at", "generation"];
+const COLUMNS = ["step", "loss", "seconds", "tokens", "at", "generation"];
+const MOST_SHARE = 0.1; // of the time, at most, that the controller works for what one view asks again and again
 const MOST_STEPS = 50_000;
 
 export function startLive() {
   follow();
   repeat(pollRanks, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
   repeat(pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
+  whileShown(["overview", "ranks", "mesh3d", "nodes"], pollBlame, () => 10_000);
   get("/incidents").then(mergeIncidents, () => {});
 }
 
@@ -72,13 +75,36 @@ function takeSteps(rows) {
 }
 
 async function pollRanks() {
-  state.ranks = await get("/ranks");
+  state.ranks = await getLarge("/ranks");
   tell("ranks");
 }
 
 async function pollNodes() {
   state.nodes = await get("/nodes?detail=false");
   tell("nodes");
+}
+
+async function pollBlame() {
+  state.blame = await get("/blame/newest");
+  tell("blame");
+}
+
+/** Calls `work` while one of `views` is shown: at once when it comes, again after a pause, and when the address changes
+ * within it. What takes long is asked for less often. A failure waits for the next turn. */
+export function whileShown(views, work, pause) {
+  let [timer, busy, asked] = [0, false, false];
+  const turn = async () => {
+    clearTimeout(timer);
+    asked = busy;
+    if (busy || !views.includes(route.view)) return;
+    busy = true;
+    const began = performance.now();
+    if (!document.hidden) await Promise.resolve(work()).catch((error) => console.info("view:", error.message));
+    busy = false;
+    timer = setTimeout(turn, asked ? 0 : Math.max(pause(), (performance.now() - began) / MOST_SHARE));
+  };
+  on("route", turn);
+  return turn;
 }
 
 /** Calls `work` again and again, never twice at once, not while the tab is hidden; a failure waits for the next turn. */

@@ -3,7 +3,7 @@
 
 import { outstanding } from "./colours.js";
 import { count, seconds } from "./format.js";
-import { colour } from "./theme.js";
+import { colour, inkOn, pixel } from "./theme.js";
 
 const LABEL = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_RINGS = 64;
@@ -16,7 +16,7 @@ export function paintCells(scene, image, ratio) {
   pixels.fill(0);
   const scale = view.scale * ratio;
   const gap = gapOf(scene) * ratio;
-  const inks = paint.palette.map(ink);
+  const inks = paint.palette.map(pixel);
   const [left, top] = [Math.round((gutter.left - 3) * ratio), Math.round((gutter.top - 3) * ratio)];
   const [wide, high] = [layout.w * scale - gap, layout.h * scale - gap];
   const [ox, oy] = [view.x * ratio, view.y * ratio];
@@ -51,16 +51,6 @@ export function drawOver(context, scene, width, height) {
 
 const gapOf = ({ layout, view }) => Math.max(layout.gaps.rank * Math.min(view.scale, 2), layout.w * view.scale >= 14 ? 2 : 0);
 
-function channels(css) {
-  return css.startsWith("#") ? [1, 3, 5].map((at) => parseInt(css.slice(at, at + 2), 16)) : css.match(/\d+/g).map(Number);
-}
-
-/** A colour as one pixel of an image, on the little-endian machines that browsers run on. */
-function ink(css) {
-  const [red, green, blue] = channels(css);
-  return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
-}
-
 function drawTexts(context, scene, cw, ch, width, height) {
   const { layout, view, ranks, paint } = scene;
   context.textBaseline = "middle";
@@ -82,12 +72,6 @@ function drawTexts(context, scene, cw, ch, width, height) {
     const doing = ranks.states[ranks.state[i]] === "running" ? seconds(ranks.step_seconds[i]) : ranks.states[ranks.state[i]];
     context.fillText(`step ${count(ranks.step[i])} · ${doing}`, x + 10, y + ch / 2 + 9, cw - 16);
   }
-}
-
-/** Dark or light text, whichever reads better on a colour. */
-function inkOn(css) {
-  const parts = channels(css);
-  return 0.299 * parts[0] + 0.587 * parts[1] + 0.114 * parts[2] > 130 ? "#0d1a24" : "#f4f8fb";
 }
 
 /** One bad cell of four pixels among twelve thousand must be seen at once: it gets a ring. */

@@ -12,7 +12,7 @@ export function shapeOf(ranks) {
     return { told: true, pp: sizes[0], dp: sizes[1], tp: sizes[2], at: (i) => [ranks.pp[i], ranks.dp[i], ranks.tp[i]] };
   }
   const slots = new Map();
-  const place = ranks.node.map((node) => {
+  const place = Array.from(ranks.node, (node) => {
     const slot = slots.get(node) ?? 0;
     slots.set(node, slot + 1);
     return [0, node, slot];

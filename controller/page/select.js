@@ -1,9 +1,21 @@
-// What is selected, in step with the address: #rank=3, #node=node1, #incident=i1 can be sent to a colleague.
+// What is selected, in step with the address: #/ranks/3 and #/overview?node=node1 can be sent to a colleague.
 
 import { byId } from "./dom.js";
+import { link, replace, route } from "./router.js";
 import { on, state, tell } from "./store.js";
 
+const HOME = { rank: "ranks", node: "nodes", incident: "incidents" };
+
+/** Selects a rank, a node or an incident within the view that is shown. */
 export function select(kind, value) {
+  take(kind, value);
+  const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !(key in HOME)));
+  if (HOME[kind] === route.view) replace(value, others);
+  else replace(route.id, { ...others, [kind]: value });
+  tell("selected");
+}
+
+function take(kind, value) {
   const { selected } = state;
   if (kind === "rank") {
     selected.rank = value;
@@ -14,14 +26,12 @@ export function select(kind, value) {
   } else {
     selected.incident = value;
   }
-  const hash = value === null ? " " : `#${kind}=${encodeURIComponent(value)}`;
-  history.replaceState(null, "", hash === " " ? location.pathname : hash);
-  tell("selected");
 }
 
 export function clearSelection() {
   state.selected = { rank: null, node: null, incident: null };
-  history.replaceState(null, "", location.pathname);
+  const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !(key in HOME)));
+  replace(Object.values(HOME).includes(route.view) ? null : route.id, others);
   tell("selected");
 }
 
@@ -38,29 +48,32 @@ export function indexOf(rank) {
   return ranks[rank] === rank ? rank : ranks.indexOf(rank);
 }
 
-/** "rank3" or "node1", as incidents name their culprits. */
-export function selectSubject(subject) {
+/** Address of what an incident's culprit names: "rank3", "node1"; null for the job. */
+export function subjectLink(subject) {
   const rank = /^rank(\d+)$/.exec(subject);
-  if (rank) select("rank", Number(rank[1]));
-  else if (state.status?.nodes[subject]) select("node", subject);
+  if (rank) return link("ranks", Number(rank[1]));
+  return state.status?.nodes[subject] ? link("nodes", subject) : null;
 }
 
 function fromAddress() {
-  const [, kind, value] = /^#(rank|node|incident)=(.+)$/.exec(location.hash) ?? [];
-  if (!kind) return;
-  const text = decodeURIComponent(value);
-  if (kind === "rank") select("rank", Number.isInteger(Number(text)) ? Number(text) : null);
-  else select(kind, text);
+  const found = { ...route.query };
+  for (const [kind, view] of Object.entries(HOME)) if (route.view === view && route.id !== null) found[kind] = route.id;
+  const rank = Number(found.rank);
+  if (found.rank !== undefined) take("rank", Number.isInteger(rank) ? rank : null);
+  else if (found.node !== undefined) take("node", found.node);
+  if (found.incident !== undefined) take("incident", found.incident);
+  tell("selected");
 }
 
 export function startSelect() {
-  fromAddress();
+  on("route", fromAddress);
   on("ranks", () => {
     // A linked rank is known by number before its node is.
     const { rank, node } = state.selected;
-    if (rank !== null && node !== nodeOf(rank) && indexOf(rank) >= 0) select("rank", rank);
+    if (rank === null || node === nodeOf(rank) || indexOf(rank) < 0) return;
+    take("rank", rank);
+    tell("selected");
   });
-  addEventListener("hashchange", fromAddress);
 }
 
 export function announce(text) {

@@ -1,11 +1,14 @@
-// What the page knows, and who wants to hear of it. Views read `state`; only live.js and select.js write it.
+// What the page knows, and who wants to hear of it. Views read `state`; live.js and select.js write it, and each
+// view what only it asks for.
 
 export const state = {
   status: null, // as /api/v1/status, nodes and incidents merged in
-  ranks: null, // as /api/v1/ranks
+  ranks: null, // as /api/v1/ranks, columns maybe Float64Array
   nodes: [], // as /api/v1/nodes?detail=false
   incidents: new Map(), // by id, oldest history included
-  steps: { job: null, step: [], loss: [], seconds: [], at: [], generation: [] },
+  steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [] },
+  blame: null, // as /api/v1/blame/newest
+  blamed: null, // as /api/v1/blame, once somebody looked
   selected: { rank: null, node: null, incident: null },
   connection: { state: "connecting", since: 0, retryAt: 0 },
   skew: 0, // controller's clock minus ours, seconds

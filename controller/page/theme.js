@@ -37,9 +37,27 @@ export function startTheme() {
   apply();
 }
 
-/** Mixes two #rrggbb colours. */
+/** [red, green, blue] of a colour as #rgb, #rrggbb or rgb(...). */
+export function channels(css) {
+  if (!css.startsWith("#")) return css.match(/\d+/g).slice(0, 3).map(Number);
+  const digits = css.length === 4 ? [...css.slice(1)].map((digit) => digit + digit) : css.slice(1).match(/../g);
+  return digits.map((pair) => parseInt(pair, 16));
+}
+
+/** A colour as one pixel of an image, on the little-endian machines that browsers run on. */
+export function pixel(css) {
+  const [red, green, blue] = channels(css);
+  return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+}
+
+/** Dark or light text, whichever reads better on a colour. */
+export function inkOn(css) {
+  const [red, green, blue] = channels(css);
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 130 ? "#0d1a24" : "#f4f8fb";
+}
+
+/** Mixes two colours. */
 export function mix(from, to, share) {
-  const part = (hex, at) => parseInt(hex.slice(at, at + 2), 16);
-  const channels = [1, 3, 5].map((at) => Math.round(part(from, at) + (part(to, at) - part(from, at)) * share));
-  return `rgb(${channels.join(" ")})`;
+  const [first, last] = [channels(from), channels(to)];
+  return `rgb(${first.map((value, i) => Math.round(value + (last[i] - value) * share)).join(" ")})`;
 }

@@ -2,8 +2,10 @@
 
 import { get } from "./api.js";
 import { byId, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
-import { bitRate, known } from "./format.js";
-import { repeat } from "./live.js";
+import { bitRate, known, seconds } from "./format.js";
+import { whileShown } from "./live.js";
+import { periodOf } from "./period.js";
+import { route } from "./router.js";
 import { on, state, tell } from "./store.js";
 import { colour } from "./theme.js";
 
@@ -23,7 +25,16 @@ async function poll() {
   const fresh = await get(`/nodes/${encodeURIComponent(node)}/traffic?seconds=${WINDOW_S}`);
   if (node !== state.selected.node || held) return;
   data = fresh;
+  showPeriod();
   redraw();
+}
+
+/** What the eye should see in the stripes: that they come once in a step, or do not. */
+function showPeriod() {
+  const found = data.nics.map((nic) => periodOf(nic, WINDOW_S * 1000)).find(known);
+  const step = state.status?.job?.step_seconds;
+  const beside = known(step) ? `, a step takes ${seconds(step)}` : "";
+  setText(byId("traffic-period"), known(found) ? `repeats every ${seconds(found / 1000)}${beside}` : "");
 }
 
 function draw() {
@@ -43,6 +54,7 @@ function draw() {
     const top = PAD.top + row * lane;
     drawLane(context, nic, { top, lane, width, begin, peak, full });
   });
+  drawSteps(context, { width, tall, begin, end });
   drawTime(context, { width, tall, begin, end });
   showPointer(context, nics, { lane, width, begin, tall });
 }
@@ -94,6 +106,18 @@ function drawLane(context, nic, { top, lane, width, begin, peak, full }) {
   if (top > PAD.top) context.fillRect(0, Math.round(top), full, 1);
 }
 
+/** A line where each step ended, by the workers' own clock. */
+function drawSteps(context, { width, tall, begin, end }) {
+  const { at } = state.steps;
+  context.fillStyle = colour("accent");
+  context.globalAlpha = 0.45;
+  for (let i = at.length - 1; i >= 0 && at[i] * 1000 > begin; i--) {
+    if (at[i] * 1000 > end) continue;
+    context.fillRect(Math.round(PAD.left + ((at[i] * 1000 - begin) / (end - begin)) * width), PAD.top, 1, tall - PAD.top - PAD.bottom);
+  }
+  context.globalAlpha = 1;
+}
+
 function drawTime(context, { width, tall, begin, end }) {
   context.fillStyle = colour("muted");
   context.textAlign = "center";
@@ -125,7 +149,7 @@ function showPointer(context, nics, { lane, width, begin, tall }) {
 }
 
 export function startTraffic() {
-  repeat(poll, () => 500);
+  whileShown(["nodes"], poll, () => 500);
   on("theme", redraw);
   on("selected", () => {
     if (data?.node !== state.selected.node) {
@@ -135,12 +159,9 @@ export function startTraffic() {
     }
     redraw();
   });
-  // Something to look at before anything is chosen; only once, and it does not go into the address.
-  let offered = false;
-  on("ranks", () => {
-    if (offered || !state.ranks.rank.length) return;
-    offered = true;
-    if (state.selected.node || location.hash) return;
+  // Something to look at before anything is chosen; it does not go into the address.
+  on("ranks route", () => {
+    if (route.view !== "nodes" || state.selected.node || !state.ranks?.rank.length) return;
     state.selected.node = state.ranks.nodes[state.ranks.node[0]];
     tell("selected");
   });

@@ -3,6 +3,7 @@
 import { byId, make, setText } from "./dom.js";
 import { clock, count, known, loss, percent, seconds, short } from "./format.js";
 import { isOpen, newestFirst } from "./incidents.js";
+import { route, VIEWS } from "./router.js";
 import { announce } from "./select.js";
 import { now, on, state } from "./store.js";
 
@@ -49,7 +50,7 @@ function show() {
   byId("verdict-why").title = why;
   setText(byId("job-name"), job?.name ?? "no job");
   setText(byId("job-shape"), job ? `${count(job.world_size)} ranks on ${count(job.nnodes)} nodes` : "");
-  document.title = `${job ? `${text} · step ${count(job.step)} · ${job.name}` : text} · Holdfast`;
+  document.title = `${job ? `${text} · step ${count(job.step)} · ${job.name}` : text} · ${VIEWS[route.view]} · Holdfast`;
   const spoken = text.replace(/ for .*/, "");
   if (spoken !== said) announce(`${job?.name ?? ""} ${text}. ${why}`);
   said = spoken;
@@ -107,7 +108,7 @@ function showConnection() {
 }
 
 export function startVerdict() {
-  on("status incidents", show);
+  on("status incidents route", show);
   on("connection", showConnection);
   setInterval(() => {
     if (state.connection.state !== "lost") show();

@@ -62,6 +62,10 @@ BOARD = Board(
                 Panel("timeseries", "Goodput over time", "Productive time over wall time since the job began.",
                       "percentunit",
                       one('holdfast_job_goodput_ratio{job="$job"}', "goodput"), 12),
+                Panel("timeseries", "Where time goes now", "Share of wall time: steps that became safe, and what was "
+                      "lost, by reason.", "percentunit",
+                      (Query("clamp_min(deriv(holdfast_job_productive_seconds[$__rate_interval]), 0)", "productive"),
+                       Query("rate(holdfast_lost_seconds_total[$__rate_interval])", "{{reason}}")), 24),
                 Panel("bars", "Lost by reason", "Seconds that made no progress, by what took them.", "s",
                       one("holdfast_lost_seconds_total", "{{reason}}"), 12),
             ),

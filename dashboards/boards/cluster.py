@@ -52,6 +52,21 @@ BOARD = Board(
             ),
         ),
         Row(
+            "Diagnostics",
+            (
+                Panel("stat", "Nodes that failed", "By the newest diagnosis of each.", "short",
+                      one("count(max by (node) (holdfast_diagnostic_state) == 2) or vector(0)"), 6, warn=1, bad=2),
+                Panel("stat", "Diagnoses under way", "Nodes being measured take no part in training.", "short",
+                      one("holdfast_diagnoses_running"), 6),
+                Panel("state", "Verdicts by node", "The worst test of each node: 0 pass, 1 degraded, 2 fail.", "short",
+                      one(f"max by (node) (holdfast_diagnostic_state{_NODE})", "{{node}}"), 12),
+                Panel("table", "Verdicts by test", "The newest of each node and test: 0 pass, 1 degraded, 2 fail.",
+                      "short", one(f"max by (node, test) (holdfast_diagnostic_state{_NODE})"), 12),
+                Panel("table", "Figures", "What each node's worst part measured, in the unit that the docs give for "
+                      "the test.", "short", one(f"holdfast_diagnostic_value{_NODE}"), 12),
+            ),
+        ),
+        Row(
             "GPUs",
             (
                 Panel("timeseries", "GPU utilisation", "Time that a kernel ran; high says little, low says much.",

@@ -3,6 +3,7 @@
 from holdfast.dashboards.spec import Board, Panel, Query, Row, one
 
 _JOB = '{job="$job"}'
+_GPU = "{{node}} GPU {{gpu}}, rank {{rank}}"
 _PARTS = 'holdfast_worker_step_part_seconds{job="$job"'
 
 BOARD = Board(
@@ -10,6 +11,31 @@ BOARD = Board(
     title="Holdfast / GPU performance",
     about="Step time and its parts by rank: a rank that computes for longer is slow, one that waits for longer is not.",
     rows=(
+        Row(
+            "Blame: who is slow, who only waits",
+            (
+                Panel("stat", "Slowest by itself", "The GPU's own computation over that of its peers, of the slowest: "
+                      "1.1 is 10% slower.", "short", one(f"max(holdfast_gpu_self_slowdown_ratio{_JOB})"), 6, warn=1.05,
+                      bad=1.1),
+                Panel("stat", "Waited for others", "Share of all GPUs' time that went into waiting beyond what the "
+                      "plan makes them wait.", "percentunit",
+                      one(f"sum(rate(holdfast_gpu_victim_wait_seconds_total{_JOB}[$__rate_interval])) / "
+                          f"sum(holdfast_job_ranks{_JOB})"), 6, warn=0.05, bad=0.15),
+                Panel("stat", "Spans lost", "Dropped or overwritten on their way: blame lacks them.", "short",
+                      one("increase(holdfast_spans_lost_total[$__range])"), 6, warn=1, bad=1000),
+                Panel("stat", "Spans", "Taken in per second.", "short",
+                      one("rate(holdfast_spans_total[$__rate_interval])"), 6),
+                Panel("timeseries", "Own work against peers", "The ten slowest. A line that stays above 1.05 is the "
+                      "culprit; everybody else waits for it.", "short",
+                      one(f"topk(10, holdfast_gpu_self_slowdown_ratio{_JOB})", _GPU)),
+                Panel("timeseries", "Made others wait", "Seconds a second that the others together wait because of "
+                      "this one: the ten worst.", "s",
+                      one(f"topk(10, rate(holdfast_gpu_induced_wait_seconds_total{_JOB}[$__rate_interval]))", _GPU)),
+                Panel("timeseries", "Victims", "Seconds a second that each waits for others: the ten worst. A victim "
+                      "is well.", "s",
+                      one(f"topk(10, rate(holdfast_gpu_victim_wait_seconds_total{_JOB}[$__rate_interval]))", _GPU)),
+            ),
+        ),
         Row(
             "Ranks against each other",
             (

@@ -87,6 +87,17 @@ def test_a_daemon_that_dies_is_followed_by_another(agent: Checkpoints, told: lis
     assert len(told) == 1
 
 
+def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
+    agent.ensure()
+    os.kill(agent.daemon_pid(), signal.SIGKILL)
+    until(lambda: (agent.look(), told)[1])
+    assert texts(told) == [
+        (t.Severity.WARNING, "the checkpoint daemon was killed at its start, by signal 9; it is started again")
+    ]
+    assert not (agent.folder / "daemon.absent").exists()  # nobody goes on without what is in memory
+    until(lambda: (agent.look(), agent.is_connected)[1])
+
+
 def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, told: list[t.AgentNotice]) -> None:
     code = (
         "from pathlib import Path; import time\n"

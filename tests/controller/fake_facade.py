@@ -9,12 +9,15 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.controller.facade import Json
+from holdfast.diagnostics import blame_report
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.diagnostics.verdicts import Grade, Verdict
 from holdfast.errors import UsageError
 from holdfast.types import STEP_PARTS, NodeState
+from holdfast.wire_plan import encode_plan
 from tests.controller.fake_node import make_node
 
 STATES = ["running", "starting", "waiting", "exited", "hung", "stopped", "lost"]
@@ -64,6 +67,7 @@ class FakeFacade:
         self.graces: list[float] = []
         self.checkpoints = 0
         self.diagnosed: list[Json] = []
+        self.traced: tuple[SpanTable, JobShape] | None = None
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -292,16 +296,41 @@ class FakeFacade:
             "generation": self.generation,
             "schedule": "1f1b",
             "micro_batches": 1,
-            "axes": [["pp", 2], ["dp", 2], ["tp", 2]],
-            "stages": [{"first": 0, "stop": 2, "rank": 0}, {"first": 2, "stop": 4, "rank": 1}],
-            "orders": [["0F0", "0SEND_F0", "0RECV_B0", "0B0"], ["1RECV_F0", "1F0", "1B0", "1SEND_B0"]],
+            "axes": [["pp", self.pp], ["dp", self.dp], ["tp", self.tp]],
+            "stages": [{"first": 2 * p, "stop": 2 * p + 2, "rank": p} for p in range(self.pp)],
+            "orders": [[f"{p}F0", f"{p}B0"] for p in range(self.pp)],
         }
 
     def incidents(self) -> list[Json]:
         return self.known_incidents
 
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
-        raise UsageError("no spans of this job")
+        if job not in ("", "job-1") or not self.mesh:
+            raise UsageError("no spans of this job")
+        if self.traced is None:
+            self.traced = traced(self)
+        table, shape = self.traced
+        known = table.of_steps(max(first, 0), last if last >= 0 else 1 << 30)
+        if not len(known):
+            raise UsageError(f"no spans of steps {first} to {last}")
+        return lambda: (known, shape)
+
+    def newest_blame(self) -> Json | None:
+        if not self.mesh or self.world > 64:
+            return None
+        found = blame_report.report(*self.spans("", -1, -1)())
+        return {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
+
+    def node_history(self, name: str) -> Json:
+        state = {row["name"]: row["state"] for row in self.node_rows}[name]
+        verdicts = [v | {"at": d["ended"]} for d in self.diagnoses() for v in d["verdicts"] if v["node"] == name]
+        return {
+            "cordoned": state == NodeState.CORDONED, "evicted": "", "evicted_at": 0.0, "barred": False,
+            "offences": [
+                {"at": i["opened"], "kind": i["kind"]} for i in self.known_incidents if name in i["summary"].split()
+            ],
+            "verdicts": verdicts,
+        }  # fmt: skip
 
     def traffic(self, node: str, seconds: float = 5.0) -> Json:
         row = {r["name"]: r for r in self.node_rows}[node]
@@ -412,6 +441,16 @@ class FakeFacade:
         row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY
         row["reason"] = "by hand" if on else ""
         self.serial += 1
+
+
+def traced(facade: FakeFacade) -> tuple[SpanTable, JobShape]:
+    """Spans of some steps of the fake's mesh, with its slow ranks."""
+    small = facade.world <= 64
+    job = Job(facade.pp, facade.dp, facade.tp, micro_batches=8 if small else facade.pp)
+    culprits = [Culprit(rank, "compute", factor - 1) for rank, factor in facade.slow.items()]
+    table, plan = simulate(job, culprits, 6 if small else 1, 1)
+    names = tuple(str(row["name"]) for row in facade.node_rows if row["ranks"])
+    return table, JobShape("job-1", "demo", names, facade.per_node, encode_plan(plan))
 
 
 def llm_175b() -> FakeFacade:

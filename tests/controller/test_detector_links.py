@@ -111,3 +111,12 @@ def test_a_rate_is_between_the_least_and_the_most_that_it_saw(rates: list[float]
         now, usual = rate.see("x", value, 5.0 * n)
         assert min(rates) * 0.99 - 1e-6 <= now <= max(rates) * 1.01 + 1e-6
         assert min(rates) * 0.99 - 1e-6 <= usual <= max(rates) * 1.01 + 1e-6
+
+
+def test_congestion_that_comes_with_a_restart_is_not_taken_for_usual() -> None:
+    host = Host()
+    assert not host.run(1200, rdma__mlx5_0__1__np_cnp_sent=100.0)
+    congested = {"rdma__mlx5_0__1__np_cnp_sent": 200_000.0}
+    assert not host.run(20, training=False, **congested)
+    (finding,) = host.run(600, **congested)
+    assert finding.kind == "network-congestion"

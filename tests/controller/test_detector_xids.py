@@ -200,6 +200,6 @@ def test_a_bug_of_the_script_takes_no_node_away() -> None:
     for _ in range(3):
         report(v, "node1", 31)
         v.exit(5, code=1, error="RuntimeError: CUDA error: an illegal memory access was encountered")
-        v.run(200.0)
+        v.run(60.0)
     assert v.job.nodes == ["node0", "node1"]
     assert v.brain.c.nodes["node1"].state != "faulty"

@@ -148,3 +148,14 @@ def test_a_placement_keeps_its_promises(
         assert len(chosen) == max(c for c in spec.counts if c <= len(sound))
     if len(chosen) >= len(held):
         assert all(chosen[held.index(name)] == name for name in held if name in sound)
+
+
+def test_of_two_spares_the_one_that_is_warm_comes_first() -> None:
+    nodes = [Node(f"node{i}", t.Identity(f"node{i}", "h", "i", slots=1)) for i in range(3)]
+    for node in nodes:
+        node.connected, node.state = True, t.NodeState.HEALTHY
+    spec = JobSpec("j", "j", msg.Program("x"), 1, 1)
+    assert place(spec, nodes[1:], ["node0"])[0] == ["node1"]
+    nodes[1].host["warm_ready"] = 0.0  # it was just started
+    assert place(spec, nodes[1:], ["node0"])[0] == ["node2"]
+    assert place(spec, nodes[1:2], ["node0"])[0] == ["node1"]

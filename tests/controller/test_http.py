@@ -59,6 +59,7 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/nodes", list[models.Node]),
     ("/api/v1/nodes?detail=false", list[models.NodeBrief]),
     ("/api/v1/nodes/node1", models.Node),
+    ("/api/v1/nodes/node1/history", models.NodeHistory),
     ("/api/v1/nodes/node1/traffic?seconds=0.1", models.Traffic),
     ("/api/v1/job", models.Job),
     ("/api/v1/job/plan", models.Plan),

@@ -1,5 +1,6 @@
 """Blame and timeline over HTTP, of a job that runs and of one that is over."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from benchmarks.simulated_spans import Culprit
 from holdfast.controller.auth import Auth
 from holdfast.controller.event_store import EventStore
 from holdfast.controller.http import create_app
-from holdfast.controller.http_spans import Blame, Heat
+from holdfast.controller.http_spans import Blame, BlameBrief, Heat, Lanes, parse_ranks
 from holdfast.controller.report import Report
 from holdfast.controller.shell import Shell
+from holdfast.errors import UsageError
 from tests.controller.stage import make_shell
-from tests.controller.test_blame_watch import training
+from tests.controller.test_blame_watch import look, training
 from tests.controller.test_http import error, talk
 
 
@@ -61,6 +63,44 @@ def test_the_timeline_has_the_steps_that_were_asked_for(shell: Shell) -> None:
     assert {event["tid"] for event in slices} == set(range(8))
 
 
+def test_spans_of_some_ranks_come_as_columns(shell: Shell) -> None:
+    found = ask(shell, "/spans?ranks=1,4-5&steps=2").json()
+    TypeAdapter(Lanes).validate_python(found)
+    assert (found["first"], found["last"], found["ranks"], found["left_out"]) == (9, 10, [1, 4, 5], 0)
+    assert set(found["arrows"]["source"]) <= {1, 4, 5}
+
+
+def test_the_watchers_last_look_costs_nothing_to_ask_for(tmp_path: Path) -> None:
+    shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
+    shell.blame = watch.found
+    assert ask(shell, "/blame/newest").json() is None
+    assert look(watch)
+    found = ask(shell, "/blame/newest").json()
+    TypeAdapter(BlameBrief).validate_python(found)
+    assert [c["rank"] for c in found["culprits"]] == [5]
+    assert "ranks" not in found, "not a column for each of 12,288 ranks"
+    shell.journal.close()
+
+
+def test_a_look_at_another_job_is_not_told(tmp_path: Path) -> None:
+    shell, watch = training(tmp_path, [], 12)
+    assert look(watch)
+    assert watch.found() is not None
+    job = shell.brain.c.job
+    assert job is not None
+    job.spec = dataclasses.replace(job.spec, id="j2")
+    assert watch.found() is None
+    shell.journal.close()
+
+
+def test_ranks_are_named_one_by_one_or_by_range() -> None:
+    assert parse_ranks("") == []
+    assert parse_ranks("0-3, 8,2") == [0, 1, 2, 3, 8]
+    for text, says in [("a", "neither a rank nor a range"), ("3-", "write 0-3,8"), ("0-99999", "name fewer")]:
+        with pytest.raises(UsageError, match=says):
+            parse_ranks(text)
+
+
 def test_an_earlier_job_is_read_from_disk(shell: Shell, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     shell.span_folder = tmp_path / "spans"
@@ -82,6 +122,8 @@ def test_an_earlier_job_is_read_from_disk(shell: Shell, tmp_path: Path) -> None:
         ("/timeline?first=500&last=501", "no spans of steps 500 to 501 in memory, only of 1 to 10"),
         ("/blame?first=-5", "first"),
         ("/blame/heat?job=nosuch", "no spans of a job 'nosuch' are kept"),
+        ("/spans?ranks=x", "'x' is neither a rank nor a range"),
+        ("/spans?ranks=77", "no spans of these ranks"),
     ],
 )
 def test_what_is_not_there_is_one_clear_line(shell: Shell, path: str, says: str) -> None:

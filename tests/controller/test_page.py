@@ -1,7 +1,9 @@
 """The page in a real browser against a real server: what an on-call person does with it, and that it stays offline."""
 
 import asyncio
+import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -113,7 +115,7 @@ def watched(browser: Browser) -> Iterator[Watched]:
 def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
     page = watched.page
     page.goto(served.url + hash_)
-    expect(page.locator("#mesh-shape")).to_contain_text("ranks")
+    expect(page.locator("#mesh-shape")).to_contain_text("ranks", timeout=10_000)
     expect(page.locator("#connection")).to_have_text("live")
     return page
 
@@ -141,9 +143,9 @@ def test_mesh_answers_to_click_and_keys(served: Served, watched: Watched) -> Non
     expect(page.locator("#detail-title")).to_have_text("Rank 3")
     page.keyboard.press("End")
     expect(page.locator("#detail-title")).to_have_text("Rank 7")
-    expect(page.locator("#traffic-node")).to_have_text("node1")
+    expect(page.locator("#detail")).to_contain_text("Node node1")
     expect(page.locator("#announce")).to_contain_text("Rank 7: node node1")
-    assert page.url.endswith("#rank=7")
+    assert page.url.endswith("#/overview?rank=7")
     page.keyboard.press("Escape")
     expect(page.locator("#detail-title")).to_have_text("Selection")
     box = mesh.bounding_box()
@@ -174,14 +176,186 @@ def test_an_incident_appears_live_and_ends(served: Served, watched: Watched) -> 
 
 def test_links_lead_to_what_they_name(served: Served, watched: Watched) -> None:
     served.fault(2)
-    page = open_page(watched, served, "#incident=i1")
-    expect(page.locator("[data-selected]")).to_contain_text("rank 2 on node0")
-    page.goto(served.url + "#node=node1")
+    page = open_page(watched, served, "#/incidents/i1")
+    expect(page.locator("#incidents [data-selected]")).to_contain_text("rank 2 on node0")
+    expect(page.locator("#story-title")).to_have_text("Incident i1")
+    page.goto(served.url + "#/nodes/node1")
     expect(page.locator("#traffic-node")).to_have_text("node1")
     page.goto("about:blank")
-    page.goto(served.url + "#rank=6")
+    page.goto(served.url + "#/ranks/6")
     expect(page.locator("#detail-title")).to_have_text("Rank 6")
     expect(page.locator("#detail")).to_contain_text("Node node1")
+    page.goto("about:blank")
+    page.goto(served.url + "#rank=5")  # as earlier versions wrote it
+    expect(page.locator("#detail-title")).to_have_text("Rank 5")
+    expect(page.locator("#views [aria-current]")).to_have_text("Ranks")
+
+
+def test_every_view_is_reached_by_keyboard_and_says_where_it_is(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served)
+    links = page.locator("#views a")
+    names = links.all_inner_texts()
+    assert len(names) == 9
+    for i, name in enumerate(names):
+        links.nth(i).focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#views [aria-current]")).to_have_text(name)
+        expect(page).to_have_title(re.compile(rf"· {page.locator('#view-title').inner_text()} · Holdfast$"))
+        if i:
+            assert page.evaluate("document.activeElement.id") == "view-title"
+        panels = page.locator("main .grid > section:visible")
+        assert panels.count() > 0
+        for panel in panels.all():
+            title = panel.get_attribute("aria-labelledby")
+            assert page.locator(f"#{title}").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    page.go_back()
+    expect(page.locator("#views [aria-current]")).to_have_text(names[-2])
+    expect(page.locator("canvas:not([aria-label])")).to_have_count(0)
+
+
+def test_overview_answers_who_and_what(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served)
+    expect(page.locator("#fault")).to_contain_text("rank 6 (node node1, GPU 2)")  # slow in the fake's spans
+    expect(page.locator("#doing")).to_contain_text("Nothing")
+    expect(page.locator("#doing")).to_contain_text("the whole job")
+    expect(page.locator("#ledger")).to_contain_text("steps that are safe")
+    served.fault(3)
+    expect(page.locator("#fault .big")).to_have_text("rank3 worker killed")
+    expect(page.locator("#doing .big")).to_have_text("restart the workers in place", timeout=4000)
+    page.locator("#fault").get_by_role("link", name="story").click()
+    expect(page.locator("#story")).to_contain_text("Decided: restart the workers in place")
+    expect(page.locator("#story pre").first).to_contain_text("<b>not markup</b>")
+    expect(page.locator("#story")).to_contain_text("Closed", timeout=8000)
+
+
+def test_job_tells_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/job")
+    expect(page.locator("#facts")).to_contain_text("train.py --config demo.toml")
+    expect(page.locator("#facts")).to_contain_text("1f1b, 1 micro-batches")
+    expect(page.locator("#parts tbody tr")).to_have_count(5)
+    expect(page.locator("#tokens-value")).to_have_text(re.compile(r"\d"))
+    page.locator("#facts").get_by_role("link", name="node1").click()
+    expect(page.locator("#history-title")).to_contain_text("node1")
+
+
+def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/blame")
+    culprit = page.locator("#culprits .culprit").first
+    expect(culprit).to_contain_text("rank 6")
+    expect(culprit).to_contain_text("slower than its 3 peers")
+    expect(page.locator("#whatif")).to_contain_text("tokens/s")
+    expect(page.locator("#path li").first).to_contain_text("rank 6")
+    expect(page.locator("#shares tbody tr")).to_have_count(8)
+    expect(page.locator("#shares tbody th").first).to_have_text("rank 6")
+    page.get_by_role("radio", name="Waited", exact=True).click()
+    expect(page.locator("#shares tbody th").first).not_to_have_text("rank 6")
+    page.locator("#blame-step").fill("4")
+    page.keyboard.press("Enter")
+    expect(page.locator("#blame-about")).to_contain_text("step 4")
+    assert page.url.endswith("#/blame?step=4")
+    page.locator("#blame-step").fill("4000")
+    page.keyboard.press("Enter")
+    expect(page.locator("#culprits")).to_contain_text("no spans of steps 4000")
+    watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
+
+
+def test_heat_map_of_ranks_finds_the_worst_cell(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/ranks")
+    expect(page.locator("#heat-about")).to_contain_text("rank 6")
+    page.locator("#heat").focus()
+    page.keyboard.press("n")
+    expect(page.locator("#detail-title")).to_have_text("Rank 6")
+    expect(page.locator("#announce")).to_contain_text("median of its peers")
+    assert page.url.endswith("#/ranks/6")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#detail-title")).to_have_text("Rank 7")
+    page.keyboard.press("+")
+    page.keyboard.press("0")
+    page.get_by_role("radio", name="Share of the step").click()
+    expect(page.locator("#heat-high")).to_have_text("100%")
+
+
+def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/timeline?from=2&to=3&ranks=2,6")
+    expect(page.locator("#timeline-about")).to_contain_text("steps 2 to 3, 2 of 8 ranks")
+    page.locator("#timeline").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#announce")).to_contain_text("Rank 2: load")
+    for key in ("ArrowRight", "+", "d", "a", "-", "0"):
+        page.keyboard.press(key)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#announce")).to_contain_text("Rank 6:")
+    page.locator("#timeline-table summary").click()
+    expect(page.locator("#timeline-table caption")).to_have_text("Rank 6")
+    page.locator("#timeline-arrows").click()
+    expect(page.locator("#timeline-arrows")).to_have_attribute("aria-pressed", "false")
+    with page.expect_download() as download:
+        page.locator("#timeline-save").click()
+    events = json.loads(download.value.path().read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {2, 3}
+    page.locator("#timeline-ranks").fill("nobody")
+    page.keyboard.press("Enter")
+    expect(page.locator("#timeline-empty")).to_contain_text("neither a rank nor a range")
+    watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
+
+
+def test_mesh_in_three_dimensions_tells_groups_and_blame(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/mesh3d?rank=6")
+    relations = page.locator("#relations")
+    expect(relations).to_contain_text("tensor group")
+    expect(relations).to_contain_text("slower than its 3 peers")
+    expect(relations.locator("dd").nth(3)).to_have_text("2")  # gets its activations from rank 2, one stage before
+    page.locator("#mesh3d").focus()
+    page.keyboard.press("PageUp")
+    expect(page.locator("#detail-title")).to_have_text("Rank 2")
+    for key in ("a", "w", "+", "-", "0"):
+        page.keyboard.press(key)
+    page.get_by_role("radio", name="State", exact=True).last.click()
+    expect(page.locator("#mesh3d-legend")).to_contain_text("well")
+    relations.get_by_role("link", name="3", exact=True).first.click()
+    expect(page.locator("#detail-title")).to_have_text("Rank 3")
+
+
+def test_actions_ask_twice_and_say_what_came_of_it(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/actions?node=node1")
+    expect(page.locator("#do-nodes")).to_have_value("node1")
+    answer = page.locator("#do-answer")
+    page.get_by_role("button", name="Diagnose", exact=True).click()
+    assert served.facade.diagnosed == []
+    page.get_by_role("button", name="Really diagnose node1?").click()
+    expect(answer).to_have_text("diagnosis d1 began")
+    assert served.facade.diagnosed == [{"nodes": ["node1"], "suite": "quick", "tests": [], "busy": False}]
+    expect(page.locator("#diagnoses")).to_contain_text("node0 failed", timeout=4000)
+    page.locator("#diagnoses summary").first.click()
+    expect(page.locator("#diagnoses table")).to_contain_text("gemm")
+    page.get_by_role("button", name="Checkpoint now").click()
+    page.get_by_role("button", name="Really checkpoint?").click()
+    expect(answer).to_contain_text("was asked for")
+    assert served.facade.checkpoints == 1
+    page.get_by_role("button", name="Stacks").click()
+    expect(page.locator("#stacks pre")).to_contain_text("train.py:12 wait")
+    page.get_by_role("button", name="Cordon", exact=True).click()
+    page.get_by_role("button", name="Really cordon node1?").click()
+    expect(answer).to_have_text("cordon node1: done")
+    page.locator("#do-nodes").fill("ghost")
+    page.get_by_role("button", name="Evict").click()
+    page.get_by_role("button", name="Really evict ghost? The job restarts").click()
+    expect(answer).to_contain_text("no node is called 'ghost'")
+    watched.complaints[:] = [text for text in watched.complaints if "404 (Not Found)" not in text]
+
+
+def test_a_node_shows_its_verdicts_and_its_steps(served: Served, watched: Watched) -> None:
+    served.facade.diagnosed.append({})
+    page = open_page(watched, served, "#/nodes/node0")
+    expect(page.locator("#history table")).to_contain_text("gemm")
+    expect(page.locator("#history .pill")).to_have_text("fail")
+    expect(page.locator("#nodeheat-about")).to_contain_text("slowest: node1")
+    expect(page.locator("#traffic-period")).to_contain_text("repeats every")
+    page.locator("#nodes").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#history-title")).to_contain_text("node2")
+    expect(page.locator("#history")).to_contain_text("Not diagnosed yet")
 
 
 def test_dark_is_dark_and_the_toggle_is_kept(served: Served, watched: Watched) -> None:
@@ -198,7 +372,7 @@ def test_dark_is_dark_and_the_toggle_is_kept(served: Served, watched: Watched) -
 
 
 def test_a_node_can_be_cordoned_after_a_second_click(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served, "#node=node1")
+    page = open_page(watched, served, "#/nodes/node1")
     page.get_by_role("button", name="Cordon").click()
     page.get_by_role("button", name="Really cordon node1?").click()
     expect(page.locator("#nodes .node-row", has_text="node1")).to_contain_text("cordoned", timeout=6000)
@@ -256,7 +430,7 @@ def test_12288_ranks_are_drawn_within_a_frame(watched: Watched) -> None:
     try:
         page = open_page(watched, served)
         expect(page.locator("#mesh-shape")).to_contain_text("12,288 ranks")
-        assert page.locator("body *").count() < 1500
+        assert page.locator("body *").count() < 1000
         mesh = page.locator("#mesh-canvas")
         mesh.focus()
         for key in ["+", "-", "ArrowRight", "0"] * 15:

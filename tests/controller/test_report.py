@@ -9,7 +9,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from holdfast import messages as msg
+from holdfast import types as t
 from holdfast.controller.auth import Auth
+from holdfast.controller.history import History, node_history
 from holdfast.controller.http import create_app
 from holdfast.controller.model import JobState
 from holdfast.controller.report import Report
@@ -204,3 +206,32 @@ def test_faults_now_and_later(told: Any) -> None:
     for wrong in ("kill:rank8", "kill@100:rank0", "agent-kill:node2", "controller-kill"):
         with pytest.raises(UsageError):
             asyncio.run(report.inject(wrong))
+
+
+def test_history_of_a_node_has_its_faults_and_the_newest_of_each_figure() -> None:
+    history = History(cordoned=True)
+    history.offend(t.FindingKind.NODE_SILENT, 50.0)
+    verdict = {"node": "n1", "check": "gemm", "metric": "flops", "component": "gpu0"}
+    diagnoses = [
+        {"id": "d2", "ended": 20.0, "verdicts": [verdict | {"value": 2.0}, verdict | {"node": "n2", "value": 9.0}]},
+        {
+            "id": "d1",
+            "ended": 10.0,
+            "verdicts": [verdict | {"value": 1.0}, verdict | {"component": "gpu1", "value": 3.0}],
+        },
+    ]
+    found = node_history(history, diagnoses, "n1")
+    assert found["cordoned"]
+    assert found["offences"] == [{"at": 50.0, "kind": "node-silent"}]
+    assert [(v["component"], v["value"], v["at"], v["diagnosis"]) for v in found["verdicts"]] == [
+        ("gpu0", 2.0, 20.0, "d2"),
+        ("gpu1", 3.0, 10.0, "d1"),
+    ]
+
+
+def test_history_of_a_node_that_nothing_speaks_against(tmp_path: Path) -> None:
+    report = Report(shell_of(training(), tmp_path), -1)
+    found = report.node_history("node0")
+    assert (found["cordoned"], found["evicted"], found["offences"], found["verdicts"]) == (False, "", [], [])
+    with pytest.raises(KeyError):
+        report.node_history("ghost")

@@ -52,6 +52,11 @@ def told(cluster: LocalCluster) -> list[str]:
     return [incident["summary"] for incident in cluster.client.incidents()]
 
 
+def of_the_store(cluster: LocalCluster) -> list[str]:
+    """The states of the incidents that tell of a store."""
+    return [incident["state"] for incident in cluster.client.incidents() if incident["kind"] == "store"]
+
+
 def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: HdfsCluster, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()
@@ -75,11 +80,13 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
                 slowest = max(slowest, now - last[1])
             assert slowest < 5.0, f"training stood still for {slowest:.1f} s"
             wait_for(lambda: any("checkpoint" in line for line in told(cluster)), 60, lambda: told(cluster))
+            assert of_the_store(cluster) == ["open"]  # one, whatever was tried meanwhile
         finally:
             os.kill(hdfs.namenode.pid, signal.SIGCONT)
         before = job()["step"]
         wait_for(lambda: committed(store) > before, DEADLINE_S, lambda: (committed(store), told(cluster)))
         assert job()["generation"] == 1
+        wait_for(lambda: of_the_store(cluster) == ["closed"], 30, lambda: told(cluster))
     # Nothing is left of it but what is in HDFS.
     newest = committed(store)
     for one in list_checkpoints(store):

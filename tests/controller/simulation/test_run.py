@@ -96,9 +96,9 @@ def test_silence_is_seen() -> None:
 
 
 def test_other_ways_of_running_a_job_lose_more() -> None:
-    shape = Shape(nodes=256, spares=4)
-    ours = simulate(shape, 1, days=2.0, rate=4.0)
-    others = rivals(shape, 1, days=2.0, rate=4.0)
+    shape = Shape(nodes=64, spares=4)
+    ours = simulate(shape, 1, days=2.0, rate=8.0)
+    others = rivals(shape, 1, days=2.0, rate=8.0)
     assert others.keys() == {"by hand", "torchrun-like"}
     assert all(0 < value < ours.goodput for value in others.values())
 

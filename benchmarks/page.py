@@ -1,0 +1,233 @@
+"""The page in Chromium: how soon it paints, and how much of each frame its scripts take while a job runs.
+
+    python benchmarks/page.py [--meshes 2x2x2 8x192x8] [--seconds 4] [--loads 5] [--json]
+
+Each mesh (pp x dp x tp) is served by a process of its own: the real HTTP side around a made-up job that moves on ten
+times a second, with one slow rank. Chromium's own tracing says what the main thread did between two frames; time is
+the thread's own, so that what else runs on the machine does not count, except for the first paint.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from benchmarks import common
+from holdfast.controller.auth import Auth
+from holdfast.controller.http import create_app
+from holdfast.controller.serve import serving
+from tests.controller.fake_facade import FakeFacade
+
+Json = dict[str, Any]
+BROWSER = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+ARGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+KEYS = {
+    "overview": ("mesh-canvas", ["+", "ArrowRight", "-", "0"]),
+    "ranks": ("heat", ["n", "+", "ArrowRight", "-", "0"]),
+    "timeline": ("timeline", ["ArrowRight", "+", "d", "-", "0"]),
+    "mesh3d": ("mesh3d", ["d", "w", "+", "a", "-", "0"]),
+    "nodes": ("nodeheat", ["n", "ArrowRight", "+", "0"]),
+    "blame": ("", []),
+    "job": ("", []),
+    "incidents": ("", []),
+    "actions": ("", []),
+}
+"""What is focused in each view, and the keys that are pressed there while it is watched."""
+SCRIPT = frozenset(
+    {"FunctionCall", "EvaluateScript", "v8.compile", "v8.compileModule", "v8.evaluateModule", "FireAnimationFrame",
+     "TimerFire", "EventDispatch", "RunMicrotasks", "v8.callFunction", "MajorGC", "MinorGC"}
+)  # fmt: skip
+CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline", "v8", "toplevel"]
+
+
+@dataclass
+class Frames:
+    """Milliseconds of the main thread in each frame in which it did something."""
+
+    script: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+
+
+def serve(sizes: tuple[int, int, int], out: Connection) -> None:
+    """Serve a made-up job until killed; says its port first."""
+    pp, dp, tp = sizes
+    facade = FakeFacade(pp=pp, dp=dp, tp=tp, per_node=8 if pp * dp * tp > 64 else 4)
+    facade.warm_up(300)
+
+    async def run() -> None:
+        async with serving(create_app(facade, Auth()), port=0) as port:
+            out.send(port)
+            await facade.live(0.1)
+
+    asyncio.run(run())
+
+
+@contextmanager
+def served(sizes: tuple[int, int, int]) -> Iterator[str]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(sizes, theirs), daemon=True)
+    process.start()
+    try:
+        if not ours.poll(60):
+            raise SystemExit("the made-up controller did not come up within a minute")
+        yield f"http://127.0.0.1:{ours.recv()}/"
+    finally:
+        process.kill()
+        process.join()
+
+
+def first_paint(browser: Browser, url: str, loads: int) -> list[float]:
+    """Milliseconds from navigation to the first contentful paint, with a cold cache each time."""
+    found = []
+    for _ in range(loads):
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        page.goto(url)
+        page.wait_for_function("document.getElementById('mesh-shape').textContent.includes('ranks')")
+        found.append(float(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")))
+        context.close()
+    return found
+
+
+def watch(browser: Browser, page: Page, url: str, view: str, seconds: float) -> Frames:
+    """What the main thread did while a view was live and its keys were pressed."""
+    page.goto(f"{url}#/{view}")
+    page.wait_for_function(f"document.body.dataset.view === '{view}'")
+    page.wait_for_timeout(2500)  # what a view asks for once has come, and the rest repeats
+    canvas, keys = KEYS[view]
+    browser.start_tracing(page=page, categories=CATEGORIES)
+    if canvas:
+        page.locator(f"#{canvas}").focus()
+    pause = seconds * 1000 / max(1, 3 * len(keys))
+    for key in keys * 3:
+        page.keyboard.press(key)
+        page.wait_for_timeout(pause)
+    if not keys:
+        page.wait_for_timeout(seconds * 1000)
+    return frames(browser.stop_tracing())
+
+
+def frames(trace: bytes) -> Frames:
+    """Main-thread time by frame, out of a trace. Events within others count once."""
+    events = json.loads(trace)["traceEvents"]
+    mains = {(e["pid"], e["tid"]) for e in events if e.get("args", {}).get("name") == "CrRendererMain"}
+    mine = [e for e in events if (e["pid"], e["tid"]) in mains and "ts" in e]
+    # Several renderers may live; the page's is the one that ran scripts most.
+    spent: dict[Any, float] = {}
+    for e in mine:
+        if e["name"] in SCRIPT:
+            spent[e["pid"], e["tid"]] = spent.get((e["pid"], e["tid"]), 0.0) + e.get("dur", 0)
+    if not spent:
+        return Frames()
+    thread = max(spent, key=lambda key: spent[key])
+    mine = sorted((e for e in mine if (e["pid"], e["tid"]) == thread), key=lambda e: (e["ts"], -e.get("dur", 0)))
+    edges = [e["ts"] for e in mine if e["name"] in ("BeginMainThreadFrame", "Commit")]
+    script = outermost([e for e in mine if e["name"] in SCRIPT])
+    busy = outermost([e for e in mine if e["name"].endswith("RunTask")])
+    return Frames(by_frame(script, edges), by_frame(busy, edges))
+
+
+def outermost(events: list[Json]) -> list[tuple[float, float]]:
+    """(when, thread microseconds) of the complete events that lie in no other of them."""
+    found: list[tuple[float, float]] = []
+    end = -1.0
+    for e in events:
+        if e["ph"] == "X" and e["ts"] >= end:
+            end = e["ts"] + e.get("dur", 0)
+            found.append((e["ts"], e.get("tdur", e.get("dur", 0))))
+    return found
+
+
+def by_frame(events: list[tuple[float, float]], edges: list[float]) -> list[float]:
+    """Milliseconds between two edges each, where there were any."""
+    sums: dict[int, float] = {}
+    k = 0
+    for at, took in events:
+        while k < len(edges) and edges[k] <= at:
+            k += 1
+        sums[k] = sums.get(k, 0.0) + took / 1000
+    return list(sums.values())
+
+
+def measure(browser: Browser, sizes: tuple[int, int, int], seconds: float, loads: int) -> Json:
+    with served(sizes) as url:
+        paints = first_paint(browser, url, loads)
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(url)
+        page.wait_for_function("document.getElementById('mesh-shape').textContent.includes('ranks')")
+        views = {view: watch(browser, page, url, view, seconds) for view in KEYS}
+        context.close()
+    return {
+        "ranks": sizes[0] * sizes[1] * sizes[2],
+        "first_paint_ms": statistics.median(paints),
+        "first_paint_most_ms": max(paints),
+        "views": {
+            view: {
+                "frames": len(f.script),
+                "script_ms": statistics.median(f.script) if f.script else 0.0,
+                "script_p99_ms": common.quantile(f.script, 0.99) if f.script else 0.0,
+                "script_most_ms": max(f.script, default=0.0),
+                "busy_most_ms": max(f.busy, default=0.0),
+            }
+            for view, f in views.items()
+        },
+        "complaints": complaints,
+    }
+
+
+def mesh(text: str) -> tuple[int, int, int]:
+    match = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no mesh; write PPxDPxTP, as 8x192x8")
+    return int(match[1]), int(match[2]), int(match[3])
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    parser.add_argument("--meshes", nargs="+", type=mesh, default=[(2, 2, 2), (8, 192, 8)])
+    parser.add_argument("--seconds", type=float, default=4.0, help="that each view is watched")
+    parser.add_argument("--loads", type=int, default=5, help="of the page, for the first paint")
+    options = parser.parse_args()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGS)
+        found = [measure(browser, sizes, options.seconds, options.loads) for sizes in options.meshes]
+        browser.close()
+    rows = [
+        (one["ranks"], view, f["frames"], f["script_ms"], f["script_p99_ms"], f["script_most_ms"], f["busy_most_ms"])
+        for one in found
+        for view, f in one["views"].items()
+    ]
+    worst = {str(one["ranks"]): max(f["script_most_ms"] for f in one["views"].values()) for one in found}
+    result = {
+        "medians_ms": {f"first paint, {one['ranks']} ranks": one["first_paint_ms"] for one in found},
+        "script_most_ms": worst,
+        "meshes": found,
+    }
+    if not options.json:
+        for one in found:
+            paint = f"first paint {one['first_paint_ms']:.0f} ms (most {one['first_paint_most_ms']:.0f})"
+            print(f"{one['ranks']} ranks: {paint}, console: {one['complaints'] or 'nothing'}")
+    head = ("ranks", "view", "frames", "script ms", "p99", "most", "main thread most")
+    common.finish(result, options.json, head, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+// What a person can do: diagnose, take nodes out and in, checkpoint, look at stacks, end the job. Each asks once more.
+
+import { get, post } from "./api.js";
+import { byId, make, segments, setText, sureButton } from "./dom.js";
+import { ago, clock, count, seconds } from "./format.js";
+import { fill } from "./glance.js";
+import { whileShown } from "./live.js";
+import { verdictTable } from "./node_story.js";
+import { route } from "./router.js";
+import { now, on, state } from "./store.js";
+import { stackTree } from "./story.js";
+
+const SUGGESTED = 20; // names, of maybe thousands
+const KEPT = 8; // diagnoses whose verdicts are shown
+const verdicts = new Map(); // id -> verdicts of a diagnosis that has ended
+let diagnoses = [];
+let suite = "quick";
+let nodes = null; // the field that names nodes
+
+function say(text, bad = false) {
+  const line = byId("do-answer");
+  line.dataset.level = bad ? "bad" : "ok";
+  setText(line, text);
+}
+
+/** Does it and says what came of it. */
+const doing = (what, work) => async () => {
+  say(`${what} …`);
+  try {
+    say((await work()) ?? `${what}: done`);
+  } catch (error) {
+    say(`${what}: ${error.message}`, true);
+  }
+};
+
+const named = () => nodes.value.split(/[\s,]+/).filter(Boolean);
+const listed = () => named().join(", ") || "…";
+
+async function diagnose(busy) {
+  const { id } = await post("/diagnose", { nodes: named(), suite, busy });
+  poll().catch(() => {});
+  return `diagnosis ${id} began`;
+}
+
+/** The same command to every node that is named. */
+const toNodes = (verb) => async () => {
+  if (!named().length) throw new Error("name one node or more first");
+  for (const node of named()) await post(`/nodes/${encodeURIComponent(node)}/${verb}`);
+  return `${verb} ${listed()}: done`;
+};
+
+function build() {
+  nodes = make("input", { id: "do-nodes", list: "do-names", placeholder: "node names; empty: all that are idle", autocomplete: "off" });
+  const names = make("datalist", { id: "do-names" });
+  const suggest = () => {
+    const [, before, word] = /^(.*?)([^\s,]*)$/.exec(nodes.value);
+    const fitting = Object.keys(state.status?.nodes ?? {}).filter((name) => name.startsWith(word)).slice(0, SUGGESTED);
+    names.replaceChildren(...fitting.map((name) => make("option", { value: before + name })));
+  };
+  nodes.addEventListener("input", suggest);
+  nodes.addEventListener("focus", suggest);
+  const suites = make("div", { class: "segments", role: "radiogroup", "aria-label": "Suite" },
+    ...[["quick", "Quick, under 1 minute"], ["full", "Full, under 10 minutes"]].map(([name, text], i) =>
+      make("button", { type: "button", role: "radio", "data-suite": name, "aria-checked": String(i === 0), tabindex: i ? "-1" : null }, text)));
+  segments(suites, ({ suite: wanted }) => (suite = wanted));
+  const button = (label, really, work) => sureButton(label, really, doing(label, work));
+  byId("do").replaceChildren(
+    make("div", { class: "do-row" }, make("label", { for: "do-nodes" }, "Nodes"), nodes, names),
+    group("Diagnose", "Measures the nodes that are idle, alone and in pairs, and says what is wrong with which.", suites,
+      button("Diagnose", () => `Really diagnose ${named().length ? listed() : "all idle nodes"}?`, () => diagnose(false)),
+      button("Diagnose while training", () => "Really? It slows the job down", () => diagnose(true))),
+    group("Nodes", "Cordon: no work from the next generation on. Evict: out at once, the job restarts without it.",
+      button("Cordon", () => `Really cordon ${listed()}?`, toNodes("cordon")),
+      button("Uncordon", () => `Really uncordon ${listed()}?`, toNodes("uncordon")),
+      button("Evict", () => `Really evict ${listed()}? The job restarts`, toNodes("evict"))),
+    group("Job", "A checkpoint of the next step; what every worker is doing right now, as one tree of calls; the end.",
+      button("Checkpoint now", () => "Really checkpoint?", () => post("/job/checkpoint").then(() => "a checkpoint of the next step was asked for")),
+      make("button", { class: "ghost", type: "button", onclick: doing("Stacks", stacks) }, "Stacks"),
+      button("Stop the job", () => "Really end the job?", () => post("/job/stop"))));
+}
+
+const group = (title, about, ...what) => make("fieldset", {}, make("legend", {}, title), make("p", { class: "muted" }, about), make("div", { class: "do-row" }, ...what));
+
+async function stacks() {
+  const tree = await post("/job/stacks");
+  fill(byId("stacks"), make("p", { class: "muted" }, `at ${clock(tree.at)}, generation ${tree.generation}`), stackTree(tree));
+  return `stacks of ${count(Object.keys(tree.states).length)} ranks`;
+}
+
+async function poll() {
+  diagnoses = await get("/diagnoses");
+  const ended = diagnoses.filter((each) => each.state === "done").slice(0, KEPT);
+  for (const { id } of ended) if (!verdicts.has(id)) verdicts.set(id, (await get(`/diagnoses/${encodeURIComponent(id)}`)).verdicts);
+  show();
+}
+
+function show() {
+  if (route.view !== "actions") return;
+  if (!diagnoses.length) return fill(byId("diagnoses"), make("p", { class: "muted" }, "None so far."));
+  const open = new Set([...byId("diagnoses").querySelectorAll("details[open]")].map((each) => each.dataset.id));
+  fill(byId("diagnoses"), ...diagnoses.slice(0, 20).map((each) => card(each, open.has(each.id))));
+}
+
+function card(each, open) {
+  const head = make("p", {}, make("b", {}, each.id), ` ${each.suite}, ${each.why ? `${each.why}, ` : ""}${count(each.nodes.length)} nodes: `);
+  if (each.state === "running") {
+    const whole = each.jobs_done + each.jobs_open;
+    const bar = make("progress", { value: each.jobs_done, max: whole || 1, "aria-label": `diagnosis ${each.id}` });
+    return make("article", { class: "card" }, head, make("p", {}, `${each.stage}, ${count(each.jobs_done)} of ${count(whole)} measurements, `, each.began ? `${seconds(now() - each.began)} so far` : ""), bar);
+  }
+  const failed = each.failed.length ? make("span", { class: "pill", "data-cat": "bad" }, `${each.failed.join(", ")} failed`) : make("span", { class: "pill", "data-cat": "ok" }, "nothing wrong found");
+  head.append(failed, make("span", { class: "muted" }, ` ${each.ended ? ago(now() - each.ended) : ""}${each.ended && each.began ? `, took ${seconds(each.ended - each.began)}` : ""}`));
+  const rows = (verdicts.get(each.id) ?? []).filter((v) => v.grade !== "pass");
+  const all = verdicts.get(each.id)?.length ?? 0;
+  const box = make("details", { "data-id": each.id, open }, make("summary", {}, `${count(rows.length)} of ${count(all)} verdicts are not a pass`));
+  if (rows.length) box.append(verdictTable(rows.slice(0, 200), true));
+  return make("article", { class: "card" }, head, all ? box : null);
+}
+
+export function startActions() {
+  build();
+  fill(byId("stacks"), make("p", { class: "muted" }, "Ask for them with Stacks."));
+  whileShown(["actions"], poll, () => 2000);
+  on("route", () => {
+    if (route.view === "actions" && route.query.node && !nodes.value) nodes.value = route.query.node;
+    show();
+  });
+}

@@ -1,0 +1,60 @@
+// Work, transfer and waiting of every rank, and what of it is its own fault, what it brought on others, and what
+// others brought on it. A table: the bars repeat what the numbers say.
+
+import { byId, make, segments, setText } from "./dom.js";
+import { count, known, seconds } from "./format.js";
+import { fill } from "./glance.js";
+import { link, route } from "./router.js";
+
+const MOST = 100; // rows; of 12,288 ranks nobody reads the rest
+const COLUMNS = [["work_s", "work", "ok-cell"], ["transfer_s", "transfer", "send-ink"], ["wait_s", "waiting", "wait-cell"]];
+let order = "self_s";
+let shown = null;
+
+/** Places in the columns, the worst by `by` first. Of many only those that can be among the worst are sorted. Pure. */
+export function ordered(ranks, by, most) {
+  if (by === "rank") return [...Array(Math.min(most, ranks.rank.length)).keys()];
+  const column = Float64Array.from(ranks[by], (value) => (known(value) ? value : -1));
+  const least = column.length > most ? Float64Array.from(column).sort()[column.length - most] : -1;
+  const places = [];
+  for (let i = 0; i < column.length && places.length < 4 * most; i++) if (column[i] > least) places.push(i);
+  for (let i = 0; i < column.length && places.length < most; i++) if (column[i] === least) places.push(i);
+  return places.sort((a, b) => column[b] - column[a] || a - b).slice(0, most);
+}
+
+export function showShares(blame) {
+  shown = blame;
+  const { ranks } = blame;
+  const places = ordered(ranks, order, MOST);
+  const chosen = ranks.rank.indexOf(Number(route.query.rank ?? NaN));
+  if (chosen >= 0 && !places.includes(chosen)) places.unshift(chosen);
+  const body = places.map((i) => {
+    const bar = make("span", { class: "bar thin", "aria-hidden": "true" });
+    for (const [column, , ink] of COLUMNS) {
+      const piece = make("i", { class: ink });
+      piece.style.flexGrow = Math.max(0, (1000 * (ranks[column][i] ?? 0)) / blame.step_s);
+      bar.append(piece);
+    }
+    const ratio = ranks.self_ratio[i];
+    const named = blame.culprits.some((c) => c.rank === ranks.rank[i] || c.peer === ranks.rank[i]);
+    return make("tr", { "data-selected": i === chosen, class: named ? "named" : null },
+      make("th", { scope: "row" }, make("a", { class: "link", href: link("ranks", ranks.rank[i]) }, `rank ${ranks.rank[i]}`)),
+      make("td", { class: "wide" }, bar),
+      ...COLUMNS.map(([column]) => make("td", { class: "num" }, seconds(ranks[column][i]))),
+      make("td", { class: "num" }, known(ratio) ? `${ratio >= 1 ? "+" : "−"}${(Math.abs(ratio - 1) * 100).toFixed(1)}%` : "–"),
+      ...["self_s", "induced_s", "victim_s"].map((column) => make("td", { class: "num" }, seconds(ranks[column][i]))));
+  });
+  const heads = ["Rank", "", ...COLUMNS.map(([, name]) => name), "against peers", "slow itself", "made wait", "waited for others"];
+  const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", class: i > 1 ? "num" : null }, text)));
+  fill(byId("shares"), make("table", { class: "data full" }, make("thead", {}, head), make("tbody", {}, ...body)));
+  const all = ranks.rank.length;
+  setText(byId("shares-about"), all > places.length ? `the first ${count(places.length)} of ${count(all)}, per step` : "per step");
+}
+
+export function startShares() {
+  segments(document.querySelector(".shares .segments"), ({ order: by }) => {
+    order = by;
+    if (shown) showShares(shown);
+  });
+  byId("shares-legend").replaceChildren(...COLUMNS.map(([, name, ink]) => make("span", {}, make("i", { class: ink }), name)));
+}

@@ -1,0 +1,13 @@
+// Tables of numbers as the controller sends them, row by row, or as parse_worker.js packs large ones. Pure.
+
+/** A number of a table; NaN where it is not known. */
+export function cell(table, row, column) {
+  const value = Array.isArray(table) ? table[row][column] : table.flat[row * table.width + column];
+  return value ?? NaN;
+}
+
+/** Whether a column holds any number at all. */
+export function isKnown(table, rows, column) {
+  for (let row = 0; row < rows; row++) if (!Number.isNaN(cell(table, row, column))) return true;
+  return false;
+}

@@ -1,0 +1,219 @@
+// The mesh as it is meant: pipeline × data × tensor parallel, in three dimensions. A selected rank shows its groups and
+// the ranks its activations come from and go to; lines lead from who is slow to who waits for it.
+
+import { get, getLarge } from "./api.js";
+import { CELL, categories, WORST_FIRST } from "./colours.js";
+import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
+import { count, known, percent, seconds } from "./format.js";
+import { fill } from "./glance.js";
+import { whileShown } from "./live.js";
+import { flowOf, groupsOf } from "./neighbours.js";
+import { link, route } from "./router.js";
+import { announce, clearSelection, indexOf, select } from "./select.js";
+import { on, state, tell } from "./store.js";
+import { blameLines, drawMesh3d, hit3d, place3d } from "./mesh3d_draw.js";
+import { colour } from "./theme.js";
+
+const canvas = byId("mesh3d");
+const tip = byId("mesh3d-tip");
+const BLAME = { "slow itself": "bad", "waits for others": "wait-cell", neither: "ok-cell", "not known": "idle" };
+const SLOW = 1.03; // own work over its peers' from which a rank is drawn as slow
+const WAITS = 0.02; // of the step
+const camera = { yaw: -0.6, pitch: -0.45, zoom: 1 };
+let plan = null;
+let by = "blame";
+let scene = null;
+let hover = -1;
+export const timings = [];
+const redraw = framed(draw);
+
+async function poll() {
+  if (!plan) plan = await get("/job/plan");
+  state.blamed = await getLarge("/blame").catch(() => null);
+  tell("blamed");
+  rebuild();
+}
+
+/** Places, colours and lines: all that does not change while the mesh turns. */
+function rebuild() {
+  if (route.view !== "mesh3d") return;
+  const { ranks } = state;
+  const some = ranks?.sizes && ranks.rank.length;
+  byId("mesh3d-empty").hidden = Boolean(some);
+  setText(byId("mesh3d-empty"), ranks ? "This job told no mesh: the overview shows its ranks by node." : "");
+  scene = some ? { ranks, place: place3d(ranks), ink: inks(ranks), lines: [] } : null;
+  if (!some) return redraw();
+  const chosen = indexOf(state.selected.rank);
+  const groups = groupsOf(ranks, chosen);
+  if (groups) {
+    for (const axis of ["dp", "pp", "tp"]) for (const to of groups[axis]) if (to !== chosen) scene.lines.push({ from: chosen, to, ink: `axis-${axis}`, width: 1.5 });
+    const flow = flowOf(ranks, chosen, plan);
+    for (const to of flow.to) scene.lines.push({ from: chosen, to, ink: "accent", width: 3.5, arrow: true });
+    for (const from of flow.from) scene.lines.push({ from, to: chosen, ink: "accent", width: 3.5, arrow: true });
+  }
+  if (by === "blame" && state.blamed) scene.lines.push(...blameLines(ranks, state.blamed));
+  scene.chosen = chosen;
+  scene.marked = groups ? new Set([...groups.tp, ...groups.dp, ...groups.pp]) : null;
+  setText(byId("mesh3d-about"), `pp ${ranks.sizes[0]} × dp ${ranks.sizes[1]} × tp ${ranks.sizes[2]} · ${count(ranks.rank.length)} ranks`);
+  canvas.setAttribute("aria-label", `Mesh of ${ranks.rank.length} ranks in three dimensions. ${summary()}`);
+  showLegend();
+  showRelations(chosen, groups);
+  redraw();
+}
+
+function summary() {
+  const named = (state.blamed?.culprits ?? []).filter((c) => c.rank >= 0).slice(0, 3).map((c) => c.text);
+  return named.length ? named.join(". ") : "Nobody is slow by itself.";
+}
+
+/** A colour for every place. */
+function inks(ranks) {
+  if (by === "state") return Array.from(categories(ranks), (cat) => CELL[WORST_FIRST[cat]]);
+  const found = Array(ranks.rank.length).fill("idle");
+  const told = state.blamed?.ranks;
+  if (!told) return found;
+  const named = new Set(state.blamed.culprits.flatMap((c) => [c.rank, c.peer]));
+  told.rank.forEach((rank, i) => {
+    const slow = named.has(rank) || told.self_ratio[i] >= SLOW;
+    if (rank < found.length) found[rank] = slow ? "bad" : told.victim_s[i] > WAITS * state.blamed.step_s ? "wait-cell" : "ok-cell";
+  });
+  return found;
+}
+
+function showLegend() {
+  const entries = by === "blame" ? Object.entries(BLAME) : WORST_FIRST.toReversed().map((cat) => [cat === "ok" ? "well" : cat, CELL[cat]]);
+  const lines = [["tensor group", "axis-tp"], ["data group", "axis-dp"], ["pipeline", "axis-pp"], ["data flow", "accent"]];
+  byId("mesh3d-legend").replaceChildren(...[...entries, ...lines].map(([name, ink], i) => {
+    const swatch = make("i", { class: i >= entries.length ? "line" : null });
+    swatch.style.background = colour(ink);
+    return make("span", {}, swatch, name);
+  }));
+}
+
+/** What the lines say, in words. */
+function showRelations(at, groups) {
+  const { ranks } = scene;
+  if (!groups) return fill(byId("relations"), make("p", { class: "muted" }, "Choose a rank: click it, or use the arrow keys in the picture."), make("p", {}, summary()));
+  const name = (i) => make("a", { class: "link", href: link("mesh3d", null, { rank: ranks.rank[i] }) }, String(ranks.rank[i]));
+  const list = (places) => make("span", {}, ...places.slice(0, 24).flatMap((i, k) => [k ? ", " : "", name(i)]), places.length > 24 ? ` and ${count(places.length - 24)} more` : "");
+  const flow = flowOf(ranks, at, plan);
+  const rows = [["tensor group", list(groups.tp)], ["data group", list(groups.dp)], ["pipeline", list(groups.pp)],
+    ["activations from", flow.from.length ? list(flow.from) : "the data"], ["activations to", flow.to.length ? list(flow.to) : "the loss"]];
+  fill(byId("relations"), pairs(rows), make("h4", {}, "Blame"), make("p", {}, blameOf(ranks.rank[at])));
+}
+
+function blameOf(rank) {
+  const told = state.blamed?.ranks;
+  const i = told?.rank.indexOf(rank) ?? -1;
+  if (i < 0) return "Not known: no spans of it.";
+  const named = state.blamed.culprits.find((c) => c.rank === rank || c.peer === rank);
+  if (named) return named.text;
+  const ratio = told.self_ratio[i];
+  const own = known(ratio) ? `Its own work takes ${percent(Math.abs(ratio - 1))} ${ratio >= 1 ? "longer" : "less"} than its peers'; ` : "";
+  return `${own}it waits ${seconds(told.victim_s[i])} a step for others beyond what the plan makes it wait.`;
+}
+
+function draw() {
+  const began = performance.now();
+  const { context, width, height, ratio } = fit(canvas);
+  context.clearRect(0, 0, width, height);
+  if (!scene || width < 80) return;
+  drawMesh3d(context, scene, camera, { width, height, ratio, hover });
+  timings.push(performance.now() - began);
+  if (timings.length > 600) timings.shift();
+}
+
+function describe(i) {
+  const { ranks } = scene;
+  return [["node", ranks.nodes[ranks.node[i]]], ["pp, dp, tp", `${ranks.pp[i]}, ${ranks.dp[i]}, ${ranks.tp[i]}`],
+    ["state", ranks.states[ranks.state[i]]], ["doing", ranks.operations[ranks.operation[i]] || ranks.phases[ranks.phase[i]]],
+    ["step time", seconds(ranks.step_seconds[i])]];
+}
+
+function choose(i) {
+  select("rank", scene.ranks.rank[i]);
+  announce(`Rank ${scene.ranks.rank[i]}: ${describe(i).map(([name, value]) => `${name} ${value}`).join(", ")}. ${blameOf(scene.ranks.rank[i])}`);
+}
+
+function onKey(event) {
+  if (!scene || event.ctrlKey || event.metaKey || event.altKey) return;
+  const { ranks } = scene;
+  const [pp, dp, tp] = ranks.sizes;
+  const turn = { a: [-0.12, 0], d: [0.12, 0], w: [0, -0.1], s: [0, 0.1] }[event.key.toLowerCase()];
+  const step = { ArrowLeft: [0, -1, 0], ArrowRight: [0, 1, 0], ArrowUp: [0, 0, 1], ArrowDown: [0, 0, -1], PageUp: [-1, 0, 0], PageDown: [1, 0, 0] }[event.key];
+  if (turn) turnBy(...turn);
+  else if (step) {
+    const from = indexOf(state.selected.rank);
+    const to = from < 0 ? [0, 0, 0] : [ranks.pp[from] + step[0], ranks.dp[from] + step[1], ranks.tp[from] + step[2]];
+    if (to.some((value, axis) => value < 0 || value >= [pp, dp, tp][axis])) return event.preventDefault();
+    choose(ranks.rank.findIndex((_, i) => ranks.pp[i] === to[0] && ranks.dp[i] === to[1] && ranks.tp[i] === to[2]));
+  } else if (event.key === "+" || event.key === "=") zoom(1.25);
+  else if (event.key === "-") zoom(0.8);
+  else if (event.key === "0") Object.assign(camera, { yaw: -0.6, pitch: -0.45, zoom: 1 }), redraw();
+  else if (event.key === "Escape") clearSelection();
+  else return;
+  event.preventDefault();
+}
+
+function turnBy(yaw, pitch) {
+  camera.yaw += yaw;
+  camera.pitch = Math.min(1.5, Math.max(-1.5, camera.pitch + pitch));
+  redraw();
+}
+
+function zoom(factor) {
+  camera.zoom = Math.min(12, Math.max(0.5, camera.zoom * factor));
+  redraw();
+}
+
+function usePointer() {
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, y: event.clientY, far: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag) {
+      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
+      drag.far ||= Math.hypot(dx, dy) > 4;
+      if (drag.far) {
+        turnBy(dx * 0.008, -dy * 0.008);
+        [drag.x, drag.y] = [event.clientX, event.clientY];
+      }
+    }
+    const found = scene && !drag?.far ? hit3d(scene, event.offsetX, event.offsetY) : -1;
+    if (found !== hover) redraw();
+    hover = found;
+    tip.hidden = found < 0;
+    if (found < 0) return;
+    tip.replaceChildren(make("b", {}, `Rank ${scene.ranks.rank[found]}`), pairs(describe(found)));
+    placeTip(tip, event.offsetX, event.offsetY);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const found = scene && drag && !drag.far ? hit3d(scene, event.offsetX, event.offsetY) : -1;
+    drag = null;
+    if (found >= 0) choose(found);
+  });
+  canvas.addEventListener("pointerleave", () => {
+    hover = -1;
+    tip.hidden = true;
+    redraw();
+  });
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY * 0.004));
+  }, { passive: false });
+}
+
+export function startMesh3d() {
+  whileShown(["mesh3d"], poll, () => 10_000);
+  on("ranks selected route theme", rebuild);
+  segments(document.querySelector(".mesh3d .segments"), ({ by: wanted }) => {
+    by = wanted;
+    rebuild();
+  });
+  canvas.addEventListener("keydown", onKey);
+  usePointer();
+  new ResizeObserver(redraw).observe(canvas);
+}

@@ -1,0 +1,221 @@
+// Projects and draws the three-dimensional mesh. Small meshes are boxes with three visible faces; of thousands of ranks
+// each is a square of pixels, written into an image, back to front.
+
+import { colour, inkOn, mix, pixel } from "./theme.js";
+
+const BOXES = 700; // ranks beyond which they are squares
+const EYE = 5; // distance of the eye, in sizes of the mesh
+const MOST_VICTIMS = 12; // lines from one culprit
+const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
+
+/** Places of all ranks around the origin, in a mesh of about size 1: {x (dp), y (tp), z (pp), half: half a box}. */
+export function place3d({ rank, pp, dp, tp, sizes }) {
+  const extent = sizes.map((size) => (size - 1) ** 0.5);
+  const whole = Math.hypot(...extent, 1);
+  const pitch = sizes.map((size, axis) => (size > 1 ? extent[axis] / (size - 1) : 1) / whole);
+  const place = { x: new Float32Array(rank.length), y: new Float32Array(rank.length), z: new Float32Array(rank.length), half: pitch.map((p) => Math.min(p * 0.3, 0.09)), extent: extent.map((e) => e / whole / 2) };
+  for (let i = 0; i < rank.length; i++) {
+    place.x[i] = (dp[i] - (sizes[1] - 1) / 2) * pitch[1];
+    place.y[i] = (tp[i] - (sizes[2] - 1) / 2) * pitch[2];
+    place.z[i] = (pp[i] - (sizes[0] - 1) / 2) * pitch[0];
+  }
+  return place;
+}
+
+/** Lines from each culprit to those who wait most for it, among the ranks that depend on it directly. */
+export function blameLines(ranks, blame) {
+  const lines = [];
+  const told = blame.ranks;
+  for (const { rank: culprit } of blame.culprits.slice(0, 8)) {
+    if (culprit < 0 || culprit >= ranks.rank.length) continue;
+    const near = Array.from(told.rank, (rank, i) => [rank, told.victim_s[i] ?? 0]).filter(([rank, waited]) => waited > 0 && rank !== culprit && shares(ranks, culprit, rank));
+    for (const [rank, waited] of near.sort((a, b) => b[1] - a[1]).slice(0, MOST_VICTIMS)) {
+      lines.push({ from: culprit, to: rank, ink: "bad", width: 1 + Math.min(2.5, (25 * waited) / blame.step_s), arrow: true, bowed: true });
+    }
+  }
+  return lines;
+}
+
+/** Whether two ranks differ in one coordinate only: then one waits for the other directly. */
+const shares = ({ pp, dp, tp }, a, b) => (pp[a] === pp[b]) + (dp[a] === dp[b]) + (tp[a] === tp[b]) === 2;
+
+function projector(place, { yaw, pitch, zoom }, width, height) {
+  const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(pitch), Math.sin(pitch)];
+  const turned = (x, y, z) => {
+    const [u, w] = [x * cy + z * sy, -x * sy + z * cy];
+    return [u, y * cp - w * sp, y * sp + w * cp];
+  };
+  // As large as the panel allows, however the mesh is turned: its corners decide.
+  let [reachX, reachY] = [1e-6, 1e-6];
+  for (let corner = 0; corner < 8; corner++) {
+    const sign = (bit, axis) => (corner & bit ? 1 : -1) * (place.extent[axis] + place.half[axis] * 3);
+    const [u, v, depth] = turned(sign(1, 1), sign(2, 2), sign(4, 0));
+    reachX = Math.max(reachX, Math.abs(u) / (EYE + depth));
+    reachY = Math.max(reachY, Math.abs(v) / (EYE + depth));
+  }
+  const focus = Math.min((width / 2 - 40) / reachX, (height / 2 - 24) / reachY) * zoom;
+  return (x, y, z, out) => {
+    const [u, v, depth] = turned(x, y, z);
+    const near = focus / (EYE + depth);
+    out[0] = width / 2 + u * near;
+    out[1] = height / 2 - v * near;
+    out[2] = depth;
+    out[3] = near;
+    return out;
+  };
+}
+
+export function drawMesh3d(context, scene, camera, { width, height, ratio, hover }) {
+  const { place, ranks } = scene;
+  const many = ranks.rank.length;
+  const project = projector(place, camera, width, height);
+  const screen = { x: new Float32Array(many), y: new Float32Array(many), depth: new Float32Array(many), near: new Float32Array(many) };
+  const out = [0, 0, 0, 0];
+  for (let i = 0; i < many; i++) {
+    project(place.x[i], place.y[i], place.z[i], out);
+    [screen.x[i], screen.y[i], screen.depth[i], screen.near[i]] = out;
+  }
+  scene.screen = screen;
+  const order = backToFront(screen.depth);
+  if (many > BOXES) drawSquares(context, scene, order, width, height, ratio); // puts an image: what is under it goes
+  drawAxes(context, scene, project);
+  if (many <= BOXES) drawBoxes(context, scene, order, project, camera);
+  for (const line of scene.lines) drawLine(context, screen, line);
+  for (const [i, ink, wide] of [[hover, "text", 1.5], [scene.chosen, "accent", 3]]) {
+    if (i === undefined || i < 0 || i >= many) continue;
+    const size = Math.max(6, Math.max(...place.half) * screen.near[i] * 1.35);
+    context.strokeStyle = colour(ink);
+    context.lineWidth = wide;
+    context.beginPath();
+    context.arc(screen.x[i], screen.y[i], size, 0, 7);
+    context.stroke();
+  }
+}
+
+/** Places by depth, the farthest first: in 1,024 bins, since the order within a bin does not show. */
+function backToFront(depth) {
+  const bins = new Uint32Array(1025);
+  const at = new Uint16Array(depth.length);
+  for (let i = 0; i < depth.length; i++) {
+    at[i] = Math.min(1023, Math.max(0, Math.floor((1 - depth[i]) * 512)));
+    bins[at[i] + 1]++;
+  }
+  for (let b = 0; b < 1024; b++) bins[b + 1] += bins[b];
+  const order = new Uint32Array(depth.length);
+  for (let i = 0; i < depth.length; i++) order[bins[at[i]]++] = i;
+  return order;
+}
+
+function drawSquares(context, scene, order, width, height, ratio) {
+  const { screen, ink, place, marked, lines } = scene;
+  const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
+  const image = new ImageData(wide, high);
+  const pixels = new Uint32Array(image.data.buffer);
+  const inks = new Map();
+  const half = Math.min(...place.half);
+  const dim = marked || lines.length;
+  for (const i of order) {
+    const strong = !dim || ink[i] === "bad" || marked?.has(i);
+    const key = strong ? ink[i] : `${ink[i]} dim`;
+    if (!inks.has(key)) inks.set(key, pixel(strong ? colour(ink[i]) : mix(colour(ink[i]), colour("surface"), 0.45)));
+    const size = Math.max(1, (strong && ink[i] === "bad" ? 2 : 1) * half * screen.near[i] * ratio);
+    const [x0, x1] = [Math.max(0, Math.round(screen.x[i] * ratio - size)), Math.min(wide, Math.round(screen.x[i] * ratio + size))];
+    const [y0, y1] = [Math.max(0, Math.round(screen.y[i] * ratio - size)), Math.min(high, Math.round(screen.y[i] * ratio + size))];
+    if (x0 < x1) for (let y = y0; y < y1; y++) pixels.fill(inks.get(key), y * wide + x0, y * wide + x1);
+  }
+  context.putImageData(image, 0, 0);
+}
+
+// Faces of a box as signs of its half sizes: x, y and z face, each seen from its outside.
+const FACES = [[[1, -1, -1], [1, 1, -1], [1, 1, 1], [1, -1, 1]], [[-1, 1, -1], [1, 1, -1], [1, 1, 1], [-1, 1, 1]], [[-1, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]]];
+const SHADE = [0.16, 0, 0.3];
+
+function drawBoxes(context, { place, ink, screen, ranks }, order, project, { yaw, pitch }) {
+  const [hz, hx, hy] = place.half;
+  const facing = [Math.sin(yaw) > 0 ? 1 : -1, pitch > 0 ? -1 : 1, Math.cos(yaw) > 0 ? -1 : 1];
+  const out = [0, 0, 0, 0];
+  context.lineJoin = "round";
+  for (const i of order) {
+    const base = colour(ink[i]);
+    FACES.forEach((corners, axis) => {
+      context.fillStyle = mix(base, "#0b1420", SHADE[axis]);
+      context.beginPath();
+      for (const corner of corners) {
+        const signs = [...corner];
+        signs[axis] = facing[axis];
+        project(place.x[i] + signs[0] * hx, place.y[i] + signs[1] * hy, place.z[i] + signs[2] * hz, out);
+        context.lineTo(out[0], out[1]);
+      }
+      context.closePath();
+      context.fill();
+    });
+    if (ranks.rank.length <= 64) {
+      context.font = `600 ${FONT}`;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillStyle = inkOn(mix(base, "#0b1420", SHADE[2]));
+      context.fillText(String(ranks.rank[i]), screen.x[i], screen.y[i]);
+    }
+  }
+}
+
+function drawAxes(context, { place, ranks }, project) {
+  const [z, x, y] = place.extent;
+  const [hz, hx, hy] = place.half;
+  const out = [0, 0, 0, 0];
+  context.font = FONT;
+  context.fillStyle = context.strokeStyle = colour("muted");
+  context.lineWidth = 1;
+  context.textBaseline = "middle";
+  context.textAlign = "center";
+  const corner = [-x - hx * 2.4, -y - hy * 2.4, -z - hz * 2.4];
+  const ends = [[x + hx * 2, corner[1], corner[2], `dp ${ranks.sizes[1]}`], [corner[0], y + hy * 2, corner[2], `tp ${ranks.sizes[2]}`], [corner[0], corner[1], z + hz * 2, `pp ${ranks.sizes[0]}`]];
+  for (const [ex, ey, ez, name] of ends) {
+    context.beginPath();
+    project(...corner, out);
+    context.moveTo(out[0], out[1]);
+    const [fx, fy] = out;
+    project(ex, ey, ez, out);
+    context.lineTo(out[0], out[1]);
+    context.stroke();
+    const long = Math.hypot(out[0] - fx, out[1] - fy) || 1;
+    context.fillText(name, out[0] + ((out[0] - fx) / long) * 18, out[1] + ((out[1] - fy) / long) * 12);
+  }
+}
+
+function drawLine(context, screen, { from, to, ink, width, arrow, bowed }) {
+  const [x0, y0, x1, y1] = [screen.x[from], screen.y[from], screen.x[to], screen.y[to]];
+  const long = Math.hypot(x1 - x0, y1 - y0);
+  if (long < 4) return;
+  context.strokeStyle = context.fillStyle = colour(ink);
+  context.lineWidth = width;
+  context.globalAlpha = bowed ? 0.75 : 0.9;
+  const bow = bowed ? 0.16 : 0;
+  const [mx, my] = [(x0 + x1) / 2 - (y1 - y0) * bow, (y0 + y1) / 2 + (x1 - x0) * bow];
+  context.beginPath();
+  context.moveTo(x0, y0);
+  context.quadraticCurveTo(mx, my, x1, y1);
+  context.stroke();
+  if (arrow) {
+    const angle = Math.atan2(y1 - my, x1 - mx);
+    const [tx, ty] = [x1 - Math.cos(angle) * 10, y1 - Math.sin(angle) * 10];
+    const size = 4 + width;
+    context.beginPath();
+    context.moveTo(tx + Math.cos(angle) * size, ty + Math.sin(angle) * size);
+    context.lineTo(tx + Math.cos(angle + 2.5) * size, ty + Math.sin(angle + 2.5) * size);
+    context.lineTo(tx + Math.cos(angle - 2.5) * size, ty + Math.sin(angle - 2.5) * size);
+    context.fill();
+  }
+  context.globalAlpha = 1;
+}
+
+/** The frontmost rank near a point, or -1. */
+export function hit3d({ screen, place }, x, y) {
+  if (!screen) return -1;
+  let [found, nearest] = [-1, Infinity];
+  for (let i = 0; i < screen.x.length; i++) {
+    const reach = Math.max(4, Math.max(...place.half) * screen.near[i]);
+    if (Math.abs(screen.x[i] - x) <= reach && Math.abs(screen.y[i] - y) <= reach && screen.depth[i] < nearest) [found, nearest] = [i, screen.depth[i]];
+  }
+  return found;
+}

@@ -1,0 +1,35 @@
+// Reads large answers beside the page's own thread, which has a frame to draw: 12,288 ranks are a megabyte of JSON.
+// Long columns of numbers come back as Float64Array, with NaN for what is not known, and tables of many rows as
+// {width, flat} (see grid.js); they are handed over, not copied.
+
+const LONG = 256;
+
+onmessage = ({ data: { id, buffer } }) => {
+  try {
+    const columns = [];
+    const value = packed(JSON.parse(new TextDecoder().decode(buffer)), columns);
+    postMessage({ id, value }, columns.map((column) => column.buffer));
+  } catch (error) {
+    postMessage({ id, error: error.message });
+  }
+};
+
+function packed(value, columns) {
+  if (Array.isArray(value)) {
+    if (value.length > LONG && numbers(value)) return column(value, columns);
+    if (value.length > LONG && value.every((row) => Array.isArray(row) && row.length === value[0].length && numbers(row))) {
+      return { width: value[0].length, flat: column(value.flat(), columns) };
+    }
+    return value.map((each) => packed(each, columns));
+  }
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, packed(each, columns)]));
+}
+
+const numbers = (values) => values.every((each) => each === null || typeof each === "number");
+
+function column(values, columns) {
+  const made = Float64Array.from(values, (each) => each ?? NaN);
+  columns.push(made);
+  return made;
+}

@@ -1,0 +1,81 @@
+// Rank by phase: how long each rank spends in each phase of a step, against its peers or as a share of the step.
+
+import { getLarge } from "./api.js";
+import { level, ratioPalette, timeRamp } from "./colours.js";
+import { byId, segments, setText } from "./dom.js";
+import { count, known, percent, seconds } from "./format.js";
+import { cell, isKnown } from "./grid.js";
+import { HeatMap } from "./heat_map.js";
+import { whileShown } from "./live.js";
+import { select } from "./select.js";
+import { on, state } from "./store.js";
+
+const FAINT = 0.02; // of the step: of a phase shorter than that, a doubling is no news
+let found = null; // as /api/v1/blame/heat
+let problem = "";
+let by = "peers";
+let map = null;
+
+async function poll() {
+  try {
+    found = await getLarge("/blame/heat");
+    problem = "";
+  } catch (error) {
+    [found, problem] = [null, error.message];
+  }
+  show();
+}
+
+/** What a rank spends in a phase, and what its peers do; of waiting and collections nobody says what is usual. */
+function measured(i, p) {
+  const value = cell(found.seconds, i, p);
+  return { value, usual: value / cell(found.ratio, i, p) };
+}
+
+function show() {
+  byId("heat-empty").hidden = Boolean(found);
+  setText(byId("heat-empty"), found ? "" : problem || "Looking…");
+  if (!found) return map.clear();
+  const { ranks, phases } = found;
+  const step = state.status?.job?.step_seconds ?? 0;
+  const passed = phases.map((_, p) => !isKnown(found.ratio, ranks.length, p));
+  const levels = new Uint8Array(ranks.length * phases.length);
+  let worst = { excess: 0 };
+  for (let p = 0; p < phases.length; p++) {
+    for (let i = 0; i < ranks.length; i++) {
+      const { value, usual } = measured(i, p);
+      const ratio = by === "share" ? 0.8 + (0.7 * value) / (step || 1) : 1 + (value - usual) / Math.max(usual, FAINT * step, 1e-6);
+      levels[p * ranks.length + i] = level(ratio);
+      if (value - usual > worst.excess && phases[p] !== "transfer") worst = { excess: value - usual, rank: ranks[i], phase: phases[p] };
+    }
+  }
+  map.set({ columns: Array.from(ranks, String), rows: phases, passed, level: levels, palette: ratioPalette() });
+  const most = worst.excess > 0 ? `rank ${worst.rank} in ${worst.phase}, ${seconds(worst.excess)} more` : "nobody";
+  setText(byId("heat-about"), `steps ${count(found.first)} to ${count(found.last)}; most against its peers: ${most}`);
+  byId("heat").setAttribute("aria-label", `Heat map of ${count(ranks.length)} ranks by ${phases.length} phases. Most against its peers: ${most}`);
+  byId("heat-ramp").style.background = timeRamp();
+  setText(byId("heat-low"), by === "peers" ? "0.8 × peers" : "0% of the step");
+  setText(byId("heat-high"), by === "peers" ? "1.5 × and more" : "100%");
+}
+
+function describe(column, row) {
+  const { value, usual } = measured(column, row);
+  const rows = [["per step", seconds(value)]];
+  if (known(usual)) rows.push(["median of its peers", seconds(usual)], ["against them", `${value >= usual ? "+" : "−"}${percent(Math.abs(value / usual - 1))}`]);
+  return [`Rank ${found.ranks[column]}, ${found.phases[row]}`, rows];
+}
+
+export function startRankHeat() {
+  map = new HeatMap(byId("heat"), byId("heat-tip"), { describe, choose: (column) => select("rank", found.ranks[column]) });
+  whileShown(["ranks"], poll, () => 10_000);
+  on("theme", () => found && show());
+  on("selected", () => {
+    const column = found ? found.ranks.indexOf(state.selected.rank) : -1;
+    map.cursor = column < 0 ? null : { column, row: map.cursor?.row ?? 0 };
+    map.redraw();
+  });
+  segments(document.querySelector(".heat .segments"), ({ by: wanted }) => {
+    by = wanted;
+    if (found) show();
+  });
+}

@@ -1,0 +1,299 @@
+// All or some ranks on one clock: what is seen of it, what is under the pointer, what the keys do.
+
+import { getLarge, save } from "./api.js";
+import { byId, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
+import { bytes, count, ranges, seconds } from "./format.js";
+import { fill } from "./glance.js";
+import { company } from "./neighbours.js";
+import { replace, route } from "./router.js";
+import { announce, indexOf, select } from "./select.js";
+import { on, state } from "./store.js";
+import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
+import { colour } from "./theme.js";
+
+const MANY = 64; // ranks beyond which a choice is made for who does not choose
+const STEPS = 3; // where nobody says which
+const TABLE = 200; // spans in the table
+const canvas = byId("timeline");
+const tip = byId("timeline-tip");
+let scene = null; // {data, lanes, view: {t0, t1, y}, hover, chosen}
+let asked = null;
+let arrows = true;
+export const timings = [];
+const redraw = framed(draw);
+
+async function load() {
+  if (route.view !== "timeline") return;
+  showForm();
+  const { from, to, ranks } = route.query;
+  const many = state.ranks?.rank.length ?? 0;
+  const wanted = ranks ?? (many > MANY ? company(state.ranks, indexOf(state.selected.rank)).join(",") : "");
+  const whole = /^\d+$/.test(from ?? "") ? { first: from, last: /^\d+$/.test(to ?? "") ? to : from } : { steps: STEPS };
+  const query = new URLSearchParams({ ...whole, ...(wanted ? { ranks: wanted } : {}) }).toString();
+  if (query === asked || (!state.ranks && !ranks)) return redraw();
+  asked = query;
+  say("Looking…");
+  try {
+    const data = await getLarge(`/spans?${query}`);
+    if (query !== asked) return;
+    scene = { data, lanes: lanesOf(data), view: null, hover: -1, chosen: -1 };
+    scene.view = all();
+    say("");
+    about();
+    showTable();
+  } catch (error) {
+    if (query !== asked) return;
+    scene = null;
+    say(error.message);
+  }
+  redraw();
+}
+
+function say(text) {
+  byId("timeline-empty").hidden = !text;
+  setText(byId("timeline-empty"), text);
+}
+
+/** Where each rank's spans begin in the columns, and how deep each span lies in others. Sorted by rank, then start. */
+function lanesOf(data) {
+  const [first, depth] = [new Map(), new Uint8Array(data.rank.length)];
+  const lanes = Array.from(data.ranks, (rank) => ({ rank, from: 0, to: 0 }));
+  lanes.forEach((lane, i) => first.set(lane.rank, i));
+  let open = [];
+  for (let i = 0; i < data.rank.length; i++) {
+    const lane = lanes[first.get(data.rank[i])];
+    if (i === 0 || data.rank[i] !== data.rank[i - 1]) {
+      lane.from = i;
+      open = [];
+    }
+    lane.to = i + 1;
+    while (open.length && open.at(-1) <= data.start[i]) open.pop();
+    depth[i] = Math.min(3, open.length);
+    open.push(data.start[i] + data.took[i]);
+  }
+  return Object.assign(lanes, { depth, place: first });
+}
+
+function all() {
+  const { start, took } = scene.data;
+  let end = 1;
+  for (let i = 0; i < start.length; i++) end = Math.max(end, start[i] + took[i]);
+  scene.end = end;
+  return { t0: -0.01 * end, t1: 1.01 * end, y: 0 };
+}
+
+function about() {
+  const { data } = scene;
+  const steps = data.first === data.last ? `step ${count(data.first)}` : `steps ${count(data.first)} to ${count(data.last)}`;
+  const left = data.left_out > 0 ? `, ${count(data.left_out)} ranks left out` : "";
+  const many = Math.max(state.ranks?.rank.length ?? 0, data.ranks.length);
+  const some = many > data.ranks.length ? `${count(data.ranks.length)} of ${count(many)}` : count(many);
+  const text = `${steps}, ${some} ranks, ${count(data.rank.length)} spans${left}`;
+  setText(byId("timeline-about"), text);
+  canvas.setAttribute("aria-label", `Timeline: ${text}. Ranks ${ranges(data.ranks)}`);
+}
+
+function draw() {
+  const began = performance.now();
+  const { context, width, height } = fit(canvas);
+  context.clearRect(0, 0, width, height);
+  if (!scene || width < 120) return;
+  scene.lane = laneHeight(scene.lanes.length, height);
+  drawTimeline(context, scene, { width, height, arrows, selected: state.selected.rank });
+  timings.push(performance.now() - began);
+  if (timings.length > 600) timings.shift();
+}
+
+const timeAt = (x) => scene.view.t0 + ((x - LEFT) / (canvas.clientWidth - LEFT)) * (scene.view.t1 - scene.view.t0);
+const laneAt = (y) => scene.lanes[Math.floor((y - HEAD + scene.view.y) / scene.lane)];
+
+/** The innermost span at a point; -1 where there is none. */
+function spanAt(x, y) {
+  const lane = y > HEAD && x > LEFT ? laneAt(y) : undefined;
+  if (!lane) return -1;
+  const { start, took } = scene.data;
+  const time = timeAt(x);
+  const near = ((scene.view.t1 - scene.view.t0) / canvas.clientWidth) * 1.5; // what is thinner than a pixel can be hit, too
+  let found = -1;
+  for (let i = lane.from; i < lane.to && start[i] <= time + near; i++) if (start[i] + took[i] >= time - near) found = i;
+  return found;
+}
+
+function describe(i) {
+  const { data } = scene;
+  const rows = [["took", seconds(data.took[i] / 1e6)], ["step", count(data.step[i])], ["at", seconds(data.start[i] / 1e6)]];
+  if (data.stage[i] >= 0) rows.push(["stage", count(data.stage[i])]);
+  if (data.micro_batch[i] >= 0) rows.push(["micro-batch", count(data.micro_batch[i])]);
+  if (data.groups[data.group[i]]) rows.push(["group", data.groups[data.group[i]]]);
+  if (data.bytes[i] > 0) rows.push(["bytes", bytes(data.bytes[i])]);
+  return [`Rank ${data.rank[i]}: ${data.kinds[data.kind[i]]}`, rows];
+}
+
+function pick(i) {
+  scene.chosen = i;
+  const { data, view } = scene;
+  if (state.selected.rank !== data.rank[i]) select("rank", data.rank[i]);
+  const [begin, end] = [data.start[i], data.start[i] + data.took[i]];
+  const span = view.t1 - view.t0;
+  if (begin < view.t0 || end > view.t1) [view.t0, view.t1] = [begin - span * 0.3, begin + span * 0.7];
+  const top = scene.lanes.place.get(data.rank[i]) * scene.lane;
+  if (top < view.y) view.y = top;
+  else if (top + scene.lane > view.y + canvas.clientHeight - HEAD) view.y = top + scene.lane - (canvas.clientHeight - HEAD);
+  const [title, rows] = describe(i);
+  announce(`${title}: ${rows.map(([name, value]) => `${name} ${value}`).join(", ")}`);
+  clamp();
+}
+
+function clamp() {
+  const { view, end, lanes } = scene;
+  const span = Math.min(1.02 * end, Math.max(20, view.t1 - view.t0));
+  view.t0 = Math.min(1.01 * end - span, Math.max(-0.01 * end, view.t0));
+  view.t1 = view.t0 + span;
+  view.y = Math.max(0, Math.min(view.y, lanes.length * scene.lane - (canvas.clientHeight - HEAD)));
+  redraw();
+}
+
+function zoom(factor, x = LEFT + (canvas.clientWidth - LEFT) / 2) {
+  const { view } = scene;
+  const at = timeAt(x);
+  view.t0 = at - (at - view.t0) / factor;
+  view.t1 = at + (view.t1 - at) / factor;
+  clamp();
+}
+
+function onKey(event) {
+  if (!scene || event.ctrlKey || event.metaKey || event.altKey) return;
+  const { lanes, chosen, view, data } = scene;
+  const pan = (view.t1 - view.t0) / 8;
+  const lane = Math.max(0, lanes.place.get(chosen >= 0 ? data.rank[chosen] : state.selected.rank) ?? 0);
+  const near = (other) => {
+    const time = chosen >= 0 ? data.start[chosen] : view.t0;
+    let i = other.from;
+    while (i + 1 < other.to && data.start[i + 1] <= time) i++;
+    return i;
+  };
+  const within = (i) => Math.min(lanes[lane].to - 1, Math.max(lanes[lane].from, i));
+  const acts = {
+    ArrowRight: () => pick(chosen < 0 ? lanes[lane].from : within(chosen + 1)), ArrowLeft: () => pick(chosen < 0 ? lanes[lane].from : within(chosen - 1)),
+    ArrowDown: () => pick(near(lanes[Math.min(lanes.length - 1, lane + 1)])), ArrowUp: () => pick(near(lanes[Math.max(0, lane - 1)])),
+    Home: () => pick(lanes[lane].from), End: () => pick(lanes[lane].to - 1),
+    "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6),
+    a: () => ((view.t0 -= pan), (view.t1 -= pan), clamp()), d: () => ((view.t0 += pan), (view.t1 += pan), clamp()),
+    0: () => ((scene.view = all()), redraw()),
+  };
+  const act = acts[event.key] ?? acts[event.key.toLowerCase()];
+  if (!act) return;
+  event.preventDefault();
+  tip.hidden = true;
+  act();
+}
+
+function usePointer() {
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, y: event.clientY, far: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!scene) return;
+    if (drag) {
+      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
+      drag.far ||= Math.hypot(dx, dy) > 4;
+      if (drag.far) {
+        const per = (scene.view.t1 - scene.view.t0) / (canvas.clientWidth - LEFT);
+        scene.view = { t0: scene.view.t0 - dx * per, t1: scene.view.t1 - dx * per, y: scene.view.y - dy };
+        [drag.x, drag.y] = [event.clientX, event.clientY];
+        clamp();
+      }
+    }
+    scene.hover = drag?.far ? -1 : spanAt(event.offsetX, event.offsetY);
+    if (scene.hover < 0) tip.hidden = true;
+    else {
+      const [title, rows] = describe(scene.hover);
+      tip.replaceChildren(make("b", {}, title), pairs(rows));
+      placeTip(tip, event.offsetX, event.offsetY);
+    }
+    redraw();
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const found = scene && drag && !drag.far ? spanAt(event.offsetX, event.offsetY) : -1;
+    drag = null;
+    if (found >= 0) pick(found);
+  });
+  canvas.addEventListener("pointerleave", () => {
+    tip.hidden = true;
+    if (scene) scene.hover = -1;
+    redraw();
+  });
+  canvas.addEventListener("wheel", (event) => {
+    if (!scene) return;
+    const most = scene.lanes.length * scene.lane - (canvas.clientHeight - HEAD);
+    if (event.ctrlKey || event.metaKey) zoom(Math.exp(-event.deltaY * 0.004), event.offsetX);
+    else if (most > 0) ((scene.view.y += event.deltaY), clamp());
+    else return; // nothing to scroll here: the page scrolls
+    event.preventDefault();
+  }, { passive: false });
+}
+
+function showForm() {
+  byId("timeline-from").value = route.query.from ?? "";
+  byId("timeline-to").value = route.query.to ?? "";
+  byId("timeline-ranks").value = route.query.ranks ?? "";
+}
+
+function showTable() {
+  const box = byId("timeline-table");
+  const lane = scene?.lanes[scene.lanes.place.get(state.selected.rank) ?? 0];
+  if (!box.open || !lane) return;
+  const body = [];
+  for (let i = lane.from; i < Math.min(lane.to, lane.from + TABLE); i++) {
+    const [, rows] = describe(i);
+    body.push(make("tr", {}, make("th", { scope: "row" }, scene.data.kinds[scene.data.kind[i]]), make("td", {}, rows.map(([name, value]) => `${name} ${value}`).join(", "))));
+  }
+  fill(box.lastElementChild, make("table", { class: "data" }, make("caption", {}, `Rank ${lane.rank}`), make("tbody", {}, ...body)));
+}
+
+export function startTimeline() {
+  on("route", load);
+  on("ranks", () => asked === null && load());
+  on("theme", redraw);
+  on("selected", () => {
+    if (route.view !== "timeline") return;
+    showTable();
+    redraw();
+  });
+  byId("timeline-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const value = (id) => byId(id).value.trim() || null;
+    replace(null, { ...route.query, from: value("timeline-from"), to: value("timeline-to"), ranks: value("timeline-ranks") });
+    asked = null; // the newest steps are others by now
+    load();
+  });
+  byId("timeline-arrows").addEventListener("click", (event) => {
+    arrows = !arrows;
+    event.currentTarget.setAttribute("aria-pressed", String(arrows));
+    redraw();
+  });
+  byId("timeline-save").addEventListener("click", async (event) => {
+    const steps = scene ? `?first=${scene.data.first}&last=${scene.data.last}` : "";
+    const button = event.currentTarget;
+    try {
+      await save(`/timeline${steps}`, "trace.json");
+    } catch (error) {
+      announce(error.message);
+      setText(button, error.message);
+    }
+  });
+  byId("timeline-table").addEventListener("toggle", showTable);
+  const legend = () => byId("timeline-legend").replaceChildren(...Object.entries(CLASSES).map(([name, ink]) => {
+    const swatch = make("i");
+    swatch.style.background = colour(ink);
+    return make("span", {}, swatch, name);
+  }));
+  on("theme", legend);
+  legend();
+  canvas.addEventListener("keydown", onKey);
+  usePointer();
+  new ResizeObserver(redraw).observe(canvas);
+}
+

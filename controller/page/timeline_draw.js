@@ -1,0 +1,157 @@
+// Draws spans as bars, one lane for each rank, and the arrows between them. Bars thinner than a pixel are drawn once
+// for each pixel, so that 40,000 spans cost no more than the screen is wide.
+
+import { seconds } from "./format.js";
+import { ticks } from "./chart.js";
+import { colour } from "./theme.js";
+
+export const [LEFT, HEAD] = [74, 22];
+const [LOWEST, HIGHEST] = [26, 56]; // of a lane, in CSS pixels
+const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
+const MOST_ARROWS = 1500; // seen at once: of more, nobody sees anything
+export const CLASSES = { forward: "span-forward", backward: "span-backward", transfer: "span-transfer", collective: "span-collective", data: "span-data", optimizer: "span-optimizer", other: "span-other" };
+
+/** Which of CLASSES a kind of span is. */
+export function classOf(kind) {
+  if (/^(forward|recompute)/.test(kind)) return "forward";
+  if (kind.startsWith("backward")) return "backward";
+  if (/(^|:)(send|recv|isend|irecv)/.test(kind)) return "transfer";
+  if (/reduce|gather|scatter|broadcast|barrier|unshard|all_to_all/.test(kind)) return "collective";
+  if (/^(load|data)/.test(kind)) return "data";
+  return kind.startsWith("optimizer") ? "optimizer" : "other";
+}
+
+/** How high a lane is: few ranks get more room. */
+export const laneHeight = (lanes, height) => Math.min(HIGHEST, Math.max(LOWEST, Math.floor((height - HEAD - 8) / lanes)));
+
+export function drawTimeline(context, scene, { width, height, arrows, selected }) {
+  const { view, lanes, lane: LANE } = scene;
+  const scale = (width - LEFT) / (view.t1 - view.t0);
+  const px = (time) => LEFT + (time - view.t0) * scale;
+  context.font = FONT;
+  const first = Math.max(0, Math.floor(view.y / LANE));
+  const last = Math.min(lanes.length, Math.ceil((view.y + height - HEAD) / LANE));
+  drawGrid(context, scene, { px, width, height });
+  context.save();
+  context.beginPath();
+  context.rect(0, HEAD, width, height - HEAD);
+  context.clip();
+  drawLanes(context, scene, { first, last, width, selected });
+  context.beginPath();
+  context.rect(LEFT, HEAD, width - LEFT, height - HEAD);
+  context.clip();
+  for (let l = first; l < last; l++) drawSpans(context, scene, l, { px, width });
+  if (arrows) drawArrows(context, scene, { px, first, last, width });
+  outline(context, scene, scene.hover, px, "text", 1);
+  outline(context, scene, scene.chosen, px, "accent", 2.5);
+  context.restore();
+}
+
+function drawGrid(context, { view }, { px, width, height }) {
+  context.textBaseline = "middle";
+  context.textAlign = "center";
+  for (const time of ticks(view.t0 / 1e6, view.t1 / 1e6, (width - LEFT) / 110)) {
+    const x = Math.round(px(time * 1e6)) + 0.5;
+    if (x < LEFT) continue;
+    context.strokeStyle = colour("line");
+    context.beginPath();
+    context.moveTo(x, HEAD);
+    context.lineTo(x, height);
+    context.stroke();
+    context.fillStyle = colour("muted");
+    context.fillText(time ? seconds(time) : "0", Math.min(width - 22, x), HEAD / 2);
+  }
+}
+
+function drawLanes(context, { lanes, view, lane: LANE }, { first, last, width, selected }) {
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (let l = first; l < last; l++) {
+    const y = HEAD + l * LANE - view.y;
+    if (lanes[l].rank === selected) {
+      context.fillStyle = colour("accent-soft");
+      context.fillRect(0, y, width, LANE);
+    }
+    context.fillStyle = colour(lanes[l].rank === selected ? "accent" : "muted");
+    context.fillText(`rank ${lanes[l].rank}`, LEFT - 8, y + LANE / 2);
+    context.fillStyle = colour("line");
+    context.fillRect(0, Math.round(y + LANE) - 1, width, 1);
+  }
+}
+
+const top = ({ lane, view }, l, depth) => HEAD + l * lane - view.y + 3 + depth * lane * 0.16;
+const tall = ({ lane }, depth) => lane - 7 - depth * lane * 0.2;
+
+function drawSpans(context, scene, l, { px, width }) {
+  const { data, lanes, view } = scene;
+  const { from, to } = lanes[l];
+  const reached = [-1, -1, -1, -1]; // last pixel drawn, by depth
+  scene.inks ??= data.kinds.map((kind) => CLASSES[classOf(kind)]);
+  context.textAlign = "left";
+  for (let i = from; i < to; i++) {
+    const begin = data.start[i];
+    if (begin > view.t1) break;
+    if (begin + data.took[i] < view.t0) continue;
+    const depth = lanes.depth[i];
+    const x = Math.max(LEFT, px(begin));
+    const long = Math.min(width, px(begin + data.took[i])) - x;
+    if (x + long < reached[depth]) continue;
+    reached[depth] = x + Math.max(1, long);
+    const y = top(scene, l, depth);
+    context.fillStyle = colour(scene.inks[data.kind[i]]);
+    context.fillRect(x, y, Math.max(1, long - (long > 3 ? 1 : 0)), tall(scene, depth));
+    if (long < 24 || tall(scene, depth) < 11) continue;
+    const text = data.kinds[data.kind[i]] + (data.micro_batch[i] >= 0 ? ` ${data.micro_batch[i]}` : "");
+    if (context.measureText(text).width > long - 8) continue;
+    context.fillStyle = colour("span-text");
+    context.fillText(text, x + 4, y + tall(scene, depth) / 2 + 0.5);
+  }
+}
+
+function drawArrows(context, scene, { px, first, last, width }) {
+  const { data, lanes, view, lane: LANE } = scene;
+  const { name, source, sent, target, seen } = data.arrows;
+  const chosen = [];
+  for (let i = 0; i < name.length && chosen.length <= MOST_ARROWS; i++) {
+    if (seen[i] < view.t0 || sent[i] > view.t1) continue;
+    const [a, b] = [lanes.place.get(source[i]), lanes.place.get(target[i])];
+    if (Math.max(a, b) < first || Math.min(a, b) >= last) continue;
+    chosen.push([i, a, b]);
+  }
+  // Too many to tell apart: those of what the pointer or the cursor is on are left.
+  const focus = scene.hover >= 0 ? scene.hover : scene.chosen;
+  const crowded = chosen.length > Math.min(MOST_ARROWS, width / 6);
+  for (const [i, a, b] of chosen) {
+    const mine = focus >= 0 && touches(data, focus, source[i], sent[i], target[i], seen[i]);
+    if (crowded && !mine) continue;
+    const [x0, x1] = [px(sent[i]), px(seen[i])];
+    const [y0, y1] = [a, b].map((lane) => HEAD + lane * LANE - view.y + LANE / 2);
+    context.strokeStyle = context.fillStyle = colour(mine ? "accent" : name[i] ? "arrow-last" : "arrow-message");
+    context.globalAlpha = mine ? 1 : 0.55;
+    context.lineWidth = mine ? 2 : 1;
+    context.beginPath();
+    context.moveTo(x0, y0);
+    const bend = Math.max(6, Math.abs(x1 - x0) / 2);
+    context.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
+    context.stroke();
+    context.beginPath();
+    context.moveTo(x1, y1);
+    context.lineTo(x1 - 5, y1 - 3);
+    context.lineTo(x1 - 5, y1 + 3);
+    context.fill();
+  }
+  context.globalAlpha = 1;
+}
+
+const inside = (data, i, rank, at) => data.rank[i] === rank && data.start[i] <= at + 1 && at <= data.start[i] + data.took[i] + 1;
+const touches = (data, i, source, sent, target, seen) => inside(data, i, source, sent) || inside(data, i, target, seen);
+
+function outline(context, scene, i, px, ink, line) {
+  if (i < 0) return;
+  const { data, lanes } = scene;
+  const [l, depth] = [lanes.place.get(data.rank[i]), lanes.depth[i]];
+  const x = px(data.start[i]);
+  context.strokeStyle = colour(ink);
+  context.lineWidth = line;
+  context.strokeRect(x - 0.5, top(scene, l, depth) - 0.5, Math.max(2, px(data.start[i] + data.took[i]) - x), tall(scene, depth) + 1);
+}

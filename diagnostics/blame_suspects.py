@@ -49,7 +49,7 @@ class Limits:
     imbalance: float = 1.1
     """Work of the busiest stage over the mean."""
     least: float = 0.002
-    """Share of the step that a rank's work takes beyond its peers: what takes next to nothing costs nobody."""
+    """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
     candidates: int = 8
     """How many are tried at most."""
     replays: int = 16
@@ -139,7 +139,7 @@ def suspects(
     for c, sample in enumerate(samples):
         found += _slow_workers(c, sample, step_s, limits, z)
         found += _kept_from_running(c, sample, step_s, limits, z, {s.lane for s in found if s.column == c})
-        links += _slow_links(graph, c, sample, limits, z)
+        links += _slow_links(graph, c, sample, step_s, limits, z)
         if garbage is not None:
             found += _collectors(graph, c, garbage, step_s, limits)
     found += _same_end(graph, links)
@@ -191,7 +191,7 @@ def _kept_from_running(
     return found
 
 
-def _slow_links(graph: Graph, c: int, sample: Samples, limits: Limits, z: float) -> list[Suspect]:
+def _slow_links(graph: Graph, c: int, sample: Samples, step_s: float, limits: Limits, z: float) -> list[Suspect]:
     """One for each message link or group whose transfers are slow, named after one of its ranks."""
     column = graph.columns[c]
     counts: dict[str, int] = {}
@@ -211,7 +211,8 @@ def _slow_links(graph: Graph, c: int, sample: Samples, limits: Limits, z: float)
         if axis is None:
             continue  # all ranks are in one group: there is none to compare it with
         seen: Compared = compare(np.stack(took))
-        slow = np.flatnonzero((seen.ratio >= limits.link) & (seen.z >= z + 1.5))
+        excess = seen.excess * counts.get(name, 1)
+        slow = np.flatnonzero((seen.ratio >= limits.link) & (seen.z >= z + 1.5) & (excess >= limits.least * step_s))
         told: set[int] = set()
         for lane in slow[np.argsort(-seen.z[slow])].tolist():
             if lane in told:
@@ -223,8 +224,7 @@ def _slow_links(graph: Graph, c: int, sample: Samples, limits: Limits, z: float)
                 ranks.append(int(graph.columns[sources[name]].ranks[lane]))
             ratio = float(seen.ratio[lane])
             move = Move(c, lanes, name, 1 - 1 / ratio, tuple(ranks))
-            excess = float(seen.excess[lane]) * counts.get(name, 1)
-            found.append(Suspect(Slowness.LINK, c, lane, ratio, float(seen.z[lane]), excess, moves=[move]))
+            found.append(Suspect(Slowness.LINK, c, lane, ratio, float(seen.z[lane]), float(excess[lane]), moves=[move]))
     return found
 
 

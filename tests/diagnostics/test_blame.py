@@ -95,6 +95,11 @@ def test_a_slow_link_shows_where_ranks_wait_for_their_processor(mesh: tuple[int,
     assert blame_of(job, [], steps=40).culprits == []
 
 
+def test_a_link_that_costs_next_to_nothing_is_left_alone() -> None:
+    assert blame_of(Job(message=20e-6), [Culprit(6, "link", 1.0)]).culprits[0].what.startswith("tp:")
+    assert blame_of(Job(2, 4, 1, message=20e-6, all_reduce=50e-6), [Culprit(6, "link", 1.0)]).culprits == []
+
+
 def test_a_heavy_stage_is_the_plans_doing() -> None:
     (culprit,) = blame_of(Job(4, 2, 1, stage_work={2: 1.4}), []).culprits
     assert (culprit.kind, culprit.rank) == (Slowness.IMBALANCE, -1)

@@ -1,0 +1,95 @@
+"""Blame of real jobs: one rank is slow, all wait, and that one is named, with nothing but the job's own spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.main import main
+from tests.diagnostics import trace_processor as tp
+from tests.e2e.daemons import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+Json = dict[str, Any]
+SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    pytest.importorskip("pyarrow")
+    # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
+    patient = ("--hang-floor", "5s")
+    with LocalCluster(tmp_path_factory.mktemp("blame"), nodes=2, slots=4, controller_flags=patient) as one:
+        yield one
+
+
+def submit(cluster: LocalCluster, target: str, args: list[str], nproc: int, **more: Any) -> str:
+    program = {"target": target, "args": args, "cwd": str(Path.cwd()), "env": {"OMP_NUM_THREADS": "1"}, **more}
+    return cluster.client.submit({"name": "blame", "program": program, "nnodes": 2, "nproc_per_node": nproc})
+
+
+def running(cluster: LocalCluster) -> Json:
+    job = cluster.client.job() or {"state": "none"}
+    assert job["state"] in ("pending", "starting", "running"), job
+    return job
+
+
+def stop(cluster: LocalCluster, job: str) -> Path:
+    """Ends the job; where its spans lie."""
+    cluster.client.stop(grace=1.0)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    kept = cluster.state_dir / "controller" / "spans" / job
+    wait_for(lambda: list(kept.glob("*.parquet")), 60)
+    return kept
+
+
+def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalCluster, tmp_path: Path) -> None:
+    args = ["--steps", "100000", "--pp", "2", "--dp", "2", "--tp", "2", "--set", "train.micro_batches=4"]
+    job = submit(cluster, "holdfast.trainer", args, 4, module=True, hooks=False)
+    wait_for(lambda: running(cluster)["step"] >= 3, 90)
+    cluster.client.inject("slow:rank6/backward+60")
+
+    def stragglers() -> list[Json]:
+        running(cluster)
+        return [incident for incident in cluster.client.incidents() if incident["kind"] == "straggler"]
+
+    wait_for(stragglers, 90, lambda: cluster.client.incidents())
+    (found,) = stragglers()
+    assert (found["culprit"], found["action"]) == ("rank6", "alert")
+    evidence = found["findings"][0]["evidence"]
+    assert (evidence["slowness"], evidence["what"]) == ("compute", "backward of stage 1")
+    assert evidence["ratio"] > 1.3
+    kept = stop(cluster, job)
+    check_trace(kept, evidence["steps"][1] - 2, tmp_path / "trace.json")
+
+
+def check_trace(kept: Path, step: int, path: Path) -> None:
+    """The trace of two steps on disk holds all that the plan has them do."""
+    from holdfast.diagnostics import span_files
+
+    assert main(["timeline", str(kept), "--steps", f"{step}:{step + 1}", "-o", str(path)]) == 0
+    table, shape = span_files.read(kept, step, step + 1)
+    plan = shape.decoded()
+    assert plan is not None
+    tp.check(tp.Importer(path), table, plan, ["node0", "node1"])
+
+
+def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
+    cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = submit(cluster, str(SCRIPT), ["1", "100000"], 2)
+    wait_for(lambda: running(cluster)["step"] >= 200, 90)
+    kept = stop(cluster, job)
+    capfd.readouterr()
+    assert main(["blame", str(kept), "--steps", "20:180"]) == 0
+    out = capfd.readouterr().out
+    assert "compute: rank 1 (node node0, GPU 1): forward" in out
+    named = [line for line in out.splitlines() if line.startswith(("compute:", "link:", "host", "data", "garbage"))]
+    assert len(named) == 1, "those that wait for it are not"
+    assert main(["blame", str(kept), "--steps", "20:180", "--heat"]) == 0
+    assert "FORWARD" in capfd.readouterr().out

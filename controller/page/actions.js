@@ -50,47 +50,110 @@ const toNodes = (verb) => async () => {
 };
 
 function build() {
-  nodes = make("input", { id: "do-nodes", list: "do-names", placeholder: "node names; empty: all that are idle", autocomplete: "off" });
+  nodes = make("input", {
+    id: "do-nodes",
+    list: "do-names",
+    placeholder: "node names; empty: all that are idle",
+    autocomplete: "off",
+  });
   const names = make("datalist", { id: "do-names" });
   const suggest = () => {
     const [, before, word] = /^(.*?)([^\s,]*)$/.exec(nodes.value);
-    const fitting = Object.keys(state.status?.nodes ?? {}).filter((name) => name.startsWith(word)).slice(0, SUGGESTED);
+    const fitting = Object.keys(state.status?.nodes ?? {})
+      .filter((name) => name.startsWith(word))
+      .slice(0, SUGGESTED);
     names.replaceChildren(...fitting.map((name) => make("option", { value: before + name })));
   };
   nodes.addEventListener("input", suggest);
   nodes.addEventListener("focus", suggest);
-  const suites = make("div", { class: "segments", role: "radiogroup", "aria-label": "Suite" },
-    ...[["quick", "Quick, under 1 minute"], ["full", "Full, under 10 minutes"]].map(([name, text], i) =>
-      make("button", { type: "button", role: "radio", "data-suite": name, "aria-checked": String(i === 0), tabindex: i ? "-1" : null }, text)));
+  const suites = make(
+    "div",
+    { class: "segments", role: "radiogroup", "aria-label": "Suite" },
+    ...[
+      ["quick", "Quick, under 1 minute"],
+      ["full", "Full, under 10 minutes"],
+    ].map(([name, text], i) =>
+      make(
+        "button",
+        {
+          type: "button",
+          role: "radio",
+          "data-suite": name,
+          "aria-checked": String(i === 0),
+          tabindex: i ? "-1" : null,
+        },
+        text,
+      ),
+    ),
+  );
   segments(suites, ({ suite: wanted }) => (suite = wanted));
   const button = (label, really, work) => sureButton(label, really, doing(label, work));
   byId("do").replaceChildren(
     make("div", { class: "do-row" }, make("label", { for: "do-nodes" }, "Nodes"), nodes, names),
-    group("Diagnose", "Measures the nodes that are idle, alone and in pairs, and says what is wrong with which.", suites,
-      button("Diagnose", () => `Really diagnose ${named().length ? listed() : "all idle nodes"}?`, () => diagnose(false)),
-      button("Diagnose while training", () => "Really? It slows the job down", () => diagnose(true))),
-    group("Nodes", "Cordon: no work from the next generation on. Evict: out at once, the job restarts without it.",
+    group(
+      "Diagnose",
+      "Measures the nodes that are idle, alone and in pairs, and says what is wrong with which.",
+      suites,
+      button(
+        "Diagnose",
+        () => `Really diagnose ${named().length ? listed() : "all idle nodes"}?`,
+        () => diagnose(false),
+      ),
+      button(
+        "Diagnose while training",
+        () => "Really? It slows the job down",
+        () => diagnose(true),
+      ),
+    ),
+    group(
+      "Nodes",
+      "Cordon: no work from the next generation on. Evict: out at once, the job restarts without it.",
       button("Cordon", () => `Really cordon ${listed()}?`, toNodes("cordon")),
       button("Uncordon", () => `Really uncordon ${listed()}?`, toNodes("uncordon")),
-      button("Evict", () => `Really evict ${listed()}? The job restarts`, toNodes("evict"))),
-    group("Job", "A checkpoint of the next step; what every worker is doing right now, as one tree of calls; the end.",
-      button("Checkpoint now", () => "Really checkpoint?", () => post("/job/checkpoint").then(() => "a checkpoint of the next step was asked for")),
+      button("Evict", () => `Really evict ${listed()}? The job restarts`, toNodes("evict")),
+    ),
+    group(
+      "Job",
+      "A checkpoint of the next step; what every worker is doing right now, as one tree of calls; the end.",
+      button(
+        "Checkpoint now",
+        () => "Really checkpoint?",
+        () => post("/job/checkpoint").then(() => "a checkpoint of the next step was asked for"),
+      ),
       make("button", { class: "ghost", type: "button", onclick: doing("Stacks", stacks) }, "Stacks"),
-      button("Stop the job", () => "Really end the job?", () => post("/job/stop"))));
+      button(
+        "Stop the job",
+        () => "Really end the job?",
+        () => post("/job/stop"),
+      ),
+    ),
+  );
 }
 
-const group = (title, about, ...what) => make("fieldset", {}, make("legend", {}, title), make("p", { class: "muted" }, about), make("div", { class: "do-row" }, ...what));
+const group = (title, about, ...what) =>
+  make(
+    "fieldset",
+    {},
+    make("legend", {}, title),
+    make("p", { class: "muted" }, about),
+    make("div", { class: "do-row" }, ...what),
+  );
 
 async function stacks() {
   const tree = await post("/job/stacks");
-  fill(byId("stacks"), make("p", { class: "muted" }, `at ${clock(tree.at)}, generation ${tree.generation}`), stackTree(tree));
+  fill(
+    byId("stacks"),
+    make("p", { class: "muted" }, `at ${clock(tree.at)}, generation ${tree.generation}`),
+    stackTree(tree),
+  );
   return `stacks of ${count(Object.keys(tree.states).length)} ranks`;
 }
 
 async function poll() {
   diagnoses = await get("/diagnoses");
   const ended = diagnoses.filter((each) => each.state === "done").slice(0, KEPT);
-  for (const { id } of ended) if (!verdicts.has(id)) verdicts.set(id, (await get(`/diagnoses/${encodeURIComponent(id)}`)).verdicts);
+  for (const { id } of ended)
+    if (!verdicts.has(id)) verdicts.set(id, (await get(`/diagnoses/${encodeURIComponent(id)}`)).verdicts);
   show();
 }
 
@@ -102,17 +165,46 @@ function show() {
 }
 
 function card(each, open) {
-  const head = make("p", {}, make("b", {}, each.id), ` ${each.suite}, ${each.why ? `${each.why}, ` : ""}${count(each.nodes.length)} nodes: `);
+  const head = make(
+    "p",
+    {},
+    make("b", {}, each.id),
+    ` ${each.suite}, ${each.why ? `${each.why}, ` : ""}${count(each.nodes.length)} nodes: `,
+  );
   if (each.state === "running") {
     const whole = each.jobs_done + each.jobs_open;
     const bar = make("progress", { value: each.jobs_done, max: whole || 1, "aria-label": `diagnosis ${each.id}` });
-    return make("article", { class: "card" }, head, make("p", {}, `${each.stage}, ${count(each.jobs_done)} of ${count(whole)} measurements, `, each.began ? `${seconds(now() - each.began)} so far` : ""), bar);
+    return make(
+      "article",
+      { class: "card" },
+      head,
+      make(
+        "p",
+        {},
+        `${each.stage}, ${count(each.jobs_done)} of ${count(whole)} measurements, `,
+        each.began ? `${seconds(now() - each.began)} so far` : "",
+      ),
+      bar,
+    );
   }
-  const failed = each.failed.length ? make("span", { class: "pill", "data-cat": "bad" }, `${each.failed.join(", ")} failed`) : make("span", { class: "pill", "data-cat": "ok" }, "nothing wrong found");
-  head.append(failed, make("span", { class: "muted" }, ` ${each.ended ? ago(now() - each.ended) : ""}${each.ended && each.began ? `, took ${seconds(each.ended - each.began)}` : ""}`));
+  const failed = each.failed.length
+    ? make("span", { class: "pill", "data-cat": "bad" }, `${each.failed.join(", ")} failed`)
+    : make("span", { class: "pill", "data-cat": "ok" }, "nothing wrong found");
+  head.append(
+    failed,
+    make(
+      "span",
+      { class: "muted" },
+      ` ${each.ended ? ago(now() - each.ended) : ""}${each.ended && each.began ? `, took ${seconds(each.ended - each.began)}` : ""}`,
+    ),
+  );
   const rows = (verdicts.get(each.id) ?? []).filter((v) => v.grade !== "pass");
   const all = verdicts.get(each.id)?.length ?? 0;
-  const box = make("details", { "data-id": each.id, open }, make("summary", {}, `${count(rows.length)} of ${count(all)} verdicts are not a pass`));
+  const box = make(
+    "details",
+    { "data-id": each.id, open },
+    make("summary", {}, `${count(rows.length)} of ${count(all)} verdicts are not a pass`),
+  );
   if (rows.length) box.append(verdictTable(rows.slice(0, 200), true));
   return make("article", { class: "card" }, head, all ? box : null);
 }

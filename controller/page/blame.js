@@ -33,10 +33,12 @@ function show() {
   if (!shown) {
     const hint = make("p", { class: "muted" }, problem || "Looking…");
     setText(byId("blame-about"), "");
-    for (const id of ["culprits", "whatif", "path", "shares"]) fill(byId(id), id === "culprits" ? hint.cloneNode(true) : make("p", { class: "muted quiet" }, "–"));
+    for (const id of ["culprits", "whatif", "path", "shares"])
+      fill(byId(id), id === "culprits" ? hint.cloneNode(true) : make("p", { class: "muted quiet" }, "–"));
     return;
   }
-  const steps = shown.first === shown.last ? `step ${count(shown.first)}` : `steps ${count(shown.first)} to ${count(shown.last)}`;
+  const steps =
+    shown.first === shown.last ? `step ${count(shown.first)}` : `steps ${count(shown.first)} to ${count(shown.last)}`;
   const gone = shown.incomplete.length ? `, spans of ${count(shown.incomplete.length)} ranks incomplete` : "";
   setText(byId("blame-about"), `${steps}, ${seconds(shown.step_s)} each${gone}`);
   fill(byId("culprits"), ...culpritList());
@@ -50,36 +52,74 @@ export const nameOf = (c) => (c.rank < 0 ? "the plan" : c.peer >= 0 ? `ranks ${c
 function culpritList() {
   if (!shown.culprits.length) {
     const worst = [...shown.ranks.self_ratio].filter(known).sort((a, b) => b - a)[0];
-    const most = known(worst) ? ` The slowest does its own work ${percent(Math.max(0, worst - 1))} slower than its peers.` : "";
-    return [make("p", { class: "big" }, "Nobody is slow by itself"), make("p", { class: "muted" }, `Who waits, waits as the plan makes it wait.${most}`)];
+    const most = known(worst)
+      ? ` The slowest does its own work ${percent(Math.max(0, worst - 1))} slower than its peers.`
+      : "";
+    return [
+      make("p", { class: "big" }, "Nobody is slow by itself"),
+      make("p", { class: "muted" }, `Who waits, waits as the plan makes it wait.${most}`),
+    ];
   }
   const items = shown.culprits.map((c) => {
     const bar = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));
     bar.firstChild.style.width = `${Math.min(100, (100 * Math.max(0, c.cost_s)) / shown.step_s)}%`;
-    const more = c.rank < 0 ? [] : [
-      make("a", { class: "link", href: link("ranks", c.rank) }, "heat map"),
-      make("a", { class: "link", href: link("timeline", null, { rank: c.rank, from: shown.last, to: shown.last }) }, "timeline"),
-      make("a", { class: "link", href: link("mesh3d", null, { rank: c.rank }) }, "3D"),
-      ...(c.node ? [make("a", { class: "link", href: link("actions", null, { node: c.node }) }, `diagnose ${c.node}`)] : []),
-    ];
+    const more =
+      c.rank < 0
+        ? []
+        : [
+            make("a", { class: "link", href: link("ranks", c.rank) }, "heat map"),
+            make(
+              "a",
+              { class: "link", href: link("timeline", null, { rank: c.rank, from: shown.last, to: shown.last }) },
+              "timeline",
+            ),
+            make("a", { class: "link", href: link("mesh3d", null, { rank: c.rank }) }, "3D"),
+            ...(c.node
+              ? [make("a", { class: "link", href: link("actions", null, { node: c.node }) }, `diagnose ${c.node}`)]
+              : []),
+          ];
     const chosen = String(c.rank) === route.query.rank;
-    return make("li", { class: "culprit", "data-selected": chosen, "aria-current": chosen ? "true" : null },
-      make("div", { class: "culprit-head" }, make("b", {}, nameOf(c)), make("span", { class: "tag" }, c.kind),
-        make("span", { class: "num" }, `costs ${seconds(Math.max(0, c.cost_s))} a step (${percent(Math.max(0, c.cost_s) / shown.step_s)})`)),
-      bar, make("p", {}, c.text), make("p", { class: "links" }, ...more));
+    return make(
+      "li",
+      { class: "culprit", "data-selected": chosen, "aria-current": chosen ? "true" : null },
+      make(
+        "div",
+        { class: "culprit-head" },
+        make("b", {}, nameOf(c)),
+        make("span", { class: "tag" }, c.kind),
+        make(
+          "span",
+          { class: "num" },
+          `costs ${seconds(Math.max(0, c.cost_s))} a step (${percent(Math.max(0, c.cost_s) / shown.step_s)})`,
+        ),
+      ),
+      bar,
+      make("p", {}, c.text),
+      make("p", { class: "links" }, ...more),
+    );
   });
   return [make("ol", { class: "plain" }, ...items)];
 }
 
 /** A step now, with each culprit alone cured, and with all of them. */
 function whatIf() {
-  const rows = [["as it is", shown.step_s], ...shown.culprits.map((c) => [`${nameOf(c)} as fast as its peers`, c.what_if_s]), ["every rank as its peers", shown.ideal_s]];
+  const rows = [
+    ["as it is", shown.step_s],
+    ...shown.culprits.map((c) => [`${nameOf(c)} as fast as its peers`, c.what_if_s]),
+    ["every rank as its peers", shown.ideal_s],
+  ];
   const body = rows.map(([name, took], i) => {
     const bar = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));
     bar.firstChild.style.width = `${Math.min(100, (100 * took) / shown.step_s)}%`;
     const gain = shown.step_s / took - 1;
-    return make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, bar), make("td", { class: "num" }, seconds(took)),
-      make("td", { class: "num" }, i && gain >= 0.0005 ? `+${percent(gain)} tokens/s` : ""));
+    return make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, name),
+      make("td", {}, bar),
+      make("td", { class: "num" }, seconds(took)),
+      make("td", { class: "num" }, i && gain >= 0.0005 ? `+${percent(gain)} tokens/s` : ""),
+    );
   });
   return [make("table", { class: "data" }, make("tbody", {}, ...body))];
 }
@@ -88,18 +128,35 @@ function criticalPath() {
   const whole = shown.path.reduce((sum, part) => sum + part.seconds, 0);
   if (!(whole > 0)) return [make("p", { class: "muted" }, "–")];
   const parts = shown.path.filter((part) => part.seconds >= WORTH * whole).slice(0, PATH_PARTS);
-  const bar = make("div", { class: "bar tall", role: "img", "aria-label": `${shown.path.length} parts, in the list below` });
+  const bar = make("div", {
+    class: "bar tall",
+    role: "img",
+    "aria-label": `${shown.path.length} parts, in the list below`,
+  });
   parts.slice(0, 24).forEach((part, i) => {
-    const piece = make("i", { class: `shade-${i % 6}`, title: `rank ${part.rank}: ${part.what} ${seconds(part.seconds)}` }, part.seconds / whole > 0.06 ? `rank ${part.rank}` : "");
+    const piece = make(
+      "i",
+      { class: `shade-${i % 6}`, title: `rank ${part.rank}: ${part.what} ${seconds(part.seconds)}` },
+      part.seconds / whole > 0.06 ? `rank ${part.rank}` : "",
+    );
     piece.style.flexGrow = (1000 * part.seconds) / whole;
     bar.append(piece);
   });
-  const items = parts.map((part) => make("li", {},
-    make("a", { class: "link", href: link("ranks", part.rank) }, `rank ${part.rank}`),
-    ` ${said(part.what)}${part.peer >= 0 ? ` with rank ${part.peer}` : ""} `,
-    make("span", { class: "muted" }, `${seconds(part.seconds)}, ${percent(part.seconds / whole)}`)));
+  const items = parts.map((part) =>
+    make(
+      "li",
+      {},
+      make("a", { class: "link", href: link("ranks", part.rank) }, `rank ${part.rank}`),
+      ` ${said(part.what)}${part.peer >= 0 ? ` with rank ${part.peer}` : ""} `,
+      make("span", { class: "muted" }, `${seconds(part.seconds)}, ${percent(part.seconds / whole)}`),
+    ),
+  );
   const rest = shown.path.length - parts.length;
-  return [bar, make("ol", { class: "plain columns" }, ...items), rest > 0 ? make("p", { class: "muted" }, `and ${count(rest)} shorter parts`) : null];
+  return [
+    bar,
+    make("ol", { class: "plain columns" }, ...items),
+    rest > 0 ? make("p", { class: "muted" }, `and ${count(rest)} shorter parts`) : null,
+  ];
 }
 
 /** "forward 1" as people say it. */

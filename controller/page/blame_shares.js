@@ -7,7 +7,11 @@ import { fill } from "./glance.js";
 import { link, route } from "./router.js";
 
 const MOST = 100; // rows; of 12,288 ranks nobody reads the rest
-const COLUMNS = [["work_s", "work", "ok-cell"], ["transfer_s", "transfer", "send-ink"], ["wait_s", "waiting", "wait-cell"]];
+const COLUMNS = [
+  ["work_s", "work", "ok-cell"],
+  ["transfer_s", "transfer", "send-ink"],
+  ["wait_s", "waiting", "wait-cell"],
+];
 let order = "self_s";
 let shown = null;
 
@@ -37,18 +41,44 @@ export function showShares(blame) {
     }
     const ratio = ranks.self_ratio[i];
     const named = blame.culprits.some((c) => c.rank === ranks.rank[i] || c.peer === ranks.rank[i]);
-    return make("tr", { "data-selected": i === chosen, class: named ? "named" : null },
-      make("th", { scope: "row" }, make("a", { class: "link", href: link("ranks", ranks.rank[i]) }, `rank ${ranks.rank[i]}`)),
+    return make(
+      "tr",
+      { "data-selected": i === chosen, class: named ? "named" : null },
+      make(
+        "th",
+        { scope: "row" },
+        make("a", { class: "link", href: link("ranks", ranks.rank[i]) }, `rank ${ranks.rank[i]}`),
+      ),
       make("td", { class: "wide" }, bar),
       ...COLUMNS.map(([column]) => make("td", { class: "num" }, seconds(ranks[column][i]))),
-      make("td", { class: "num" }, known(ratio) ? `${ratio >= 1 ? "+" : "−"}${(Math.abs(ratio - 1) * 100).toFixed(1)}%` : "–"),
-      ...["self_s", "induced_s", "victim_s"].map((column) => make("td", { class: "num" }, seconds(ranks[column][i]))));
+      make(
+        "td",
+        { class: "num" },
+        known(ratio) ? `${ratio >= 1 ? "+" : "−"}${(Math.abs(ratio - 1) * 100).toFixed(1)}%` : "–",
+      ),
+      ...["self_s", "induced_s", "victim_s"].map((column) => make("td", { class: "num" }, seconds(ranks[column][i]))),
+    );
   });
-  const heads = ["Rank", "", ...COLUMNS.map(([, name]) => name), "against peers", "slow itself", "made wait", "waited for others"];
-  const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", class: i > 1 ? "num" : null }, text)));
+  const heads = [
+    "Rank",
+    "",
+    ...COLUMNS.map(([, name]) => name),
+    "against peers",
+    "slow itself",
+    "made wait",
+    "waited for others",
+  ];
+  const head = make(
+    "tr",
+    {},
+    ...heads.map((text, i) => make("th", { scope: "col", class: i > 1 ? "num" : null }, text)),
+  );
   fill(byId("shares"), make("table", { class: "data full" }, make("thead", {}, head), make("tbody", {}, ...body)));
   const all = ranks.rank.length;
-  setText(byId("shares-about"), all > places.length ? `the first ${count(places.length)} of ${count(all)}, per step` : "per step");
+  setText(
+    byId("shares-about"),
+    all > places.length ? `the first ${count(places.length)} of ${count(all)}, per step` : "per step",
+  );
 }
 
 export function startShares() {
@@ -56,5 +86,7 @@ export function startShares() {
     order = by;
     if (shown) showShares(shown);
   });
-  byId("shares-legend").replaceChildren(...COLUMNS.map(([, name, ink]) => make("span", {}, make("i", { class: ink }), name)));
+  byId("shares-legend").replaceChildren(
+    ...COLUMNS.map(([, name, ink]) => make("span", {}, make("i", { class: ink }), name)),
+  );
 }

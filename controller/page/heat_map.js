@@ -28,9 +28,11 @@ export class HeatMap {
    * passed: rows that N passes by, or nothing} */
   set(data) {
     const { data: before } = this;
-    if (!before || before.columns.length !== data.columns.length || before.rows.length !== data.rows.length) this.view = { x0: 0, x1: 1, y0: 0, y1: 1 };
+    if (!before || before.columns.length !== data.columns.length || before.rows.length !== data.rows.length)
+      this.view = { x0: 0, x1: 1, y0: 0, y1: 1 };
     this.data = data;
-    if (this.cursor && (this.cursor.column >= data.columns.length || this.cursor.row >= data.rows.length)) this.cursor = null;
+    if (this.cursor && (this.cursor.column >= data.columns.length || this.cursor.row >= data.rows.length))
+      this.cursor = null;
     this.redraw();
   }
 
@@ -52,7 +54,10 @@ export class HeatMap {
     context.clearRect(0, 0, width, height);
     if (!this.data || width < 80 || height < 40 || !this.data.columns.length) return;
     context.font = FONT;
-    const wide = Math.min(width * 0.3, Math.max(...sample(this.data.rows).map((name) => context.measureText(name).width)) + 20);
+    const wide = Math.min(
+      width * 0.3,
+      Math.max(...sample(this.data.rows).map((name) => context.measureText(name).width)) + 20,
+    );
     const box = { left: wide, top: 10, width: width - wide - 12, height: height - 36 };
     this.box = box;
     this.paintCells(context, box, ratio);
@@ -87,10 +92,17 @@ export class HeatMap {
     const pixels = new Uint32Array(image.data.buffer);
     const gap = box.width / nx >= 12 ? Math.round(ratio) : 0;
     for (let y = 0; y < ny; y++) {
-      const [y0, y1] = [Math.round((y * high) / ny), Math.round(((y + 1) * high) / ny) - (box.height / ny >= 8 ? Math.round(ratio) : 0)];
+      const [y0, y1] = [
+        Math.round((y * high) / ny),
+        Math.round(((y + 1) * high) / ny) - (box.height / ny >= 8 ? Math.round(ratio) : 0),
+      ];
       for (let x = 0; x < nx; x++) {
         const at = y * nx + x;
-        pixels.fill(inks[seen[at] ? worst[at] : unknown], y0 * wide + Math.round((x * wide) / nx), y0 * wide + Math.round(((x + 1) * wide) / nx) - gap);
+        pixels.fill(
+          inks[seen[at] ? worst[at] : unknown],
+          y0 * wide + Math.round((x * wide) / nx),
+          y0 * wide + Math.round(((x + 1) * wide) / nx) - gap,
+        );
       }
       for (let line = y0 + 1; line < y1; line++) pixels.copyWithin(line * wide, y0 * wide, (y0 + 1) * wide);
     }
@@ -111,18 +123,31 @@ export class HeatMap {
     context.textAlign = "center";
     const everyX = Math.max(1, Math.ceil(56 / pitchX));
     for (let column = Math.ceil(first / everyX) * everyX; column < last; column += everyX) {
-      context.fillText(columns[column], Math.min(box.left + box.width - 14, box.left + (column + 0.5 - first) * pitchX), box.top + box.height + 13);
+      context.fillText(
+        columns[column],
+        Math.min(box.left + box.width - 14, box.left + (column + 0.5 - first) * pitchX),
+        box.top + box.height + 13,
+      );
     }
   }
 
   drawCursor(context, box) {
     const { first, last, top, bottom } = this.range();
     const [pitchX, pitchY] = [box.width / (last - first), box.height / (bottom - top)];
-    for (const [cell, ink, line] of [[this.hover, "text", 1], [this.cursor, "accent", 2.5]]) {
-      if (!cell || cell.column + 1 <= first || cell.column >= last || cell.row + 1 <= top || cell.row >= bottom) continue;
+    for (const [cell, ink, line] of [
+      [this.hover, "text", 1],
+      [this.cursor, "accent", 2.5],
+    ]) {
+      if (!cell || cell.column + 1 <= first || cell.column >= last || cell.row + 1 <= top || cell.row >= bottom)
+        continue;
       context.strokeStyle = colour(ink);
       context.lineWidth = line;
-      context.strokeRect(box.left + (cell.column - first) * pitchX - 1, box.top + (cell.row - top) * pitchY - 1, Math.max(4, pitchX) + 1, Math.max(4, pitchY) + 1);
+      context.strokeRect(
+        box.left + (cell.column - first) * pitchX - 1,
+        box.top + (cell.row - top) * pitchY - 1,
+        Math.max(4, pitchX) + 1,
+        Math.max(4, pitchY) + 1,
+      );
     }
   }
 
@@ -141,7 +166,11 @@ export class HeatMap {
     let best = cell;
     let most = -1;
     for (let row = cell.row; row < Math.min(rows.length, cell.row + Math.ceil(perY * LEAST.y)); row++) {
-      for (let column = cell.column; column < Math.min(columns.length, cell.column + Math.ceil(perX * LEAST.x)); column++) {
+      for (
+        let column = cell.column;
+        column < Math.min(columns.length, cell.column + Math.ceil(perX * LEAST.x));
+        column++
+      ) {
         const value = level[row * columns.length + column];
         if (value !== palette.length - 1 && value > most) [most, best] = [value, { column, row }];
       }
@@ -204,7 +233,11 @@ export class HeatMap {
   onWheel(event) {
     if (!this.data || !this.box || (!event.ctrlKey && !event.metaKey && this.view.x1 - this.view.x0 === 1)) return;
     event.preventDefault();
-    this.zoom(Math.exp(-event.deltaY * 0.004), (event.offsetX - this.box.left) / this.box.width, (event.offsetY - this.box.top) / this.box.height);
+    this.zoom(
+      Math.exp(-event.deltaY * 0.004),
+      (event.offsetX - this.box.left) / this.box.width,
+      (event.offsetY - this.box.top) / this.box.height,
+    );
   }
 
   onKey(event) {
@@ -213,7 +246,11 @@ export class HeatMap {
     const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     const from = this.cursor ?? { column: move ? -Math.max(0, move[0]) : -1, row: move ? -Math.max(0, move[1]) : 0 };
     const clamp = (value, many) => Math.min(many - 1, Math.max(0, value));
-    if (move) this.choose({ column: clamp(from.column + move[0], columns.length), row: clamp(from.row + move[1], rows.length) });
+    if (move)
+      this.choose({
+        column: clamp(from.column + move[0], columns.length),
+        row: clamp(from.row + move[1], rows.length),
+      });
     else if (event.key === "Home") this.choose({ column: 0, row: from.row });
     else if (event.key === "End") this.choose({ column: columns.length - 1, row: from.row });
     else if (event.key === "+" || event.key === "=") this.zoom(1.6);
@@ -229,7 +266,8 @@ export class HeatMap {
     const { columns, level, palette, passed } = this.data;
     const at = Array.from(palette, () => []); // by level, no more than are looked at
     for (let cell = 0; cell < level.length; cell++) {
-      if (at[level[cell]].length < MOST_WORST && !passed?.[Math.floor(cell / columns.length)]) at[level[cell]].push(cell);
+      if (at[level[cell]].length < MOST_WORST && !passed?.[Math.floor(cell / columns.length)])
+        at[level[cell]].push(cell);
     }
     const worst = at.slice(0, -1).reverse().flat().slice(0, MOST_WORST);
     if (!worst.length) return;

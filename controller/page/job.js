@@ -9,8 +9,11 @@ import { link, route } from "./router.js";
 import { on, state } from "./store.js";
 
 const MEANING = {
-  compute: "the GPU computes", communication: "communication that nothing hides", bubble: "waiting for a neighbour stage",
-  data: "waiting for data", optimizer: "the optimizer",
+  compute: "the GPU computes",
+  communication: "communication that nothing hides",
+  bubble: "waiting for a neighbour stage",
+  data: "waiting for data",
+  optimizer: "the optimizer",
 };
 let plan = null;
 
@@ -34,21 +37,54 @@ function showParts() {
   if (route.view !== "job" || !state.ranks) return;
   const rows = partsOf(state.ranks);
   if (!rows.length) {
-    fill(byId("parts"), make("p", { class: "muted" }, "This program does not tell the parts of its steps; see Ranks and Blame, which need spans only."));
+    fill(
+      byId("parts"),
+      make(
+        "p",
+        { class: "muted" },
+        "This program does not tell the parts of its steps; see Ranks and Blame, which need spans only.",
+      ),
+    );
     return;
   }
   const whole = rows.reduce((sum, row) => sum + row.mean, 0);
-  const bar = make("div", { class: "bar tall", role: "img", "aria-label": rows.map((row) => `${row.part} ${percent(row.mean / whole)}`).join(", ") });
+  const bar = make("div", {
+    class: "bar tall",
+    role: "img",
+    "aria-label": rows.map((row) => `${row.part} ${percent(row.mean / whole)}`).join(", "),
+  });
   rows.forEach((row, i) => {
-    const piece = make("i", { class: `shade-${i % 6}`, title: `${row.part} ${seconds(row.mean)}` }, row.mean / whole > 0.08 ? row.part : "");
+    const piece = make(
+      "i",
+      { class: `shade-${i % 6}`, title: `${row.part} ${seconds(row.mean)}` },
+      row.mean / whole > 0.08 ? row.part : "",
+    );
     piece.style.flexGrow = (1000 * row.mean) / whole;
     bar.append(piece);
   });
-  const body = rows.map((row, i) => make("tr", {}, make("th", { scope: "row" }, make("i", { class: `key shade-${i % 6}` }), row.part),
-    make("td", { class: "num" }, seconds(row.mean)), make("td", { class: "num" }, percent(row.mean / whole)),
-    make("td", { class: "num" }, `${seconds(row.highest)} `, make("a", { class: "link", href: link("ranks", row.rank) }, `rank ${row.rank}`)),
-    make("td", { class: "muted" }, MEANING[row.part] ?? "")));
-  const head = make("tr", {}, ...["Part", "Mean", "Share", "Most", ""].map((text, i) => make("th", { scope: "col", class: i && i < 4 ? "num" : null }, text)));
+  const body = rows.map((row, i) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, make("i", { class: `key shade-${i % 6}` }), row.part),
+      make("td", { class: "num" }, seconds(row.mean)),
+      make("td", { class: "num" }, percent(row.mean / whole)),
+      make(
+        "td",
+        { class: "num" },
+        `${seconds(row.highest)} `,
+        make("a", { class: "link", href: link("ranks", row.rank) }, `rank ${row.rank}`),
+      ),
+      make("td", { class: "muted" }, MEANING[row.part] ?? ""),
+    ),
+  );
+  const head = make(
+    "tr",
+    {},
+    ...["Part", "Mean", "Share", "Most", ""].map((text, i) =>
+      make("th", { scope: "col", class: i && i < 4 ? "num" : null }, text),
+    ),
+  );
   fill(byId("parts"), bar, make("table", { class: "data" }, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
@@ -65,22 +101,37 @@ function showFacts() {
     ["size", `${count(job.world_size)} ranks, ${count(job.nnodes)} nodes of ${count(job.nproc_per_node)}`],
   ];
   if (job.sizes) rows.push(["mesh", `pp ${job.sizes[0]} × dp ${job.sizes[1]} × tp ${job.sizes[2]}`]);
-  if (plan) rows.push(["schedule", `${plan.schedule}, ${count(plan.micro_batches)} micro-batches`], ["stages", plan.stages.map((s, i) => `${i}: layers ${s.first}–${s.stop - 1}`).join("; ")]);
+  if (plan)
+    rows.push(
+      ["schedule", `${plan.schedule}, ${count(plan.micro_batches)} micro-batches`],
+      ["stages", plan.stages.map((s, i) => `${i}: layers ${s.first}–${s.stop - 1}`).join("; ")],
+    );
   if (known(job.mfu)) rows.push(["MFU", percent(job.mfu)]);
   rows.push(["generation", `${count(job.generation)}, ${count(job.restarts)} restarts`]);
   if (known(job.exit_code)) rows.push(["exit code", String(job.exit_code)]);
   const shown = job.assignment.slice(0, 64);
-  const where = shown.map(({ node, ranks }) => make("li", {}, make("a", { class: "link", href: link("nodes", node) }, node), ` ranks ${ranges(ranks)}`));
+  const where = shown.map(({ node, ranks }) =>
+    make("li", {}, make("a", { class: "link", href: link("nodes", node) }, node), ` ranks ${ranges(ranks)}`),
+  );
   const more = job.assignment.length - shown.length;
-  fill(byId("facts"), pairs(rows), make("h4", {}, "Where it runs"), make("ul", { class: "plain columns" }, ...where),
-    more > 0 ? make("p", { class: "muted" }, `and ${count(more)} more nodes`) : null);
+  fill(
+    byId("facts"),
+    pairs(rows),
+    make("h4", {}, "Where it runs"),
+    make("ul", { class: "plain columns" }, ...where),
+    more > 0 ? make("p", { class: "muted" }, `and ${count(more)} more nodes`) : null,
+  );
 }
 
 export function startJob() {
   on("ranks route", showParts);
   on("status route", showFacts);
-  whileShown(["job"], async () => {
-    plan = await get("/job/plan");
-    showFacts();
-  }, () => 30_000);
+  whileShown(
+    ["job"],
+    async () => {
+      plan = await get("/job/plan");
+      showFacts();
+    },
+    () => 30_000,
+  );
 }

@@ -46,7 +46,9 @@ function rebuild() {
   const chosen = indexOf(state.selected.rank);
   const groups = groupsOf(ranks, chosen);
   if (groups) {
-    for (const axis of ["dp", "pp", "tp"]) for (const to of groups[axis]) if (to !== chosen) scene.lines.push({ from: chosen, to, ink: `axis-${axis}`, width: 1.5 });
+    for (const axis of ["dp", "pp", "tp"])
+      for (const to of groups[axis])
+        if (to !== chosen) scene.lines.push({ from: chosen, to, ink: `axis-${axis}`, width: 1.5 });
     const flow = flowOf(ranks, chosen, plan);
     for (const to of flow.to) scene.lines.push({ from: chosen, to, ink: "accent", width: 3.5, arrow: true });
     for (const from of flow.from) scene.lines.push({ from, to: chosen, ink: "accent", width: 3.5, arrow: true });
@@ -54,7 +56,10 @@ function rebuild() {
   if (by === "blame" && state.blamed) scene.lines.push(...blameLines(ranks, state.blamed));
   scene.chosen = chosen;
   scene.marked = groups ? new Set([...groups.tp, ...groups.dp, ...groups.pp]) : null;
-  setText(byId("mesh3d-about"), `pp ${ranks.sizes[0]} × dp ${ranks.sizes[1]} × tp ${ranks.sizes[2]} · ${count(ranks.rank.length)} ranks`);
+  setText(
+    byId("mesh3d-about"),
+    `pp ${ranks.sizes[0]} × dp ${ranks.sizes[1]} × tp ${ranks.sizes[2]} · ${count(ranks.rank.length)} ranks`,
+  );
   canvas.setAttribute("aria-label", `Mesh of ${ranks.rank.length} ranks in three dimensions. ${summary()}`);
   showLegend();
   showRelations(chosen, groups);
@@ -62,7 +67,10 @@ function rebuild() {
 }
 
 function summary() {
-  const named = (state.blamed?.culprits ?? []).filter((c) => c.rank >= 0).slice(0, 3).map((c) => c.text);
+  const named = (state.blamed?.culprits ?? [])
+    .filter((c) => c.rank >= 0)
+    .slice(0, 3)
+    .map((c) => c.text);
   return named.length ? named.join(". ") : "Nobody is slow by itself.";
 }
 
@@ -75,30 +83,58 @@ function inks(ranks) {
   const named = new Set(state.blamed.culprits.flatMap((c) => [c.rank, c.peer]));
   told.rank.forEach((rank, i) => {
     const slow = named.has(rank) || told.self_ratio[i] >= SLOW;
-    if (rank < found.length) found[rank] = slow ? "bad" : told.victim_s[i] > WAITS * state.blamed.step_s ? "wait-cell" : "ok-cell";
+    if (rank < found.length)
+      found[rank] = slow ? "bad" : told.victim_s[i] > WAITS * state.blamed.step_s ? "wait-cell" : "ok-cell";
   });
   return found;
 }
 
 function showLegend() {
-  const entries = by === "blame" ? Object.entries(BLAME) : WORST_FIRST.toReversed().map((cat) => [cat === "ok" ? "well" : cat, CELL[cat]]);
-  const lines = [["tensor group", "axis-tp"], ["data group", "axis-dp"], ["pipeline", "axis-pp"], ["data flow", "accent"]];
-  byId("mesh3d-legend").replaceChildren(...[...entries, ...lines].map(([name, ink], i) => {
-    const swatch = make("i", { class: i >= entries.length ? "line" : null });
-    swatch.style.background = colour(ink);
-    return make("span", {}, swatch, name);
-  }));
+  const entries =
+    by === "blame"
+      ? Object.entries(BLAME)
+      : WORST_FIRST.toReversed().map((cat) => [cat === "ok" ? "well" : cat, CELL[cat]]);
+  const lines = [
+    ["tensor group", "axis-tp"],
+    ["data group", "axis-dp"],
+    ["pipeline", "axis-pp"],
+    ["data flow", "accent"],
+  ];
+  byId("mesh3d-legend").replaceChildren(
+    ...[...entries, ...lines].map(([name, ink], i) => {
+      const swatch = make("i", { class: i >= entries.length ? "line" : null });
+      swatch.style.background = colour(ink);
+      return make("span", {}, swatch, name);
+    }),
+  );
 }
 
 /** What the lines say, in words. */
 function showRelations(at, groups) {
   const { ranks } = scene;
-  if (!groups) return fill(byId("relations"), make("p", { class: "muted" }, "Choose a rank: click it, or use the arrow keys in the picture."), make("p", {}, summary()));
-  const name = (i) => make("a", { class: "link", href: link("mesh3d", null, { rank: ranks.rank[i] }) }, String(ranks.rank[i]));
-  const list = (places) => make("span", {}, ...places.slice(0, 24).flatMap((i, k) => [k ? ", " : "", name(i)]), places.length > 24 ? ` and ${count(places.length - 24)} more` : "");
+  if (!groups)
+    return fill(
+      byId("relations"),
+      make("p", { class: "muted" }, "Choose a rank: click it, or use the arrow keys in the picture."),
+      make("p", {}, summary()),
+    );
+  const name = (i) =>
+    make("a", { class: "link", href: link("mesh3d", null, { rank: ranks.rank[i] }) }, String(ranks.rank[i]));
+  const list = (places) =>
+    make(
+      "span",
+      {},
+      ...places.slice(0, 24).flatMap((i, k) => [k ? ", " : "", name(i)]),
+      places.length > 24 ? ` and ${count(places.length - 24)} more` : "",
+    );
   const flow = flowOf(ranks, at, plan);
-  const rows = [["tensor group", list(groups.tp)], ["data group", list(groups.dp)], ["pipeline", list(groups.pp)],
-    ["activations from", flow.from.length ? list(flow.from) : "the data"], ["activations to", flow.to.length ? list(flow.to) : "the loss"]];
+  const rows = [
+    ["tensor group", list(groups.tp)],
+    ["data group", list(groups.dp)],
+    ["pipeline", list(groups.pp)],
+    ["activations from", flow.from.length ? list(flow.from) : "the data"],
+    ["activations to", flow.to.length ? list(flow.to) : "the loss"],
+  ];
   fill(byId("relations"), pairs(rows), make("h4", {}, "Blame"), make("p", {}, blameOf(ranks.rank[at])));
 }
 
@@ -109,7 +145,9 @@ function blameOf(rank) {
   const named = state.blamed.culprits.find((c) => c.rank === rank || c.peer === rank);
   if (named) return named.text;
   const ratio = told.self_ratio[i];
-  const own = known(ratio) ? `Its own work takes ${percent(Math.abs(ratio - 1))} ${ratio >= 1 ? "longer" : "less"} than its peers'; ` : "";
+  const own = known(ratio)
+    ? `Its own work takes ${percent(Math.abs(ratio - 1))} ${ratio >= 1 ? "longer" : "less"} than its peers'; `
+    : "";
   return `${own}it waits ${seconds(told.victim_s[i])} a step for others beyond what the plan makes it wait.`;
 }
 
@@ -125,14 +163,22 @@ function draw() {
 
 function describe(i) {
   const { ranks } = scene;
-  return [["node", ranks.nodes[ranks.node[i]]], ["pp, dp, tp", `${ranks.pp[i]}, ${ranks.dp[i]}, ${ranks.tp[i]}`],
-    ["state", ranks.states[ranks.state[i]]], ["doing", ranks.operations[ranks.operation[i]] || ranks.phases[ranks.phase[i]]],
-    ["step time", seconds(ranks.step_seconds[i])]];
+  return [
+    ["node", ranks.nodes[ranks.node[i]]],
+    ["pp, dp, tp", `${ranks.pp[i]}, ${ranks.dp[i]}, ${ranks.tp[i]}`],
+    ["state", ranks.states[ranks.state[i]]],
+    ["doing", ranks.operations[ranks.operation[i]] || ranks.phases[ranks.phase[i]]],
+    ["step time", seconds(ranks.step_seconds[i])],
+  ];
 }
 
 function choose(i) {
   select("rank", scene.ranks.rank[i]);
-  announce(`Rank ${scene.ranks.rank[i]}: ${describe(i).map(([name, value]) => `${name} ${value}`).join(", ")}. ${blameOf(scene.ranks.rank[i])}`);
+  announce(
+    `Rank ${scene.ranks.rank[i]}: ${describe(i)
+      .map(([name, value]) => `${name} ${value}`)
+      .join(", ")}. ${blameOf(scene.ranks.rank[i])}`,
+  );
 }
 
 function onKey(event) {
@@ -140,7 +186,14 @@ function onKey(event) {
   const { ranks } = scene;
   const [pp, dp, tp] = ranks.sizes;
   const turn = { a: [-0.12, 0], d: [0.12, 0], w: [0, -0.1], s: [0, 0.1] }[event.key.toLowerCase()];
-  const step = { ArrowLeft: [0, -1, 0], ArrowRight: [0, 1, 0], ArrowUp: [0, 0, 1], ArrowDown: [0, 0, -1], PageUp: [-1, 0, 0], PageDown: [1, 0, 0] }[event.key];
+  const step = {
+    ArrowLeft: [0, -1, 0],
+    ArrowRight: [0, 1, 0],
+    ArrowUp: [0, 0, 1],
+    ArrowDown: [0, 0, -1],
+    PageUp: [-1, 0, 0],
+    PageDown: [1, 0, 0],
+  }[event.key];
   if (turn) turnBy(...turn);
   else if (step) {
     const from = indexOf(state.selected.rank);
@@ -149,7 +202,7 @@ function onKey(event) {
     choose(ranks.rank.findIndex((_, i) => ranks.pp[i] === to[0] && ranks.dp[i] === to[1] && ranks.tp[i] === to[2]));
   } else if (event.key === "+" || event.key === "=") zoom(1.25);
   else if (event.key === "-") zoom(0.8);
-  else if (event.key === "0") Object.assign(camera, { yaw: -0.6, pitch: -0.45, zoom: 1 }), redraw();
+  else if (event.key === "0") (Object.assign(camera, { yaw: -0.6, pitch: -0.45, zoom: 1 }), redraw());
   else if (event.key === "Escape") clearSelection();
   else return;
   event.preventDefault();
@@ -199,11 +252,15 @@ function usePointer() {
     tip.hidden = true;
     redraw();
   });
-  canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    zoom(Math.exp(-event.deltaY * 0.004));
-  }, { passive: false });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      zoom(Math.exp(-event.deltaY * 0.004));
+    },
+    { passive: false },
+  );
 }
 
 export function startMesh3d() {

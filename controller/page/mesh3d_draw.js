@@ -13,7 +13,13 @@ export function place3d({ rank, pp, dp, tp, sizes }) {
   const extent = sizes.map((size) => (size - 1) ** 0.5);
   const whole = Math.hypot(...extent, 1);
   const pitch = sizes.map((size, axis) => (size > 1 ? extent[axis] / (size - 1) : 1) / whole);
-  const place = { x: new Float32Array(rank.length), y: new Float32Array(rank.length), z: new Float32Array(rank.length), half: pitch.map((p) => Math.min(p * 0.3, 0.09)), extent: extent.map((e) => e / whole / 2) };
+  const place = {
+    x: new Float32Array(rank.length),
+    y: new Float32Array(rank.length),
+    z: new Float32Array(rank.length),
+    half: pitch.map((p) => Math.min(p * 0.3, 0.09)),
+    extent: extent.map((e) => e / whole / 2),
+  };
   for (let i = 0; i < rank.length; i++) {
     place.x[i] = (dp[i] - (sizes[1] - 1) / 2) * pitch[1];
     place.y[i] = (tp[i] - (sizes[2] - 1) / 2) * pitch[2];
@@ -28,9 +34,18 @@ export function blameLines(ranks, blame) {
   const told = blame.ranks;
   for (const { rank: culprit } of blame.culprits.slice(0, 8)) {
     if (culprit < 0 || culprit >= ranks.rank.length) continue;
-    const near = Array.from(told.rank, (rank, i) => [rank, told.victim_s[i] ?? 0]).filter(([rank, waited]) => waited > 0 && rank !== culprit && shares(ranks, culprit, rank));
+    const near = Array.from(told.rank, (rank, i) => [rank, told.victim_s[i] ?? 0]).filter(
+      ([rank, waited]) => waited > 0 && rank !== culprit && shares(ranks, culprit, rank),
+    );
     for (const [rank, waited] of near.sort((a, b) => b[1] - a[1]).slice(0, MOST_VICTIMS)) {
-      lines.push({ from: culprit, to: rank, ink: "bad", width: 1 + Math.min(2.5, (25 * waited) / blame.step_s), arrow: true, bowed: true });
+      lines.push({
+        from: culprit,
+        to: rank,
+        ink: "bad",
+        width: 1 + Math.min(2.5, (25 * waited) / blame.step_s),
+        arrow: true,
+        bowed: true,
+      });
     }
   }
   return lines;
@@ -69,7 +84,12 @@ export function drawMesh3d(context, scene, camera, { width, height, ratio, hover
   const { place, ranks } = scene;
   const many = ranks.rank.length;
   const project = projector(place, camera, width, height);
-  const screen = { x: new Float32Array(many), y: new Float32Array(many), depth: new Float32Array(many), near: new Float32Array(many) };
+  const screen = {
+    x: new Float32Array(many),
+    y: new Float32Array(many),
+    depth: new Float32Array(many),
+    near: new Float32Array(many),
+  };
   const out = [0, 0, 0, 0];
   for (let i = 0; i < many; i++) {
     project(place.x[i], place.y[i], place.z[i], out);
@@ -81,7 +101,10 @@ export function drawMesh3d(context, scene, camera, { width, height, ratio, hover
   drawAxes(context, scene, project);
   if (many <= BOXES) drawBoxes(context, scene, order, project, camera);
   for (const line of scene.lines) drawLine(context, screen, line);
-  for (const [i, ink, wide] of [[hover, "text", 1.5], [scene.chosen, "accent", 3]]) {
+  for (const [i, ink, wide] of [
+    [hover, "text", 1.5],
+    [scene.chosen, "accent", 3],
+  ]) {
     if (i === undefined || i < 0 || i >= many) continue;
     const size = Math.max(6, Math.max(...place.half) * screen.near[i] * 1.35);
     context.strokeStyle = colour(ink);
@@ -119,15 +142,40 @@ function drawSquares(context, scene, order, width, height, ratio) {
     const key = strong ? ink[i] : `${ink[i]} dim`;
     if (!inks.has(key)) inks.set(key, pixel(strong ? colour(ink[i]) : mix(colour(ink[i]), colour("surface"), 0.45)));
     const size = Math.max(1, (strong && ink[i] === "bad" ? 2 : 1) * half * screen.near[i] * ratio);
-    const [x0, x1] = [Math.max(0, Math.round(screen.x[i] * ratio - size)), Math.min(wide, Math.round(screen.x[i] * ratio + size))];
-    const [y0, y1] = [Math.max(0, Math.round(screen.y[i] * ratio - size)), Math.min(high, Math.round(screen.y[i] * ratio + size))];
+    const [x0, x1] = [
+      Math.max(0, Math.round(screen.x[i] * ratio - size)),
+      Math.min(wide, Math.round(screen.x[i] * ratio + size)),
+    ];
+    const [y0, y1] = [
+      Math.max(0, Math.round(screen.y[i] * ratio - size)),
+      Math.min(high, Math.round(screen.y[i] * ratio + size)),
+    ];
     if (x0 < x1) for (let y = y0; y < y1; y++) pixels.fill(inks.get(key), y * wide + x0, y * wide + x1);
   }
   context.putImageData(image, 0, 0);
 }
 
 // Faces of a box as signs of its half sizes: x, y and z face, each seen from its outside.
-const FACES = [[[1, -1, -1], [1, 1, -1], [1, 1, 1], [1, -1, 1]], [[-1, 1, -1], [1, 1, -1], [1, 1, 1], [-1, 1, 1]], [[-1, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]]];
+const FACES = [
+  [
+    [1, -1, -1],
+    [1, 1, -1],
+    [1, 1, 1],
+    [1, -1, 1],
+  ],
+  [
+    [-1, 1, -1],
+    [1, 1, -1],
+    [1, 1, 1],
+    [-1, 1, 1],
+  ],
+  [
+    [-1, -1, 1],
+    [1, -1, 1],
+    [1, 1, 1],
+    [-1, 1, 1],
+  ],
+];
 const SHADE = [0.16, 0, 0.3];
 
 function drawBoxes(context, { place, ink, screen, ranks }, order, project, { yaw, pitch }) {
@@ -169,7 +217,11 @@ function drawAxes(context, { place, ranks }, project) {
   context.textBaseline = "middle";
   context.textAlign = "center";
   const corner = [-x - hx * 2.4, -y - hy * 2.4, -z - hz * 2.4];
-  const ends = [[x + hx * 2, corner[1], corner[2], `dp ${ranks.sizes[1]}`], [corner[0], y + hy * 2, corner[2], `tp ${ranks.sizes[2]}`], [corner[0], corner[1], z + hz * 2, `pp ${ranks.sizes[0]}`]];
+  const ends = [
+    [x + hx * 2, corner[1], corner[2], `dp ${ranks.sizes[1]}`],
+    [corner[0], y + hy * 2, corner[2], `tp ${ranks.sizes[2]}`],
+    [corner[0], corner[1], z + hz * 2, `pp ${ranks.sizes[0]}`],
+  ];
   for (const [ex, ey, ez, name] of ends) {
     context.beginPath();
     project(...corner, out);
@@ -215,7 +267,8 @@ export function hit3d({ screen, place }, x, y) {
   let [found, nearest] = [-1, Infinity];
   for (let i = 0; i < screen.x.length; i++) {
     const reach = Math.max(4, Math.max(...place.half) * screen.near[i]);
-    if (Math.abs(screen.x[i] - x) <= reach && Math.abs(screen.y[i] - y) <= reach && screen.depth[i] < nearest) [found, nearest] = [i, screen.depth[i]];
+    if (Math.abs(screen.x[i] - x) <= reach && Math.abs(screen.y[i] - y) <= reach && screen.depth[i] < nearest)
+      [found, nearest] = [i, screen.depth[i]];
   }
   return found;
 }

@@ -26,12 +26,18 @@ export function flowOf(ranks, at, plan) {
     if (stage > 0 && stages[stage - 1] !== mine) before.add(stages[stage - 1]);
     if (stage + 1 < stages.length && stages[stage + 1] !== mine) after.add(stages[stage + 1]);
   });
-  return { from: groups.pp.filter((i) => before.has(ranks.pp[i])), to: groups.pp.filter((i) => after.has(ranks.pp[i])) };
+  return {
+    from: groups.pp.filter((i) => before.has(ranks.pp[i])),
+    to: groups.pp.filter((i) => after.has(ranks.pp[i])),
+  };
 }
 
 /** A few ranks of a large mesh that are worth seeing together: one rank's pipeline and its tensor group. */
 export function company(ranks, at) {
   const groups = groupsOf(ranks, Math.max(0, at));
   if (!groups) return [...ranks.rank.slice(0, 16)];
-  return [...new Set([...groups.pp, ...groups.tp])].map((i) => ranks.rank[i]).sort((a, b) => a - b).slice(0, 64);
+  return [...new Set([...groups.pp, ...groups.tp])]
+    .map((i) => ranks.rank[i])
+    .sort((a, b) => a - b)
+    .slice(0, 64);
 }

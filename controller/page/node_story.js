@@ -41,25 +41,56 @@ function show() {
 function standing() {
   const parts = [];
   if (history.cordoned) parts.push("cordoned: it gets no work until somebody lets it in again");
-  if (history.evicted) parts.push(`evicted ${history.evicted_at ? `at ${clock(history.evicted_at)}` : ""}: ${history.evicted}`);
+  if (history.evicted)
+    parts.push(`evicted ${history.evicted_at ? `at ${clock(history.evicted_at)}` : ""}: ${history.evicted}`);
   if (history.barred) parts.push("barred: not even taken when nothing else is there");
   return parts.map((text) => make("p", { class: "named" }, text));
 }
 
 function past(name) {
-  const about = newestFirst().filter((incident) => incident.culprit === name || incident.findings.some((f) => f.subject === name || f.evidence?.node === name));
+  const about = newestFirst().filter(
+    (incident) =>
+      incident.culprit === name || incident.findings.some((f) => f.subject === name || f.evidence?.node === name),
+  );
   const rows = [
-    ...history.offences.map(({ at, kind }) => [at, make("li", {}, `${clock(at)} counts against it: ${kind.replaceAll("-", " ")}`)]),
-    ...about.map((i) => [i.opened, make("li", {}, `${clock(i.opened)} `, make("a", { class: "link", href: link("incidents", i.id) }, i.kind.replaceAll("-", " ")), ` ${i.summary}`)]),
+    ...history.offences.map(({ at, kind }) => [
+      at,
+      make("li", {}, `${clock(at)} counts against it: ${kind.replaceAll("-", " ")}`),
+    ]),
+    ...about.map((i) => [
+      i.opened,
+      make(
+        "li",
+        {},
+        `${clock(i.opened)} `,
+        make("a", { class: "link", href: link("incidents", i.id) }, i.kind.replaceAll("-", " ")),
+        ` ${i.summary}`,
+      ),
+    ]),
   ].sort((a, b) => b[0] - a[0]);
-  return [make("h4", {}, "Faults"), rows.length ? make("ul", { class: "plain" }, ...rows.slice(0, 30).map(([, item]) => item)) : make("p", { class: "muted" }, "None that is known.")];
+  return [
+    make("h4", {}, "Faults"),
+    rows.length
+      ? make("ul", { class: "plain" }, ...rows.slice(0, 30).map(([, item]) => item))
+      : make("p", { class: "muted" }, "None that is known."),
+  ];
 }
 
 function verdicts() {
-  const rows = [...history.verdicts].sort((a, b) => WORST.indexOf(a.grade) - WORST.indexOf(b.grade) || a.check.localeCompare(b.check));
+  const rows = [...history.verdicts].sort(
+    (a, b) => WORST.indexOf(a.grade) - WORST.indexOf(b.grade) || a.check.localeCompare(b.check),
+  );
   const title = make("h4", {}, "Diagnostics, the newest of each figure");
   if (!rows.length) {
-    return [title, make("p", { class: "muted" }, "Not diagnosed yet. ", make("a", { class: "link", href: link("actions", null, { node: history.name }) }, "Diagnose it"))];
+    return [
+      title,
+      make(
+        "p",
+        { class: "muted" },
+        "Not diagnosed yet. ",
+        make("a", { class: "link", href: link("actions", null, { node: history.name }) }, "Diagnose it"),
+      ),
+    ];
   }
   return [title, verdictTable(rows)];
 }
@@ -69,11 +100,21 @@ export function verdictTable(rows, withNode = false) {
   const heads = [...(withNode ? ["Node"] : []), "Test", "Verdict", "Measured", "Against", "What it says"];
   const body = rows.map((v) => {
     const figure = known(v.value) ? `${short(v.value)}${v.unit}` : "–";
-    const bar = known(v.baseline) ? `${short(v.baseline)}${v.unit} (${v.against})` : known(v.bar) ? `${short(v.bar)}${v.unit} (bar)` : v.against;
-    return make("tr", {}, withNode ? make("td", {}, make("a", { class: "link", href: link("nodes", v.node) }, v.node)) : null,
+    const bar = known(v.baseline)
+      ? `${short(v.baseline)}${v.unit} (${v.against})`
+      : known(v.bar)
+        ? `${short(v.bar)}${v.unit} (bar)`
+        : v.against;
+    return make(
+      "tr",
+      {},
+      withNode ? make("td", {}, make("a", { class: "link", href: link("nodes", v.node) }, v.node)) : null,
       make("th", { scope: "row" }, [v.check, v.metric, v.component].filter(Boolean).join(" ")),
       make("td", {}, make("span", { class: "pill", "data-cat": GRADE[v.grade] }, v.grade)),
-      make("td", { class: "num" }, figure), make("td", { class: "num" }, bar), make("td", {}, v.text, v.action && v.grade !== "pass" ? make("p", { class: "muted" }, v.action) : null));
+      make("td", { class: "num" }, figure),
+      make("td", { class: "num" }, bar),
+      make("td", {}, v.text, v.action && v.grade !== "pass" ? make("p", { class: "muted" }, v.action) : null),
+    );
   });
   const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)));
   return make("table", { class: "data full" }, make("thead", {}, head), make("tbody", {}, ...body));
@@ -107,7 +148,10 @@ function showSteps() {
   map.set({ columns: Array.from(numbers, String), rows: nodes, level: levels, palette: ratioPalette() });
   const text = `slowest: ${nodes[worst[1]]} in step ${count(numbers[worst[2]])}, ${worst[0].toFixed(2)} × its peers`;
   setText(byId("nodeheat-about"), `steps ${count(numbers[0])} to ${count(numbers[numbers.length - 1])}; ${text}`);
-  byId("nodeheat").setAttribute("aria-label", `Heat map of ${count(nodes.length)} nodes by ${numbers.length} steps; ${text}`);
+  byId("nodeheat").setAttribute(
+    "aria-label",
+    `Heat map of ${count(nodes.length)} nodes by ${numbers.length} steps; ${text}`,
+  );
   byId("nodeheat-ramp").style.background = timeRamp();
   setText(byId("nodeheat-low"), "0.8 × peers");
   setText(byId("nodeheat-high"), "1.5 × and more");
@@ -120,7 +164,10 @@ function describe(column, row) {
 }
 
 export function startNodeStory() {
-  map = new HeatMap(byId("nodeheat"), byId("nodeheat-tip"), { describe, choose: (_, row) => select("node", steps.nodes[row]) });
+  map = new HeatMap(byId("nodeheat"), byId("nodeheat-tip"), {
+    describe,
+    choose: (_, row) => select("node", steps.nodes[row]),
+  });
   const turn = whileShown(["nodes"], poll, () => 5000);
   whileShown(["nodes"], pollSteps, () => 10_000);
   on("selected", () => {

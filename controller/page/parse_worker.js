@@ -8,7 +8,10 @@ onmessage = ({ data: { id, buffer } }) => {
   try {
     const columns = [];
     const value = packed(JSON.parse(new TextDecoder().decode(buffer)), columns);
-    postMessage({ id, value }, columns.map((column) => column.buffer));
+    postMessage(
+      { id, value },
+      columns.map((column) => column.buffer),
+    );
   } catch (error) {
     postMessage({ id, error: error.message });
   }
@@ -17,7 +20,10 @@ onmessage = ({ data: { id, buffer } }) => {
 function packed(value, columns) {
   if (Array.isArray(value)) {
     if (value.length > LONG && numbers(value)) return column(value, columns);
-    if (value.length > LONG && value.every((row) => Array.isArray(row) && row.length === value[0].length && numbers(row))) {
+    if (
+      value.length > LONG &&
+      value.every((row) => Array.isArray(row) && row.length === value[0].length && numbers(row))
+    ) {
       return { width: value[0].length, flat: column(value.flat(), columns) };
     }
     return value.map((each) => packed(each, columns));

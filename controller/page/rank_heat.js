@@ -44,15 +44,20 @@ function show() {
   for (let p = 0; p < phases.length; p++) {
     for (let i = 0; i < ranks.length; i++) {
       const { value, usual } = measured(i, p);
-      const ratio = by === "share" ? 0.8 + (0.7 * value) / (step || 1) : 1 + (value - usual) / Math.max(usual, FAINT * step, 1e-6);
+      const ratio =
+        by === "share" ? 0.8 + (0.7 * value) / (step || 1) : 1 + (value - usual) / Math.max(usual, FAINT * step, 1e-6);
       levels[p * ranks.length + i] = level(ratio);
-      if (value - usual > worst.excess && phases[p] !== "transfer") worst = { excess: value - usual, rank: ranks[i], phase: phases[p] };
+      if (value - usual > worst.excess && phases[p] !== "transfer")
+        worst = { excess: value - usual, rank: ranks[i], phase: phases[p] };
     }
   }
   map.set({ columns: Array.from(ranks, String), rows: phases, passed, level: levels, palette: ratioPalette() });
   const most = worst.excess > 0 ? `rank ${worst.rank} in ${worst.phase}, ${seconds(worst.excess)} more` : "nobody";
   setText(byId("heat-about"), `steps ${count(found.first)} to ${count(found.last)}; most against its peers: ${most}`);
-  byId("heat").setAttribute("aria-label", `Heat map of ${count(ranks.length)} ranks by ${phases.length} phases. Most against its peers: ${most}`);
+  byId("heat").setAttribute(
+    "aria-label",
+    `Heat map of ${count(ranks.length)} ranks by ${phases.length} phases. Most against its peers: ${most}`,
+  );
   byId("heat-ramp").style.background = timeRamp();
   setText(byId("heat-low"), by === "peers" ? "0.8 × peers" : "0% of the step");
   setText(byId("heat-high"), by === "peers" ? "1.5 × and more" : "100%");
@@ -61,12 +66,19 @@ function show() {
 function describe(column, row) {
   const { value, usual } = measured(column, row);
   const rows = [["per step", seconds(value)]];
-  if (known(usual)) rows.push(["median of its peers", seconds(usual)], ["against them", `${value >= usual ? "+" : "−"}${percent(Math.abs(value / usual - 1))}`]);
+  if (known(usual))
+    rows.push(
+      ["median of its peers", seconds(usual)],
+      ["against them", `${value >= usual ? "+" : "−"}${percent(Math.abs(value / usual - 1))}`],
+    );
   return [`Rank ${found.ranks[column]}, ${found.phases[row]}`, rows];
 }
 
 export function startRankHeat() {
-  map = new HeatMap(byId("heat"), byId("heat-tip"), { describe, choose: (column) => select("rank", found.ranks[column]) });
+  map = new HeatMap(byId("heat"), byId("heat-tip"), {
+    describe,
+    choose: (column) => select("rank", found.ranks[column]),
+  });
   whileShown(["ranks"], poll, () => 10_000);
   on("theme", () => found && show());
   on("selected", () => {

@@ -5,8 +5,15 @@ import { byId, setText } from "./dom.js";
 import { tell } from "./store.js";
 
 export const VIEWS = {
-  overview: "Overview", job: "Job", ranks: "Ranks", blame: "Blame", timeline: "Timeline", nodes: "Nodes",
-  incidents: "Incidents", mesh3d: "3D mesh", actions: "Actions",
+  overview: "Overview",
+  job: "Job",
+  ranks: "Ranks",
+  blame: "Blame",
+  timeline: "Timeline",
+  nodes: "Nodes",
+  incidents: "Incidents",
+  mesh3d: "3D mesh",
+  actions: "Actions",
 };
 export const route = { view: "overview", id: null, query: {} };
 const OLD = { rank: "ranks", node: "nodes", incident: "incidents" };

@@ -9,17 +9,24 @@ import { route } from "./router.js";
 import { now, on, state } from "./store.js";
 
 const MEANING = {
-  suspect: "something is wrong, and it is not yet sure with whom", diagnosing: "tests, to tell whose fault it is",
-  suspended: "what is left of the generation ends", evicting: "the culprit is taken out, the rest of the generation ends",
-  replenishing: "waiting for a node that takes its place", starting: "processes start",
-  restoring: "every rank reads its state back", resuming: "until the first step is done",
+  suspect: "something is wrong, and it is not yet sure with whom",
+  diagnosing: "tests, to tell whose fault it is",
+  suspended: "what is left of the generation ends",
+  evicting: "the culprit is taken out, the rest of the generation ends",
+  replenishing: "waiting for a node that takes its place",
+  starting: "processes start",
+  restoring: "every rank reads its state back",
+  resuming: "until the first step is done",
 };
 let whole = null; // with its stacks, as /api/v1/incidents/{id}
 let drawn = "";
 
 function chosen() {
   const all = newestFirst();
-  return all.find((incident) => String(incident.id) === String(state.selected.incident ?? "")) ?? (state.selected.incident === null ? all[0] : null);
+  return (
+    all.find((incident) => String(incident.id) === String(state.selected.incident ?? "")) ??
+    (state.selected.incident === null ? all[0] : null)
+  );
 }
 
 async function load() {
@@ -35,7 +42,8 @@ function show() {
   const box = byId("story");
   if (!incident) {
     setText(byId("story-title"), "Story");
-    const missing = state.selected.incident === null ? "No incident so far." : `There is no incident ${state.selected.incident}.`;
+    const missing =
+      state.selected.incident === null ? "No incident so far." : `There is no incident ${state.selected.incident}.`;
     return fill(box, make("p", { class: "muted" }, missing));
   }
   const text = JSON.stringify([incident, whole?.id === incident.id && whole.stacks !== null]);
@@ -46,15 +54,29 @@ function show() {
 }
 
 function head(incident) {
-  const facts = [["culprit", culprit(incident)], ["opened", clock(incident.opened)]];
+  const facts = [
+    ["culprit", culprit(incident)],
+    ["opened", clock(incident.opened)],
+  ];
   if (known(incident.closed)) facts.push(["closed", clock(incident.closed)]);
-  if (known(incident.generation_to)) facts.push(["generation", `${count(incident.generation_from)} → ${count(incident.generation_to)}`]);
+  if (known(incident.generation_to))
+    facts.push(["generation", `${count(incident.generation_from)} → ${count(incident.generation_to)}`]);
   if (known(incident.step_at_fault)) facts.push(["step at the fault", count(incident.step_at_fault)]);
   if (known(incident.step_resumed)) facts.push(["training went on from", count(incident.step_resumed)]);
-  if (known(incident.restored_bytes)) facts.push(["state read", `${bytes(incident.restored_bytes)} from ${incident.source}`]);
-  return make("div", { class: "detail-stack" },
-    make("p", { class: "big" }, make("span", { class: "pill", "data-cat": STATE[incident.state] }, incident.state), ` ${incident.kind.replaceAll("-", " ")}`),
-    make("p", {}, incident.summary), pairs(facts));
+  if (known(incident.restored_bytes))
+    facts.push(["state read", `${bytes(incident.restored_bytes)} from ${incident.source}`]);
+  return make(
+    "div",
+    { class: "detail-stack" },
+    make(
+      "p",
+      { class: "big" },
+      make("span", { class: "pill", "data-cat": STATE[incident.state] }, incident.state),
+      ` ${incident.kind.replaceAll("-", " ")}`,
+    ),
+    make("p", {}, incident.summary),
+    pairs(facts),
+  );
 }
 
 /** What happened, in the order in which it happened. */
@@ -65,12 +87,31 @@ function chapters(incident) {
   if (incident.action) {
     const at = incident.phases.find((phase) => phase.name !== "suspect")?.start ?? incident.opened;
     const why = incident.reason ? `: ${incident.reason}` : "";
-    events.push({ at, turn: 1, item: make("li", { class: "decision" }, make("time", {}, clock(at)), make("b", {}, `Decided: ${incident.action}`), why) });
+    events.push({
+      at,
+      turn: 1,
+      item: make(
+        "li",
+        { class: "decision" },
+        make("time", {}, clock(at)),
+        make("b", {}, `Decided: ${incident.action}`),
+        why,
+      ),
+    });
   }
   if (known(incident.closed)) {
     const failed = incident.state === "failed";
-    events.push({ at: incident.closed, turn: 3, item: make("li", { class: failed ? "bad" : "good" }, make("time", {}, clock(incident.closed)),
-      make("b", {}, failed ? "Given up" : "Closed"), ` ${outcome(incident)}`) });
+    events.push({
+      at: incident.closed,
+      turn: 3,
+      item: make(
+        "li",
+        { class: failed ? "bad" : "good" },
+        make("time", {}, clock(incident.closed)),
+        make("b", {}, failed ? "Given up" : "Closed"),
+        ` ${outcome(incident)}`,
+      ),
+    });
   } else if (isOpen(incident)) events.push({ at: Infinity, turn: 3, item: make("li", { class: "muted" }, "…") });
   events.sort((a, b) => a.at - b.at || a.turn - b.turn);
   return [make("h4", {}, "What happened"), make("ol", { class: "chapters" }, ...events.map(({ item }) => item))];
@@ -78,15 +119,35 @@ function chapters(incident) {
 
 function passed(phase) {
   const took = (phase.end ?? now()) - phase.start;
-  return make("li", {}, make("time", {}, clock(phase.start)), make("b", {}, phase.name), ` ${phase.end === null ? "since then" : seconds(took)}`,
-    make("span", { class: "muted" }, MEANING[phase.name] ? ` ${MEANING[phase.name]}` : ""));
+  return make(
+    "li",
+    {},
+    make("time", {}, clock(phase.start)),
+    make("b", {}, phase.name),
+    ` ${phase.end === null ? "since then" : seconds(took)}`,
+    make("span", { class: "muted" }, MEANING[phase.name] ? ` ${MEANING[phase.name]}` : ""),
+  );
 }
 
 function seen(finding) {
   const evidence = Object.entries(finding.evidence ?? {}).filter(([, value]) => value !== null && value !== "");
-  const item = make("li", { class: "finding", "data-cat": LEVEL[finding.severity] ?? "idle" }, make("time", {}, clock(finding.at)),
-    make("b", {}, `${finding.subject}: ${finding.kind.replaceAll("-", " ")}`), ` ${finding.text}`);
-  if (evidence.length) item.append(make("pre", {}, evidence.map(([key, value]) => `${key}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("\n")));
+  const item = make(
+    "li",
+    { class: "finding", "data-cat": LEVEL[finding.severity] ?? "idle" },
+    make("time", {}, clock(finding.at)),
+    make("b", {}, `${finding.subject}: ${finding.kind.replaceAll("-", " ")}`),
+    ` ${finding.text}`,
+  );
+  if (evidence.length)
+    item.append(
+      make(
+        "pre",
+        {},
+        evidence
+          .map(([key, value]) => `${key}: ${typeof value === "string" ? value : JSON.stringify(value)}`)
+          .join("\n"),
+      ),
+    );
   return item;
 }
 

@@ -8,6 +8,7 @@ import { company } from "./neighbours.js";
 import { replace, route } from "./router.js";
 import { announce, indexOf, select } from "./select.js";
 import { on, state } from "./store.js";
+import { lanesOf, spanAt } from "./timeline_lanes.js";
 import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
 import { colour } from "./theme.js";
 
@@ -54,26 +55,6 @@ function say(text) {
   setText(byId("timeline-empty"), text);
 }
 
-/** Where each rank's spans begin in the columns, and how deep each span lies in others. Sorted by rank, then start. */
-function lanesOf(data) {
-  const [first, depth] = [new Map(), new Uint8Array(data.rank.length)];
-  const lanes = Array.from(data.ranks, (rank) => ({ rank, from: 0, to: 0 }));
-  lanes.forEach((lane, i) => first.set(lane.rank, i));
-  let open = [];
-  for (let i = 0; i < data.rank.length; i++) {
-    const lane = lanes[first.get(data.rank[i])];
-    if (i === 0 || data.rank[i] !== data.rank[i - 1]) {
-      lane.from = i;
-      open = [];
-    }
-    lane.to = i + 1;
-    while (open.length && open.at(-1) <= data.start[i]) open.pop();
-    depth[i] = Math.min(3, open.length);
-    open.push(data.start[i] + data.took[i]);
-  }
-  return Object.assign(lanes, { depth, place: first });
-}
-
 function all() {
   const { start, took } = scene.data;
   let end = 1;
@@ -84,7 +65,8 @@ function all() {
 
 function about() {
   const { data } = scene;
-  const steps = data.first === data.last ? `step ${count(data.first)}` : `steps ${count(data.first)} to ${count(data.last)}`;
+  const steps =
+    data.first === data.last ? `step ${count(data.first)}` : `steps ${count(data.first)} to ${count(data.last)}`;
   const left = data.left_out > 0 ? `, ${count(data.left_out)} ranks left out` : "";
   const many = Math.max(state.ranks?.rank.length ?? 0, data.ranks.length);
   const some = many > data.ranks.length ? `${count(data.ranks.length)} of ${count(many)}` : count(many);
@@ -108,20 +90,20 @@ const timeAt = (x) => scene.view.t0 + ((x - LEFT) / (canvas.clientWidth - LEFT))
 const laneAt = (y) => scene.lanes[Math.floor((y - HEAD + scene.view.y) / scene.lane)];
 
 /** The innermost span at a point; -1 where there is none. */
-function spanAt(x, y) {
+function under(x, y) {
   const lane = y > HEAD && x > LEFT ? laneAt(y) : undefined;
   if (!lane) return -1;
-  const { start, took } = scene.data;
-  const time = timeAt(x);
   const near = ((scene.view.t1 - scene.view.t0) / canvas.clientWidth) * 1.5; // what is thinner than a pixel can be hit, too
-  let found = -1;
-  for (let i = lane.from; i < lane.to && start[i] <= time + near; i++) if (start[i] + took[i] >= time - near) found = i;
-  return found;
+  return spanAt(scene.data, lane, timeAt(x), near);
 }
 
 function describe(i) {
   const { data } = scene;
-  const rows = [["took", seconds(data.took[i] / 1e6)], ["step", count(data.step[i])], ["at", seconds(data.start[i] / 1e6)]];
+  const rows = [
+    ["took", seconds(data.took[i] / 1e6)],
+    ["step", count(data.step[i])],
+    ["at", seconds(data.start[i] / 1e6)],
+  ];
   if (data.stage[i] >= 0) rows.push(["stage", count(data.stage[i])]);
   if (data.micro_batch[i] >= 0) rows.push(["micro-batch", count(data.micro_batch[i])]);
   if (data.groups[data.group[i]]) rows.push(["group", data.groups[data.group[i]]]);
@@ -138,7 +120,8 @@ function pick(i) {
   if (begin < view.t0 || end > view.t1) [view.t0, view.t1] = [begin - span * 0.3, begin + span * 0.7];
   const top = scene.lanes.place.get(data.rank[i]) * scene.lane;
   if (top < view.y) view.y = top;
-  else if (top + scene.lane > view.y + canvas.clientHeight - HEAD) view.y = top + scene.lane - (canvas.clientHeight - HEAD);
+  else if (top + scene.lane > view.y + canvas.clientHeight - HEAD)
+    view.y = top + scene.lane - (canvas.clientHeight - HEAD);
   const [title, rows] = describe(i);
   announce(`${title}: ${rows.map(([name, value]) => `${name} ${value}`).join(", ")}`);
   clamp();
@@ -174,11 +157,17 @@ function onKey(event) {
   };
   const within = (i) => Math.min(lanes[lane].to - 1, Math.max(lanes[lane].from, i));
   const acts = {
-    ArrowRight: () => pick(chosen < 0 ? lanes[lane].from : within(chosen + 1)), ArrowLeft: () => pick(chosen < 0 ? lanes[lane].from : within(chosen - 1)),
-    ArrowDown: () => pick(near(lanes[Math.min(lanes.length - 1, lane + 1)])), ArrowUp: () => pick(near(lanes[Math.max(0, lane - 1)])),
-    Home: () => pick(lanes[lane].from), End: () => pick(lanes[lane].to - 1),
-    "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6),
-    a: () => ((view.t0 -= pan), (view.t1 -= pan), clamp()), d: () => ((view.t0 += pan), (view.t1 += pan), clamp()),
+    ArrowRight: () => pick(chosen < 0 ? lanes[lane].from : within(chosen + 1)),
+    ArrowLeft: () => pick(chosen < 0 ? lanes[lane].from : within(chosen - 1)),
+    ArrowDown: () => pick(near(lanes[Math.min(lanes.length - 1, lane + 1)])),
+    ArrowUp: () => pick(near(lanes[Math.max(0, lane - 1)])),
+    Home: () => pick(lanes[lane].from),
+    End: () => pick(lanes[lane].to - 1),
+    "+": () => zoom(1.6),
+    "=": () => zoom(1.6),
+    "-": () => zoom(1 / 1.6),
+    a: () => ((view.t0 -= pan), (view.t1 -= pan), clamp()),
+    d: () => ((view.t0 += pan), (view.t1 += pan), clamp()),
     0: () => ((scene.view = all()), redraw()),
   };
   const act = acts[event.key] ?? acts[event.key.toLowerCase()];
@@ -206,7 +195,7 @@ function usePointer() {
         clamp();
       }
     }
-    scene.hover = drag?.far ? -1 : spanAt(event.offsetX, event.offsetY);
+    scene.hover = drag?.far ? -1 : under(event.offsetX, event.offsetY);
     if (scene.hover < 0) tip.hidden = true;
     else {
       const [title, rows] = describe(scene.hover);
@@ -216,7 +205,7 @@ function usePointer() {
     redraw();
   });
   canvas.addEventListener("pointerup", (event) => {
-    const found = scene && drag && !drag.far ? spanAt(event.offsetX, event.offsetY) : -1;
+    const found = scene && drag && !drag.far ? under(event.offsetX, event.offsetY) : -1;
     drag = null;
     if (found >= 0) pick(found);
   });
@@ -225,14 +214,18 @@ function usePointer() {
     if (scene) scene.hover = -1;
     redraw();
   });
-  canvas.addEventListener("wheel", (event) => {
-    if (!scene) return;
-    const most = scene.lanes.length * scene.lane - (canvas.clientHeight - HEAD);
-    if (event.ctrlKey || event.metaKey) zoom(Math.exp(-event.deltaY * 0.004), event.offsetX);
-    else if (most > 0) ((scene.view.y += event.deltaY), clamp());
-    else return; // nothing to scroll here: the page scrolls
-    event.preventDefault();
-  }, { passive: false });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!scene) return;
+      const most = scene.lanes.length * scene.lane - (canvas.clientHeight - HEAD);
+      if (event.ctrlKey || event.metaKey) zoom(Math.exp(-event.deltaY * 0.004), event.offsetX);
+      else if (most > 0) ((scene.view.y += event.deltaY), clamp());
+      else return; // nothing to scroll here: the page scrolls
+      event.preventDefault();
+    },
+    { passive: false },
+  );
 }
 
 function showForm() {
@@ -248,9 +241,19 @@ function showTable() {
   const body = [];
   for (let i = lane.from; i < Math.min(lane.to, lane.from + TABLE); i++) {
     const [, rows] = describe(i);
-    body.push(make("tr", {}, make("th", { scope: "row" }, scene.data.kinds[scene.data.kind[i]]), make("td", {}, rows.map(([name, value]) => `${name} ${value}`).join(", "))));
+    body.push(
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, scene.data.kinds[scene.data.kind[i]]),
+        make("td", {}, rows.map(([name, value]) => `${name} ${value}`).join(", ")),
+      ),
+    );
   }
-  fill(box.lastElementChild, make("table", { class: "data" }, make("caption", {}, `Rank ${lane.rank}`), make("tbody", {}, ...body)));
+  fill(
+    box.lastElementChild,
+    make("table", { class: "data" }, make("caption", {}, `Rank ${lane.rank}`), make("tbody", {}, ...body)),
+  );
 }
 
 export function startTimeline() {
@@ -265,7 +268,12 @@ export function startTimeline() {
   byId("timeline-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const value = (id) => byId(id).value.trim() || null;
-    replace(null, { ...route.query, from: value("timeline-from"), to: value("timeline-to"), ranks: value("timeline-ranks") });
+    replace(null, {
+      ...route.query,
+      from: value("timeline-from"),
+      to: value("timeline-to"),
+      ranks: value("timeline-ranks"),
+    });
     asked = null; // the newest steps are others by now
     load();
   });
@@ -285,15 +293,17 @@ export function startTimeline() {
     }
   });
   byId("timeline-table").addEventListener("toggle", showTable);
-  const legend = () => byId("timeline-legend").replaceChildren(...Object.entries(CLASSES).map(([name, ink]) => {
-    const swatch = make("i");
-    swatch.style.background = colour(ink);
-    return make("span", {}, swatch, name);
-  }));
+  const legend = () =>
+    byId("timeline-legend").replaceChildren(
+      ...Object.entries(CLASSES).map(([name, ink]) => {
+        const swatch = make("i");
+        swatch.style.background = colour(ink);
+        return make("span", {}, swatch, name);
+      }),
+    );
   on("theme", legend);
   legend();
   canvas.addEventListener("keydown", onKey);
   usePointer();
   new ResizeObserver(redraw).observe(canvas);
 }
-

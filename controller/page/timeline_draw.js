@@ -9,7 +9,15 @@ export const [LEFT, HEAD] = [74, 22];
 const [LOWEST, HIGHEST] = [26, 56]; // of a lane, in CSS pixels
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
 const MOST_ARROWS = 1500; // seen at once: of more, nobody sees anything
-export const CLASSES = { forward: "span-forward", backward: "span-backward", transfer: "span-transfer", collective: "span-collective", data: "span-data", optimizer: "span-optimizer", other: "span-other" };
+export const CLASSES = {
+  forward: "span-forward",
+  backward: "span-backward",
+  transfer: "span-transfer",
+  collective: "span-collective",
+  data: "span-data",
+  optimizer: "span-optimizer",
+  other: "span-other",
+};
 
 /** Which of CLASSES a kind of span is. */
 export function classOf(kind) {
@@ -22,7 +30,8 @@ export function classOf(kind) {
 }
 
 /** How high a lane is: few ranks get more room. */
-export const laneHeight = (lanes, height) => Math.min(HIGHEST, Math.max(LOWEST, Math.floor((height - HEAD - 8) / lanes)));
+export const laneHeight = (lanes, height) =>
+  Math.min(HIGHEST, Math.max(LOWEST, Math.floor((height - HEAD - 8) / lanes)));
 
 export function drawTimeline(context, scene, { width, height, arrows, selected }) {
   const { view, lanes, lane: LANE } = scene;
@@ -143,7 +152,8 @@ function drawArrows(context, scene, { px, first, last, width }) {
   context.globalAlpha = 1;
 }
 
-const inside = (data, i, rank, at) => data.rank[i] === rank && data.start[i] <= at + 1 && at <= data.start[i] + data.took[i] + 1;
+const inside = (data, i, rank, at) =>
+  data.rank[i] === rank && data.start[i] <= at + 1 && at <= data.start[i] + data.took[i] + 1;
 const touches = (data, i, source, sent, target, seen) => inside(data, i, source, sent) || inside(data, i, target, seen);
 
 function outline(context, scene, i, px, ink, line) {
@@ -153,5 +163,10 @@ function outline(context, scene, i, px, ink, line) {
   const x = px(data.start[i]);
   context.strokeStyle = colour(ink);
   context.lineWidth = line;
-  context.strokeRect(x - 0.5, top(scene, l, depth) - 0.5, Math.max(2, px(data.start[i] + data.took[i]) - x), tall(scene, depth) + 1);
+  context.strokeRect(
+    x - 0.5,
+    top(scene, l, depth) - 0.5,
+    Math.max(2, px(data.start[i] + data.took[i]) - x),
+    tall(scene, depth) + 1,
+  );
 }

@@ -423,6 +423,38 @@ def test_the_policy_holds_against_markup_from_within(served: Served, watched: Wa
     watched.complaints.clear()
 
 
+PURE = """async () => {
+  const [router, period, shares, near, grid] = await Promise.all(
+    ["router", "period", "blame_shares", "neighbours", "grid"].map((name) => import(`/static/${name}.js`)));
+  const nic = { t: [], tx: [], rx: [] };
+  for (let ms = 0; ms < 2000; ms++) { nic.t.push(ms); nic.tx.push(ms % 170 < 60 ? 5000 : 10); nic.rx.push(0); }
+  const flat = { ...nic, tx: nic.tx.map(() => 7) };
+  const ranks = { sizes: [2, 2, 1], rank: [0, 1, 2, 3], pp: [0, 0, 1, 1], dp: [0, 1, 0, 1], tp: [0, 0, 0, 0] };
+  return {
+    parsed: router.parse("#/nodes/a%2Fb?x=1&y="),
+    odd: ["#", "", "#/nosuch/5", "#/ranks/%E0%A4%A"].map((hash) => router.parse(hash).view),
+    back: router.link("nodes", "a/b", { x: 1, y: null, z: "" }),
+    periods: [period.periodOf(nic, 2000), period.periodOf(flat, 2000)],
+    worst: shares.ordered({ rank: [0, 1, 2, 3], self_s: [0.1, null, 0.5, 0.1] }, "self_s", 2),
+    groups: near.groupsOf(ranks, 2),
+    flow: near.flowOf(ranks, 2, null),
+    cells: [grid.cell([[1, null]], 0, 1), grid.cell({ width: 2, flat: Float64Array.of(1, 2, 3, 4) }, 1, 0)].map(String),
+  };
+}"""
+
+
+def test_what_the_page_computes(served: Served, watched: Watched) -> None:
+    found = open_page(watched, served).evaluate(PURE)
+    assert found["parsed"] == {"view": "nodes", "id": "a/b", "query": {"x": "1", "y": ""}}
+    assert found["odd"] == ["overview", "overview", "overview", "ranks"]
+    assert found["back"] == "#/nodes/a%2Fb?x=1"
+    assert found["periods"] == [170, None]
+    assert found["worst"] == [2, 0]
+    assert found["groups"] == {"tp": [2], "dp": [2, 3], "pp": [0, 2]}
+    assert found["flow"] == {"from": [0], "to": []}
+    assert found["cells"] == ["NaN", "3"]
+
+
 def test_12288_ranks_are_drawn_within_a_frame(watched: Watched) -> None:
     facade = llm_175b()
     facade.warm_up(300)
@@ -444,6 +476,17 @@ def test_12288_ranks_are_drawn_within_a_frame(watched: Watched) -> None:
         assert median < 8
         page.keyboard.press("End")
         expect(page.locator("#detail-title")).to_have_text("Rank 12287")
+        # Large answers come through the worker, as columns.
+        page.goto(served.url + "#/ranks")
+        expect(page.locator("#heat-about")).to_contain_text("most against its peers: rank 12286", timeout=20_000)
+        page.locator("#heat").focus()
+        page.keyboard.press("n")
+        expect(page.locator("#detail-title")).to_have_text("Rank 12286")
+        page.goto(served.url + "#/mesh3d?rank=12286")
+        expect(page.locator("#relations")).to_contain_text("slower than its 1535 peers", timeout=20_000)
+        page.goto(served.url + "#/timeline")
+        expect(page.locator("#timeline-about")).to_contain_text("15 of 12,288 ranks", timeout=20_000)
+        page.goto(served.url + "#/overview")
         served.fault(5003)
         expect(page.locator("#next-problem")).to_have_text("1 problem: show", timeout=4000)
         page.locator("#next-problem").click()

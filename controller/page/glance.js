@@ -5,7 +5,7 @@ import { byId, make, pairs, setText } from "./dom.js";
 import { ago, clock, count, known, percent, seconds, short } from "./format.js";
 import { culprit, isOpen, newestFirst } from "./incidents.js";
 import { whileShown } from "./live.js";
-import { link } from "./router.js";
+import { link, route } from "./router.js";
 import { now, on, state } from "./store.js";
 
 const WORTH = 0.02; // of a step: a culprit that costs less is not worth a line at three in the morning
@@ -167,9 +167,9 @@ function showLedger() {
 }
 
 export function startGlance() {
-  on("status incidents blame", showFault);
-  on("status incidents", showDoing);
-  on("status", showLedger);
+  on("status incidents blame route", () => route.view === "overview" && showFault());
+  on("status incidents route", () => route.view === "overview" && showDoing());
+  on("status route", () => route.view === "overview" && showLedger());
   whileShown(
     ["overview"],
     async () => {

@@ -13,7 +13,7 @@ const MOST_STEPS = 50_000;
 export function startLive() {
   follow();
   repeat(pollRanks, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
-  repeat(pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
+  whileShown(["nodes"], pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
   whileShown(["overview", "ranks", "mesh3d", "nodes"], pollBlame, () => 10_000);
   get("/incidents").then(mergeIncidents, () => {});
 }

@@ -3,10 +3,12 @@
 import { category, WORST_FIRST } from "./colours.js";
 import { byId, framed, make, setText } from "./dom.js";
 import { ago, byteRate, count, known, ranges, seconds } from "./format.js";
+import { route } from "./router.js";
 import { announce, select } from "./select.js";
 import { on, state } from "./store.js";
 
 const ROW = 28;
+const byName = new Intl.Collator("en", { numeric: true }).compare;
 const list = byId("nodes");
 const height = make("div", { role: "presentation" });
 const pool = [];
@@ -22,7 +24,7 @@ function arrange() {
     return words.every((word) => text.includes(word));
   });
   const rank = (node) => WORST_FIRST.indexOf(category(node.state));
-  rows.sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name, "en", { numeric: true }));
+  rows.sort((a, b) => rank(a) - rank(b) || byName(a.name, b.name));
   const shown = rows.length === fresh.length ? count(fresh.length) : `${count(rows.length)} of ${count(fresh.length)}`;
   setText(byId("nodes-count"), shown);
   height.style.height = `${rows.length * ROW}px`;
@@ -94,7 +96,7 @@ export function startNodes() {
   on("selected", redraw);
   let states = null;
   on("status", () => {
-    if (state.status.nodes === states) return;
+    if (state.status.nodes === states || route.view !== "nodes") return;
     states = state.status.nodes;
     arrange();
   });

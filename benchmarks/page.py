@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import re
 import statistics
 import sys
@@ -30,11 +29,10 @@ from benchmarks import common
 from holdfast.controller.auth import Auth
 from holdfast.controller.http import create_app
 from holdfast.controller.serve import serving
+from tests.browser import ARGS, CHROMIUM
 from tests.controller.fake_facade import FakeFacade
 
 Json = dict[str, Any]
-BROWSER = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-ARGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 KEYS = {
     "overview": ("mesh-canvas", ["+", "ArrowRight", "-", "0"]),
     "ranks": ("heat", ["n", "+", "ArrowRight", "-", "0"]),
@@ -212,7 +210,7 @@ def main() -> None:
     parser.add_argument("--loads", type=int, default=5, help="of the page, for the first paint")
     options = parser.parse_args()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGS)
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGS)
         found = [measure(browser, sizes, options.seconds, options.loads) for sizes in options.meshes]
         browser.close()
     rows = [

@@ -1,12 +1,14 @@
 // A heat map of any size on a canvas: names along two sides, a cell for each pair. Where cells are finer than pixels a
 // pixel shows the worst of its cells, so that one slow rank of 12,288 is not averaged away. Keys move a cursor.
 
+import { level as levelOf } from "./colours.js";
 import { fit, framed, make, pairs, placeTip } from "./dom.js";
 import { announce } from "./select.js";
 import { colour, pixel } from "./theme.js";
 
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
-const MOST_WORST = 50; // cells that N goes through
+const MOST_WORST = 50; // cells that N goes through, from the worst on
+const WORSE = 1.05; // times what is usual, from which it does
 const LEAST = { x: 3, y: 3 }; // CSS pixels of a cell; finer ones share
 export const timings = []; // milliseconds of scripting per frame
 
@@ -266,11 +268,10 @@ export class HeatMap {
     const { columns, level, palette, passed } = this.data;
     const at = Array.from(palette, () => []); // by level, no more than are looked at
     for (let cell = 0; cell < level.length; cell++) {
-      if (at[level[cell]].length < MOST_WORST && !passed?.[Math.floor(cell / columns.length)])
-        at[level[cell]].push(cell);
+      if (at[level[cell]].length < MOST_WORST && !passed?.[Math.floor(cell / columns.length)]) at[level[cell]].push(cell);
     }
-    const worst = at.slice(0, -1).reverse().flat().slice(0, MOST_WORST);
-    if (!worst.length) return;
+    const worst = at.slice(levelOf(WORSE), -1).reverse().flat().slice(0, MOST_WORST);
+    if (!worst.length) return announce("nothing stands out");
     const now = this.cursor ? this.cursor.row * columns.length + this.cursor.column : -1;
     const next = worst[(worst.indexOf(now) + 1) % worst.length];
     this.choose({ column: next % columns.length, row: Math.floor(next / columns.length) });

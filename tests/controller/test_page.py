@@ -2,39 +2,32 @@
 
 import asyncio
 import json
-import os
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from holdfast.controller.auth import Auth
 from holdfast.controller.http import create_app
 from holdfast.controller.serve import serving
+from tests.browser import Watched, chromium, watching
 from tests.controller.fake_facade import FakeFacade, llm_175b
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGS = [
-    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not CHROMIUM.exists() and not os.environ.get("CI"):
-        pytest.skip(f"{CHROMIUM} is not there: apt-get install chromium")
-    assert CHROMIUM.exists(), f"{CHROMIUM} is not there: apt-get install chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    with watching(browser) as watched:
+        yield watched
 
 
 class Served:
@@ -69,15 +62,6 @@ class Served:
         return f"http://127.0.0.1:{self.port}/"
 
 
-@dataclass
-class Watched:
-    """A page, and all that must not happen on it."""
-
-    page: Page
-    complaints: list[str] = field(default_factory=list)
-    outside: list[str] = field(default_factory=list)
-
-
 @pytest.fixture
 def served() -> Iterator[Served]:
     facade = FakeFacade()
@@ -85,31 +69,6 @@ def served() -> Iterator[Served]:
     served = Served(facade, Auth())
     yield served
     served.stop()
-
-
-@pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
-    watched = Watched(context.new_page())
-    watched.page.on(
-        "console",
-        lambda message: watched.complaints.append(message.text) if message.type in ("error", "warning") else None,
-    )
-    watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
-
-    def gate(route: Route) -> None:
-        url = route.request.url
-        if url.startswith("http://127.0.0.1:"):
-            route.continue_()
-        else:
-            watched.outside.append(url)
-            route.abort()
-
-    context.route("**/*", gate)
-    yield watched
-    context.close()
-    assert watched.outside == []
-    assert watched.complaints == []
 
 
 def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:

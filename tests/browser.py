@@ -1,0 +1,62 @@
+"""A real browser for tests, and all that must not happen in it: complaints on the console, requests to other hosts."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGS = [
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    if not CHROMIUM.exists() and not os.environ.get("CI"):
+        pytest.skip(f"{CHROMIUM} is not there: apt-get install chromium")
+    assert CHROMIUM.exists(), f"{CHROMIUM} is not there: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """A page, and all that must not happen on it."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def watching(browser: Browser) -> Iterator[Watched]:
+    """A page of its own; at the end it must have complained of nothing, and asked no other host for anything."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
+    watched = Watched(context.new_page())
+    watched.page.on(
+        "console",
+        lambda message: watched.complaints.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+
+    def gate(route: Route) -> None:
+        url = route.request.url
+        if url.startswith("http://127.0.0.1:"):
+            route.continue_()
+        else:
+            watched.outside.append(url)
+            route.abort()
+
+    context.route("**/*", gate)
+    yield watched
+    context.close()
+    assert watched.outside == []
+    assert watched.complaints == []

@@ -141,6 +141,7 @@ def incident_line(incident: Json) -> str:
         parts.append(f"{back} after {seconds(incident['recover_s'])}")
     if incident.get("action"):
         parts.append(str(incident["action"]))
-    if incident.get("source"):
+    is_known = incident.get("recover_s") is not None or incident.get("restore_s") is not None
+    if incident.get("source") and is_known:  # until then it is where the state would come from at worst
         parts.append(f"state from {incident['source']}")
     return ", ".join(parts)

@@ -143,7 +143,7 @@ def test_a_daemon_that_cannot_start_is_told_with_its_last_words(tmp_path: Path, 
     agent.folder.write_text("in the way")
     try:
         agent.ensure()
-        until(lambda: (agent.look(), told)[1])
+        until(lambda: (agent.look(), told)[1], 30.0)  # the start of an interpreter, on a busy host
         severity, text = texts(told)[0]
         assert severity is t.Severity.WARNING
         assert "the checkpoint daemon ended with 2 at its start" in text

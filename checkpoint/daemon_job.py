@@ -24,7 +24,7 @@ from holdfast.checkpoint.in_thread import in_thread
 from holdfast.checkpoint.peer_link import fetch
 from holdfast.checkpoint.peer_push import Pusher
 from holdfast.checkpoint.rate import Pace
-from holdfast.checkpoint.snapshot_files import STATUS
+from holdfast.checkpoint.snapshot_files import STATUS, worker_of
 from holdfast.checkpoint.store import Store, open_store
 from holdfast.checkpoint.uploader import Outcomes, Pinned, Upload
 from holdfast.errors import UsageError
@@ -285,12 +285,17 @@ class Job:
         self.changed()
 
     def sweep_files(self) -> None:
-        """Remove arenas of other layouts and workers, once this generation's own cannot be lost any more."""
+        """Remove arenas of other layouts, once this generation's own cannot be lost any more.
+
+        A worker that we do not know may be about to say hello, to a daemon that begins anew: what it has made stays.
+        """
         if not self.members or not all(member.has_two for member in self.members.values()):
             return
         ours = {member.path.name for member in self.members.values()}
+        world = max(member.hello.world for member in self.members.values())
         for path in self.folder.glob("own-*.snap"):
-            if path.name not in ours:
+            worker = worker_of(path)
+            if path.name not in ours and (worker in self.members or worker >= world):
                 log.event("snapshot.swept", file=path.name)
                 long_values.remove(path)
 

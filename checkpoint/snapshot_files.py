@@ -38,6 +38,11 @@ def own_file(folder: Path, description: Description) -> Path:
     return folder / description.job / f"own-w{description.worker:05d}-{key_of(description)}.snap"
 
 
+def worker_of(own: Path) -> int:
+    """The worker whose arena this is, by its name."""
+    return int(own.name.removeprefix("own-w").partition("-")[0])
+
+
 def peer_file(folder: Path, node: str, description: Description) -> Path:
     """This node's copy of the snapshots of a worker on `node`."""
     return folder / description.job / f"peer-{node}-w{description.worker:05d}-{key_of(description)}.snap"

@@ -373,6 +373,21 @@ def test_training_goes_on_without_a_daemon(start: Start, store: FileStore, fence
     assert steps(store) == [3]
 
 
+def test_a_daemon_that_begins_anew_keeps_what_it_does_not_know(start: Start, store: FileStore, fence: Fence) -> None:
+    daemon = start()
+    workers = [Worker(daemon, fence, store.url, w, 2) for w in range(2)]
+    for worker in workers:
+        worker.snapshot(1)
+    daemon.kill()
+    daemon.start()
+    until(lambda: (workers[1].client.poll(), workers[1].client.is_connected)[1])
+    for step in (2, 3, 4):
+        workers[1].snapshot(step)  # the other one has not yet found the new daemon
+    until(lambda: daemon.of("snapshot", 1).get("step") == 4)
+    workers[1].client._ask({"do": "ping"})  # by now it has done what it was told
+    assert workers[0].arena.path.exists()
+
+
 def test_arenas_of_another_layout_go_when_the_new_one_has_two(start: Start, store: FileStore, fence: Fence) -> None:
     daemon = start()
     old = Worker(daemon, fence, store.url, 0, 1)

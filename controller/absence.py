@@ -57,6 +57,8 @@ class Absence:
         for name in names:
             if name in self.c.nodes:
                 self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
+            else:
+                self.c.life.given_up.add(name)
             if not together:
                 actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
         return actions
@@ -80,9 +82,11 @@ class Absence:
                 continue
             text = f"{failure.what}: {failure.error}"
             actions += self.recovery.found(self.recovery.command_finding(failure.kind, failure.node, text, now), now)
-        away = [n for n in self.c.life.unstopped if n in self.c.nodes and not self.c.nodes[n].connected]
-        fresh = [name for name in away if self.c.nodes[name].state is not t.NodeState.LOST]
-        gone = [name for name in fresh if self.c.away_for(name, now) > self._grace(job, name)]
+        known = self.c.nodes
+        away = [n for n in self.c.life.unstopped if n not in known or not known[n].connected]
+        lost = self.c.life.given_up | {n for n in away if n in known and known[n].state is t.NodeState.LOST}
+        fresh = [n for n in away if n not in lost]
+        gone = [n for n in fresh if self.c.away_for(n, now) > self._grace(job, n)]
         if gone:
             actions += self._give_up(sorted(gone), "gone for too long", now)
         if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:

@@ -45,6 +45,7 @@ class Lifecycle:
     placement: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
     unstopped: set[str] = field(default_factory=set)  # gone nodes that may still hold workers
+    given_up: set[str] = field(default_factory=set)  # of those, who never came back after our own restart
     deadline: float = 0.0
     up_at: float = 0.0  # mono at which the running generation was up
     store: str = ""
@@ -161,7 +162,9 @@ class Lifecycle:
             if not job.generation:  # nothing runs yet, and a node that just came up may still import
                 self.deadline = max(self.deadline, now.mono + self.options.start_timeout)
             actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
-        blocked = {n for n in self.unstopped if n in nodes and nodes[n].state is not t.NodeState.LOST}
+        # After a restart of ours those that have not come back yet are unknown, and may well hold workers.
+        unheard = self.unstopped - self.given_up
+        blocked = {n for n in unheard if n not in nodes or nodes[n].state is not t.NodeState.LOST}
         if self.waiting or blocked or not self.store or self.held_for is not None:
             return actions
         if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:

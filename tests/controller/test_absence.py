@@ -82,3 +82,27 @@ def test_a_longer_grace_than_was_set_is_never_waited() -> None:
     v.submit(nnodes=2)
     v.run(3.0)
     assert lose(v, "node1", (0,)) < 0.7
+
+
+def test_a_node_that_has_not_reported_to_a_new_controller_is_waited_for() -> None:
+    """It may still run the old generation, whether it was heard of since or not."""
+    v = training()
+    v.agents["node1"].alive = False  # in the middle of coming back
+    v.restart_controller(away=0.5)
+    v.exit(0, signal=9)
+    v.run(1.0)
+    assert v.job.generation == 1
+    v.join("node1")
+    v.run(2.0)
+    assert (v.job.generation, v.job.nodes) == (2, ["node0", "node1"])
+
+
+def test_a_node_that_never_reports_to_a_new_controller_is_not_waited_for_for_ever() -> None:
+    v = training(nodes=3)
+    v.agents["node1"].alive = False
+    v.restart_controller(away=0.5)
+    v.exit(0, signal=9)
+    v.run(v.options.spare_grace - 1.0)
+    assert v.job.generation == 1
+    v.run(2.0)
+    assert (v.job.generation, v.job.nodes) == (2, ["node0", "node2"])

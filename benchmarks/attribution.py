@@ -66,8 +66,8 @@ class Case:
 def training(folder: Path, layout: str) -> Iterator[LocalCluster]:
     sizes = [word for pair in zip(("--pp", "--dp", "--tp"), layout.split("x"), strict=True) for word in pair]
     slots = -(-mesh_of(layout).world // NODES)
-    # With more ranks than cores, and others on the same ones, silence of seconds is no fault.
-    patient = ("--hang-floor", "60s", "--silence-floor", "30s")
+    # More ranks than cores, and others on the same ones: silence of seconds is no fault. Loopback is no network.
+    patient = ("--hang-floor", "60s", "--silence-floor", "30s", "--detectors", "traffic-stopped.action=off")
     with LocalCluster(folder, nodes=NODES, slots=slots, controller_flags=patient) as cluster:
         args = ["--steps", "1000000", *sizes, "--set", "train.micro_batches=8"]
         program = {"target": "holdfast.trainer", "args": args, "module": True, "cwd": str(folder), "hooks": False,

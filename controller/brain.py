@@ -67,7 +67,7 @@ from holdfast.errors import UsageError
 
 _TRAIN, _RUNNING = t.PHASES.index(t.Phase.TRAIN), RANK_STATES.index(RankState.RUNNING)
 _HEARD = frozenset({t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING})
-_ABSENT = 0.2  # seconds that our own loop was late, beyond which we did not hear anybody
+_ABSENT = 0.2  # seconds that we did not run at all, beyond which we did not hear anybody
 
 
 class Brain:
@@ -87,6 +87,7 @@ class Brain:
         self.detectors = Ensemble(self.c.tuning)
         self.knocking = Knocking(self.c)
         self.version = 0
+        self._ticked_at, self._late = 0.0, 0.0  # mono of the last tick; seconds that frames may have waited for us
         self.steps_total = 0
 
     def restore(self, entities: list[tuple[str, str, dict[str, Any]]], steps: list[StepRow], now: Instant) -> None:
@@ -370,10 +371,14 @@ class Brain:
 
     def _tick(self, event: Tick, now: Instant) -> list[Action]:
         actions = [*self.diagnoses.tick(now), *self.stores.tick(now)]
-        absent = event.lag >= _ABSENT
+        away = max(0.0, event.lag - event.worked)
+        absent = away >= _ABSENT
         if absent:
-            self._pardon(event.lag, now)
-        lag = 0.0 if absent else event.lag
+            self._pardon(away, now)
+        # What waited while we were busy is read within about as long.
+        self._late = max(event.lag - (away if absent else 0.0), self._late - (now.mono - self._ticked_at))
+        self._ticked_at = now.mono
+        lag = self._late
         spoken = now.mono - lag - self.c.options.silence_floor  # who spoke since then is not silent
         for node in [node for node in self.c.nodes.values() if node.frame_at < spoken and node.state in _HEARD]:
             finding = silence_finding(node, now, lag, self.c.options)

@@ -105,6 +105,8 @@ class Tick:
     """Time went by. `lag`: seconds that our own loop was late, so that we do not blame others for it."""
 
     lag: float = 0.0
+    worked: float = 0.0
+    """Processor time since the last one, seconds: what of the lag was our own work and no standstill."""
 
 
 BrainEvent = (

@@ -145,14 +145,15 @@ class Shell:
 
     async def run(self) -> None:
         """Ticks and flushes until cancelled."""
-        due = time.monotonic()
+        due, used = time.monotonic(), time.process_time()
         flush = due
         while True:
             due = max(due + _TICK, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
             self.lag = max(0.0, time.monotonic() - due)
             self.worst_lag = max(self.lag, self.worst_lag * 0.99)
-            self.handle(Tick(self.lag))
+            before, used = used, time.process_time()
+            self.handle(Tick(self.lag, used - before))
             if time.monotonic() - flush >= _FLUSH:
                 flush = time.monotonic()
                 self.flush_steps()

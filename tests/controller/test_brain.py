@@ -154,6 +154,16 @@ def test_a_controller_that_stood_still_blames_nobody() -> None:
     trains_again(v, generation=1)
 
 
+def test_a_controller_that_is_late_for_its_work_still_finds_who_is_silent() -> None:
+    """It reads what nodes send, but each of its rounds comes half a second late."""
+    v = training()
+    v.busy = 0.5
+    v.agents["node1"].frozen = True
+    v.run(2.0)
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.NODE_SILENT, "node1")
+
+
 def test_a_node_that_was_given_up_and_speaks_again_on_its_stream_is_used_again() -> None:
     v = training()
     v.agents["node1"].frozen = True

@@ -62,6 +62,7 @@ class Virtual:
         self, nodes: int = 2, slots: int = 4, options: Options | None = None, switches: dict[str, str] | None = None
     ) -> None:
         self.now = 100.0
+        self.busy = 0.0  # seconds by which the controller is late in each tick, for its own work
         self.switches = switches or {}
         self.options = options or Options()
         self.boots = 0
@@ -242,7 +243,7 @@ class Virtual:
                 for agent in self.agents.values():
                     if agent.alive and not agent.frozen:
                         self._frame(agent)
-            self.feed(Tick())
+            self.feed(Tick(self.busy, self.busy))
             self.check()
 
     def run_until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -19,6 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 BIN = 0.005  # seconds
 _LEAST, _MOST = 2_000, 120_000  # bins that are kept: ten seconds, or as long as steps need, up to ten minutes
+_GAP = 200  # bins without a sample, after which what was before is not known to the end
 _LOOK = 30.0  # seconds in which a period is looked for
 _STRONG = 0.4  # autocorrelation of a period
 _PERIODS = 8  # in one window, where no steps are reported
@@ -82,7 +83,8 @@ class Bins:
         numbers = (offsets.astype(np.int64) + (wall_us - first * width)) // width  # from the first on
         last = first + int(numbers.max())
         end = self._start + self._count
-        if not self._count or first < self._start or first > end + _MOST:  # the first, or the clock was set
+        # The first, or the clock was set, or nobody counted for a while: an agent that was started again, say.
+        if not self._count or first < self._start or first > end + _GAP:
             self._start, self._count, end = first, 0, first
         if last >= end:
             self._grow(last + 1 - end)

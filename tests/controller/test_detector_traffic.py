@@ -196,3 +196,15 @@ def test_steps_that_differ_on_most_nodes_are_the_jobs_way_and_no_nodes_trouble(u
             wire.rate[name] = 100_000.0 * float(rng.uniform(0.4, 2))
         wire.run(0.25)
     assert {finding.node for finding in wire.found} == named
+
+
+def test_steps_that_nobody_counted_the_bytes_of_have_no_volume() -> None:
+    """An agent that was started again reads the steps that its workers did meanwhile; their traffic it has not seen."""
+    bins = Bins()
+    samples = (np.arange(1000) * 1000).astype("<u4").tobytes()
+    for second in (0, 1, 5, 6):
+        nic = t.NicSamples("eth0", 0, 0, samples, samples)
+        bins.add(t.Frame(1, second * 10**9, 0, samples, (nic,)))
+    assert [bins.between(start, start + 1.0) is not None for start in (1.5, 2.0, 3.0, 4.5, 5.0, 5.5)] == [
+        False, False, False, False, True, True,
+    ]  # fmt: skip

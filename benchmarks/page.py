@@ -110,7 +110,7 @@ def watch(browser: Browser, page: Page, url: str, view: str, seconds: float) -> 
     """What the main thread did while a view was live and its keys were pressed."""
     page.goto(f"{url}#/{view}")
     page.locator(f"body[data-view={view}]").wait_for()
-    page.wait_for_timeout(2500)  # what a view asks for once has come, and the rest repeats
+    page.wait_for_timeout(1500)  # what a view asks for once has come, and the rest repeats
     canvas, keys = KEYS[view]
     browser.start_tracing(page=page, categories=CATEGORIES)
     if canvas:

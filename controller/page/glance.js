@@ -117,6 +117,9 @@ function showDoing() {
   fill(byId("doing"), ...parts);
 }
 
+/** Said only where there is something to be said. */
+const gpuHours = (hours) => (hours >= 0.01 ? ` (${short(hours)} GPU-hours)` : "");
+
 function atRisk(job) {
   if (!job?.at_risk) return [];
   const rows = [
@@ -125,7 +128,7 @@ function atRisk(job) {
     ["the whole job", job.at_risk.job],
   ]
     .filter(([, cost]) => known(cost))
-    .map(([what, cost]) => [what, `${seconds(cost)} again (${short((cost * job.world_size) / 3600)} GPU-hours)`]);
+    .map(([what, cost]) => [what, `${seconds(cost)} again${gpuHours((cost * job.world_size) / 3600)}`]);
   return rows.length ? [make("h4", {}, "What a fault would cost now"), pairs(rows)] : [];
 }
 

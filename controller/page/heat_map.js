@@ -90,8 +90,9 @@ export class HeatMap {
       }
     }
     const inks = palette.map(pixel);
-    const image = new ImageData(wide, high);
-    const pixels = new Uint32Array(image.data.buffer);
+    if (this.image?.width !== wide || this.image.height !== high) this.image = new ImageData(wide, high);
+    const pixels = new Uint32Array(this.image.data.buffer);
+    pixels.fill(0);
     const gap = box.width / nx >= 12 ? Math.round(ratio) : 0;
     for (let y = 0; y < ny; y++) {
       const [y0, y1] = [
@@ -108,7 +109,7 @@ export class HeatMap {
       }
       for (let line = y0 + 1; line < y1; line++) pixels.copyWithin(line * wide, y0 * wide, (y0 + 1) * wide);
     }
-    context.putImageData(image, Math.round(box.left * ratio), Math.round(box.top * ratio));
+    context.putImageData(this.image, Math.round(box.left * ratio), Math.round(box.top * ratio));
   }
 
   drawNames(context, box) {

@@ -132,15 +132,19 @@ function backToFront(depth) {
 function drawSquares(context, scene, order, width, height, ratio) {
   const { screen, ink, place, marked, lines } = scene;
   const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
-  const image = new ImageData(wide, high);
-  const pixels = new Uint32Array(image.data.buffer);
-  const inks = new Map();
+  if (scene.image?.width !== wide || scene.image.height !== high) scene.image = new ImageData(wide, high);
+  const pixels = new Uint32Array(scene.image.data.buffer);
+  pixels.fill(0);
+  const [bright, pale] = [new Map(), new Map()]; // pixels of the inks
+  for (const name of new Set(ink)) {
+    bright.set(name, pixel(colour(name)));
+    pale.set(name, pixel(mix(colour(name), colour("surface"), 0.45)));
+  }
   const half = Math.min(...place.half);
   const dim = marked || lines.length;
   for (const i of order) {
     const strong = !dim || ink[i] === "bad" || marked?.has(i);
-    const key = strong ? ink[i] : `${ink[i]} dim`;
-    if (!inks.has(key)) inks.set(key, pixel(strong ? colour(ink[i]) : mix(colour(ink[i]), colour("surface"), 0.45)));
+    const shade = (strong ? bright : pale).get(ink[i]);
     const size = Math.max(1, (strong && ink[i] === "bad" ? 2 : 1) * half * screen.near[i] * ratio);
     const [x0, x1] = [
       Math.max(0, Math.round(screen.x[i] * ratio - size)),
@@ -150,9 +154,9 @@ function drawSquares(context, scene, order, width, height, ratio) {
       Math.max(0, Math.round(screen.y[i] * ratio - size)),
       Math.min(high, Math.round(screen.y[i] * ratio + size)),
     ];
-    if (x0 < x1) for (let y = y0; y < y1; y++) pixels.fill(inks.get(key), y * wide + x0, y * wide + x1);
+    if (x0 < x1) for (let y = y0; y < y1; y++) pixels.fill(shade, y * wide + x0, y * wide + x1);
   }
-  context.putImageData(image, 0, 0);
+  context.putImageData(scene.image, 0, 0);
 }
 
 // Faces of a box as signs of its half sizes: x, y and z face, each seen from its outside.
@@ -264,9 +268,10 @@ function drawLine(context, screen, { from, to, ink, width, arrow, bowed }) {
 /** The frontmost rank near a point, or -1. */
 export function hit3d({ screen, place }, x, y) {
   if (!screen) return -1;
+  const half = Math.max(...place.half);
   let [found, nearest] = [-1, Infinity];
   for (let i = 0; i < screen.x.length; i++) {
-    const reach = Math.max(4, Math.max(...place.half) * screen.near[i]);
+    const reach = Math.max(4, half * screen.near[i]);
     if (Math.abs(screen.x[i] - x) <= reach && Math.abs(screen.y[i] - y) <= reach && screen.depth[i] < nearest)
       [found, nearest] = [i, screen.depth[i]];
   }

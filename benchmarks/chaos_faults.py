@@ -229,7 +229,7 @@ KINDS: dict[str, Kind] = {
                                     ("node-partitioned",), end="found"),
     "cut from its peers": Kind(_from_peers, ("node-cut-off",), _NODE, EVICT),
     "switch cut off": Kind(_uplink, ("nodes-away",), "switch {switch}", ("watch", "restart"), end="found"),
-    "link flaps": Kind(_flaps, ("link-flap",), "{node}/eth0", _ALERT),
+    "link flaps": Kind(_flaps, ("link-flap",), "{node}/eth0", _ALERT, beside=("node-silent",)),
     "port down": Kind(_port_down, ("link-down",), _PORT, _ALERT, end="found"),
     "symbol errors": Kind(_injects("counter=symbol_error"), ("network-errors",), _PORT, _ALERT),
     "congestion": Kind(_congested, ("network-congestion",), _PORT, _ALERT, end="found", patience_s=60),

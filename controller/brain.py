@@ -207,7 +207,7 @@ class Brain:
         if len(job.nodes) < 2 or not ranks or self.c.life.stage is not Stage.UP:
             return []
         median = float(self.c.ranks.median_step[ranks.start])
-        finding = self.c.traffic.observe(node.name, fresh, busy, median, now)
+        finding = self.c.traffic.observe(node.name, fresh, busy, median, self.c.progress_at, now)
         # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
         if finding is not None and all(self.c.ranks.operation):
             return self.recovery.found(finding, now)

@@ -36,8 +36,14 @@ class TrafficDetector:
             state.quiet_since = math.nan
             state.bucket_at = 0.0
 
-    def observe(self, node: str, new_bytes: int, training: bool, median_step: float, now: Instant) -> Finding | None:
-        """`new_bytes`: both directions, all NICs, since the last call. `training`: every rank of the node is."""
+    def observe(
+        self, node: str, new_bytes: int, training: bool, median_step: float, progress_at: float, now: Instant
+    ) -> Finding | None:
+        """`new_bytes`: both directions, all NICs, since the last call. `training`: every rank of the node is.
+
+        `progress_at`: when the job last finished a step, on the monotonic clock; while steps are finished, nothing that
+        they need has stopped.
+        """
         state = self.usual.setdefault(node, _Usual())
         if not training:
             state.bucket_at, state.bucket_bytes, state.quiet_since = 0.0, 0, math.nan
@@ -54,6 +60,7 @@ class TrafficDetector:
         if state.seconds >= 10 and state.rate >= _WORTH and rate < self.tuning.limit(_KIND, "share") * state.rate:
             if math.isnan(state.quiet_since):
                 state.quiet_since = now.mono - width
+            state.quiet_since = max(state.quiet_since, progress_at)
             return self._judge(node, state, median_step, now)
         state.quiet_since = math.nan
         state.rate = rate if math.isnan(state.rate) else state.rate + 0.05 * (rate - state.rate)

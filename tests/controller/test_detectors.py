@@ -310,12 +310,15 @@ def test_the_exit_code_is_a_shells(how: dict[str, object], code: int) -> None:
 # --- traffic -----------------------------------------------------------------------------------------------------
 
 
-def feed(detector: TrafficDetector, begin: float, seconds: float, rate: float, training: bool = True) -> list[Finding]:
+def feed(
+    detector: TrafficDetector, begin: float, seconds: float, rate: float, training: bool = True, steps: bool = False
+) -> list[Finding]:
+    """`steps`: whether the job goes on finishing them."""
     findings = []
     now = begin
     while now < begin + seconds:
         now += 0.1
-        finding = detector.observe("n1", int(rate * 0.1), training, 0.5, at(now))
+        finding = detector.observe("n1", int(rate * 0.1), training, 0.5, now - 0.3 if steps else 0.0, at(now))
         if finding is not None:
             findings.append(finding)
     return findings
@@ -340,9 +343,16 @@ def test_where_most_nodes_fall_silent_together_none_of_them_is_named(silent: int
     for tick in range(1, 450):
         for number in range(5):
             rate = 0.0 if tick > 300 and number < silent else 5e6
-            found.append(detector.observe(f"n{number}", int(rate * 0.1), True, 0.5, at(tick / 10)))
+            found.append(detector.observe(f"n{number}", int(rate * 0.1), True, 0.5, 0.0, at(tick / 10)))
     (first, *_) = [finding for finding in found if finding is not None]
     assert (first.subject, first.node) == (subject, node)
+
+
+def test_traffic_that_no_step_needs_may_stop() -> None:
+    detector = TrafficDetector()
+    feed(detector, 0, 30, 5e6)
+    assert not feed(detector, 30, 60, 0.0, steps=True)
+    assert feed(detector, 90, 14, 0.0)
 
 
 def test_quiet_phases_and_quiet_jobs_are_no_fault() -> None:

@@ -175,8 +175,10 @@ class Checkpoints:
 
     def daemon_pid(self) -> int:
         """The daemon that was started last, by us or an agent before us, if it lives; 0 for none."""
+        if self._pid:  # a child of ours, whose number nobody gets before we have seen its end
+            return self._pid
         try:
-            pid = self._pid or int(self._pid_file.read_text())
+            pid = int(self._pid_file.read_text())
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return 0

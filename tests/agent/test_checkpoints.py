@@ -89,7 +89,9 @@ def test_a_daemon_that_dies_is_followed_by_another(agent: Checkpoints, told: lis
 
 def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
     agent.ensure()
-    os.kill(agent.daemon_pid(), signal.SIGKILL)
+    pid = agent.daemon_pid()
+    assert pid
+    os.kill(pid, signal.SIGKILL)
     until(lambda: (agent.look(), told)[1])
     assert texts(told) == [
         (t.Severity.WARNING, "the checkpoint daemon was killed at its start, by signal 9; it is started again")

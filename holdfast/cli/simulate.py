@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from holdfast.controller.simulation.run import Outcome
 
 Nodes = Annotated[int, typer.Option(metavar="N", min=1, help="Nodes that train.")]
-Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, help="How long, in days of its own time.")]
+Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, max=3650.0, help="How long, in days of its own time.")]
+
+
+def _seconds(least: float, help: str) -> Any:
+    return typer.Option(metavar="SECONDS", min=least, max=86_400.0, help=help)
 
 
 def simulate(
@@ -25,13 +29,13 @@ def simulate(
     gpus: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs, and workers, of each node.")] = 8,
     days: Days = 7.0,
     rates: Annotated[str, typer.Option(metavar="NAME", help="Whose rate: llama3, megascale or byterobust.")] = "llama3",
-    times: Annotated[float, typer.Option(metavar="X", min=0.0, help="So many times as often.")] = 1.0,
+    times: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="So many times as often.")] = 1.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Chance; the same seed gives the same run.")] = 1,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, help="So many runs, with this seed and the next ones.")] = 1,
-    step_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="What a step takes.")] = 10.0,
-    start_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Starting workers.")] = 0.6,
-    restore_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Reading the state.")] = 0.6,
-    checkpoint_seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1.0, help="Between checkpoints.")] = 600.0,
+    step_seconds: Annotated[float, _seconds(0.1, "What a step takes.")] = 10.0,
+    start_seconds: Annotated[float, _seconds(0.0, "Starting workers.")] = 0.6,
+    restore_seconds: Annotated[float, _seconds(0.0, "Reading the state.")] = 0.6,
+    checkpoint_seconds: Annotated[float, _seconds(1.0, "Between checkpoints.")] = 600.0,
     shrink: Annotated[bool, typer.Option("--shrink", help="The job may go on with half of its nodes.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Also by hand, and as torchrun would.")] = False,
     as_json: Json = False,

@@ -50,6 +50,7 @@ WRONG = [
     (["replay", "empty"], 2, "empty is no recording"),
     (["simulate", "--rates", "ours"], 2, "one of llama3, megascale"),
     (["simulate", "--days", "nan"], 2, "--days"),
+    (["simulate", "--days", "inf"], 2, "--days"),
     (["simulate", "--nodes", "0"], 2, "--nodes"),
     # jobs
     (["run"], 2, "Missing argument"),

@@ -39,10 +39,9 @@ class Absence:
         if not away and is_up and watching:
             live.reason = "the watcher is back and training never stopped"
             return books.closed(live, IncidentState.CLOSED, now)
-        gone = [n for n in away if self.c.away_for(n, now) > self._grace(job, n)]
         median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
         patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
-        if not gone or now.mono - self.c.progress_at < patience:
+        if now.mono - self.c.progress_at < patience or not (gone := self._overdue(away, job, now)):
             return []
         actions = self._give_up(gone, "silent, and training stopped with it", now)
         live.action = policy.Move.RESTART.value
@@ -85,21 +84,26 @@ class Absence:
         known = self.c.nodes
         away = [n for n in self.c.life.unstopped if n not in known or not known[n].connected]
         lost = self.c.life.given_up | {n for n in away if n in known and known[n].state is t.NodeState.LOST}
-        fresh = [n for n in away if n not in lost]
-        gone = [n for n in fresh if self.c.away_for(n, now) > self._grace(job, n)]
-        if gone:
+        if gone := self._overdue([n for n in away if n not in lost], job, now):
             actions += self._give_up(sorted(gone), "gone for too long", now)
         if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
             actions += self._capacity(now)
         return actions
 
-    def _grace(self, job: Job, name: str) -> float:
-        """Seconds that a node may be away before training goes on without it."""
+    def _overdue(self, away: list[str], job: Job, now: Instant) -> list[str]:
+        """Those of them for which training waits no longer."""
+        if not away:
+            return []
         o = self.c.options
         replaceable = has_spare(job.spec, self.c.nodes.values(), job.nodes)
-        if self._went_down(name) and (replaceable or may_shrink(job.spec, job.nodes)):
-            return min(_DEAD_GRACE, o.spare_grace)  # nothing runs there that would be worth the wait
-        return o.spare_grace if replaceable else o.agent_grace
+        goes_on = replaceable or may_shrink(job.spec, job.nodes)
+        usual = o.spare_grace if replaceable else o.agent_grace
+
+        def grace(name: str) -> float:
+            # Where the workers went down too, nothing runs that would be worth the wait.
+            return min(_DEAD_GRACE, o.spare_grace) if goes_on and self._went_down(name) else usual
+
+        return [name for name in away if self.c.away_for(name, now) > grace(name)]
 
     def _went_down(self, name: str) -> bool:
         """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other reason that

@@ -17,8 +17,9 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
     """Node names by group rank, and why none: ([], reason) when there is not enough room.
 
     Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
-    those come first that are not on a switch where one was just lost, and before others those that are warm. Nodes that
-    were taken out for doubts serve only where it cannot be done without them.
+    those come first that are not on a switch where one was just lost, and before others those that are warm; a job that
+    begins waits for whom it gets, so there the order is that of names. Nodes that were taken out for doubts serve only
+    where it cannot be done without them.
     """
     known = {n.name: n for n in nodes}
     fit = {n.name for n in known.values() if n.usable and n.identity.slots >= spec.nproc}
@@ -33,9 +34,10 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
     if size < min(spec.nnodes, len(before) or spec.nnodes) and any(_may_be_back(known.get(name)) for name in before):
         return [], missing
     lost = {known[name].identity.switch for name in before if name in known and name not in fit} - {""}
+    is_late = bool(before)
     spares = sorted(
         (chosen - set(before)) | (chosen - sound),
-        key=lambda n: (n not in sound, known[n].identity.switch in lost, _is_cold(known[n]), natural(n)),
+        key=lambda n: (n not in sound, known[n].identity.switch in lost, is_late and _is_cold(known[n]), natural(n)),
     )
     kept = [name if name in sound else "" for name in before]
     slots = (kept + [""] * size)[: max(size, len(kept))]

@@ -159,3 +159,4 @@ def test_of_two_spares_the_one_that_is_warm_comes_first() -> None:
     nodes[1].host["warm_ready"] = 0.0  # it was just started
     assert place(spec, nodes[1:], ["node0"])[0] == ["node2"]
     assert place(spec, nodes[1:2], ["node0"])[0] == ["node1"]
+    assert place(spec, nodes[1:], [])[0] == ["node1"]  # a job that begins is placed the same way each time

@@ -170,14 +170,16 @@ class Warm:
         """End all workers, the stores and the warm process."""
         self.on_lost = None
         pid = self.pid
+        unanswered: Unavailable | None = None
         try:
             await self._ask("shutdown", CALL_TIMEOUT_S)
-        except Unavailable:
-            if Path(f"/proc/{pid}").exists():
-                raise  # else it ended before its answer came: that is what was asked
+        except Unavailable as error:
+            unanswered = error
         finally:
             await self.close()
-            await _reaped(pid)
+            is_gone = await _reaped(pid)
+        if unanswered is not None and not is_gone:
+            raise unanswered  # else it ended before its answer came: that is what was asked
 
     async def close(self) -> None:
         """Disconnect. The warm process and its workers live on. Harmless to repeat."""
@@ -292,13 +294,14 @@ def _ended(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-async def _reaped(pid: int, deadline_s: float = 5.0) -> None:
-    """Wait until the process is gone; if it is our own child, leave no zombie."""
+async def _reaped(pid: int, deadline_s: float = 5.0) -> bool:
+    """Wait until the process is gone, and say whether it is; if it is our own child, leave no zombie."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         if _ended(pid) is not None:
-            return
+            return True
         process = process_tree.read(pid)
         if process is None or process.state in "ZX":  # a zombie of somebody else's is not ours to wait for
-            return
+            return True
         await asyncio.sleep(0.005)
+    return False

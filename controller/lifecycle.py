@@ -227,9 +227,10 @@ class Lifecycle:
         for i in stopping:
             del self.waiting[i]
 
-    def node_back(self, job: Job, name: str, now: Instant) -> list[Action]:
-        """A node that left in the middle is told again what it may have missed."""
-        if self.stage in (Stage.CLEARING, Stage.ENDING) and name in self.unstopped:
+    def node_back(self, job: Job, name: str, now: Instant, holds: bool = False) -> list[Action]:
+        """A node that left in the middle is told again what it may have missed, and so is one that was given up while
+        its workers run on. `holds`: its hello told of running workers of the job."""
+        if self.stage in (Stage.CLEARING, Stage.ENDING) and (holds or name in self.unstopped):
             self.unstopped.discard(name)
             self._give_time(now)
             return [self.send(job, name, "stop", msg.StopWorkers(0.0))]

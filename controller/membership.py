@@ -33,7 +33,8 @@ class Membership:
         if job is None or job.state.ended:
             return self._end_strays(hello, None)
         actions = self._end_strays(hello, job)
-        actions += self.c.life.node_back(job, name, now)
+        holds = any(w.running and (w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
+        actions += self.c.life.node_back(job, name, now, holds)
         if self.c.life.stage is Stage.UP:
             actions += self._compare(job, name, hello, now)
         return actions + self.c.life.advance(job, self.c.nodes, now) + self.absence.watch(now)

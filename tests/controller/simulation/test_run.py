@@ -5,7 +5,7 @@ import pytest
 from holdfast.controller.simulation import checks
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.checks import BrokenInvariant
-from holdfast.controller.simulation.faults import LLAMA3, Fault, How, draw
+from holdfast.controller.simulation.faults import LLAMA3, RATES, Fault, How, draw
 from holdfast.controller.simulation.hosts import Shape
 from holdfast.controller.simulation.run import rivals, simulate, spread
 from holdfast.controller.simulation.world import World
@@ -70,6 +70,13 @@ def test_strays_that_are_ended_stop_no_training() -> None:
     assert world.life is not None
     assert world.done > 1000
     assert len(world.stops) == 1
+
+
+def test_a_node_that_was_given_up_while_cut_off_ends_its_workers_before_others_begin() -> None:
+    """All hosts are cut off in the middle of a stop; when they are back, one has been taken out and still trains."""
+    shape = Shape(nodes=6, spares=2, gpus=2, step=2.0, start=0.6, restore=0.6, checkpoint=600.0)
+    found = simulate(shape, 2423, days=0.03, rate=15_000.0 * RATES["llama3"], hurry=15_000.0)
+    assert found.state == "running"
 
 
 def test_quiet_hours_are_jumped_over() -> None:

@@ -2,6 +2,7 @@
 
 import { categories, CELL, paint, timeLegend, timeRamp, WORST_FIRST } from "./colours.js";
 import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
+import { usePointer } from "./drag.js";
 import { count, seconds } from "./format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
 import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
@@ -171,36 +172,28 @@ function onKey(event) {
   event.preventDefault();
 }
 
-function usePointer() {
-  let drag = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    drag = { x: event.clientX, y: event.clientY, far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag) {
-      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
-      drag.far ||= Math.hypot(dx, dy) > 4;
-      if (drag.far && view.scale > 1) {
-        view = { ...view, x: view.x + dx, y: view.y + dy };
-        [drag.x, drag.y] = [event.clientX, event.clientY];
-        clampView();
-      }
-    }
-    const { x, y, index } = at(event);
-    if (index !== hover) redraw();
-    hover = index;
-    showTip(drag?.far ? -1 : index, x, y);
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const { index } = at(event);
-    if (drag && !drag.far && index >= 0) choose(index);
-    drag = null;
-  });
-  canvas.addEventListener("pointerleave", () => {
-    hover = -1;
-    tip.hidden = true;
-    redraw();
+function listen() {
+  usePointer(canvas, {
+    dragged: (dx, dy) => {
+      if (view.scale <= 1) return;
+      view = { ...view, x: view.x + dx, y: view.y + dy };
+      clampView();
+    },
+    pointed: (event, isDragging) => {
+      const { x, y, index } = at(event);
+      if (index !== hover) redraw();
+      hover = index;
+      showTip(isDragging ? -1 : index, x, y);
+    },
+    clicked: (event) => {
+      const { index } = at(event);
+      if (index >= 0) choose(index);
+    },
+    left: () => {
+      hover = -1;
+      tip.hidden = true;
+      redraw();
+    },
   });
   canvas.addEventListener("dblclick", (event) => zoom(2.5, at(event).x, at(event).y));
   canvas.addEventListener("wheel", (event) => {
@@ -266,6 +259,6 @@ export function startMesh() {
     button.addEventListener("click", () => zoom({ in: 1.6, out: 1 / 1.6, fit: 0 }[button.dataset.zoom]));
   }
   canvas.addEventListener("keydown", onKey);
-  usePointer();
+  listen();
   new ResizeObserver(refresh).observe(canvas);
 }

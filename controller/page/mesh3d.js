@@ -4,6 +4,7 @@
 import { get, getLarge } from "./api.js";
 import { CELL, categories, WORST_FIRST } from "./colours.js";
 import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
+import { usePointer } from "./drag.js";
 import { count, known, percent, seconds } from "./format.js";
 import { fill } from "./glance.js";
 import { whileShown } from "./live.js";
@@ -219,38 +220,27 @@ function zoom(factor) {
   redraw();
 }
 
-function usePointer() {
-  let drag = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    drag = { x: event.clientX, y: event.clientY, far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag) {
-      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
-      drag.far ||= Math.hypot(dx, dy) > 4;
-      if (drag.far) {
-        turnBy(dx * 0.008, -dy * 0.008);
-        [drag.x, drag.y] = [event.clientX, event.clientY];
-      }
-    }
-    const found = scene && !drag?.far ? hit3d(scene, event.offsetX, event.offsetY) : -1;
-    if (found !== hover) redraw();
-    hover = found;
-    tip.hidden = found < 0;
-    if (found < 0) return;
-    tip.replaceChildren(make("b", {}, `Rank ${scene.ranks.rank[found]}`), pairs(describe(found)));
-    placeTip(tip, event.offsetX, event.offsetY);
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const found = scene && drag && !drag.far ? hit3d(scene, event.offsetX, event.offsetY) : -1;
-    drag = null;
-    if (found >= 0) choose(found);
-  });
-  canvas.addEventListener("pointerleave", () => {
-    hover = -1;
-    tip.hidden = true;
-    redraw();
+function listen() {
+  usePointer(canvas, {
+    dragged: (dx, dy) => turnBy(dx * 0.008, -dy * 0.008),
+    pointed: (event, isDragging) => {
+      const found = scene && !isDragging ? hit3d(scene, event.offsetX, event.offsetY) : -1;
+      if (found !== hover) redraw();
+      hover = found;
+      tip.hidden = found < 0;
+      if (found < 0) return;
+      tip.replaceChildren(make("b", {}, `Rank ${scene.ranks.rank[found]}`), pairs(describe(found)));
+      placeTip(tip, event.offsetX, event.offsetY);
+    },
+    clicked: (event) => {
+      const found = scene ? hit3d(scene, event.offsetX, event.offsetY) : -1;
+      if (found >= 0) choose(found);
+    },
+    left: () => {
+      hover = -1;
+      tip.hidden = true;
+      redraw();
+    },
   });
   canvas.addEventListener(
     "wheel",
@@ -271,6 +261,6 @@ export function startMesh3d() {
     rebuild();
   });
   canvas.addEventListener("keydown", onKey);
-  usePointer();
+  listen();
   new ResizeObserver(redraw).observe(canvas);
 }

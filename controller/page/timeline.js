@@ -2,6 +2,7 @@
 
 import { getLarge, save } from "./api.js";
 import { byId, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
+import { usePointer } from "./drag.js";
 import { bytes, count, ranges, seconds } from "./format.js";
 import { fill } from "./glance.js";
 import { company } from "./neighbours.js";
@@ -177,42 +178,34 @@ function onKey(event) {
   act();
 }
 
-function usePointer() {
-  let drag = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    drag = { x: event.clientX, y: event.clientY, far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!scene) return;
-    if (drag) {
-      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
-      drag.far ||= Math.hypot(dx, dy) > 4;
-      if (drag.far) {
-        const per = (scene.view.t1 - scene.view.t0) / (canvas.clientWidth - LEFT);
-        scene.view = { t0: scene.view.t0 - dx * per, t1: scene.view.t1 - dx * per, y: scene.view.y - dy };
-        [drag.x, drag.y] = [event.clientX, event.clientY];
-        clamp();
+function listen() {
+  usePointer(canvas, {
+    dragged: (dx, dy) => {
+      if (!scene) return;
+      const per = (scene.view.t1 - scene.view.t0) / (canvas.clientWidth - LEFT);
+      scene.view = { t0: scene.view.t0 - dx * per, t1: scene.view.t1 - dx * per, y: scene.view.y - dy };
+      clamp();
+    },
+    pointed: (event, isDragging) => {
+      if (!scene) return;
+      scene.hover = isDragging ? -1 : under(event.offsetX, event.offsetY);
+      if (scene.hover < 0) tip.hidden = true;
+      else {
+        const [title, rows] = describe(scene.hover);
+        tip.replaceChildren(make("b", {}, title), pairs(rows));
+        placeTip(tip, event.offsetX, event.offsetY);
       }
-    }
-    scene.hover = drag?.far ? -1 : under(event.offsetX, event.offsetY);
-    if (scene.hover < 0) tip.hidden = true;
-    else {
-      const [title, rows] = describe(scene.hover);
-      tip.replaceChildren(make("b", {}, title), pairs(rows));
-      placeTip(tip, event.offsetX, event.offsetY);
-    }
-    redraw();
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const found = scene && drag && !drag.far ? under(event.offsetX, event.offsetY) : -1;
-    drag = null;
-    if (found >= 0) pick(found);
-  });
-  canvas.addEventListener("pointerleave", () => {
-    tip.hidden = true;
-    if (scene) scene.hover = -1;
-    redraw();
+      redraw();
+    },
+    clicked: (event) => {
+      const found = scene ? under(event.offsetX, event.offsetY) : -1;
+      if (found >= 0) pick(found);
+    },
+    left: () => {
+      tip.hidden = true;
+      if (scene) scene.hover = -1;
+      redraw();
+    },
   });
   canvas.addEventListener(
     "wheel",
@@ -304,6 +297,6 @@ export function startTimeline() {
   on("theme", legend);
   legend();
   canvas.addEventListener("keydown", onKey);
-  usePointer();
+  listen();
   new ResizeObserver(redraw).observe(canvas);
 }

@@ -114,6 +114,11 @@ def test_mesh_answers_to_click_and_keys(served: Served, watched: Watched) -> Non
     page.mouse.down()
     page.mouse.up()
     expect(page.locator("#detail-title")).to_contain_text("Rank")
+    page.keyboard.press("Escape")
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)  # a drag chooses nobody
+    page.mouse.up()
+    expect(page.locator("#detail-title")).to_have_text("Selection")
 
 
 def test_an_incident_appears_live_and_ends(served: Served, watched: Watched) -> None:

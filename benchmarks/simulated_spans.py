@@ -22,7 +22,10 @@ GROUPS = ("", "tp", "dp", "world")
 
 @dataclass(frozen=True)
 class Culprit:
-    """`what`: forward, backward, compute (both), load, optimizer or link. `share` 0.1: a tenth longer."""
+    """`what`: forward, backward, compute (both), load, optimizer, link, or between, the microsecond after each span.
+
+    `share` 0.1: a tenth longer.
+    """
 
     rank: int
     what: str
@@ -176,7 +179,7 @@ def _step(
             own = took(p, seconds, name)
             now[p] = start + own
             spans.add(ranks[p], SPANS[op], start, now[p], own, **named)
-        now[p] = now[p] + 1e-6
+        now[p] = now[p] + 1e-6 * slow(p, "between")
         return True
 
     moving = True

@@ -50,6 +50,8 @@ class Limits:
     """Work of the busiest stage over the mean."""
     least: float = 0.002
     """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
+    between: float = 0.01
+    """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
     candidates: int = 8
     """How many are tried at most."""
     replays: int = 16
@@ -156,12 +158,13 @@ def _slow_workers(c: int, sample: Samples, step_s: float, limits: Limits, z: flo
         cpu = np.stack(cpus) if cpus else wall
         is_known = role != OTHER and not role.startswith("load") and np.isfinite(cpu).all()
         seen = compare(cpu if is_known else wall)
+        least = limits.between if role == OTHER else limits.least
         per_step = len(wall) / max(len(sample.totals), 1)
         mean = np.nanmedian(wall, axis=0) * per_step
         for lane in np.flatnonzero((seen.ratio >= limits.ratio) & (seen.z >= z)).tolist():
             ratio = float(seen.ratio[lane])
             excess = float(mean[lane]) * (1 - 1 / ratio)
-            if excess >= limits.least * step_s:
+            if excess >= least * step_s:
                 by_lane.setdefault(lane, []).append((role, ratio, float(seen.z[lane]), excess))
     found = []
     for lane, works in by_lane.items():

@@ -1,13 +1,16 @@
 """All ranks on one clock, in the trace format that Perfetto and Chrome open: a process is a node, a thread a rank.
 
-Arrows lead from a message's sending to the wait for it, and from the last to arrive at a collective to those that
-waited. Format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
+Arrows lead from a message's sending to its receiver, and from the last to arrive at a collective to those that waited.
+Perfetto lets an arrow lead from the slice that began first to the other; so what a wait ends with, the transfer of what
+it was for, is a slice of its own in it. Format ("Trace Event Format"):
+docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -15,7 +18,7 @@ import numpy as np
 from holdfast.diagnostics import step_graph
 from holdfast.diagnostics.blame_report import GARBAGE, world_of
 from holdfast.diagnostics.job_shape import JobShape
-from holdfast.diagnostics.span_table import SpanTable
+from holdfast.diagnostics.span_table import SpanTable, concatenated
 from holdfast.diagnostics.step_graph import Graph
 from holdfast.diagnostics.step_replay import measured
 from holdfast.diagnostics.step_shape import Meeting
@@ -25,6 +28,8 @@ Json = dict[str, Any]
 
 MESSAGE, LAST = "message", "last to arrive"
 """What arrows are called."""
+TRANSFER = "transfer "
+"""Before the name of the wait that it ends."""
 
 
 def write(table: SpanTable, shape: JobShape, out: TextIO) -> int:
@@ -44,8 +49,8 @@ def events(table: SpanTable, shape: JobShape) -> Iterator[Json]:
         raise UsageError("no spans of these steps")
     zero = int(table.start.min())
     world = world_of(table, shape)
-    # An arrow belongs to the slice that began last before it, so the outer of two that begin together comes first.
-    table = table.take(np.lexsort((-table.end, table.start)))
+    drawn = _drawn(table, shape, world)
+    table = _in_order(concatenated([table, _transfers(_in_order(table), drawn)]))
     lanes = _lanes(table)
     yield from _names(table, lanes, world, shape)
     numbers, ids = table.actions()
@@ -63,30 +68,63 @@ def events(table: SpanTable, shape: JobShape) -> Iterator[Json]:
             args["bytes"] = int(table.bytes[i])
         if table.cpu[i]:
             args["cpu_ms"] = round(int(table.cpu[i]) * 1e-6, 4)
+        if kind.startswith(TRANSFER):
+            kind, args["of"] = TRANSFER.strip(), kind.removeprefix(TRANSFER)
         start = int(table.start[i])
         yield {
             "ph": "X", "name": kind, "cat": group or "work", "pid": _node(rank, shape), "tid": rank + lanes[i] * world,
             "ts": _us(start - zero), "dur": _us(int(table.end[i]) - start), "args": args,
         }  # fmt: skip
-    is_garbage = np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE])
-    regular = table.take(~is_garbage)
-    first = int(regular.start.min()) - zero if len(regular) else 0
-    starts = zip(table.rank.tolist(), (table.start - zero).tolist(), lanes, strict=True)
+    starts = zip(table.rank.tolist(), table.start.tolist(), lanes, strict=True)
     beside = {(rank, start): lane for rank, start, lane in starts if lane}
-    number = 0
+    for number, arrow in enumerate(drawn, 1):
+        base = {"cat": "arrow", "name": arrow.name, "id": number}
+        for rank, begin, at, more in (
+            (arrow.source, arrow.sent, arrow.sent, {"ph": "s"}),
+            # "e": binds to the slice around it, which is the wait, or the transfer in it.
+            (arrow.target, max(arrow.sent, arrow.began), max(arrow.came - 1, arrow.began), {"ph": "f", "bp": "e"}),
+        ):
+            tid = rank + beside.get((rank, begin), 0) * world
+            yield base | more | {"pid": _node(rank, shape), "tid": tid, "ts": _us(at - zero)}
+
+
+def _in_order(table: SpanTable) -> SpanTable:
+    """An arrow belongs to the slice that began last before it, so the outer of two that begin together comes first."""
+    return table.take(np.lexsort((-table.end, table.start)))
+
+
+class _Drawn(NamedTuple):
+    """An arrow in the table's nanoseconds."""
+
+    name: str
+    source: int
+    sent: int
+    target: int
+    began: int
+    came: int
+
+
+def _drawn(table: SpanTable, shape: JobShape, world: int) -> list[_Drawn]:
+    regular = table.take(~np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE]))
+    found = []
     for graph in step_graph.graphs(regular, shape.decoded(), world):
+        first = int(regular.start.min())
         for arrow in arrows(graph):
             sent, began, came = (first + round(at * 1e9) for at in (arrow.sent, arrow.began, arrow.came))
-            seen = max(came - 1, began)
-            if seen < sent:
-                continue  # by clocks that do not agree it came before it was sent
-            number += 1
-            base = {"cat": "arrow", "name": arrow.name, "id": number}
-            tid = arrow.source + beside.get((arrow.source, sent), 0) * world
-            yield base | {"ph": "s", "pid": _node(arrow.source, shape), "tid": tid, "ts": _us(sent)}
-            tid = arrow.target + beside.get((arrow.target, began), 0) * world
-            # "e": binds to the slice around it, which is the wait.
-            yield base | {"ph": "f", "bp": "e", "pid": _node(arrow.target, shape), "tid": tid, "ts": _us(seen)}
+            if max(came - 1, began) >= sent:  # else, by clocks that do not agree, it came before it was sent
+                found.append(_Drawn(arrow.name, arrow.source, sent, arrow.target, began, came))
+    return found
+
+
+def _transfers(table: SpanTable, drawn: list[_Drawn]) -> SpanTable:
+    """For each arrow to a wait that began before it: the end of the wait, when what it was for was on its way."""
+    rows = {place: row for row, place in enumerate(zip(table.rank.tolist(), table.start.tolist(), strict=True))}
+    waits = [(arrow, rows[arrow.target, arrow.began]) for arrow in drawn if arrow.sent > arrow.began]
+    spans = table.take(np.array([row for _, row in waits], np.int64))
+    spans.start[:] = [arrow.sent for arrow, _ in waits]
+    spans.end[:] = [arrow.came for arrow, _ in waits]
+    spans.bytes[:] = spans.cpu[:] = 0
+    return replace(spans, kinds=tuple(TRANSFER + kind for kind in table.kinds))
 
 
 def _us(ns: int) -> float:

@@ -26,12 +26,28 @@ def test_every_rank_action_and_arrow_is_found_by_queries(tmp_path: Path) -> None
     with path.open("w") as out:
         timeline.write(table, JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan)), out)
     tp.check(tp.Importer(path), table, plan, ["n0", "n1"])
-    if binary := tp.shell():
-        real = tp.Shell(path, binary)
-        try:
-            tp.check(real, table, plan, ["n0", "n1"])
-        finally:
-            real.close()
+
+
+@pytest.mark.slow
+def test_the_trace_opens_in_perfetto_itself(tmp_path: Path) -> None:
+    """With all that there is: messages, collectives, rows of a rank's own for what lies across, collections."""
+    pytest.importorskip("playwright")
+    from tests.browser import chromium
+    from tests.diagnostics.perfetto_ui import perfetto
+
+    table, plan = simulate(JOB, [], 2, 1)
+    path, across = tmp_path / "trace.json", tmp_path / "across.json"
+    shape = JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan))
+    with path.open("w") as out:
+        timeline.write(table, shape, out)
+    table.end[table.kind == table.kinds.index("load")] += 2_000_000  # into the forward
+    with across.open("w") as out:
+        timeline.write(table, shape, out)
+    with chromium() as browser, perfetto(browser) as page:
+        tp.check(page.open(path), table, plan, ["n0", "n1"])
+        real, ours = page.open(across), tp.Importer(across)
+        for sql in (tp.ERRORS, tp.RANKS, tp.NODES, tp.SLICES, tp.ARROWS):
+            assert sorted(map(str, real.query(sql))) == sorted(map(str, ours.query(sql)))
 
 
 def test_what_lies_across_another_span_has_a_row_of_its_own(tmp_path: Path) -> None:

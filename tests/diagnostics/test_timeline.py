@@ -43,11 +43,13 @@ def test_the_trace_opens_in_perfetto_itself(tmp_path: Path) -> None:
     table.end[table.kind == table.kinds.index("load")] += 2_000_000  # into the forward
     with across.open("w") as out:
         timeline.write(table, shape, out)
-    with chromium() as browser, perfetto(browser) as page:
-        tp.check(page.open(path), table, plan, ["n0", "n1"])
-        real, ours = page.open(across), tp.Importer(across)
-        for sql in (tp.ERRORS, tp.RANKS, tp.NODES, tp.SLICES, tp.ARROWS):
-            assert sorted(map(str, real.query(sql))) == sorted(map(str, ours.query(sql)))
+    with chromium() as browser:
+        with perfetto(browser, path) as real:
+            tp.check(real, table, plan, ["n0", "n1"])
+        ours = tp.Importer(across)
+        with perfetto(browser, across) as real:
+            for sql in (tp.ERRORS, tp.RANKS, tp.NODES, tp.SLICES, tp.ARROWS):
+                assert sorted(map(str, real.query(sql))) == sorted(map(str, ours.query(sql)))
 
 
 def test_what_lies_across_another_span_has_a_row_of_its_own(tmp_path: Path) -> None:

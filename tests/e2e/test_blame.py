@@ -79,8 +79,8 @@ def check_trace(kept: Path, step: int, path: Path) -> None:
     plan = shape.decoded()
     assert plan is not None
     tp.check(tp.Importer(path), table, plan, ["node0", "node1"])
-    with chromium() as browser, perfetto(browser) as page:
-        tp.check(page.open(path), table, plan, ["node0", "node1"])
+    with chromium() as browser, perfetto(browser, path) as real:
+        tp.check(real, table, plan, ["node0", "node1"])
 
 
 def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(

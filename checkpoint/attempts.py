@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checkpoint import parts
 from holdfast.checkpoint.arrays import Buffer, Held
 from holdfast.checkpoint.daemon_messages import Leader
 from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid
 from holdfast.checkpoint.fence import Fence, require
 from holdfast.checkpoint.folder import Slot, read_manifest
 from holdfast.checkpoint.manifest import Manifest, part_from_json, part_to_json
-from holdfast.checkpoint.parts import Part, part_name, write_part
+from holdfast.checkpoint.parts import Part, part_name
 from holdfast.checkpoint.retention import retain
 from holdfast.checkpoint.save import commit
 from holdfast.checkpoint.store import Store
@@ -94,35 +95,42 @@ def has_part(store: Store, attempt: Attempt, worker: int) -> bool:
     return _entry_name(worker) in store.list(attempt.folder) or is_committed(store, attempt)
 
 
-def put_part(
+def write_part(
     store: Store,
     attempt: Attempt,
     worker: int,
     tensors: Mapping[str, GlobalTensor],
     shares: Sequence[tuple[str, Box]],
     held: Mapping[str, Sequence[Held]],
-    values: Mapping[str, Any],
     through: Callable[[Iterator[Buffer]], Iterator[Buffer]],
-    is_over: Callable[[], bool],
-) -> None:
-    """Write a worker's part, then its entry, unless that was done before. The bytes go by way of `through`.
+) -> Part | None:
+    """Write a worker's part; None when it was written and entered before. The bytes go by way of `through`.
 
-    `values`: what this worker has that is no tensor.
-
-    Raises Refused when the attempt was given up, StaleGeneration, OSError, and what `through` raises.
+    It counts once `put_entry` has told of it. Raises Refused when the attempt was given up, StaleGeneration, OSError,
+    and what `through` raises.
     """
     try:
         if has_part(store, attempt, worker):
-            return
+            return None
         store.make_folder(attempt.folder)
 
         def write(pieces: Callable[[], Iterator[Buffer]]) -> None:
             store.create(f"{attempt.folder}/{part_name(worker)}", lambda: through(pieces()))
 
         mine = [Share(name, box, worker, box.count * tensors[name].item_bytes) for name, box in shares]
-        part = write_part(write, worker, tensors, mine, held, {"format": "pt", "attempt": attempt.id})
-        if not is_over() and part is not None:
-            _put_entry(store, attempt, worker, {"part": part_to_json(part), "values": values})
+        return parts.write_part(write, worker, tensors, mine, held, {"format": "pt", "attempt": attempt.id})
+    except OSError:
+        require(store, attempt.fence)
+        raise
+
+
+def put_entry(store: Store, attempt: Attempt, worker: int, part: Part, values: Mapping[str, Any]) -> None:
+    """Tell the leader of a part that is written whole. `values`: what this worker has that is no tensor.
+
+    Raises StaleGeneration, OSError.
+    """
+    try:
+        _put_entry(store, attempt, worker, {"part": part_to_json(part), "values": values})
     except OSError:
         require(store, attempt.fence)
         raise

@@ -22,6 +22,7 @@ from holdfast.checkpoint.attempts import Attempt, Gathered, Refused
 from holdfast.checkpoint.daemon_messages import Join
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
 from holdfast.checkpoint.in_thread import in_thread
+from holdfast.checkpoint.parts import Part
 from holdfast.checkpoint.rate import Pace
 from holdfast.checkpoint.store import Store
 from holdfast.retry import Backoff, retrying
@@ -230,14 +231,26 @@ class Upload:
                 return
             raise Refused(f"the snapshot of step {self.attempt.step} was overwritten before it was uploaded")
         arena, snapshot = pinned.arena, pinned.snapshot
-        if broken := await in_thread(lambda: arena.broken(snapshot)):
-            await self._repair(pinned, broken)
-        await self._retried(
-            lambda: attempts.put_part(
-                self._store, self.attempt, self._worker, arena.description.tensors, order.shares,
-                arena.held(snapshot.slot), snapshot.values, self._through, self._over.is_set,
+
+        def write() -> Part | None:
+            held = arena.held(snapshot.slot)
+            return attempts.write_part(
+                self._store, self.attempt, self._worker, arena.description.tensors, order.shares, held, self._through
             )
-        )  # fmt: skip
+
+        # The check runs beside the writing: what is written counts for nothing until it is entered.
+        checking = asyncio.create_task(in_thread(lambda: arena.broken(snapshot)))
+        try:
+            part = await self._retried(write)
+            if broken := await checking:
+                await self._repair(pinned, broken)
+                part = await self._retried(write)
+        finally:
+            checking.cancel()
+        if part is not None:
+            await self._retried(
+                lambda: attempts.put_entry(self._store, self.attempt, self._worker, part, snapshot.values)
+            )
         self.progress.store_error = ""
 
     def _free(self) -> None:

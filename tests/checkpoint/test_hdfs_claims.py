@@ -14,7 +14,7 @@ import pytest
 from jobs import STATE, assert_step, job_of, layout_of, restore_all, state_of
 from layouts import share
 
-from holdfast.checkpoint.attempts import Attempt, Gathered, is_committed, put_part
+from holdfast.checkpoint.attempts import Attempt, Gathered, is_committed, put_entry, write_part
 from holdfast.checkpoint.daemon_messages import Leader
 from holdfast.checkpoint.errors import StaleGeneration
 from holdfast.checkpoint.fence import Fence, claim
@@ -76,7 +76,9 @@ def persist(store: Store, fence: Fence, content: int) -> None:
     attempt, job, whole = Attempt(fence, STEP), job_of(ONE), state_of(content)
     shares = [(one.tensor, one.box) for one in job.shares]
     held = share(ONE, 0, whole)
-    put_part(store, attempt, 0, ONE.tensors, shares, held, {"applied": content}, lambda pieces: pieces, lambda: False)
+    part = write_part(store, attempt, 0, ONE.tensors, shares, held, lambda pieces: pieces)
+    assert part is not None
+    put_entry(store, attempt, 0, part, {"applied": content})
     gathered = Gathered(store, attempt, Leader((0,), ONE.tensors, job.mesh, STATE, Retention()))
     assert gathered.look()
     gathered.commit()

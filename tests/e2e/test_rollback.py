@@ -1,0 +1,71 @@
+"""A state that went bad in silence and is in the newest snapshot: the job goes back to a checkpoint from before it."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.local_cluster import LocalCluster
+from tests.e2e.daemons import Commands
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SCRIPT = """
+    import os
+    import sys
+    import time
+
+    import torch
+    import torch.distributed as dist
+    from holdfast.agent import probe
+    from holdfast.checkpoint import Checkpointer
+
+    dist.init_process_group("gloo")
+    generation = int(os.environ["HOLDFAST_GENERATION"])
+    model = torch.nn.Linear(4, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    keeper = Checkpointer(sys.argv[1], {"model": model}, every=5, keep=20)
+    first = keeper.restore()
+    print(f"generation {generation} goes on from step {first}", flush=True)
+    probe.phase("train")
+    for step in range(first, 60):
+        time.sleep(0.1)
+        with torch.no_grad():
+            model.weight += step
+            if generation == 1 and step == 27 and dist.get_rank() == 1:
+                model.weight[0, 2] = float("inf")  # of this nobody knows
+        dist.all_reduce(model.weight.data)
+        model.weight.data /= 2
+        loss = float(model.weight.sum())
+        keeper.step(step + 1)
+        probe.step(step, loss=loss)
+    keeper.close()
+    print(f"the sum is {float(model.weight.sum()):.0f}", flush=True)
+"""
+
+
+def test_a_bad_state_is_left_behind_and_the_result_is_that_of_a_good_run(holdfast: Commands, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    with LocalCluster(tmp_path / "cluster", nodes=1, slots=2, controller_flags=("--hang-floor", "5s")) as cluster:
+        run = holdfast.start(
+            "run", "--controller", cluster.http, "--nproc-per-node", "2", str(path), (tmp_path / "store").as_uri()
+        )
+        assert run.wait(150) == 0, run.err[-4000:]
+        incidents = list(reversed(cluster.client.incidents()))
+        job = cluster.client.job()
+    assert job is not None
+    assert (job["generation"], job["state"]) == (3, "finished")
+    last = incidents[-1]
+    assert (last["kind"], last["action"], last["state"], last["source"]) == (
+        "loss-nonfinite",
+        "roll-back",
+        "closed",
+        "store",
+    )
+    assert "back to a checkpoint of at most 1" in last["reason"]
+    resumed = [int(line.rpartition(" ")[2]) for line in run.out.splitlines() if "[0] generation" in line]
+    assert resumed[0] == 0
+    assert resumed[1] >= 27
+    assert resumed[2] in (10, 15)
+    assert f"the sum is {4 * sum(range(60))}" in run.out

@@ -33,12 +33,15 @@ class Announcements:
         self._on_event = on_event
         self._told: set[tuple[Key, str]] = set()
 
+    def expects(self, key: Key) -> bool:
+        """Whether this worker may leave something yet. Only rank 0 leaves anything."""
+        return key[2] == 0 and any((key, suffix) not in self._told for suffix in _KINDS)
+
     def look(self, key: Key, probe: Path) -> None:
-        """Tell what this worker left and was not told yet. Only rank 0 leaves anything."""
-        if key[2] == 0:
-            for suffix in _KINDS:
-                if (key, suffix) not in self._told:
-                    self._look(key, suffix, probe.with_name(probe.name + suffix))
+        """Tell what this worker left and was not told yet."""
+        for suffix in _KINDS if key[2] == 0 else ():
+            if (key, suffix) not in self._told:
+                self._look(key, suffix, probe.with_name(probe.name + suffix))
 
     def end(self, key: Key, probe: Path) -> None:
         """The worker is gone: tell what was not told yet, and remove the files."""

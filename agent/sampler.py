@@ -20,6 +20,7 @@ from operator import itemgetter, mul, sub
 
 from holdfast.agent.collectors.files import GONE
 from holdfast.agent.collectors.nic import BytePair
+from holdfast.agent.ticks import Ticks
 from holdfast.types import NicSamples
 
 UINT32_MAX = 2**32 - 1
@@ -29,8 +30,6 @@ JUDGE_EVERY = 256
 """Samples, at least, per judgement of the share; the quickest sweep counts, so that a busy host is no reason."""
 REOPEN_AFTER = 1.0
 """Seconds between attempts to open the files of a NIC that went away."""
-_LONGEST_SLEEP = 0.05
-"""Seconds that `close` may have to wait for the thread."""
 _NEVER = 1 << 62
 
 
@@ -47,13 +46,6 @@ def growth(last: int, value: int) -> int:
         if top - (top >> 4) <= last < top and value < top >> 4:
             return value + top - last
     return 0
-
-
-def next_deadline(deadline: int, now: int, interval: int) -> int:
-    """The first tick after `now` on the grid of `deadline` (all in ns): ticks missed are left out, not caught up."""
-    if now < deadline + interval:
-        return deadline + interval
-    return deadline + ((now - deadline) // interval + 1) * interval
 
 
 _SIZE, _START = repeat(24), repeat(0)  # of every read of a counter: 20 digits and the end of the line
@@ -108,7 +100,7 @@ class Sampler:
         self._refused = [False] * len(self.pairs)
         self._look_at = _NEVER  # when to look after the files before the next sweep
         self._sweeps, self._quickest = 0, _NEVER
-        self._closing = False
+        self._ticks: Ticks | None = None
         self._thread: threading.Thread | None = None
         for nic in range(len(self.pairs)):
             self._open(nic)
@@ -128,7 +120,8 @@ class Sampler:
     def start(self) -> None:
         """Start the thread. Without NICs there is nothing to sample and no thread."""
         if self.pairs and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+            self._ticks = Ticks(self._interval)
+            self._thread = threading.Thread(target=self._run, args=(self._ticks,), name="sampler", daemon=True)
             self._thread.start()
 
     def take(self, now: float) -> tuple[bytes, tuple[NicSamples, ...], int, int]:
@@ -219,33 +212,27 @@ class Sampler:
 
     def close(self) -> None:
         """End the thread and close all files. Idempotent."""
-        if self._thread is not None:
-            self._closing = True
+        if self._thread is not None and self._ticks is not None:
+            self._ticks.end()
             self._thread.join()
-            self._thread = None
+            self._ticks.close()
+            self._thread = self._ticks = None
         for nic in range(len(self.pairs)):
             self._close(nic)
         self._layout = self._list_live()
 
     # --- the sampling side
 
-    def _run(self) -> None:
-        clock, sleep, sample = self._clock, time.sleep, self.sample
-        now = deadline = clock()
-        while not self._closing:
-            if now >= deadline:
-                deadline = next_deadline(deadline, now, self._interval)
-            rest = (deadline - now) / 1e9
-            # A sleep wakes at half the cost of a lock that is waited for with a time-out.
-            if rest > _LONGEST_SLEEP:
-                sleep(_LONGEST_SLEEP)
-                now = clock()
-            else:
-                sleep(rest)
-                now = sample()
+    def _run(self, ticks: Ticks) -> None:
+        wait, sample, interval = ticks.wait, self.sample, self._interval
+        while wait():
+            sample()
+            if self._interval != interval:
+                interval = self._interval
+                ticks.pace(interval)
 
-    def sample(self) -> int:
-        """One sweep over all counters, stamped with the time it began; when it ended (ns)."""
+    def sample(self) -> None:
+        """One sweep over all counters, stamped with the time it began."""
         began = self._clock()
         if began >= self._look_at:
             self._look_after_files()
@@ -256,12 +243,11 @@ class Sampler:
             row = [b""]
         if b"" in row:  # a file on its way out reads as empty
             self._look_after_files()
-            return self._clock()
-        ended = self._clock()
-        if ended - began < self._quickest:
-            self._quickest = ended - began
+            return
+        took = self._clock() - began
+        if took < self._quickest:
+            self._quickest = took
         self._samples.append((began, layout, row))
-        return ended
 
     # --- files that come and go (sampling side, except in __init__ and close)
 

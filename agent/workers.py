@@ -175,7 +175,7 @@ class Workers:
     def look_for_announcements(self) -> None:
         """Pass on what the jobs here say of themselves. Cheap; once a second is enough."""
         for key, worker in self.kept.items():
-            if worker.running:
+            if worker.running and self._announcements.expects(key):
                 self._announcements.look(key, self._probe_path(key))
 
     def _probe_path(self, key: Key) -> Path:

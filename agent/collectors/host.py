@@ -8,6 +8,7 @@ import psutil
 
 from holdfast.agent.collectors.files import read_text
 
+_libc = ctypes.CDLL(None, use_errno=True)
 _TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 _STA_UNSYNC = 0x40
 
@@ -28,9 +29,8 @@ class _Timex(ctypes.Structure):
 
 def _clock() -> dict[str, float]:
     """One system call, no daemon asked: works whatever keeps the time. Modes 0 only reads."""
-    adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     timex = _Timex()
-    state = adjtimex(ctypes.byref(timex))
+    state = _libc.adjtimex(ctypes.byref(timex))
     if state < 0:
         raise OSError(ctypes.get_errno(), "adjtimex")
     synced = state != _TIME_ERROR and not timex.status & _STA_UNSYNC

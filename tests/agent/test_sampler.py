@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.collectors.nic import BytePair, choose
-from holdfast.agent.sampler import UINT32_MAX, Sampler, growth, next_deadline
+from holdfast.agent.sampler import UINT32_MAX, Sampler, growth
 from tests.agent.sysfs import Sysfs, put
 
 
@@ -200,13 +200,6 @@ def test_nothing_to_sample_is_no_thread() -> None:
     sampler.start()
     assert sampler.take(time.monotonic())[:2] == (b"", ())
     sampler.close()
-
-
-def test_no_burst_to_catch_up() -> None:
-    assert next_deadline(100, 100, 10) == 110
-    assert next_deadline(100, 109, 10) == 110
-    assert next_deadline(100, 110, 10) == 120
-    assert next_deadline(100, 157, 10) == 160
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**63))

@@ -152,6 +152,7 @@ def main() -> None:
     made.add_argument("--rounds", type=int, required=True)
     made.add_argument("--hdfs", required=True, help="URL")
     options = made.parse_args()
+    os.nice(5)  # as the daemon: HDFS's servers, here on the same cores, get the same share beside both
     count = itertools.count()
     with scratch() as folder, daemon(folder / "n0", "n0"):
         worker = Worker(folder / "n0", options.size_mb)

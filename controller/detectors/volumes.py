@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -56,11 +56,17 @@ class Judge:
         self._since = 0  # steps since the usual was taken
         self.share = 1.0
 
-    def add(self, volume: Volume) -> Trouble | None:
-        """Trouble that this step completes. Then its level is the new usual: it is told once."""
+    def add(self, volume: Volume, copies: tuple[float, float] = (0.0, 0.0)) -> Trouble | None:
+        """Trouble that this step completes. Then its level is the new usual: it is told once.
+
+        `copies`: bytes of snapshots, sent and received, that lately go along with some steps and not with others.
+        """
         row = volume.tx, volume.rx, volume.peak
         usual = self._usual
-        if usual is not None and any(v < self._below * u for v, u in zip(row, usual, strict=True) if u >= _WORTH):
+        with_copies = row[0] + copies[0], row[1] + copies[1], row[2]
+        if usual is not None and any(
+            v < self._below * u for v, u in zip(with_copies, usual, strict=True) if u >= _WORTH
+        ):
             self._low.append(row)
             if len(self._low) < self._run:
                 return None
@@ -76,7 +82,7 @@ class Judge:
         self._since += 1 + len(self._low)
         self._low = []
         if self._since >= self._run and len(self._rows) >= 2 * self._run:
-            return self._take_stock()
+            return self._take_stock(sum(copies))
         return None
 
     def spread(self) -> float:
@@ -96,7 +102,7 @@ class Judge:
         self._rows.extend(rows)
         self.share = share
 
-    def _take_stock(self) -> Trouble | None:
+    def _take_stock(self, copies: float) -> Trouble | None:
         table = np.array(self._rows)
         middle = np.median(table, axis=0)
         self._usual, self._since, self.share = (float(middle[0]), float(middle[1]), float(middle[2])), 0, 1.0
@@ -107,7 +113,8 @@ class Judge:
         wide = _spread(now)
         # Where steps differ by much anyway, only a large decline is one.
         self._below = self._share if max(wide, _spread(past)) < self._spread else self._share / 4
-        if wide < self._spread or _spread(past) > _STEADY * self._spread:
+        explained = copies / float(np.median(past))
+        if wide < self._spread + explained or _spread(past) > _STEADY * self._spread:
             return None
         self._settle(list(self._rows)[-2 * self._run :], 1.0)
         self._below = self._share / 4
@@ -134,9 +141,32 @@ def _spread(values: np.ndarray) -> float:
 
 
 @dataclass(slots=True)
+class _Copies:
+    """A node's copies of snapshots, to it and from it, as its gauges tell."""
+
+    sent: float = 0.0
+    received: float = 0.0
+    step: float = -1.0
+    volumes_ago: int = _KEPT
+
+    def look(self, host: Mapping[str, float]) -> None:
+        step = host.get("snapshot_peer_step", -1.0)
+        if step != self.step:
+            self.step, self.volumes_ago = step, 0
+        self.sent = host.get("snapshot_bytes", 0.0) if step >= 0 else 0.0
+        self.received = host.get("snapshot_copies_bytes", 0.0)
+
+    def lately(self) -> tuple[float, float]:
+        """What one step may carry more than another; called for each step."""
+        self.volumes_ago += 1
+        return (self.sent, self.received) if self.volumes_ago <= _KEPT else (0.0, 0.0)
+
+
+@dataclass(slots=True)
 class _Node:
     judge: Judge
     steps: Steps = field(default_factory=Steps)
+    copies: _Copies = field(default_factory=_Copies)
     in_windows: bool = False
 
 
@@ -165,9 +195,12 @@ class VolumeDetector:
         if in_windows != state.in_windows:
             state.in_windows = in_windows
             state.judge.begin()
+        if frame.host:
+            state.copies.look(frame.host)
         found = []
         for volume in volumes:
-            if (trouble := state.judge.add(volume)) is not None and not self._is_common(node, trouble):
+            trouble = state.judge.add(volume, state.copies.lately())
+            if trouble is not None and not self._is_common(node, trouble):
                 found.append(self._finding(node, trouble, self._others(node, now), state.steps.period, now))
         return found
 

@@ -110,6 +110,8 @@ class Wire:
         self.names = [f"node{i}" for i in range(nodes)]
         self.period, self.reports = period, reports
         self.rate = dict.fromkeys(self.names, 100_000.0)  # bytes per millisecond in a burst
+        self.host: dict[str, dict[str, float]] = {}
+        self.longer: dict[str, float] = {}  # shares of a step that its bursts begin earlier
         self.frames = 0
         self.found: list[Finding] = []
 
@@ -120,7 +122,8 @@ class Wire:
             times = start + np.arange(250) / 1e3
             in_step = np.mod(times, self.period) / self.period
             for rank, name in enumerate(self.names):
-                moved = np.where((in_step > 0.4) & (in_step < 0.8), self.rate[name], 0).astype("<u4").tobytes()
+                begins = 0.4 - self.longer.get(name, 0.0)
+                moved = np.where((in_step > begins) & (in_step < 0.8), self.rate[name], 0).astype("<u4").tobytes()
                 offsets = (np.arange(250) * 1000).astype("<u4").tobytes()
                 ends = [n for n in range(int(start / self.period), int((start + 0.25) / self.period) + 1)]
                 steps = tuple(
@@ -129,7 +132,8 @@ class Wire:
                     if self.reports and start <= n * self.period < start + 0.25
                 )
                 nic = t.NicSamples("eth0", 0, 0, moved, moved)
-                frame = t.Frame(self.frames, int(start * 1e9), 0, offsets, (nic,), steps=steps)
+                host = self.host.get(name, {})
+                frame = t.Frame(self.frames, int(start * 1e9), 0, offsets, (nic,), host, steps=steps)
                 now = Instant(start, start)
                 self.found += self.detector.observe(name, frame, rank, 1, self.reports, now)
 
@@ -195,6 +199,20 @@ def test_steps_that_differ_on_most_nodes_are_the_jobs_way_and_no_nodes_trouble(u
         for name in wire.names[:unsteady]:
             wire.rate[name] = 100_000.0 * float(rng.uniform(0.4, 2))
         wire.run(0.25)
+    assert {finding.node for finding in wire.found} == named
+
+
+@pytest.mark.parametrize(("told", "named"), [(True, set()), (False, {"node0"})])
+def test_what_copies_of_snapshots_can_explain_is_no_trouble(told: bool, named: set[str]) -> None:
+    """One node is too busy to copy each snapshot: some of its steps carry a copy, and others none."""
+    rng, wire = np.random.default_rng(9), Wire(6)
+    copy = 0.28 * 0.4 * 1000 * 100_000.0  # 0.28 of a step's time longer at the same rate
+    for second in range(220):
+        if told:
+            sizes = {"snapshot_bytes": copy, "snapshot_copies_bytes": copy}
+            wire.host["node0"] = {"snapshot_peer_step": float(second), **sizes}
+        wire.longer["node0"] = 0.28 * float(second >= 120 and rng.random() < 0.5)
+        wire.run(1)
     assert {finding.node for finding in wire.found} == named
 
 

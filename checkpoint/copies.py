@@ -1,18 +1,22 @@
 """Verified reads: bytes of a part that match the manifest, from whichever copy has them. No torch.
 
 No byte of a checkpoint is used before its chunk's checksum was compared. A chunk that does not match is asked for once
-more, then from the other copies; each such repair is reported.
+more, then from snapshots of the same step in memory and from the other copies; each such repair is reported.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.errors import PartInvalid
 from holdfast.checkpoint.parts import Part
 from holdfast.checkpoint.store import Store
+
+if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
+    from holdfast.checkpoint.same_step import SameStep
 
 Report = Callable[[str], None]
 
@@ -20,9 +24,9 @@ Report = Callable[[str], None]
 class Copies:
     """One checkpoint's parts in a store and, with the same names, in others."""
 
-    def __init__(self, stores: Sequence[Store], folder: str, report: Report) -> None:
+    def __init__(self, stores: Sequence[Store], folder: str, report: Report, memory: SameStep | None = None) -> None:
         """`stores`: the first is asked first. `report` gets one line for each repair."""
-        self.stores, self.folder, self.report = stores, folder, report
+        self.stores, self.folder, self.report, self.memory = stores, folder, report, memory
         self.bytes_read = 0
         """Bytes that stores gave, repeated reads included."""
         self._lock = threading.Lock()
@@ -44,16 +48,23 @@ class Copies:
 
     def _repaired(self, part: Part, start: int, stop: int, problem: str) -> bytes:
         where = f"{self.folder}/{part.file}, MiB {start // CHUNK_BYTES}"
-        for store in (self.stores[0], *self.stores):
-            content, more = self._ask(store, part, start, stop)
+        for content, more, origin in self._others(part, start, stop):
             problem = problem or more
             if self._is_good(part, start, content, start):
-                origin = "a second read" if store is self.stores[0] else store.url
                 self.report(f"{where}: {problem.strip(' :') or 'corrupt'}; repaired from {origin}")
                 return content
         if problem:
             raise PartInvalid(f"{part.file}{problem}")
         raise PartInvalid(f"{part.file} is corrupt within MiB {start // CHUNK_BYTES}")
+
+    def _others(self, part: Part, start: int, stop: int) -> Iterator[tuple[bytes, str, str]]:
+        """What else may be right, what is wrong with it, and where it is from."""
+        again, problem = self._ask(self.stores[0], part, start, stop)
+        yield again, problem, "a second read"
+        if self.memory is not None:
+            yield self.memory.content(part, start, again.ljust(stop - start, b"\0")), "", "a snapshot in memory"
+        for store in self.stores[1:]:
+            yield *self._ask(store, part, start, stop), store.url
 
     def _ask(self, store: Store, part: Part, start: int, stop: int) -> tuple[bytes, str]:
         """What the store has there, maybe too little, and why."""

@@ -154,7 +154,7 @@ class Keeper:
         self._need_store()
         stored = restore(
             self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors,
-            places=places, counts=self._counts,
+            places=places, counts=self._counts, snapshots=None if self.node is None else self.node.folder,
         )  # fmt: skip
         return None if stored is None else (stored, "store")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.checkpoint.arrays import Buffer, Held, new
@@ -20,6 +21,7 @@ from holdfast.checkpoint.inspect import Progress
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.neighbours import Sending, Talk, find_neighbours
 from holdfast.checkpoint.reading import read_plan
+from holdfast.checkpoint.same_step import SameStep
 from holdfast.checkpoint.save import Votes
 from holdfast.checkpoint.store import Store
 from holdfast.checkpoint.tiles import Layout
@@ -56,12 +58,14 @@ def restore(
     mirrors: Sequence[Store] = (),
     places: Mapping[str, Sequence[Held]] | None = None,
     counts: Callable[[Manifest], bool] = always,
+    snapshots: Path | None = None,
 ) -> Restored | None:
     """The newest checkpoint that is whole, cut to `layout`; None when there is none at all.
 
     Of those that do not count none is taken while there are others; if there are not, the oldest, as `warn` says.
 
-    Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `places`: this worker's
+    Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `snapshots`: folder of
+    the job's snapshots on this node, which repair what a store has wrong of the same step. `places`: this worker's
     boxes, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
     `warn` gets a line at rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises
     CheckpointMismatch on all ranks when the newest one belongs to another model or state, and CheckpointError when
@@ -74,7 +78,7 @@ def restore(
     if found["failed"]:
         raise CheckpointError(found["failed"])
     for slot in (Slot(*pair) for pair in found["slots"]):
-        restored, problems = _load([store, *mirrors], slot, group, layout, places, warn)
+        restored, problems = _load([store, *mirrors], slot, group, layout, places, warn, snapshots)
         if restored is not None:
             return restored
         if group.rank == 0:
@@ -114,6 +118,7 @@ def _load(
     layout: Layout,
     places: Mapping[str, Sequence[Held]] | None,
     warn: Callable[[str], None],
+    snapshots: Path | None,
 ) -> tuple[Restored | None, str]:
     """This worker's share and no problem, or None and, at rank 0, the problem."""
     content = b""
@@ -130,7 +135,7 @@ def _load(
     layout = without_missing(layout, manifest)
     plan = read_plan(manifest, layout)
     filled = choose(places, layout, group.rank)
-    copies = Copies(stores, slot.folder, warn)
+    copies = Copies(stores, slot.folder, warn, SameStep(snapshots, manifest) if snapshots is not None else None)
     problems = fetch(manifest, plan, copies, group, filled, find_neighbours(group, plan))
     if group.all_agree(not problems):
         return Restored(manifest, filled, copies.bytes_read), ""

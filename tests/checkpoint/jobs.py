@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,16 @@ def restore_all(
     mirrors: tuple[Store, ...] = (),
     state: dict[str, Any] | None = None,
     counts: Callable[[Manifest], bool] = always,
+    snapshots: Path | None = None,
 ) -> tuple[list[Restored | None], list[str]]:
     """All ranks restore; what they got, and what they were warned of."""
     warnings: list[str] = []
 
     def work(group: ThreadGroup) -> Restored | None:
         return restore(
-            store, group, layout=layout, state=state or STATE, warn=warnings.append, mirrors=mirrors, counts=counts
-        )
+            store, group, layout=layout, state=state or STATE, warn=warnings.append, mirrors=mirrors, counts=counts,
+            snapshots=snapshots,
+        )  # fmt: skip
 
     return on_ranks(len(layout.held), work), warnings
 

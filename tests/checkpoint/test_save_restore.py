@@ -15,7 +15,8 @@ from jobs import STATE, assert_step, layout_of, restore_all, save_all, state_of
 from layouts import layouts, tensors
 from safetensors.numpy import load_file
 
-from holdfast.checkpoint.checksum import CHUNK_BYTES
+from holdfast.checkpoint.arena import Arena, Description
+from holdfast.checkpoint.checksum import CHUNK_BYTES, checksums
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.fence import claim
 from holdfast.checkpoint.file_store import FileStore
@@ -209,6 +210,40 @@ def test_every_flipped_bit_is_found_and_repaired_from_a_copy(tmp_path: Path) -> 
             tried += 1
         path.write_bytes(contents[part.file])
     assert tried >= 8
+
+
+def test_a_flipped_bit_is_repaired_from_a_snapshot_of_the_same_step(tmp_path: Path) -> None:
+    """Some node's memory is lost, so that the job goes back to the store; another's still has what the store lost."""
+    big = {"w": GlobalTensor("w", (1500, 1100), "F32")}
+    layout, store = layout_of(2, big), FileStore(tmp_path / "store")
+    save_all(store, claim(store, "job", 0), 1, layout)
+    slot, manifest = find(store)
+    for part in manifest.parts:
+        path = store.root / slot.folder / part.file
+        content = bytearray(path.read_bytes())
+        for mib in range(1, len(part.sums)):
+            content[mib * CHUNK_BYTES + 77] ^= 16
+        path.write_bytes(content)
+    for step, is_good in ((2, False), (1, True)):
+        what = Description("job", 0, 2, "", big, [("w", big["w"].box)])
+        folder = tmp_path / f"memory{step}"
+        folder.mkdir()
+        arena = Arena.create(folder / "w.snap", what)
+        place = arena.begin()
+        assert place is not None
+        memory = arena.memory(place)
+        memory[:] = state_of(1, big)["w"].tobytes()
+        arena.commit(place, step, 1, {}, checksums(memory))
+        del memory
+        arena.close()
+        if is_good:
+            found, warnings = restore_all(store, layout, snapshots=folder)
+            assert_step(found, 1, layout)
+            assert len(warnings) == sum(len(part.sums) - 1 for part in manifest.parts)
+            assert all(line.endswith("corrupt; repaired from a snapshot in memory") for line in warnings)
+        else:
+            with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+                restore_all(store, layout, snapshots=folder)
 
 
 def test_parts_swapped_or_of_another_attempt_are_found(store: FileStore) -> None:

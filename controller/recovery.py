@@ -77,9 +77,11 @@ class Recovery:
         return [*out, *self.noted(finding, now)]
 
     def _recall_logs(self, incident: Incident, now: Instant) -> None:
-        while self.logs:
+        for _ in range(len(self.logs)):
             at, finding = self.logs.popleft()
-            if now.mono - at < 30:
+            if not _concerns(finding, incident):
+                self.logs.append((at, finding))
+            elif now.mono - at < 30:
                 self.c.book.attach(incident, finding)
 
     def _act(self, incident: Incident, cause: Finding, job: Job, now: Instant, settled: bool = False) -> list[Action]:
@@ -233,7 +235,8 @@ class Recovery:
 
     def logged(self, finding: Finding, generation: int, now: Instant) -> list[Action]:
         live = self.c.book.live()
-        if live is not None and (finding.rank < 0 or generation >= live.generation_from):
+        is_of_it = live is not None and (finding.rank < 0 or generation >= live.generation_from)
+        if live is not None and is_of_it and _concerns(finding, live):
             self.c.book.attach(live, finding)
             return [books.saved(live)]
         self.c.book.count(finding)
@@ -328,3 +331,8 @@ class Recovery:
             node=node,
             signature=f"{kind.value}:{error[:80]}",
         )
+
+
+def _concerns(line: Finding, incident: Incident) -> bool:
+    """May a logged line be part of this incident? What another host's kernel says is nothing about who went silent."""
+    return line.rank >= 0 or incident.cause.kind not in _WATCHED or line.node == incident.cause.node

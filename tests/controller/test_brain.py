@@ -324,6 +324,20 @@ def test_log_lines_are_evidence_of_the_fault_that_follows_and_an_alert_without_o
     assert v.job.generation == 2
 
 
+def test_what_the_kernel_of_one_host_says_is_nothing_about_another_that_lost_its_agent() -> None:
+    v = training()
+    line = t.LogMatched("", 0, -1, int(v.instant.wall * 1e9), "machine-check", "host", t.Severity.CRITICAL, "mce: error")
+    v.feed(EventSeen("node0", line))
+    v.run(0.2)
+    v.kill_agent("node1")
+    v.run(0.3)
+    v.feed(EventSeen("node0", replace(line, line="mce: another")))
+    v.join("node1")
+    v.run(8.0)
+    told = {(i.cause.kind.value, i.cause.node): [f.node for f in i.findings] for i in v.incidents}
+    assert told == {("agent-exit", "node1"): ["node1"], ("log-rule", "node0"): ["node0"]}
+
+
 def test_a_controller_that_dies_comes_back_and_training_never_notices() -> None:
     v = training()
     v.restart_controller(away=2.0)

@@ -255,7 +255,7 @@ class Recovery:
     def noted(self, finding: Finding, now: Instant) -> list[Action]:
         """A finding that only tells: evidence in the live incident, else an alert, and not the same one every time."""
         live = self.c.book.live()
-        if live is not None:
+        if live is not None and _concerns(finding, live):
             known = len(live.findings)
             self.c.book.attach(live, finding)
             return [books.saved(live)] if len(live.findings) != known else []
@@ -333,6 +333,6 @@ class Recovery:
         )
 
 
-def _concerns(line: Finding, incident: Incident) -> bool:
-    """May a logged line be part of this incident? What another host's kernel says is nothing about who went silent."""
-    return line.rank >= 0 or incident.cause.kind not in _WATCHED or line.node == incident.cause.node
+def _concerns(told: Finding, incident: Incident) -> bool:
+    """May it be evidence in this incident? What happens at another host is nothing about one that went silent."""
+    return told.rank >= 0 or incident.cause.kind not in _WATCHED or told.node in ("", incident.cause.node)

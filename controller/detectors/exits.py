@@ -85,17 +85,19 @@ def root_cause(findings: list[Finding]) -> int:
     """
     away = {f.node for f in findings if f.kind in _NODE_AWAY}
     down = away & {f.node for f in findings if f.signature == LOST}
-    return min(range(len(findings)), key=lambda i: (_weight(findings[i], down), findings[i].since, i))
+    return min(range(len(findings)), key=lambda i: (_weight(findings[i], away, down), findings[i].since, i))
 
 
 _NODE_AWAY = (t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT)
 
 
-def _weight(finding: Finding, down: set[str]) -> int:
+def _weight(finding: Finding, away: set[str], down: set[str]) -> int:
     if finding.kind in (t.FindingKind.NODES_AWAY, t.FindingKind.NODE_CUT_OFF):
         return -1
     if finding.node in down:
         return 0 if finding.kind in _NODE_AWAY else 2
+    if finding.kind is t.FindingKind.LINK_FLAP and finding.node in away:
+        return 0  # it is silent whenever its link is down
     if finding.secondary or finding.kind is t.FindingKind.CONTROLLER_RESTART:
         return 3  # training does not notice a controller's death: it explains nothing that happened meanwhile
     if finding.kind in (t.FindingKind.TRAFFIC_STOPPED, t.FindingKind.NODE_SILENT, t.FindingKind.AGENT_EXIT):

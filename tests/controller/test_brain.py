@@ -326,7 +326,9 @@ def test_log_lines_are_evidence_of_the_fault_that_follows_and_an_alert_without_o
 
 def test_what_the_kernel_of_one_host_says_is_nothing_about_another_that_lost_its_agent() -> None:
     v = training()
-    line = t.LogMatched("", 0, -1, int(v.instant.wall * 1e9), "machine-check", "host", t.Severity.CRITICAL, "mce: error")
+    line = t.LogMatched(
+        "", 0, -1, int(v.instant.wall * 1e9), "machine-check", "host", t.Severity.CRITICAL, "mce: error"
+    )
     v.feed(EventSeen("node0", line))
     v.run(0.2)
     v.kill_agent("node1")

@@ -296,6 +296,17 @@ def test_who_was_told_to_end_comes_before_those_who_end_with_it() -> None:
     assert "step 20 is in the store" in cause.text
 
 
+def test_a_flapping_link_is_why_its_own_node_was_silent() -> None:
+    def told(kind: t.FindingKind, node: str, severity: t.Severity) -> Finding:
+        return Finding(kind, severity, node, "", since=5.0, at=5.0, node=node)
+
+    silent = told(t.FindingKind.NODE_SILENT, "n1", t.Severity.CRITICAL)
+    flaps = told(t.FindingKind.LINK_FLAP, "n1", t.Severity.WARNING)
+    elsewhere = told(t.FindingKind.LINK_FLAP, "n2", t.Severity.WARNING)
+    assert root_cause([silent, flaps]) == 1
+    assert root_cause([silent, elsewhere]) == 0
+
+
 def test_among_causes_the_earliest() -> None:
     assert root_cause([exited(1, 6.0, signal=9), exited(2, 5.0, signal=9)]) == 1
 

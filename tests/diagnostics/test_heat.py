@@ -64,7 +64,9 @@ def test_collections_are_a_phase_where_there_were_any() -> None:
     assert found.seconds[:, -1].tolist() == garbage.tolist()
 
 
-def test_as_data_and_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_data_and_on_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyarrow")
     from holdfast.diagnostics import span_files
 
@@ -76,6 +78,7 @@ def test_as_data_and_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["node_of"] == ["n0"] * 4 + ["n1"] * 4
     assert {len(row) for row in found["seconds"]} == {len(found["phases"])}
     assert found["ratio"][6][found["phases"].index("wait")] is None
+    monkeypatch.setenv("COLUMNS", "120")  # or a figure may go on in the next line
     assert main(["blame", str(tmp_path), "--heat"]) == 0
     out = capsys.readouterr().out
     (row,) = (line for line in out.splitlines() if line.lstrip().startswith("6 "))

@@ -27,6 +27,8 @@ from holdfast.errors import UsageError
 from tests.checkpoint.daemons import ROOT, DaemonProcess
 from tests.trainer.forked import Zygote
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "tests.checkpoint.user_scripts:train"
 
 
@@ -59,7 +61,6 @@ def run(zygote: Zygote, world: int, folder: Path, **job: Any) -> dict[str, Any]:
     return done
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "world", "other"), [("ddp", 2, 1), ("fsdp2", 2, 4)])
 def test_a_killed_script_goes_on_bit_for_bit(zygote: Zygote, tmp_path: Path, kind: str, world: int, other: int) -> None:
     store = str(tmp_path / "store")

@@ -19,6 +19,8 @@ from holdfast.checkpoint.inspect import list_checkpoints, verify
 from tests.checkpoint.daemons import DaemonProcess, Worker, big, close_all, set_limit, talk, until
 from tests.checkpoint.jobs import assert_step, layout_of, restore_all
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., DaemonProcess]
 
 

@@ -17,6 +17,8 @@ from holdfast.checkpoint.inspect import list_checkpoints, verify
 from tests.checkpoint.daemons import ROOT, DaemonProcess, big, until
 from tests.checkpoint.jobs import assert_step, layout_of, restore_all
 
+pytestmark = pytest.mark.slow
+
 
 class Life:
     """One node's daemon and worker, over many deaths."""
@@ -127,7 +129,6 @@ def test_a_few_kills(tmp_path: Path) -> None:
     survive(tmp_path, seed=1, kills=5)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [11, 12, 13, 14])
 def test_many_kills(tmp_path: Path, seed: int) -> None:

@@ -31,6 +31,8 @@ from holdfast.checkpoint.snapshot_files import peer_file
 from tests.checkpoint.daemons import SECRET, DaemonProcess, Worker, big, close_all, talk, until
 from tests.checkpoint.jobs import layout_of
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[[str], DaemonProcess]
 
 

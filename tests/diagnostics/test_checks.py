@@ -21,6 +21,8 @@ from holdfast.diagnostics.options import Options, parse_options
 from holdfast.diagnostics.results import CheckResult, parse_result
 from holdfast.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def in_process(*checks: str, env: dict[str, str] | None = None, **options: object) -> list[CheckResult]:
     words = [sys.executable, "-m", "holdfast.diagnostics", *checks, "--json", "--options", json.dumps(options)]

@@ -14,6 +14,8 @@ from holdfast.cli import leftovers
 from holdfast.cli.local_cluster import LocalCluster
 from holdfast.errors import HoldfastError, Unavailable
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_daemon.py")))
 ENV = {"PYTHONPATH": str(ROOT)}

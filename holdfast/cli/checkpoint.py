@@ -1,6 +1,7 @@
 """`holdfast checkpoint`: what lies in a store, whether it is whole, and how it gets in and out."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -28,6 +29,9 @@ Step = Annotated[int | None, typer.Option("--step", metavar="N", min=0, help="On
 OneStep = Annotated[int, typer.Option("--step", metavar="N", min=0, help="The step.")]
 
 
+_PATIENCE_S = 2.0
+
+
 class Format(StrEnum):
     """Where a checkpoint can go."""
 
@@ -40,7 +44,7 @@ def list_(url: Url, as_json: Json = False) -> int:
     """List the committed checkpoints, newest first."""
     from holdfast.checkpoint.inspect import list_checkpoints
 
-    with _clear(url):
+    with _clear(url), _patience(url):
         found = list_checkpoints(url)
     if as_json:
         output.print_json([asdict(one) for one in found])
@@ -68,7 +72,7 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     from holdfast.checkpoint.inspect import find
     from holdfast.checkpoint.store import open_store
 
-    with _clear(url):
+    with _clear(url), _patience(url):
         slot, manifest = find(open_store(url), step)
     parts = {part.file: part.bytes for part in manifest.parts}
     boxes: dict[str, int] = {}
@@ -282,6 +286,18 @@ def _progress(what: str) -> "Iterator[Progress]":
                 bars.update(task, completed=done, total=total)
 
         yield progress
+
+
+@contextlib.contextmanager
+def _patience(url: str) -> Iterator[None]:
+    """Say on standard error that a store keeps us waiting: one that is dead is given up after half a minute."""
+    timer = threading.Timer(_PATIENCE_S, output.note, [f"waiting for an answer from {url}"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _clear:

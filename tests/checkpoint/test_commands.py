@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,21 @@ def test_bad_input_is_one_line(
     found, err = complained(capsys, *(word.format(**places) for word in words))
     assert found == code
     assert says in err
+
+
+def test_a_store_that_does_not_answer_is_said_to_be_waited_for(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("holdfast.cli.checkpoint._PATIENCE_S", 0.0)
+    answered = threading.Event()
+
+    def list_slowly(url: str) -> list[Any]:
+        assert answered.wait(10)
+        return []
+
+    monkeypatch.setattr("holdfast.checkpoint.inspect.list_checkpoints", list_slowly)
+    monkeypatch.setattr("holdfast.cli.output.note", lambda text: (notes.append(text), answered.set()))
+    notes: list[str] = []
+    assert main(["checkpoint", "list", "hdfs://nobody:8020/c"]) == 0
+    assert notes == ["waiting for an answer from hdfs://nobody:8020/c"]
+    assert "no checkpoints in hdfs://nobody:8020/c" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Plans for moving state: from whom to whom, each byte once, everybody doing about as much. Pure.
+"""Plans for writing state: who writes what, each byte once, everybody doing about as much. Pure.
 
 The same plan comes out wherever it is made from the same layouts, so workers need not send plans around.
 """
@@ -8,24 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import CheckpointMismatch
 from holdfast.checkpoint.tiles import Box, Layout, cells, pieces
 
 GRAIN_BYTES = 4 << 20
 """Parts smaller than this are not cut for the sake of balance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One box, read by one worker and given to all that want it."""
-
-    tensor: str
-    box: Box
-    sender: int
-    """A worker of the source layout."""
-    receivers: tuple[int, ...]
-    """Workers of the target layout; each has one copy of the box from this move only."""
-    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +22,6 @@ class Share:
     box: Box
     worker: int
     num_bytes: int
-
-
-def transfer_plan(source: Layout, target: Layout, grain: int = GRAIN_BYTES) -> list[Move]:
-    """How the workers of `target` get their boxes from those of `source`.
-
-    Every element that somebody wants is in exactly one move. Of several holders the one with the least to send so
-    far sends; parts above `grain` bytes are cut so that holders can share. Raises CheckpointMismatch when
-    something wanted is held by nobody.
-    """
-    wanted = []
-    for name, tensor in target.tensors.items():
-        theirs = source.tensors.get(name)
-        if theirs != tensor:
-            found = f"{theirs.dtype}{list(theirs.shape)}" if theirs else "missing"
-            raise CheckpointMismatch(f"{name} is {found} in the source, wanted is {tensor.dtype}{list(tensor.shape)}")
-        for cell in cells(source.holders(name), target.holders(name)):
-            if not cell.sources:
-                raise CheckpointMismatch(f"{name}: nobody holds the part at {cell.box.offset} of size {cell.box.size}")
-            for box in _shared(cell.box, tensor.item_bytes, len(cell.sources), grain):
-                wanted.append((name, box, cell.sources, cell.targets, box.count * tensor.item_bytes))
-    senders = balanced([(sources, num_bytes) for _, _, sources, _, num_bytes in wanted], len(source.held))
-    return [
-        Move(name, box, sender, targets, num_bytes)
-        for (name, box, _, targets, num_bytes), sender in zip(wanted, senders, strict=True)
-    ]
 
 
 def write_shares(layout: Layout, grain: int = GRAIN_BYTES) -> list[Share]:

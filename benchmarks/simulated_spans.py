@@ -22,10 +22,8 @@ GROUPS = ("", "tp", "dp", "world")
 
 @dataclass(frozen=True)
 class Culprit:
-    """`what`: forward, backward, compute (both), load, optimizer, link, or between, the microsecond after each span.
-
-    `share` 0.1: a tenth longer.
-    """
+    """`what`: forward, backward, compute (both), load, optimizer, link, reduce (of gradients), or between, the
+    microsecond after each span. `share` 0.1: a tenth longer."""
 
     rank: int
     what: str
@@ -140,10 +138,11 @@ def _step(
         start = now[p]
         folded = start.reshape(job.dp, job.tp)
         late = np.broadcast_to(folded.max(axis=axis, keepdims=True), folded.shape)
-        slowest = np.broadcast_to(slow(p, "link").reshape(job.dp, job.tp).max(axis=axis, keepdims=True), folded.shape)
+        factor = slow(p, "link", "reduce") if group == "dp" else slow(p, "link")
+        slowest = np.broadcast_to(factor.reshape(job.dp, job.tp).max(axis=axis, keepdims=True), folded.shape)
         jitter = dice.lognormal(0.0, 2 * job.noise, folded.max(axis=axis, keepdims=True).shape)
         end = (late + seconds * slowest * jitter).ravel() + woken()
-        spans.add(ranks[p], kind, start, end, group=GROUPS.index(group), step=step)
+        spans.add(ranks[p], kind, start, end, group=GROUPS.index(group), step=step, bytes=round(seconds * 1e9))
         now[p] = end + 1e-7
 
     def do(p: int, action: Action) -> bool:

@@ -46,6 +46,8 @@ class Limits:
     """Share of the step in garbage collection beyond its peers."""
     link: float = 1.25
     """Of a transfer, whose time varies more, over its peers."""
+    stage_link: float = 1.5
+    """Of a transfer by the byte, over the same transfer of other stages: the only peers where a stage has one group."""
     imbalance: float = 1.1
     """Work of the busiest stage over the mean."""
     least: float = 0.002
@@ -144,6 +146,7 @@ def suspects(
         links += _slow_links(graph, c, sample, step_s, limits, z)
         if garbage is not None:
             found += _collectors(graph, c, garbage, step_s, limits)
+    links += _slow_groups(graph, samples, step_s, limits, z)
     found += _same_end(graph, links)
     return sorted(found, key=lambda s: -s.self_s)[: limits.candidates]
 
@@ -228,6 +231,36 @@ def _slow_links(graph: Graph, c: int, sample: Samples, step_s: float, limits: Li
             ratio = float(seen.ratio[lane])
             move = Move(c, lanes, name, 1 - 1 / ratio, tuple(ranks))
             found.append(Suspect(Slowness.LINK, c, lane, ratio, float(seen.z[lane]), float(excess[lane]), moves=[move]))
+    return found
+
+
+def _slow_groups(graph: Graph, samples: list[Samples], step_s: float, limits: Limits, z: float) -> list[Suspect]:
+    """Groups that are all of their stage, whose collectives are slow next to those of the other stages, by the byte."""
+    lanes = int(np.prod(graph.sizes))
+    moved: dict[str, dict[int, list[int]]] = {}
+    for node in graph.nodes:
+        ((c, k), *others) = node.members
+        is_all = node.axis is None or (node.axis >= 0 and graph.sizes[node.axis] == lanes)
+        if node.how is Meeting.COLLECTIVE and not others and is_all and lanes > 1:
+            sync = graph.columns[c].shape.syncs[k]
+            moved.setdefault(sync.key[0], {}).setdefault(c, []).append(int(graph.columns[c].bytes[sync.span]))
+    found = []
+    for name, by_column in moved.items():
+        columns = [c for c, sizes in by_column.items() if min(sizes) > 0]
+        if len(columns) < 2:
+            continue
+        size = np.array([np.mean(by_column[c]) for c in columns])
+        count = np.array([len(by_column[c]) for c in columns])
+        took = np.stack([np.nanmedian(np.stack(samples[c].transfers[name]), axis=1) for c in columns], axis=1)
+        seen = compare(took / size)
+        excess = seen.excess * size * count
+        for i in np.flatnonzero(
+            (seen.ratio >= limits.stage_link) & (seen.z >= z + 1.5) & (excess >= limits.least * step_s)
+        ).tolist():
+            c, ratio = columns[i], float(seen.ratio[i])
+            ranks = tuple(int(rank) for rank in graph.columns[c].ranks)
+            move = Move(c, tuple(range(lanes)), name, 1 - 1 / ratio, ranks)
+            found.append(Suspect(Slowness.LINK, c, 0, ratio, float(seen.z[i]), float(excess[i]), moves=[move]))
     return found
 
 

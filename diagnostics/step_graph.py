@@ -35,6 +35,8 @@ class Column:
     """(spans, ranks): processor seconds of each span; 0 not measured."""
     begin: Floats
     """(ranks,): when the step began: the end of the one before, where that is known."""
+    bytes: Ints
+    """(spans,): what each moved, as one of the ranks tells; 0 not known."""
 
     def __post_init__(self) -> None:
         intervals = np.diff(self.at, axis=0)
@@ -196,7 +198,7 @@ class _Rows:
         at = np.maximum.accumulate(at, axis=0)
         at[:, ~present] = np.nan
         begin: Floats = np.fmin(before[ranks], at[0])  # at[0] where nothing came before
-        return Column(ranks, present, shape, at, self.cpu[index], begin)
+        return Column(ranks, present, shape, at, self.cpu[index], begin, self.table.bytes[rows])
 
     def _shape(self, rows: slice) -> Shape:
         t = self.table

@@ -89,6 +89,7 @@ class GradientMeans:
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
+        self.num_bytes = sum(sizes)
         self._buckets = [_Bucket(order[places.start : places.stop], wides[places.start]) for places in cut(sizes)]
         self._sent = 0
         self._is_last = False

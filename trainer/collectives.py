@@ -57,7 +57,7 @@ class ReduceScatter:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
-        with spans.operation("dp:reduce_scatter"):
+        with spans.operation("dp:reduce_scatter", input_tensor.nbytes):
             total = reduce_scatter(input_tensor.view(group.size(), -1), group)
         if op == dist.ReduceOp.AVG:
             total /= group.size()
@@ -76,20 +76,20 @@ class AllGather:
         if async_op:
             work = all_gather(output_tensor, input_tensor, group, async_op=True)
             assert work is not None
-            return _Watched(work)
-        with spans.operation("dp:all_gather"):
+            return _Watched(work, output_tensor.nbytes)
+        with spans.operation("dp:all_gather", output_tensor.nbytes):
             return all_gather(output_tensor, input_tensor, group)
 
 
 class _Watched(dist.Work):
     """Work under way; only the wait for it counts, as what computation has not hidden."""
 
-    def __init__(self, work: dist.Work) -> None:
+    def __init__(self, work: dist.Work, num_bytes: int) -> None:
         super().__init__()
-        self._work = work
+        self._work, self._num_bytes = work, num_bytes
 
     def wait(self, *args: Any) -> bool:
-        with spans.operation("dp:all_gather"):
+        with spans.operation("dp:all_gather", self._num_bytes):
             return self._work.wait(*args)
 
 

@@ -123,7 +123,7 @@ def _arriving(x: Tensor, group: dist.ProcessGroup, chunks: int) -> Iterator[Tens
         pending.append((into, collectives.all_gather(into.view(-1), piece.contiguous().view(-1), group, async_op=True)))
     for into, work in pending:
         assert work is not None
-        with spans.operation(GATHER):
+        with spans.operation(GATHER, into.nbytes):
             work.wait()
         yield into
 
@@ -156,7 +156,7 @@ def _multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: i
         pending.append((partial, dist.all_reduce(partial, group=group, async_op=True)))
 
     def finish() -> Tensor:
-        with spans.operation(OPERATION):
+        with spans.operation(OPERATION, sum(partial.nbytes for partial, _ in pending)):
             for _, work in pending:
                 assert work is not None
                 work.wait()

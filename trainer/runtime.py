@@ -114,7 +114,7 @@ class WatchedStage(PipelineStage):
                     with contextlib.nullcontext() if is_told else spans.operation("dp:reduce_scatter"):
                         self._reduce_scatter()
             elif self.means is not None:
-                with spans.operation("dp:all_reduce"):
+                with spans.operation("dp:all_reduce", self.means.num_bytes):
                     self.means.finish()
 
     def _reduce_scatter(self) -> None:

@@ -24,7 +24,7 @@ def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     batch, length, width = x.shape
     ranks = group.size()
     parts = x.new_empty(ranks, batch, length, width)
-    with spans.operation(GATHER):
+    with spans.operation(GATHER, parts.nbytes):
         collectives.all_gather(parts.view(-1), x.contiguous().view(-1), group)
     return parts.transpose(0, 1).reshape(batch, ranks * length, width)
 
@@ -34,7 +34,7 @@ def reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     batch, length, width = x.shape
     ranks = group.size()
     parts = x.view(batch, ranks, length // ranks, width).transpose(0, 1).contiguous()
-    with spans.operation(SCATTER):
+    with spans.operation(SCATTER, parts.nbytes):
         return collectives.reduce_scatter(parts, group)
 
 

@@ -84,7 +84,7 @@ class GradientSums:
             first, last = (_grad(piece) for piece in self._tied)
             last.copy_(first.add_(last))
         elif self._tied and self._pair is not None:
-            with spans.operation("pp:all_reduce"):
+            with spans.operation("pp:all_reduce", _grad(self._tied[0]).nbytes):
                 dist.all_reduce(_grad(self._tied[0]), group=self._pair)
 
     def _sum_partial(self) -> None:

@@ -133,11 +133,13 @@ def actions(op: Op, stages: Iterable[int]) -> _Block:
 _done: defaultdict[str, int] = defaultdict(int)  # operations by group
 
 
-def operation(name: str) -> _Block:
+def operation(name: str, num_bytes: int = 0) -> _Block:
     """As the probe's, as a block, and a span of what it waits for with whom: "tp:all_reduce" is of this rank's tp
-    peers. All of them do the operations of a group in one order, so their numbers agree."""
+    peers. All of them do the operations of a group in one order, so their numbers agree. `num_bytes`: of the whole
+    buffer, as nccl-tests count; 0 where that is not known."""
     if name in _WAITS:
         return _Block(BUBBLE, probe.operation(name))  # the span is that of the action
     group = name.partition(":")[0]
     _done[group] += 1
-    return _Block(COMMUNICATION, _All([probe.operation(name), _span(name, False, group=group, seq=_done[group])]))
+    span = _span(name, False, group=group, seq=_done[group], num_bytes=num_bytes)
+    return _Block(COMMUNICATION, _All([probe.operation(name), span]))

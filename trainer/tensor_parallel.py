@@ -26,7 +26,7 @@ OPERATION = "tp:all_reduce"
 def all_reduce(tensor: Tensor, group: dist.ProcessGroup, op: Any = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` in place over the group; returns it. No collective in a group of one."""
     if group.size() > 1:
-        with spans.operation(OPERATION):
+        with spans.operation(OPERATION, tensor.nbytes):
             dist.all_reduce(tensor, op, group=group)
     return tensor
 

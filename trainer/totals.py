@@ -64,7 +64,7 @@ class Pending:
     def wait(self, squares: Tensor | None = None) -> Sums:
         """`squares`: the whole squared norm, when each rank finds the same by itself and none was sent."""
         if self.work is not None:
-            with spans.operation("world:all_reduce"):
+            with spans.operation("world:all_reduce", self.numbers.nbytes):
                 self.work.wait()
         if squares is not None:
             self.numbers[1] = squares

@@ -176,7 +176,7 @@ class Lamb(_Own):
         if self._group.size() > 1:
             tied = [at for at, target in enumerate(self._targets) if target.is_tied]
             pairs = squares[[*tied, *(at + len(self._targets) for at in tied)]]
-            with spans.operation("lamb:all_reduce"):
+            with spans.operation("lamb:all_reduce", squares.nbytes):
                 dist.all_reduce(squares, group=self._group)
                 if tied:
                     # The order of a sum depends on the place in the vector, which the other stage has otherwise.

@@ -100,6 +100,19 @@ def test_a_link_that_costs_next_to_nothing_is_left_alone() -> None:
     assert blame_of(Job(2, 4, 1, message=20e-6, all_reduce=50e-6), [Culprit(6, "link", 1.0)]).culprits == []
 
 
+def test_a_group_that_is_all_of_its_stage_is_compared_with_those_of_other_stages() -> None:
+    """Four stages of two replicas: each reduces its gradients in one group."""
+    job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True)
+    (culprit,) = blame_of(job, [Culprit(3, "reduce", 2.0)], steps=40).culprits
+    assert (culprit.kind, {culprit.rank, culprit.peer}) == (Slowness.LINK, {2, 3})
+    assert culprit.text.startswith(
+        "link between rank 2 (node n0, GPU 2) and rank 3 (node n0, GPU 3): dp:reduce_scatter"
+    )
+    assert 2.5 < culprit.ratio < 3.5
+    for seed in range(5):
+        assert blame_of(job, [], steps=40, seed=seed).culprits == []
+
+
 def test_a_heavy_stage_is_the_plans_doing() -> None:
     (culprit,) = blame_of(Job(4, 2, 1, stage_work={2: 1.4}), []).culprits
     assert (culprit.kind, culprit.rank) == (Slowness.IMBALANCE, -1)

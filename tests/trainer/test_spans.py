@@ -62,3 +62,5 @@ def test_spans_are_the_actions_of_the_plan(zygote: Zygote, tiny: list[str], tmp_
         transfers = {SPANS[op] for op in SENDS | RECEIVES}
         # float32 (micro_batch_size, seq_len, d_model) of `tiny`.
         assert {s.num_bytes for s in found[1] if s.kind in transfers} <= {4 * 1 * 16 * 32}
+        collectives = [s for s in found[1] if s.kind in ("tp:all_reduce", "dp:reduce_scatter", "dp:all_reduce")]
+        assert all(s.num_bytes > 0 for s in collectives)

@@ -52,7 +52,7 @@ class Limits:
     """Work of the busiest stage over the mean."""
     least: float = 0.002
     """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
-    between: float = 0.01
+    between: float = 0.03
     """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
     candidates: int = 8
     """How many are tried at most."""

@@ -136,9 +136,9 @@ def test_kept_from_running_is_not_slow_work() -> None:
     assert "kept from running for" in blame.culprits[0].text
 
 
-@pytest.mark.parametrize(("share", "named"), [(50, []), (500, [3])])
+@pytest.mark.parametrize(("share", "named"), [(200, []), (500, [3])])
 def test_a_little_between_spans_is_no_slow_work(share: float, named: list[int]) -> None:
-    """Only the clock is known of it: half a percent of the step is what a busy host makes of nothing."""
+    """Only the clock is known of it: a percent or two of the step is what a busy host makes of nothing."""
     blame = blame_of(Job(measures_cpu=True), [Culprit(3, "between", share)], steps=40)
     assert [c.rank for c in blame.culprits] == named
 

@@ -127,10 +127,10 @@ def collectives(folder: Path, argv: list[str]) -> dict[str, Any]:
     sent: dict[str, set[int]] = {}
     original, backward = spans.operation, torch.autograd.backward
 
-    def operation(name: str) -> Any:
+    def operation(name: str, num_bytes: int = 0) -> Any:
         if name.startswith("tp:"):
             counts[f"{name} {way}"] += 1
-        return original(name)
+        return original(name, num_bytes)
 
     def going_back(*args: Any, **kwargs: Any) -> Any:
         nonlocal way

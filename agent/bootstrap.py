@@ -19,6 +19,7 @@ import traceback
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
 
 from holdfast.agent import error_file, probe, probe_layout
 from holdfast.agent.worker_spec import WorkerSpec
@@ -73,8 +74,8 @@ def main(spec: WorkerSpec) -> int:
     return 0
 
 
-def finish(code: int) -> None:
-    """End a forked worker the way an interpreter ends, but for tearing down what the parent had set up."""
+def finish(code: int) -> NoReturn:
+    """End the process the way an interpreter ends, but for tearing down what the parent, or torch, has set up."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # not public, yet the only way to wait as an exit does
         atexit._run_exitfuncs()

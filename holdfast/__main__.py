@@ -1,8 +1,6 @@
 """`python -m holdfast`: the command line, also where no `holdfast` script is installed."""
 
-import sys
-
-from holdfast.cli.main import main
+from holdfast.cli.main import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

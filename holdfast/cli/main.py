@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import holdfast
 from holdfast.cli import daemons
@@ -132,5 +132,16 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+def entry() -> NoReturn:
+    """The `holdfast` program."""
+    code = main()
+    if "torch" in sys.modules:
+        # Its threads may outlive the interpreter, and then abort a process whose work is done.
+        from holdfast.agent.bootstrap import finish
+
+        finish(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

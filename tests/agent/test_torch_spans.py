@@ -18,12 +18,12 @@ from holdfast.diagnostics.span_table import SpanTable
 
 SCRIPT = Path(__file__).parents[1] / "e2e" / "scripts" / "ddp_one_slow.py"
 STEPS = 40
-HOOKS = "import runpy, sys; from holdfast.agent import probe, torch_hooks; probe.attach(); torch_hooks.install(); "
+HOOKS = "import os, runpy, sys; from holdfast.agent import probe, torch_hooks; probe.attach(); torch_hooks.install(); "
 
 
 @pytest.mark.slow
 def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
-    code = HOOKS + f"sys.argv[1:] = ['1', '{STEPS}']; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    code = HOOKS + f"sys.argv[1:] = ['1', '{STEPS}']; runpy.run_path({str(SCRIPT)!r}, run_name='__main__'); os._exit(0)"
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

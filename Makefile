@@ -21,7 +21,7 @@ test: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 fast: setup
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check

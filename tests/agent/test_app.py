@@ -22,8 +22,6 @@ from holdfast.errors import UsageError
 from tests.agent.warm_node import alive
 from tests.controller.stage import Stage, eventually, stage
 
-pytestmark = pytest.mark.xdist_group("workers")  # of one name, by which those of another test would be ended
-
 LOOP = "import time\nprint('up', flush=True)\nwhile True: time.sleep(1)\n"
 
 

@@ -16,8 +16,6 @@ from holdfast.errors import Unavailable
 from holdfast.messages import Program
 from tests.agent.warm_node import alive, eventually, node
 
-pytestmark = pytest.mark.xdist_group("workers")  # of one name, by which those of another test would be ended
-
 STEPS = "from holdfast.agent import probe\nimport time\nn = 0\nwhile True:\n probe.step(n); n += 1; time.sleep(0.005)"
 SLEEP = "import time\nprint('here')\nwhile True: time.sleep(60)"
 

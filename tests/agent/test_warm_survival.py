@@ -18,8 +18,6 @@ from holdfast.messages import KeptWorker
 from tests.agent.processes import ROOT
 from tests.agent.warm_node import Node, alive, eventually, node
 
-pytestmark = pytest.mark.xdist_group("workers")  # of one name, by which those of another test would be ended
-
 SLEEP = "import time\nprint('here')\nwhile True: time.sleep(60)"
 
 AGENT = """

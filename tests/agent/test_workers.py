@@ -21,8 +21,6 @@ from holdfast.agent.workers import Workers, shared_dir
 from holdfast.errors import Unavailable, UsageError
 from tests.agent.warm_node import alive, eventually
 
-pytestmark = pytest.mark.xdist_group("workers")  # of one name, by which those of another test would be ended
-
 STEPS = """
 from holdfast.agent import probe
 import time

@@ -87,14 +87,26 @@ def asked(cluster: LocalCluster, fault: str) -> bool:
     return True
 
 
+def checkpoint_daemon(state: Path) -> int | None:
+    """The pid of a node's checkpoint daemon while it lives."""
+    try:
+        pid = int((state / "run" / "checkpoint.pid").read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if b"holdfast.checkpoint.daemon" in words else None
+
+
 def kill(cluster: LocalCluster, what: str, chance: random.Random) -> bool:
     """Whether a worker died of it."""
     node = chance.choice(cluster.node_names)
     if what == "agent":
         os.kill(cluster.pids()[node], signal.SIGKILL)
     elif what == "daemon":
-        pid = int((cluster.state_dir / node / "run" / "checkpoint.pid").read_text())
-        if b"holdfast.checkpoint.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+        # One that was killed a moment ago may not be back yet.
+        wait_for(lambda: checkpoint_daemon(cluster.state_dir / node) is not None, 30)
+        pid = checkpoint_daemon(cluster.state_dir / node)
+        if pid is not None:
             os.kill(pid, signal.SIGKILL)
     else:
         rank = chance.randrange(WORLD)

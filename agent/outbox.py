@@ -19,7 +19,6 @@ class Outbox:
         self._events: deque[msg.Numbered] = deque()
         self._max_frames = max_frames
         self.frame_seq = self.event_seq = 0
-        self.dropped_frames = 0
 
     def frame(self, frame: t.Frame, connected: bool) -> t.Frame:
         """Number and keep a frame. Nobody looks at milliseconds that are long past: without a stream only the
@@ -29,7 +28,6 @@ class Outbox:
         self._frames.append(frame if connected else _without_samples(frame))
         while len(self._frames) > self._max_frames:
             oldest = self._frames.popleft()
-            self.dropped_frames += 1
             if oldest.steps and self._frames:
                 heir = self._frames[0]
                 self._frames[0] = dataclasses.replace(heir, steps=oldest.steps + heir.steps)

@@ -1,0 +1,52 @@
+"""The page behind a real server, in a browser."""
+
+import asyncio
+import threading
+
+from playwright.sync_api import Page, expect
+
+from holdfast.controller.auth import Auth
+from holdfast.controller.http import create_app
+from holdfast.controller.serve import serving
+from tests.browser import Watched
+from tests.controller.fake_facade import FakeFacade
+
+
+class Served:
+    """A controller with a page, in a thread of its own. `do` changes its state between two events of its loop."""
+
+    def __init__(self, facade: FakeFacade, auth: Auth, port: int = 0, live: bool = True) -> None:
+        self.facade, self.auth, self.port, self.live = facade, auth, port, live
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with serving(create_app(self.facade, self.auth), port=self.port) as self.port:
+            ticking = asyncio.create_task(self.facade.live(0.1)) if self.live else None
+            self._ready.set()
+            await self._stop.wait()
+            if ticking is not None:
+                ticking.cancel()
+
+    def fault(self, rank: int) -> None:
+        self._loop.call_soon_threadsafe(self.facade.fault, rank)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+
+def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
+    page = watched.page
+    page.goto(served.url + hash_)
+    expect(page.locator("#mesh-shape")).to_contain_text("ranks", timeout=10_000)
+    expect(page.locator("#connection")).to_have_text("live")
+    return page

@@ -1,0 +1,128 @@
+"""What each view of the page tells of a job with a slow rank, in a real browser."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import Watched
+from tests.controller.page.served import Served, open_page
+
+pytestmark = pytest.mark.slow
+
+
+def test_overview_answers_who_and_what(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served)
+    expect(page.locator("#fault")).to_contain_text("rank 6 (node node1, GPU 2)")  # slow in the fake's spans
+    expect(page.locator("#doing")).to_contain_text("Nothing")
+    expect(page.locator("#doing")).to_contain_text("the whole job")
+    expect(page.locator("#ledger")).to_contain_text("steps that are safe")
+    served.fault(3)
+    expect(page.locator("#fault .big")).to_have_text("rank3 worker killed")
+    expect(page.locator("#doing .big")).to_have_text("restart the workers in place", timeout=4000)
+    page.locator("#fault").get_by_role("link", name="story").click()
+    expect(page.locator("#story")).to_contain_text("Decided: restart the workers in place")
+    expect(page.locator("#story pre").first).to_contain_text("<b>not markup</b>")
+    expect(page.locator("#story")).to_contain_text("Closed", timeout=8000)
+
+
+def test_job_tells_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/job")
+    expect(page.locator("#facts")).to_contain_text("train.py --config demo.toml")
+    expect(page.locator("#facts")).to_contain_text("1f1b, 1 micro-batches")
+    expect(page.locator("#parts tbody tr")).to_have_count(5)
+    expect(page.locator("#tokens-value")).to_have_text(re.compile(r"\d"))
+    page.locator("#facts").get_by_role("link", name="node1").click()
+    expect(page.locator("#history-title")).to_contain_text("node1")
+
+
+def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/blame")
+    culprit = page.locator("#culprits .culprit").first
+    expect(culprit).to_contain_text("rank 6")
+    expect(culprit).to_contain_text("slower than its 3 peers")
+    expect(page.locator("#whatif")).to_contain_text("tokens/s")
+    expect(page.locator("#path li").first).to_contain_text("rank 6")
+    expect(page.locator("#shares tbody tr")).to_have_count(8)
+    expect(page.locator("#shares tbody th").first).to_have_text("rank 6")
+    page.get_by_role("radio", name="Waited", exact=True).click()
+    expect(page.locator("#shares tbody th").first).not_to_have_text("rank 6")
+    page.locator("#blame-step").fill("4")
+    page.keyboard.press("Enter")
+    expect(page.locator("#blame-about")).to_contain_text("step 4")
+    assert page.url.endswith("#/blame?step=4")
+    page.locator("#blame-step").fill("4000")
+    page.keyboard.press("Enter")
+    expect(page.locator("#culprits")).to_contain_text("no spans of steps 4000")
+    watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
+
+
+def test_heat_map_of_ranks_finds_the_worst_cell(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/ranks")
+    expect(page.locator("#heat-about")).to_contain_text("rank 6")
+    page.locator("#heat").focus()
+    page.keyboard.press("n")
+    expect(page.locator("#detail-title")).to_have_text("Rank 6")
+    expect(page.locator("#announce")).to_contain_text("median of its peers")
+    assert page.url.endswith("#/ranks/6")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#detail-title")).to_have_text("Rank 7")
+    page.keyboard.press("+")
+    page.keyboard.press("0")
+    page.get_by_role("radio", name="Share of the step").click()
+    expect(page.locator("#heat-high")).to_have_text("100%")
+
+
+def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/timeline?from=2&to=3&ranks=2,6")
+    expect(page.locator("#timeline-about")).to_contain_text("steps 2 to 3, 2 of 8 ranks")
+    page.locator("#timeline").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#announce")).to_contain_text("Rank 2: load")
+    for key in ("ArrowRight", "+", "d", "a", "-", "0"):
+        page.keyboard.press(key)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#announce")).to_contain_text("Rank 6:")
+    page.locator("#timeline-table summary").click()
+    expect(page.locator("#timeline-table caption")).to_have_text("Rank 6")
+    page.locator("#timeline-arrows").click()
+    expect(page.locator("#timeline-arrows")).to_have_attribute("aria-pressed", "false")
+    with page.expect_download() as download:
+        page.locator("#timeline-save").click()
+    events = json.loads(download.value.path().read_text())["traceEvents"]
+    assert {event["args"]["step"] for event in events if event["ph"] == "X"} == {2, 3}
+    page.locator("#timeline-ranks").fill("nobody")
+    page.keyboard.press("Enter")
+    expect(page.locator("#timeline-empty")).to_contain_text("neither a rank nor a range")
+    watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
+
+
+def test_mesh_in_three_dimensions_tells_groups_and_blame(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served, "#/mesh3d?rank=6")
+    relations = page.locator("#relations")
+    expect(relations).to_contain_text("tensor group")
+    expect(relations).to_contain_text("slower than its 3 peers")
+    expect(relations.locator("dd").nth(3)).to_have_text("2")  # gets its activations from rank 2, one stage before
+    page.locator("#mesh3d").focus()
+    page.keyboard.press("PageUp")
+    expect(page.locator("#detail-title")).to_have_text("Rank 2")
+    for key in ("a", "w", "+", "-", "0"):
+        page.keyboard.press(key)
+    page.get_by_role("radio", name="State", exact=True).last.click()
+    expect(page.locator("#mesh3d-legend")).to_contain_text("well")
+    relations.get_by_role("link", name="3", exact=True).first.click()
+    expect(page.locator("#detail-title")).to_have_text("Rank 3")
+
+
+def test_a_node_shows_its_verdicts_and_its_steps(served: Served, watched: Watched) -> None:
+    served.facade.diagnosed.append({})
+    page = open_page(watched, served, "#/nodes/node0")
+    expect(page.locator("#history table")).to_contain_text("gemm")
+    expect(page.locator("#history .pill")).to_have_text("fail")
+    expect(page.locator("#nodeheat-about")).to_contain_text("slowest: node1")
+    expect(page.locator("#traffic-period")).to_contain_text("repeats every")
+    page.locator("#nodes").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#history-title")).to_contain_text("node2")
+    expect(page.locator("#history")).to_contain_text("Not diagnosed yet")

@@ -17,11 +17,17 @@ $(STAMP):
 demo: setup
 	$(BIN)/holdfast demo $(DEMO_ARGS)
 
+# With arguments: those tests, slow or not.
 test: setup
+ifeq ($(strip $(PYTEST_ARGS)),)
+	bash .ci/fast $(BIN)/python
+	$(BIN)/python -m pytest -m slow
+else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+endif
 
 fast: setup
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	bash .ci/fast $(BIN)/python $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check

@@ -58,6 +58,7 @@ def test_a_worker_tells_where_it_is_even_without_the_interpreter_lock(tmp_path: 
 
 def test_other_threads_come_after_the_main_one(tmp_path: Path) -> None:
     with worker(tmp_path, SLEEP, "threading.Thread(target=outer, daemon=True).start(); time.sleep(60)") as pid:
+        until(lambda: functions(read(pid, tmp_path).threads[0]) == ["<module>"])  # it has returned from start()
         main, other = read(pid, tmp_path).threads
         assert (main.name, functions(main)) == ("main", ["<module>"])
         assert (other.name, functions(other)[-2:]) == ("other", ["outer", "inner"])

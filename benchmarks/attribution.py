@@ -1,8 +1,8 @@
 """Who is slow, on real ranks: the embedded trainer on this machine, one rank or one link slowed at a time.
 
-python benchmarks/attribution.py [--json] [--layout 2x2x2] [--cases 12] [--clean 4] [--steps 60] [--percents 30 10 5]
-    [--seed 0] [--out FILE] [--keep FOLDER]
-python benchmarks/attribution.py --add FILE...
+python benchmarks/attribution.py [--json] [--layout 2x2x2] [--cases 12] [--clean 4] [--steps 60] [--small-steps 160]
+    [--percents 30 10 5] [--works forward backward load link] [--seed 0] [--out FILE] [--keep FOLDER]
+python benchmarks/attribution.py --add FILE... | --judge FOLDER...
 
 One job (layout: pp x dp x tp) runs through all cases. In each, something drawn at random is slow: a rank's
 forward or backward by 5%, 10% or 30% (of its processor time, by work), its data loading by so much of a step (by
@@ -12,7 +12,8 @@ when the first name on blame's list is the rank, or when it is a link and one of
 with nobody in particular; a clean stretch when nobody is named. "Busiest" is the rank with the most time in
 computation, waits included, "latest" the one that is furthest beyond the median of its stage; of a link, either end.
 
---out appends each case to a file as a line of JSON, so that runs add up: --add prints the table of such files.
+--out appends each case to a file as a line of JSON, so that runs add up: --add prints the table of such files, --judge
+that of what --keep has kept, judged again.
 Needs unshare, ip, tc and ss. The job has a network namespace of its own.
 """
 
@@ -21,6 +22,7 @@ import random
 import shutil
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -34,13 +36,15 @@ from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.workers import shared_dir
 from holdfast.cli.local_cluster import LocalCluster
 from holdfast.diagnostics import span_files
+from holdfast.diagnostics.blame_model import Slowness
 from holdfast.diagnostics.blame_report import blame_of
-from holdfast.diagnostics.blame_suspects import Slowness
 from holdfast.plan import Mesh
 
 MARGIN = 3
 """Steps between a fault's order and the first step that counts."""
 NODES = 2
+SMALL = 5
+"""Percent: so little needs more steps to stand out of the noise of a host with more ranks than cores."""
 WORKS = ("forward", "backward", "load", "link")
 SCORINGS = ("right", "busiest", "latest")
 
@@ -114,8 +118,8 @@ def traffic(ends: tuple[int, int], cluster: LocalCluster, steps: int = 4) -> tup
     return between, (sum(flow.sent for flow in between) - before) / done, (time.monotonic() - begin) / done
 
 
-def play(cluster: LocalCluster, drawn: list[Case], steps: int, seconds: float) -> Iterator[Case]:
-    """Go through the cases, each for so many steps; none is begun after so many seconds."""
+def play(cluster: LocalCluster, drawn: list[Case], steps: int, small: int, seconds: float) -> Iterator[Case]:
+    """Go through the cases, each for so many steps, `small` for those of 5 %; none is begun after so many seconds."""
     reach(cluster, 10)
     processes, bucket = pids(cluster), TokenBucket()
     until = time.monotonic() + seconds
@@ -128,8 +132,9 @@ def play(cluster: LocalCluster, drawn: list[Case], steps: int, seconds: float) -
         elif case.rank >= 0:
             cluster.client.inject(f"slow:rank{case.rank}/{case.what}+{case.percent}")
         first = step_of(cluster) + MARGIN
-        reach(cluster, first + steps)
-        yield Case(case.layout, case.rank, case.peer, case.what, case.percent, first, first + steps - 1)
+        count = small if 0 < case.percent <= SMALL else steps
+        reach(cluster, first + count)
+        yield Case(case.layout, case.rank, case.peer, case.what, case.percent, first, first + count - 1)
         if case.what == "link":
             bucket.lift()
         elif case.rank >= 0:
@@ -138,10 +143,10 @@ def play(cluster: LocalCluster, drawn: list[Case], steps: int, seconds: float) -
             reach(cluster, step_of(cluster) + MARGIN)
 
 
-def draw(dice: random.Random, layout: str, cases: int, clean: int, percents: list[int]) -> list[Case]:
+def draw(dice: random.Random, layout: str, cases: int, clean: int, percents: list[int], works: list[str]) -> list[Case]:
     mesh = mesh_of(layout)
     ends = (0, mesh.size("pp") - 1)
-    kinds = [(what, percent) for what in WORKS for percent in percents]
+    kinds = [(what, percent) for what in works for percent in percents]
     drawn = []
     for i in range(cases):
         what, percent = kinds[i % len(kinds)]
@@ -208,12 +213,14 @@ def summary(results: list[Json]) -> list[tuple[str, ...]]:
     return rows
 
 
-def measure(layout: str, drawn: list[Case], steps: int, seconds: float, keep: Path | None) -> Iterator[Json]:
+def measure(
+    layout: str, drawn: list[Case], steps: int, small: int, seconds: float, keep: Path | None
+) -> Iterator[Json]:
     with scratch() as folder:
         with training(folder, layout) as cluster:
             cases = []
             try:
-                cases.extend(play(cluster, drawn, steps, seconds))
+                cases.extend(play(cluster, drawn, steps, small, seconds))
             except Ended as error:
                 print(f"no more cases after {len(cases)}: {error}", file=sys.stderr, flush=True)
             counts = {name: counted(cluster, name) for name in ("spans", "spans_lost")}
@@ -226,10 +233,33 @@ def measure(layout: str, drawn: list[Case], steps: int, seconds: float, keep: Pa
             yield judged(case, spans) | counts | {"job": spans.name}
 
 
+def judged_again(kept: Path) -> Iterator[Json]:
+    """The cases of all jobs in a folder that --keep made."""
+    for told in sorted(kept.glob("*.json")):
+        for case in json.loads(told.read_text()):
+            yield judged(Case(**case), told.with_suffix("")) | {"job": told.stem, "spans": 0, "spans_lost": 0}
+
+
 def counted(cluster: LocalCluster, name: str) -> int:
     """A counter of the controller."""
     text = get(cluster.http, "/metrics").decode()
     return int(float(next(line for line in text.splitlines() if line.startswith(f"holdfast_{name}_total ")).split()[1]))
+
+
+def found_by(given: Namespace) -> Iterator[Json]:
+    """The results, from wherever they were asked for."""
+    if given.add:
+        for path in given.add:
+            yield from map(json.loads, path.read_text().splitlines())
+        return
+    if given.judge:
+        for folder in given.judge:
+            yield from judged_again(folder)
+        return
+    enter()
+    drawn = draw(random.Random(given.seed), given.layout, given.cases, given.clean, given.percents, given.works)
+    small = given.small_steps or given.steps
+    yield from measure(given.layout, drawn, given.steps, small, given.seconds, given.keep)
 
 
 def main() -> None:
@@ -238,29 +268,27 @@ def main() -> None:
     options.add_argument("--cases", type=int, default=12, help="cases with something slow")
     options.add_argument("--clean", type=int, default=4, help="stretches without")
     options.add_argument("--steps", type=int, default=60, help="steps in each")
+    options.add_argument("--small-steps", type=int, default=0, help="steps of a case of 5%% or less; 0: as others")
     options.add_argument("--seconds", type=float, default=1e9, help="begin no case after so long a time of training")
     options.add_argument("--percents", type=int, nargs="*", default=[30, 10, 5], help="by how much, in turn")
+    options.add_argument("--works", nargs="*", default=list(WORKS), choices=WORKS, help="what is slowed, in turn")
     options.add_argument("--seed", type=int, default=0, help="of the draw")
     options.add_argument("--out", type=Path, help="append each case to this file")
     options.add_argument("--keep", type=Path, help="copy the spans, and when what was slow, into this folder")
     options.add_argument("--add", type=Path, nargs="+", help="measure nothing: the table of these files")
+    options.add_argument("--judge", type=Path, nargs="+", help="measure nothing: judge what --keep left here again")
     given = options.parse_args()
     results: list[Json] = []
-    if given.add:
-        results = [json.loads(line) for path in given.add for line in path.read_text().splitlines()]
-    else:
-        enter()
-        drawn = draw(random.Random(given.seed), given.layout, given.cases, given.clean, given.percents)
-        for found in measure(given.layout, drawn, given.steps, given.seconds, given.keep):
-            results.append(found)
-            if given.out:
-                with given.out.open("a") as out:
-                    out.write(json.dumps(found) + "\n")
-            if not given.json:
-                who = "nobody" if found["rank"] < 0 else f"rank {found['rank']}"
-                who += f"-{found['peer']}" if found["peer"] >= 0 else ""
-                verdict = "right" if found["right"] else "WRONG"
-                print(f"{verdict}: {who} {found['what']} +{found['percent']}: {found['text']}", flush=True)
+    for found in found_by(given):
+        results.append(found)
+        if given.out and not given.add:
+            with given.out.open("a") as out:
+                out.write(json.dumps(found) + "\n")
+        if not given.json and not given.add:
+            who = "nobody" if found["rank"] < 0 else f"rank {found['rank']}"
+            who += f"-{found['peer']}" if found["peer"] >= 0 else ""
+            verdict = "right" if found["right"] else "WRONG"
+            print(f"{verdict}: {who} {found['what']} +{found['percent']}: {found['text']}", flush=True)
     jobs = {r["job"]: r for r in results}.values()
     received, lost = (sum(r[name] for r in jobs) for name in ("spans", "spans_lost"))
     finish(

@@ -22,8 +22,9 @@ GROUPS = ("", "tp", "dp", "world")
 
 @dataclass(frozen=True)
 class Culprit:
-    """`what`: forward, backward, compute (both), load, optimizer, link, reduce (of gradients), or between, the
-    microsecond after each span. `share` 0.1: a tenth longer."""
+    """`what`: forward, backward, compute (both), load, optimizer, link, reduce (of gradients), edge (the same, but
+    only of `rank` and the next one of its dp group, as in an exchange of all with all), or between, the microsecond
+    after each span. `share` 0.1: a tenth longer."""
 
     rank: int
     what: str
@@ -45,6 +46,8 @@ class Job:
     load: float = 0.004
     optimizer: float = 0.005
     stage_work: dict[int, float] = field(default_factory=dict)
+    stage_bytes: dict[int, float] = field(default_factory=dict)
+    """Times the gradients of the others, and as many times as long under way."""
     measures_cpu: bool = False
     wakeup: float = 0.0
     """Mean of what a rank waits for its processor once its data is there, on a host with more ranks than cores."""
@@ -128,6 +131,14 @@ def _step(
                 factor[c.rank % lanes] *= 1 + c.share
         return factor
 
+    def edge(p: int) -> Floats:
+        factor = np.ones(lanes)
+        for c in culprits:
+            if c.rank // lanes == p and c.what == "edge":
+                lane = c.rank % lanes
+                factor[[lane, (lane + job.tp) % lanes]] *= 1 + c.share
+        return factor
+
     def took(p: int, seconds: float, *what: str) -> Floats:
         return seconds * slow(p, *what) * dice.lognormal(0.0, job.noise, lanes)
 
@@ -141,7 +152,8 @@ def _step(
         factor = slow(p, "link", "reduce") if group == "dp" else slow(p, "link")
         slowest = np.broadcast_to(factor.reshape(job.dp, job.tp).max(axis=axis, keepdims=True), folded.shape)
         jitter = dice.lognormal(0.0, 2 * job.noise, folded.max(axis=axis, keepdims=True).shape)
-        end = (late + seconds * slowest * jitter).ravel() + woken()
+        apart = edge(p).reshape(job.dp, job.tp) if group == "dp" else 1.0
+        end = (late + seconds * slowest * apart * jitter).ravel() + woken()
         spans.add(ranks[p], kind, start, end, group=GROUPS.index(group), step=step, bytes=round(seconds * 1e9))
         now[p] = end + 1e-7
 
@@ -171,7 +183,7 @@ def _step(
         elif op is Op.REDUCE_GRAD:
             now[p] = start + took(p, 0.0005)
             if job.dp > 1:
-                together(p, 0, "dp", "dp:reduce_scatter", 5 * job.all_reduce)
+                together(p, 0, "dp", "dp:reduce_scatter", 5 * job.all_reduce * job.stage_bytes.get(s, 1.0))
             spans.add(ranks[p], SPANS[op], start, now[p], **named)
         else:
             seconds, name = (job.load, "load") if op is Op.LOAD else (job.optimizer, "optimizer")

@@ -19,8 +19,8 @@ from holdfast.controller.model import Finding, Instant
 from holdfast.controller.shell import Shell, now
 from holdfast.controller.span_window import Part, decoded
 from holdfast.diagnostics.blame import Blame, Culprit
+from holdfast.diagnostics.blame_model import Slowness
 from holdfast.diagnostics.blame_report import MOST_SPANS, blame_of, to_json
-from holdfast.diagnostics.blame_suspects import Slowness
 from holdfast.diagnostics.job_shape import JobShape
 
 _EVERY = 10.0

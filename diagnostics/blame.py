@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics import blame_text
+from holdfast.diagnostics.blame_model import Limits, Slowness, Suspect
 from holdfast.diagnostics.blame_path import PathPart, critical_path
 from holdfast.diagnostics.blame_peers import compare
-from holdfast.diagnostics.blame_suspects import Limits, Samples, Slowness, Suspect, computes, suspects
+from holdfast.diagnostics.blame_samples import Samples, computes
+from holdfast.diagnostics.blame_suspects import suspects
 from holdfast.diagnostics.blame_whatif import balanced, cured, ideal
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.step_graph import Graph
@@ -166,8 +168,8 @@ def _judged(
         induced = float(np.clip(mine, 0, None).sum())
         blame.self_s[place[rank]] += s.self_s
         blame.induced_s[place[rank]] += induced
-        peers = int(model.columns[s.column].present.sum()) - 1
-        what = s.moves[0].name if s.moves else blame_text.work(next(iter(s.works), ""))
+        peers = s.peers or int(model.columns[s.column].present.sum()) - 1
+        what = s.what or blame_text.work(next(iter(s.works), ""))
         others = sorted({r for move in s.moves for r in move.ranks} - {rank})
         culprit = Culprit(
             s.kind, rank, others[0] if len(others) == 1 else -1, what, s.ratio, s.z, peers, s.self_s, cost,

@@ -17,8 +17,8 @@ _PAIRS = 1 << 21
 """Means of pairs that are worth making."""
 _FLOOR = 0.004
 """Of a relative standard error: a run that never varies is not known any better than this."""
-_FEW = 8
-"""Peers from which on their own spread is known."""
+_FEW = 7
+"""Ranks from which on the spread of one's peers is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def compare(samples: Floats) -> Compared:
     pooled = np.nanmedian(spread) if np.isfinite(spread).any() else np.nan
     error = np.fmax(spread, pooled) / np.sqrt(count)
     ranks = np.isfinite(center).sum()
-    between = np.nanmedian(np.abs(center - np.nanmedian(center))) * _MAD if ranks >= _FEW else 0.0
+    between = _between(center) if ranks >= _FEW else np.zeros_like(center)
     if len(samples) < 3:  # no telling from so few; only the peers' spread can, the better the more they are
         error, between = 0.0 * error, between * (1 + 10 / max(ranks, 1))
     z = center / np.sqrt(error**2 + between**2 + _FLOOR**2)
@@ -65,6 +65,16 @@ def _center(values: Floats) -> tuple[Floats, float]:
     first, second = np.triu_indices(samples)
     found: Floats = np.median((values[first] + values[second]) / 2, axis=0)
     return found, _ERROR_OF_PAIRS
+
+
+def _between(center: Floats) -> Floats:
+    """How far the others are apart, for each rank: what they differ by themselves is nothing that stands out."""
+    ranks = len(center)
+    if ranks > 2 * _FEW:
+        return np.full(ranks, np.nanmedian(np.abs(center - np.nanmedian(center))) * _MAD)
+    rest = np.stack([np.delete(center, rank) for rank in range(ranks)])
+    found: Floats = _nanmedian(np.abs(rest - _nanmedian(rest, axis=1)[:, None]), axis=1) * _MAD
+    return found
 
 
 def _medians_of_others(samples: Floats) -> Floats:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from holdfast.diagnostics import step_graph
 from holdfast.diagnostics.blame import Blame, Culprit, analyse
-from holdfast.diagnostics.blame_suspects import Limits
+from holdfast.diagnostics.blame_model import Limits
 from holdfast.diagnostics.heat import Heat, heat
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable

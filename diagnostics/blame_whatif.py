@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame_suspects import Slowness, Suspect, computes
+from holdfast.diagnostics.blame_model import Slowness, Suspect
+from holdfast.diagnostics.blame_samples import computes
 from holdfast.diagnostics.step_graph import Graph
 from holdfast.diagnostics.step_replay import Measured, Variant
 from holdfast.diagnostics.step_shape import OTHER
@@ -24,7 +25,7 @@ def cured(graph: Graph, seen: Measured, s: Suspect) -> Variant:
             change = moved.setdefault(move.column, np.zeros(seen.transfers[move.column].shape))
             rows = [k for k, sync in enumerate(syncs) if sync.key[0] == move.name]
             place = np.ix_(np.array(rows), np.array(move.lanes))
-            change[place] -= move.share * seen.transfers[move.column][place]
+            change[place] -= np.array(move.shares) * seen.transfers[move.column][place]
         return Variant({}, moved, {})
     if s.whole:
         own = column.own[:, s.lane]

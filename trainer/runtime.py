@@ -64,6 +64,16 @@ class WatchedStage(PipelineStage):
         if sharing.group.size() > 1 and not isinstance(self.submod, FSDPModule):
             self.means = GradientMeans(self.submod.parameters(), sharing.group, sharing.meanwhile)
 
+    def gathered_bytes(self) -> int:
+        """Of all parameters of the stage together, in the precision in which they are gathered."""
+        if not isinstance(self.submod, FSDPModule):
+            return 0
+        return sum(
+            param._orig_size.numel() * (param.param_dtype or param.orig_dtype).itemsize
+            for group in _parameter_groups(fully_shard.state(self.submod))  # type: ignore[attr-defined]  # torch's
+            for param in group.fsdp_params
+        )
+
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
@@ -185,8 +195,9 @@ class Runtime(_PipelineScheduleRuntime):
         if stage.stage_index not in self.unshard_ops:
             super()._assert_unsharded(stage)
             return
-        turn = self._own[stage.stage_index].turns.next(Op.UNSHARD)
-        with spans.action(Op.UNSHARD, stage.stage_index, turn=turn), spans.operation("dp:all_gather"):
+        own = self._own[stage.stage_index]
+        gather = spans.operation("dp:all_gather", own.gathered_bytes())
+        with spans.action(Op.UNSHARD, stage.stage_index, turn=own.turns.next(Op.UNSHARD)), gather:
             super()._assert_unsharded(stage)
 
     def _step_microbatches(self, *args: Any, **kwargs: Any) -> None:

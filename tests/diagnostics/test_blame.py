@@ -113,6 +113,32 @@ def test_a_group_that_is_all_of_its_stage_is_compared_with_those_of_other_stages
         assert blame_of(job, [], steps=40, seed=seed).culprits == []
 
 
+@pytest.mark.parametrize("heavy", [1.2, 3.0])
+def test_a_slow_pair_with_a_message_of_its_own_size(heavy: float) -> None:
+    """The first stage has the embedding's gradients too."""
+    job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True, stage_bytes={0: heavy})
+    (culprit,) = blame_of(job, [Culprit(0, "reduce", 2.0)], steps=40).culprits
+    assert (culprit.kind, {culprit.rank, culprit.peer}) == (Slowness.LINK, {0, 1})
+    assert culprit.peers == 3, "the groups of the other stages"
+
+
+@pytest.mark.parametrize("heavy", [2.0, 0.3])
+def test_what_bytes_explain_is_nobodys_fault(heavy: float) -> None:
+    job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True, stage_bytes={0: heavy})
+    for seed in range(5):
+        assert blame_of(job, [], steps=40, seed=seed).culprits == []
+
+
+@pytest.mark.parametrize(("rank", "ends"), [(2, {2, 4}), (5, {5, 7})])
+def test_the_slow_edge_of_four_is_told_from_its_group(rank: int, ends: set[int]) -> None:
+    """Ranks 0, 2, 4, 6 reduce together and 1, 3, 5, 7: the two at the slow link are done later than the others."""
+    job = Job(1, 4, 2, wakeup=0.0005, measures_cpu=True)
+    (culprit,) = blame_of(job, [Culprit(rank, "edge", 1.0)], steps=40).culprits
+    assert (culprit.kind, {culprit.rank, culprit.peer}) == (Slowness.LINK, ends)
+    for seed in range(5):
+        assert blame_of(job, [], steps=40, seed=seed).culprits == []
+
+
 def test_a_heavy_stage_is_the_plans_doing() -> None:
     (culprit,) = blame_of(Job(4, 2, 1, stage_work={2: 1.4}), []).culprits
     assert (culprit.kind, culprit.rank) == (Slowness.IMBALANCE, -1)

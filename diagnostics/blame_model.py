@@ -1,0 +1,81 @@
+"""What blame looks for, from where on it names somebody, and whom it has in mind until then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Slowness(StrEnum):
+    """What kind of slow."""
+
+    COMPUTE = "compute"
+    LINK = "link"
+    DATA = "data loading"
+    GARBAGE = "garbage collection"
+    HOST = "host interference"
+    """Ready to run and kept from it: its work took more time, but no more of the processor's."""
+    IMBALANCE = "imbalance"
+    """One stage has more to do than another, on all its ranks: the plan's doing and nobody's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From where on a rank is named."""
+
+    ratio: float = 1.03
+    """Over its peers."""
+    chance: float = 0.01
+    """That anybody at all is named in a job where only noise tells ranks apart."""
+    z: float = 3.4
+    """Standard errors at the least, however few there are to be named."""
+    host: float = 0.05
+    """Share of the step that a rank is kept from running beyond its peers."""
+    garbage: float = 0.01
+    """Share of the step in garbage collection beyond its peers."""
+    link: float = 1.25
+    """Of a transfer, whose time varies more, over its peers."""
+    stage_link: float = 1.5
+    """Of a transfer by the byte, over the same transfer of other stages: the only peers where a stage has one group."""
+    imbalance: float = 1.1
+    """Work of the busiest stage over the mean."""
+    least: float = 0.002
+    """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
+    between: float = 0.03
+    """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
+    candidates: int = 8
+    """How many are tried at most."""
+    replays: int = 16
+    """Steps at most that are played again, evenly spread."""
+
+
+@dataclass(slots=True)
+class Suspect:
+    """A rank by its place in the graph. `works`: role to the share of its time that is too much."""
+
+    kind: Slowness
+    column: int
+    lane: int
+    ratio: float
+    z: float
+    self_s: float
+    works: dict[str, float] = field(default_factory=dict)
+    whole: float = 0.0
+    """Share of all its own time, where it cannot be told of which work."""
+    moves: list[Move] = field(default_factory=list)
+    what: str = ""
+    """Of moves: the operations that took too long."""
+    peers: int = 0
+    """Of moves: how many ranks or groups it was compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A transfer that takes too long: its name, at which places of a column and by what share of its time at each, and
+    between which ranks."""
+
+    column: int
+    lanes: tuple[int, ...]
+    name: str
+    shares: tuple[float, ...]
+    ranks: tuple[int, ...]

@@ -3,19 +3,20 @@
 A node is a process and all that it started, found by a mark in the environment: losing one is SIGKILL to them all.
 """
 
-import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from common import end, free_port
 
 SCRIPT = Path(__file__).parent / "workers" / "toy_ddp.py"
+PEERS = str(Path(__file__).with_name("peers.py"))
+EVERY = 10  # steps between checkpoints, as the script has it
 MARK = "FAULTS_NODE"
 ROOT = Path(__file__).parents[1]
 
@@ -24,10 +25,15 @@ class System:
     """`nodes` with `per` workers each, and perhaps one node more that waits. All under `folder`."""
 
     name = ""
+    module = ""
+    """What must be there to import, beside PyTorch."""
     tuned = ""
     """What was set other than the defaults, for the table."""
-    spares = True
-    """Whether a node that waits can take a lost one's place."""
+    only_if_named = False
+    cannot: ClassVar[dict[str, str]] = {}
+    """Faults that it has no answer to by design, and why."""
+    every = EVERY
+    """Steps between two states that outlive a fault."""
 
     def __init__(self, folder: Path, nodes: int, per: int, spare: bool, shrink: bool) -> None:
         self.folder, self.nodes, self.per, self.spare, self.shrink = folder, nodes, per, spare, shrink
@@ -35,9 +41,16 @@ class System:
         folder.mkdir(parents=True)
 
     @classmethod
+    def python(cls) -> str:
+        return os.environ.get(f"FAULTS_{cls.name.upper().replace('-', '_')}", sys.executable)
+
+    @classmethod
     def missing(cls) -> str:
         """Why it cannot run here; empty when it can."""
-        return ""
+        question = "import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, sys.argv[1:])))"
+        wanted = [name for name in ("torch", cls.module) if name]
+        found = subprocess.run([cls.python(), "-c", question, *wanted], capture_output=True).returncode == 0
+        return "" if found else f"{cls.python()} has no {' or no '.join(wanted)}"
 
     def begin(self) -> None:
         raise NotImplementedError
@@ -65,7 +78,10 @@ class System:
 
     def close(self) -> None:
         for process in self.processes:
-            end(process, 5.0)
+            process.terminate()
+        deadline = time.monotonic() + 5
+        for process in self.processes:
+            end(process, max(0.0, deadline - time.monotonic()))
         for pid in marked(f"{self.folder}:"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -120,61 +136,102 @@ class Holdfast(System):
 class Elastic(System):
     """Launchers that are torchrun, or grew out of it: one on each node, which meet at an address."""
 
-    launcher: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ("-m", "torch.distributed.run")
+    backend = "c10d"
     extra: tuple[str, ...] = ()
+    environment: ClassVar[dict[str, str]] = {}
 
     def begin(self) -> None:
         where = f"127.0.0.1:{free_port()}"
-        argv = [*self.launcher, "--nnodes", self.counts, "--nproc-per-node", str(self.per), "--max-restarts", "1000"]
-        argv += ["--rdzv-backend", "c10d", "--rdzv-endpoint", where, "--rdzv-id", "faults", *self.extra]
-        argv += [str(SCRIPT), "--folder", str(self.folder)]
         for number in range(self.nodes + self.spare):
-            self.run(f"node{number}", argv)
+            argv = [self.python(), *self.launcher, "--nnodes", self.counts, "--nproc-per-node", str(self.per)]
+            argv += ["--max-restarts", "1000", "--rdzv-backend", self.backend, "--rdzv-endpoint", where]
+            argv += ["--rdzv-id", "faults", *self.extra, *self.of_node(number)]
+            argv += [str(SCRIPT), "--folder", str(self.folder)]
+            self.run(f"node{number}", argv, **self.environment, **self.environment_of(number))
             if number + 1 == self.nodes:
                 time.sleep(3.0)  # who comes later is the spare
 
+    def of_node(self, number: int) -> list[str]:
+        return []
+
+    def environment_of(self, number: int) -> dict[str, str]:
+        return {}
+
 
 class Torchrun(Elastic):
+    """Its workers meet in a store of their own. By default they share the launchers', in which the addresses of those
+    before them still stand when they start again."""
+
     name = "torchrun"
-    launcher = (sys.executable, "-m", "torch.distributed.run")
+    tuned = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1; without it see torchrun-defaults"
+    environment: ClassVar[dict[str, str]] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+class TorchrunDefaults(Elastic):
+    name = "torchrun-defaults"
+    only_if_named = True
 
 
 class Nvrx(Elastic):
     """NVIDIA's resiliency extension, as a job's launcher. Its default limit for a hang is 45 minutes."""
 
     name = "nvrx"
+    module = "nvidia_resiliency_ext"
+    launcher = ("-m", "nvidia_resiliency_ext.fault_tolerance.launcher")
     tuned = "heartbeat 5 s, check 1 s"
     extra = (
         "--ft-param-workload_check_interval", "1", "--ft-param-initial_rank_heartbeat_timeout", "60",
         "--ft-param-rank_heartbeat_timeout", "5", "--ignore-missing-fault-tol-cfg",
     )  # fmt: skip
-    launcher = tuple(filter(None, (os.environ.get("FAULTS_NVRX") or shutil.which("ft_launcher"),)))
-
-    @classmethod
-    def missing(cls) -> str:
-        return "" if cls.launcher else "no ft_launcher (pip install nvidia-resiliency-ext; FAULTS_NVRX names another)"
 
 
 class Dlrover(System):
     """DLRover's launcher on one node, with the master that it starts itself."""
 
     name = "dlrover"
-    spares = False
-    launcher = os.environ.get("FAULTS_DLROVER") or shutil.which("dlrover-run")
+    module = "dlrover"
+    tuned = "one node of all workers; an argument that its release does not know of given to torch's SubprocessHandler"
+    cannot: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("node-spare", "node-shrink"), "its nodes come from Kubernetes or Ray; one alone has no other"
+    )
+
+    def begin(self) -> None:
+        argv = [self.python(), PEERS, "dlrover", "--standalone", "--nnodes", "1"]
+        argv += ["--nproc-per-node", str(self.nodes * self.per), "--max-restarts", "1000"]
+        self.run("node0", [*argv, str(SCRIPT), "--folder", str(self.folder)])
+
+
+class Torchft(System):
+    """Every worker a replica group with a launcher of its own, around one lighthouse, as its example has it."""
+
+    name = "torchft"
+    module = "torchft"
+    tuned = "as its example: 5 s for a collective, 10 s for all else; lighthouse joins within 10 s"
+    every = 1
+
+    def begin(self) -> None:
+        port = free_port()
+        where = f"http://127.0.0.1:{port}"
+        self.run("lighthouse", [self.python(), PEERS, "torchft-lighthouse", f"127.0.0.1:{port}"])
+        world = self.nodes * self.per
+        for number in range(world + self.per * self.spare):
+            launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--max-restarts", "1000"]
+            launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+            script = [str(SCRIPT.with_name("toy_torchft.py")), "--folder", str(self.folder)]
+            script += ["--group", str(number), *(["--fixed", str(world)] if self.spare else [])]
+            what = f"node{number // self.per}-{number}"
+            self.run(what, [self.python(), *launcher, *script], TORCHFT_LIGHTHOUSE=where)
+
+
+class LmResiliency(System):
+    """A rendezvous for torchrun, with checks and checkpoints that hook themselves into the script (0.2.0)."""
+
+    name = "lm-resiliency"
 
     @classmethod
     def missing(cls) -> str:
-        return "" if cls.launcher else "no dlrover-run (pip install dlrover; FAULTS_DLROVER names another)"
-
-    def begin(self) -> None:
-        assert self.launcher is not None
-        argv = [self.launcher, "--standalone", "--nnodes", "1", "--nproc-per-node", str(self.nodes * self.per)]
-        argv += ["--max-restarts", "1000", str(SCRIPT), "--folder", str(self.folder)]
-        self.run("node0", argv)
+        return "checks and checkpoints need NCCL; a restart waits for the plan of a coordinator that is the user's"
 
 
-SYSTEMS: tuple[type[System], ...] = (Holdfast, Torchrun, Nvrx, Dlrover)
-
-
-def has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+SYSTEMS: tuple[type[System], ...] = (Holdfast, Torchrun, TorchrunDefaults, Nvrx, Dlrover, Torchft, LmResiliency)

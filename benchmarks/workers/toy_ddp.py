@@ -28,8 +28,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)))
+    model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     newest, first = folder / "newest.pt", 0
     if newest.exists():
@@ -38,22 +37,36 @@ def main() -> None:
         first = state["step"]
     with open(folder / f"rank{rank}.log", "a", buffering=1) as log:
         for step in range(first, 1_000_000):
-            time.sleep(0.05)
-            if (folder / f"gil-{rank}").exists():
-                (folder / f"gil-{rank}").unlink()
-                libc = ctypes.PyDLL(None)  # which keeps the lock
-                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which would end a sleep
-                while True:
-                    libc.sleep(1_000_000)
-            x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step * 64 + rank))
+            x = batch(folder, rank, step)
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
             beat()
-            log.write(f"{step} {os.getpid()} {time.time():.4f}\n")
+            log.write(done(step))
             if rank == 0 and (step + 1) % EVERY == 0:
                 torch.save({"model": model.module.state_dict(), "step": step + 1}, folder / "aside.pt")
                 os.replace(folder / "aside.pt", newest)
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
+
+
+def batch(folder: Path, rank: int, step: int) -> torch.Tensor:
+    """Takes 50 ms, or for ever, if somebody asked for it."""
+    time.sleep(0.05)
+    if (folder / f"gil-{rank}").exists():
+        (folder / f"gil-{rank}").unlink()
+        libc = ctypes.PyDLL(None)  # which keeps the lock
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which would end a sleep
+        while True:
+            libc.sleep(1_000_000)
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(step * 64 + rank))
+
+
+def done(step: int) -> str:
+    return f"{step} {os.getpid()} {time.time():.4f}\n"
 
 
 def heartbeats():  # type: ignore[no-untyped-def]

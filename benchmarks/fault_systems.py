@@ -137,7 +137,6 @@ class Elastic(System):
     """Launchers that are torchrun, or grew out of it: one on each node, which meet at an address."""
 
     launcher: tuple[str, ...] = ("-m", "torch.distributed.run")
-    backend = "c10d"
     extra: tuple[str, ...] = ()
     environment: ClassVar[dict[str, str]] = {}
 
@@ -145,18 +144,12 @@ class Elastic(System):
         where = f"127.0.0.1:{free_port()}"
         for number in range(self.nodes + self.spare):
             argv = [self.python(), *self.launcher, "--nnodes", self.counts, "--nproc-per-node", str(self.per)]
-            argv += ["--max-restarts", "1000", "--rdzv-backend", self.backend, "--rdzv-endpoint", where]
-            argv += ["--rdzv-id", "faults", *self.extra, *self.of_node(number)]
-            argv += [str(SCRIPT), "--folder", str(self.folder)]
-            self.run(f"node{number}", argv, **self.environment, **self.environment_of(number))
+            argv += ["--max-restarts", "1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", where]
+            # On one host each would take the address for its own; the first is to be the one that stays.
+            argv += ["--rdzv-id", "faults", "--rdzv-conf", f"is_host={number == 0}", *self.extra]
+            self.run(f"node{number}", [*argv, str(SCRIPT), "--folder", str(self.folder)], **self.environment)
             if number + 1 == self.nodes:
                 time.sleep(3.0)  # who comes later is the spare
-
-    def of_node(self, number: int) -> list[str]:
-        return []
-
-    def environment_of(self, number: int) -> dict[str, str]:
-        return {}
 
 
 class Torchrun(Elastic):

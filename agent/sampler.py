@@ -1,9 +1,10 @@
 """Millisecond samples of NIC byte counters: one thread, files held open, rows handed over without a lock.
 
 The thread keeps what each sweep read, unread, in a deque; `take` pops what is there, so each sample lands in exactly
-one frame: sums over frames equal the counters' growth. Text becomes numbers once a frame and column by column, and
-all that is not needed for the next sweep is done there too: a thread that wakes for a few system calls finds its
-caches cold, and each line of Python in it costs several times what it does in a loop.
+one frame: sums over frames equal the counters' growth. A thread that wakes for a few system calls finds its caches
+cold, and each line of Python in it costs several times what it does in a loop. So no line of Python runs in a sweep:
+the thread is inside one `extend`, which pulls samples out of iterators that are C all the way down. What is not needed
+for the next sweep waits for the frame: there text becomes numbers, column by column, and times are compared.
 """
 
 import errno
@@ -14,8 +15,8 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, cycle, groupby, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, cycle, groupby, islice, repeat, takewhile
 from operator import itemgetter, mul, sub
 
 from holdfast.agent.collectors.files import GONE
@@ -60,9 +61,9 @@ class _Layout:
         self.live, self.fds, self.opened = live, fds, opened
 
 
-_Sample = tuple[int, _Layout, list[bytes]]
-"""When a sweep began (ns), and what it read."""
-_layout_of = itemgetter(1)
+_Sample = tuple[object, int, _Layout, list[bytes], int]
+"""The tick of a sweep, when it began (ns), what it read, and when it ended."""
+_layout_of = itemgetter(2)
 
 
 class Sampler:
@@ -99,7 +100,7 @@ class Sampler:
         self._away = [False] * len(self.pairs)
         self._refused = [False] * len(self.pairs)
         self._look_at = _NEVER  # when to look after the files before the next sweep
-        self._sweeps, self._quickest = 0, _NEVER
+        self._sweeps, self._quickest = 0, _NEVER  # of those taken since the last judgement
         self._ticks: Ticks | None = None
         self._thread: threading.Thread | None = None
         for nic in range(len(self.pairs)):
@@ -133,8 +134,8 @@ class Sampler:
         mono_ns, wall_ns = self._mono_ns, self._wall_ns
         samples = [self._samples.popleft() for _ in range(len(self._samples))]
         self._begin(round(now * 1e9))
-        self._judge(len(samples))
         offsets, deltas, seen = self._numbers(samples, mono_ns)
+        self._judge(len(samples))
         totals = [last * scale for last, scale in zip(self._last, self._scales, strict=True)]
         nics = tuple(
             NicSamples(
@@ -163,7 +164,8 @@ class Sampler:
                 self._met = self._layouts.popleft()
                 self._meet(self._met)
                 seen.update(self._met.live)
-            begins, _, rows = zip(*group, strict=True)
+            _, begins, _, rows, ends = zip(*group, strict=True)
+            self._quickest = min(self._quickest, *map(sub, ends, begins))
             try:
                 values = list(map(int, chain.from_iterable(rows)))
             except ValueError:
@@ -171,7 +173,9 @@ class Sampler:
                 begins = tuple(begins[i] for i in good)
                 values = [int(text) for i in good for text in rows[i]]
                 self._look_at = 0
-            offsets.extend(min(max(began - mono_ns, 0) // 1000, UINT32_MAX) for began in begins)
+                if self._ticks is not None:
+                    self._ticks.interrupt()
+            offsets += _unsigned([(began - mono_ns) // 1000 for began in begins])
             grown = self._grown(layout.live, values)
             for place, counter in enumerate(layout.live):
                 deltas[counter] += _little(grown[place :: len(layout.live)])
@@ -192,6 +196,8 @@ class Sampler:
         needed = round(self._quickest / MAX_SHARE)
         if needed > self._interval:
             self._interval = needed
+            if self._ticks is not None:
+                self._ticks.pace(needed)
             self._notice(f"NIC counters answer slowly: sampling every {needed / 1e6:.1f} ms from now on")
         self._sweeps, self._quickest = 0, _NEVER
 
@@ -200,15 +206,12 @@ class Sampler:
         before = [self._last[counter] for counter in live] + values
         for counter, value in zip(live, before[-len(live) :], strict=True):
             self._last[counter] = value
-        grown = list(map(sub, values, before))
-        if grown and min(grown) < 0:
-            grown = list(map(growth, before, values))
         scales = [self._scales[counter] for counter in live]
-        if any(scale != 1 for scale in scales):
-            grown = list(map(mul, grown, cycle(scales)))
-        if grown and max(grown) > UINT32_MAX:
-            grown = [min(delta, UINT32_MAX) for delta in grown]
-        return array("I", grown)
+        try:
+            # No list between the steps: one counter that went down, or grew by too much, is the exception.
+            return array("I", map(mul, map(sub, values, before), cycle(scales)))
+        except OverflowError:
+            return _unsigned(list(map(mul, map(growth, before, values), cycle(scales))))
 
     def close(self) -> None:
         """End the thread and close all files. Idempotent."""
@@ -224,30 +227,36 @@ class Sampler:
     # --- the sampling side
 
     def _run(self, ticks: Ticks) -> None:
-        wait, sample, interval = ticks.wait, self.sample, self._interval
-        while wait():
-            sample()
-            if self._interval != interval:
-                interval = self._interval
-                ticks.pace(interval)
+        while not ticks.ended:
+            due = iter(ticks)  # an interruption from here on ends the sweeps below
+            if self._clock() >= self._look_at:
+                self._look_after_files()
+            until_look = (self._look_at - self._clock()) // self._interval + 1
+            try:
+                self._samples.extend(islice(self._stream(due), until_look))
+            except BlockingIOError:
+                continue  # interrupted
+            except OSError:
+                pass
+            self._look_at = 0  # a file reads as empty or not at all, or it is time anyhow
 
     def sample(self) -> None:
         """One sweep over all counters, stamped with the time it began."""
-        began = self._clock()
-        if began >= self._look_at:
+        if self._clock() >= self._look_at:
             self._look_after_files()
-        layout = self._layout
         try:
-            row = list(map(os.pread, layout.fds, _SIZE, _START))
+            found = list(islice(self._stream(repeat(None)), 1))
         except OSError:
-            row = [b""]
-        if b"" in row:  # a file on its way out reads as empty
+            found = []
+        self._samples.extend(found)
+        if not found:
             self._look_after_files()
-            return
-        took = self._clock() - began
-        if took < self._quickest:
-            self._quickest = took
-        self._samples.append((began, layout, row))
+
+    def _stream(self, ticks: Iterable[object]) -> Iterator[_Sample]:
+        """A sample of all live counters at each tick, until one reads as empty: a file on its way out does."""
+        layout, clock = self._layout, iter(self._clock, None)
+        rows = map(list, map(map, repeat(os.pread), repeat(layout.fds), repeat(_SIZE), repeat(_START)))
+        return zip(ticks, clock, repeat(layout), takewhile(all, rows), clock)
 
     # --- files that come and go (sampling side, except in __init__ and close)
 
@@ -299,6 +308,14 @@ class Sampler:
         returning = any(away and not refused for away, refused in zip(self._away, self._refused, strict=True))
         self._look_at = self._clock() + round(REOPEN_AFTER * 1e9) if returning else _NEVER
         return layout
+
+
+def _unsigned(values: list[int]) -> "array[int]":
+    """The values, each at least 0 and at most UINT32_MAX."""
+    try:
+        return array("I", values)
+    except OverflowError:
+        return array("I", [min(max(value, 0), UINT32_MAX) for value in values])
 
 
 def _is_number(text: bytes) -> bool:

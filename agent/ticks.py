@@ -7,8 +7,9 @@ by `time.sleep` costs, that is 10.
 import ctypes
 import os
 import struct
-import sys
+from collections.abc import Iterator
 from ctypes import c_int
+from itertools import repeat
 from typing import Any
 
 _CLOCK_MONOTONIC = 1
@@ -17,26 +18,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Ticks:
-    """One thread waits; another may `end`."""
+    """One thread iterates, time and again; another may call everything else."""
 
     def __init__(self, interval_ns: int) -> None:
         """Raises OSError where the kernel has no such timer."""
         self._fd = _checked(_libc.timerfd_create(c_int(_CLOCK_MONOTONIC), c_int(os.O_CLOEXEC)))
-        self._ended = False
+        self.ended = False
         self.pace(interval_ns)
 
     def pace(self, interval_ns: int) -> None:
         """Tick so often from now on."""
         self._set(interval_ns, interval_ns)
 
-    def wait(self) -> int:
-        """How many ticks there were since the last call, one at least; those missed come together. 0 after `end`."""
-        count = int.from_bytes(os.read(self._fd, 8), sys.byteorder)
-        return 0 if self._ended else count
+    def __iter__(self) -> Iterator[bytes]:
+        """Each step waits for the next tick; those missed meanwhile come as one. No line of Python runs in it.
+
+        BlockingIOError, at the latest after one more tick, once `interrupt` or `end` was called: this iterator is
+        over then. An interruption that came before this call is forgotten, the end is not.
+        """
+        os.set_blocking(self._fd, True)
+        if self.ended:  # read after the line above: `end` may be under way
+            os.set_blocking(self._fd, False)
+        return map(os.read, repeat(self._fd), repeat(8))
+
+    def interrupt(self) -> None:
+        """Get the thread that iterates out of it, within a tick."""
+        os.set_blocking(self._fd, False)
 
     def end(self) -> None:
-        """Wake who waits, now. The descriptor stays until `close`."""
-        self._ended = True
+        """Get it out of it now, for good. The descriptor stays until `close`."""
+        self.ended = True
+        os.set_blocking(self._fd, False)  # first: who wakes by the last tick must not wait for another
         self._set(1, 0)
 
     def close(self) -> None:

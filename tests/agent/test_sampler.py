@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.agent import sampler as sampler_module
 from holdfast.agent.collectors.nic import BytePair, choose
 from holdfast.agent.sampler import UINT32_MAX, Sampler, growth
 from tests.agent.sysfs import Sysfs, put
@@ -193,6 +194,42 @@ def test_the_thread_samples_on_a_grid_and_loses_nothing(tmp_path: Path) -> None:
     os.close(counter)
     assert samples >= 100
     assert received == sent
+
+
+def test_the_thread_goes_on_without_what_breaks_and_takes_it_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "REOPEN_AFTER", 0.02)
+    sysfs, notices = Sysfs(tmp_path), list[str]()
+    stays, goes, breaks = (sysfs.net(name) for name in ("eth0", "eth1", "eth2"))
+    pairs = (pair(stays), pair(goes, "eth1"), pair(breaks, "eth2"))
+    sampler = Sampler(pairs, interval=0.001, notice=notices.append)
+    sampler.start()
+
+    def sampled(names: set[str]) -> bool:
+        """Whether a frame comes that holds samples of these and no others."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            time.sleep(0.005)
+            offsets, nics, _, _ = sampler.take(time.monotonic())
+            if offsets and {nic.name for nic in nics} == names:
+                return True
+        return False
+
+    try:
+        assert sampled({"eth0", "eth1", "eth2"})
+        put(breaks / "rx_bytes", "N/A")  # only `take` can tell, and has the thread look
+        assert sampled({"eth0", "eth1"})
+        (goes / "tx_bytes").write_text("")
+        (goes / "tx_bytes").unlink()
+        assert sampled({"eth0"})
+        put(goes / "tx_bytes", 5)
+        assert sampled({"eth0", "eth1"})
+    finally:
+        sampler.close()
+    assert [notice.split(" cannot")[0] for notice in notices] == [
+        "counters of eth2", "counters of eth1", "counters of eth1 are back"
+    ]  # fmt: skip
 
 
 def test_nothing_to_sample_is_no_thread() -> None:

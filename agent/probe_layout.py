@@ -109,8 +109,12 @@ def seal(payload: bytes) -> bytes:
 
 def open_sealed(buffer: mmap.mmap, at: int, size: int) -> bytes | None:
     """The payload of `size` bytes sealed at `at`; None when it is half-written or was never written."""
-    raw = buffer[at : at + 8 + size]
-    payload = raw[8:]
+    return unsealed(buffer[at : at + SEAL.size + size])
+
+
+def unsealed(raw: bytes) -> bytes | None:
+    """The payload of a sealed block; None when it is half-written or was never written."""
+    payload = raw[SEAL.size :]
     return payload if SEAL.unpack_from(raw)[0] == crc32(payload) | 1 << 32 else None
 
 

@@ -3,8 +3,9 @@
 import math
 import os
 from collections import deque
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from mmap import mmap
+from typing import Generic, NamedTuple, TypeVar
 
 from holdfast import span_rows
 from holdfast.agent import probe_layout as layout
@@ -44,7 +45,48 @@ class Span(NamedTuple):
 
 
 _Triple = tuple[int, int, int]
-_Mesh = tuple[_Triple | None, _Triple | None]
+_Mesh = tuple[_Triple, _Triple]
+
+
+_T = TypeVar("_T")
+
+
+class _Block(Generic[_T]):
+    """A sealed block of the file: looked at often, understood anew only when it has changed."""
+
+    __slots__ = ("_end", "_raw", "_start", "_understand", "_value")
+
+    def __init__(self, at: int, size: int, understand: Callable[[bytes], _T]) -> None:
+        self._start, self._end, self._understand = at, at + layout.SEAL.size + size, understand
+        self._raw = bytes(self._end - at)  # as long as nobody has written it
+        self._value: _T | None = None
+
+    def read(self, file: mmap) -> _T | None:
+        """What it says, or said last when it is being written again and again; None before anything was written."""
+        for _ in range(RETRIES):
+            raw = file[self._start : self._end]
+            if raw == self._raw:
+                break
+            if (payload := layout.unsealed(raw)) is not None:
+                self._raw, self._value = raw, self._understand(payload)
+                break
+        return self._value
+
+
+def _operation(payload: bytes) -> tuple[int, int, int, int, int, int, str]:
+    *numbers, _, name = layout.OPERATION.unpack(payload)
+    since, changed, record, number, slot, kind = numbers
+    return since, changed, record, number, slot, kind, name.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _mesh(payload: bytes) -> _Mesh:
+    pp, dp, tp, all_pp, all_dp, all_tp = layout.MESH.unpack(payload)
+    return (pp, dp, tp), (all_pp, all_dp, all_tp)
+
+
+def _meters(payload: bytes) -> Meters:
+    _, mfu, tokens_per_s, *parts, memory_bytes, grad_norm = layout.METERS.unpack(payload)
+    return Meters(mfu, tokens_per_s, tuple(parts), memory_bytes, grad_norm)
 
 
 def _median(values: Collection[float]) -> float:
@@ -63,7 +105,6 @@ class ProbeReader:
         self.path = path
         self._map, self.rank, self.generation = layout.map_file(path)
         self._words = memoryview(self._map).cast("q")
-        self._good: dict[int, bytes] = {}
         self._next = 0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OVER)
         self._median = math.nan
@@ -73,8 +114,10 @@ class ProbeReader:
         self._metered = -1  # step of the last sample
         self._next_span = 0
         self.lost_spans = 0
-        # What hardly ever changes, as it stood in the file and as it was understood.
-        self._mesh: tuple[bytes | None, _Mesh] = (None, (None, None))
+        self._state = _Block(layout.AT_STATE, layout.STATE.size, layout.STATE.unpack)
+        self._operation = _Block(layout.AT_OPERATION, layout.OPERATION.size, _operation)
+        self._mesh = _Block(layout.AT_MESH, layout.MESH.size, _mesh)
+        self._meters = _Block(layout.AT_METERS, layout.METERS.size, _meters)
         self._names: tuple[bytes, tuple[str, ...]] = (b"", ())
 
     @property
@@ -84,25 +127,24 @@ class ProbeReader:
 
     def sample(self, now_ns: int) -> WorkerSample:
         """The worker's state at `now_ns` (CLOCK_MONOTONIC). `tokens` counts all this process has trained on."""
-        state = self._block(layout.AT_STATE, layout.STATE.size)
+        state = self._state.read(self._map)
         if state is None:
             return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid)
-        step, phase, progress, loss, tokens, _ = layout.STATE.unpack(state)
+        step, phase, progress, loss, tokens, _ = state
         operation, operation_age, still_age, standing = "", math.nan, math.nan, None
-        if (raw := self._block(layout.AT_OPERATION, layout.OPERATION.size)) is not None:
-            since, changed, record, number, slot, kind, _, name = layout.OPERATION.unpack(raw)
+        if (last := self._operation.read(self._map)) is not None:
+            since, changed, record, number, slot, kind, name = last
             still_age = _age(now_ns, changed)
             if since:
-                operation = name.rstrip(b"\0").decode("utf-8", "replace")
-                operation_age = _age(now_ns, since)
+                operation, operation_age = name, _age(now_ns, since)
             if still_age > STANDS:
                 is_handed = self._words[layout.WORD_HANDED] == record
                 standing = self._standing(kind, slot, number, is_handed)
         meters = None
         if step != self._metered:
             self._metered = step
-            meters = self._meters()
-        coordinate, sizes = self._place()
+            meters = self._meters.read(self._map)
+        coordinate, sizes = self._mesh.read(self._map) or (None, None)
         tick_age = _age(now_ns, self._words[layout.WORD_TICK])
         return WorkerSample(
             rank=self.rank,
@@ -206,33 +248,12 @@ class ProbeReader:
         self._words.release()
         self._map.close()
 
-    def _block(self, at: int, size: int) -> bytes | None:
-        for _ in range(RETRIES):
-            if (payload := layout.open_sealed(self._map, at, size)) is not None:
-                self._good[at] = payload
-                return payload
-        return self._good.get(at)
-
     def _standing(self, kind: int, slot: int, number: int, is_handed: bool) -> Standing:
         groups = read_groups(self._map, self._words)
         if not 0 < slot <= len(groups):
             slot, number = 0, -1
         name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
         return Standing(name, slot - 1, number, is_handed, tuple(groups))
-
-    def _place(self) -> _Mesh:
-        raw = self._block(layout.AT_MESH, layout.MESH.size)
-        if raw is not None and raw != self._mesh[0]:
-            pp, dp, tp, all_pp, all_dp, all_tp = layout.MESH.unpack(raw)
-            self._mesh = raw, ((pp, dp, tp), (all_pp, all_dp, all_tp))
-        return self._mesh[1]
-
-    def _meters(self) -> Meters | None:
-        raw = self._block(layout.AT_METERS, layout.METERS.size)
-        if raw is None:
-            return None
-        _, mfu, tokens_per_s, *parts, memory_bytes, grad_norm = layout.METERS.unpack(raw)
-        return Meters(mfu, tokens_per_s, tuple(parts), memory_bytes, grad_norm)
 
     def _record(self) -> tuple[int, int, int, float, float, int, int] | None:
         """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""

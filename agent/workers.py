@@ -228,7 +228,7 @@ class Workers:
         return phase
 
     def _oom_killed(self, pid: int) -> bool:
-        self._kernel.poll()
+        self._kernel.read()
         # Each way of knowing also cleans up after itself, so all are asked.
         verdicts = [injections.finish_oom(pid), self._oom.verdict(pid), pid in self._kernel.oom_killed_pids]
         return any(verdicts)

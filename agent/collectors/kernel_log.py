@@ -4,6 +4,7 @@ Reading starts at the end: what happened before the agent came up is not news. P
 host's pid namespace; inside a container `OomWatch` (cgroup counters) is the one that can tell.
 """
 
+import asyncio
 import errno
 import os
 import re
@@ -92,7 +93,9 @@ class KernelLog:
         self.oom_killed_pids: dict[int, float] = {}
         """Pid -> monotonic seconds of its kill; the latest few hundred."""
         self._rest = ""
-        self._said: list[KernelLine] = []
+        self._lines: list[KernelLine] = []  # read and not yet given by `poll`
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_silent = False  # and the loop waits for it to speak
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,9 +109,37 @@ class KernelLog:
                 self.available, self.absent_reason = False, f"{path}: {error.strerror}"
                 self.close()
 
+    def follow(self) -> None:
+        """From now on the running event loop tells when the kernel has spoken, and `poll` costs nothing until then."""
+        self._loop = asyncio.get_running_loop()
+        self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        if self._loop is None or self._is_silent or self._fd < 0:
+            return
+        try:
+            self._loop.add_reader(self._fd, self._stop_waiting)
+            self._is_silent = True
+        except OSError:  # a file of the disk is always readable: it has to be looked at
+            self._loop = None
+
+    def _stop_waiting(self) -> None:
+        """Once is enough: in a storm the loop must not turn for every line."""
+        if self._loop is not None and self._is_silent:
+            self._loop.remove_reader(self._fd)
+        self._is_silent = False
+
     def poll(self) -> list[KernelLine]:
         """The lines since the last call. Never raises, never blocks."""
-        lines, self._said = self._said, []
+        if not self._is_silent:
+            self.read()
+            self._wait_for_more()
+        lines, self._lines = self._lines, []
+        return lines
+
+    def read(self) -> None:
+        """Know of all OOM kills until now; the lines stay for `poll`."""
+        lines: list[KernelLine] = []
         for _ in range(MAX_RECORDS if self._fd >= 0 else 0):
             try:
                 record = os.read(self._fd, 8192)  # one record per read from the device
@@ -125,19 +156,24 @@ class KernelLog:
                 break
             *whole, self._rest = (self._rest + record.decode("utf-8", "replace")).split("\n")
             lines.extend(line for text in whole if (line := parse_record(text)) is not None)
+        self._take(lines)
+
+    def _take(self, lines: list[KernelLine]) -> None:
+        self._lines += lines
         for line in lines:
             if (kill := oom_kill(line.text)) is not None:
                 self.oom_killed_pids.pop(kill.pid, None)
                 self.oom_killed_pids[kill.pid] = line.mono
         while len(self.oom_killed_pids) > KEPT_PIDS:
             del self.oom_killed_pids[next(iter(self.oom_killed_pids))]
-        return lines
 
     def say(self, text: str) -> None:
         """Let the next `poll` give this line as though the kernel had written it: a fault on purpose."""
-        self._said.append(KernelLine(time.monotonic(), 3, text))
+        self._take([KernelLine(time.monotonic(), 3, text)])
 
     def close(self) -> None:
+        """Read no more. Harmless to repeat."""
+        self._stop_waiting()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

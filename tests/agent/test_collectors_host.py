@@ -1,6 +1,8 @@
 """Host gauges and the kernel log, on this very host and on recorded lines."""
 
+import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,59 @@ def test_a_pipe_is_read_without_blocking(tmp_path: Path) -> None:
     os.write(writer, b"4,1,1000000,-;hello\n")
     assert [line.text for line in log.poll()] == ["hello"]
     os.close(writer)
+    log.close()
+
+
+async def heard(log: KernelLog) -> list[str]:
+    deadline = time.monotonic() + 10
+    while not (lines := log.poll()) and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)
+    return [line.text for line in lines]
+
+
+def test_a_loop_tells_when_the_kernel_speaks_again_and_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "kmsg")
+    log = KernelLog(str(tmp_path / "kmsg"))
+    writer = os.open(tmp_path / "kmsg", os.O_WRONLY)
+
+    async def main() -> None:
+        log.follow()
+        for text in ("one", "two"):
+            assert log.poll() == []
+            os.write(writer, f"4,1,1000000,-;{text}\n".encode())
+            assert await heard(log) == [text]
+        assert log.poll() == []
+        log.say("three")
+        assert await heard(log) == ["three"]
+        log.close()
+        log.close()
+        assert log.poll() == []
+
+    asyncio.run(main())
+    os.close(writer)
+
+
+def test_a_file_of_the_disk_is_followed_too(tmp_path: Path) -> None:
+    (tmp_path / "kmsg").touch()
+    log = KernelLog(str(tmp_path / "kmsg"))
+
+    async def main() -> None:
+        log.follow()
+        assert log.poll() == []
+        (tmp_path / "kmsg").write_text("4,1,1000000,-;hello\n")
+        assert await heard(log) == ["hello"]
+
+    asyncio.run(main())
+    log.close()
+
+
+def test_lines_read_to_know_of_oom_kills_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "kmsg").touch()
+    log = KernelLog(str(tmp_path / "kmsg"))
+    (tmp_path / "kmsg").write_text(f"4,1,1000000,-;{FELL}\n4,2,2000000,-;{OOM}\n")
+    log.read()
+    assert log.oom_killed_pids == {4242: 2.0}
+    assert [line.text for line in log.poll()] == [FELL, OOM]
     log.close()
 
 

@@ -15,6 +15,7 @@ from holdfast import log, service, wire
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import log_rules, node_death
+from holdfast.agent.beat import beat
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.checks import Checks
 from holdfast.agent.collectors import nic
@@ -118,6 +119,8 @@ class Agent:
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
         self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._cadence = self._look_every = _LOOK_EVERY  # of the frame that fills
+        self._looks = 1  # until it goes
         self._looked_at = 0.0
         self._clock_asked, self._clock_asked_at = 0, 0.0
         self._clock_seen: dict[str, float] = {}
@@ -226,19 +229,16 @@ class Agent:
 
     # --- loops ---------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    def _beat(self, due: float) -> float:
         """Frames, and all that is looked at now and then: a process that sleeps pays for each time that it wakes."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while True:
-            cadence = self.link.cadence if self.link.connected else max(self.link.cadence, 0.5)
-            looks = math.ceil(cadence / _LOOK_EVERY)
-            for _ in range(looks):
-                due = max(due + cadence / looks, loop.time())
-                await asyncio.sleep(due - loop.time())
-                self._look(due)
-            frame = self.outbox.frame(self.heart.frame(cadence), self.link.connected)
-            self.link.send(frame)
+        self._look(due)
+        self._looks -= 1
+        if self._looks <= 0:
+            self.link.send(self.outbox.frame(self.heart.frame(self._cadence), self.link.connected))
+            self._cadence = self.link.cadence if self.link.connected else max(self.link.cadence, 0.5)
+            self._looks = math.ceil(self._cadence / _LOOK_EVERY)
+            self._look_every = self._cadence / self._looks
+        return self._look_every
 
     def _look(self, now: float) -> None:
         before, self._looked_at = self._looked_at, now
@@ -330,6 +330,7 @@ class Agent:
     async def main(self, stop: asyncio.Event) -> int:
         self._loop = asyncio.get_running_loop()
         self.sampler.start()
+        self.kernel.follow()
         with suppress(OSError):  # no route to the controller yet: peers will not be able to knock
             await self.door.open(self.link.own_address())
         self.checkpoints.adopt()
@@ -337,7 +338,9 @@ class Agent:
             # What an earlier agent left running is part of our hello.
             with suppress(HoldfastError, TimeoutError):
                 await asyncio.wait_for(self.workers.open(), 5.0)
-        work = [self.link.run(), self._beat(), self._follow_logs(), self._obey(), self._read_gpus()]
+        work = [self.link.run(), beat(self._beat, _LOOK_EVERY), self._follow_logs(), self._obey()]
+        if self.gpus.available or self.gpus.events_available:
+            work.append(self._read_gpus())
         loops = [asyncio.create_task(loop) for loop in work]
         warming = asyncio.create_task(self._warm_up())
         gc.collect()

@@ -212,6 +212,11 @@ class RateLimit(Generic[K]):
         window.line = line
         return 0
 
+    @property
+    def holds(self) -> bool:
+        """Whether `flush` may have anything to do yet."""
+        return bool(self._windows)
+
     def flush(self, now: float) -> list[tuple[K, str, int]]:
         """What is held back and due, as `(key, latest line, number)`; keys long silent are forgotten."""
         due: list[tuple[K, str, int]] = []

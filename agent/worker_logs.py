@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 
 from holdfast.agent.log_rules import RateLimit, Rule, Rules
@@ -77,6 +78,8 @@ class WorkerLogs:
         self._limit: RateLimit[tuple[Key, Rule]] = RateLimit()
         self._share = MAX_READ
         self._allowance, self._filled_at = rate, clock()
+        self._idle: tuple[list[int], list[int]] | None = None
+        """Descriptors and sizes of all files, when there was nothing left to do with any of them."""
 
     def paths(self, job: str, generation: int, rank: int, from_end: bool = False) -> tuple[Path, Path]:
         """Where this worker's standard output and error go; the folder exists afterwards. Open with O_APPEND.
@@ -90,6 +93,7 @@ class WorkerLogs:
             folder.mkdir(parents=True, exist_ok=True)
             out, err = (_File(key, s, str(folder / f"rank{rank}.{s}")) for s in STREAMS)
             self._files[key] = (out, err)
+            self._idle = None
             self._share = max(MIN_READ, MAX_READ // (2 * len(self._files)))
             for file in (out, err):
                 if from_end and os.path.exists(file.path):
@@ -99,6 +103,8 @@ class WorkerLogs:
 
     def poll(self) -> list[LogChunk]:
         """New whole lines of all followed files, within the rate. Never raises."""
+        if self._is_idle():
+            return []
         self._refill()
         chunks = []
         for pair in self._files.values():
@@ -106,7 +112,24 @@ class WorkerLogs:
                 if self._read(file) or file.ready or file.dropped:
                     chunks += self._forward(file)
         self._flush_matches()
+        self._idle = self._when_idle()
         return chunks
+
+    def _is_idle(self) -> bool:
+        """Nobody wrote anything: what nearly every poll finds, so nothing but the calls themselves is done for it."""
+        if self._idle is None:
+            return False
+        fds, sizes = self._idle
+        try:
+            return list(map(os.lseek, fds, repeat(0), repeat(os.SEEK_END))) == sizes  # a third of what fstat costs
+        except OSError:
+            return False
+
+    def _when_idle(self) -> tuple[list[int], list[int]] | None:
+        files = [file for pair in self._files.values() for file in pair]
+        if self._limit.holds or not all(map(_is_done, files)):
+            return None
+        return [file.fd for file in files], [file.at for file in files]
 
     def drain(self, job: str, generation: int, rank: int) -> list[LogChunk]:
         """After a worker's exit: everything left, last line without an end too, and stop following its files.
@@ -116,6 +139,7 @@ class WorkerLogs:
         pair = self._files.pop((job, generation, rank), None)
         if pair is None:
             return []
+        self._idle = None
         self._refill()
         chunks = []
         for file in pair:
@@ -151,6 +175,7 @@ class WorkerLogs:
 
     def close(self) -> None:
         """Stop following all files; the files stay."""
+        self._idle = None
         for pair in self._files.values():
             for file in pair:
                 self._close(file)
@@ -168,7 +193,7 @@ class WorkerLogs:
                 if not os.path.exists(file.path):
                     return False
                 file.fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # writing: to truncate at rotation
-            size = os.lseek(file.fd, 0, os.SEEK_END)  # a third of what fstat costs
+            size = os.lseek(file.fd, 0, os.SEEK_END)
             if size == file.at and file.rotation is None:
                 return False
             if size < file.at:  # somebody else truncated it
@@ -332,6 +357,11 @@ class WorkerLogs:
         if file.fd >= 0:
             os.close(file.fd)
             file.fd = -1
+
+
+def _is_done(file: _File) -> bool:
+    """Read to its end, all of it forwarded, no copy under way: only what is written to it is news."""
+    return file.fd >= 0 and file.rotation is None and not file.ready and not file.dropped
 
 
 def _cost(line: str) -> int:

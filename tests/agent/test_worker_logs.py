@@ -56,6 +56,43 @@ def test_whole_lines_of_both_streams(tmp_path: Path) -> None:
     logs.close()
 
 
+def test_a_new_worker_and_one_that_ended_are_seen_between_quiet_polls(tmp_path: Path) -> None:
+    logs = WorkerLogs(tmp_path)
+    first = logs.paths("j", 1, 0)
+    for path in first:
+        append(path, b"")
+    assert logs.poll() == logs.poll() == []  # from the second on nothing is done while nobody writes
+    second = logs.paths("j", 1, 1)
+    append(second[0], b"new\n")
+    append(second[1], b"")
+    assert text(logs.poll()) == "new\n"
+    assert logs.poll() == logs.poll() == []
+    assert logs.drain("j", 1, 0) == []
+    assert logs.poll() == []
+    append(second[1], b"oops\n")
+    assert text(logs.poll(), "err") == "oops\n"
+    os.truncate(second[1], 0)  # by somebody else
+    assert logs.poll() == []
+    append(second[1], b"on\n")
+    assert text(logs.poll(), "err") == "on\n"
+    logs.close()
+
+
+def test_what_is_held_back_is_told_also_when_nobody_writes_any_more(tmp_path: Path) -> None:
+    clock, told = Clock(), list[str]()
+    logs = WorkerLogs(tmp_path, rules=RULES, on_match=lambda event, rule: told.append(event.line), clock=clock)
+    out, err = logs.paths("j", 1, 0)
+    append(err, b"")
+    append(out, b"Segmentation fault\n" * 3)
+    for _ in range(3):
+        logs.poll()
+    assert len(told) == 1
+    clock.now += 11
+    logs.poll()
+    assert [line.endswith("[2 times]") for line in told] == [False, True]
+    logs.close()
+
+
 @pytest.mark.parametrize("job", ["..", "../../etc", "", "/abs"])
 def test_a_job_name_stays_in_the_folder(tmp_path: Path, job: str) -> None:
     out, _ = WorkerLogs(tmp_path).paths(job, 1, 0)

@@ -13,13 +13,12 @@ from holdfast import log, tracebacks
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import error_file, injections, stacks
-from holdfast.agent.announcements import Announcements
 from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
-from holdfast.agent.probe_layout import STACKS_SUFFIX
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.warm_client import StoreExited, Warm
 from holdfast.agent.worker_environment import worker_environment
 from holdfast.agent.worker_logs import WorkerLogs
+from holdfast.agent.worker_probes import WorkerProbes
 from holdfast.agent.worker_spec import Key, WorkerSpec
 from holdfast.errors import HoldfastError, Unavailable, UsageError
 
@@ -53,8 +52,8 @@ class Workers:
     ) -> None:
         self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
         self._logs, self._kernel, self._own_address = logs, kernel, own_address
-        self._on_event, self._on_log, self._on_last_steps = on_event, on_log, on_last_steps
-        self._on_last_reader = on_last_reader
+        self._on_event, self._on_log = on_event, on_log
+        self._probes = WorkerProbes(self.shm, on_event, on_last_steps, on_last_reader)
         self._preload, self._environ = preload, dict(environ)
         self._warm: Warm | None = None
         self._opening: asyncio.Task[Warm] | None = None
@@ -62,8 +61,6 @@ class Workers:
         self._tasks: set[asyncio.Future[None]] = set()
         self._stores: set[str] = set()
         self.kept: dict[Key, msg.KeptWorker] = {}
-        self._readers: dict[Key, ProbeReader] = {}
-        self._announcements = Announcements(on_event)
         self._ended: dict[Key, asyncio.Event] = {}
         self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
         self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
@@ -162,24 +159,14 @@ class Workers:
 
     def readers(self) -> list[ProbeReader]:
         """A reader for each running worker that has its probe up."""
-        for key, worker in self.kept.items():
-            if worker.running and key not in self._readers:
-                try:
-                    self._readers[key] = ProbeReader(str(self._probe_path(key)))
-                except Unavailable:
-                    continue
-                except HoldfastError as error:
-                    log.debug("probe.unreadable", rank=worker.rank, error=str(error))
-        return [self._readers[k] for k, w in self.kept.items() if w.running and k in self._readers]
+        return self._probes.readers(self._running())
 
     def look_for_announcements(self) -> None:
         """Pass on what the jobs here say of themselves. Cheap; once a second is enough."""
-        for key, worker in self.kept.items():
-            if worker.running and self._announcements.expects(key):
-                self._announcements.look(key, self._probe_path(key))
+        self._probes.look_for_announcements(self._running())
 
-    def _probe_path(self, key: Key) -> Path:
-        return self.shm / f"{key[0]}-g{key[1]}-rank{key[2]}"
+    def _running(self) -> list[Key]:
+        return [key for key, worker in self.kept.items() if worker.running]
 
     def _exited(self, exited: t.WorkerExited) -> None:
         """Called once for each worker, as soon as the kernel knows."""
@@ -191,7 +178,7 @@ class Workers:
         self.kept[key] = msg.KeptWorker(
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
         )
-        phase = self._last_words(key)
+        phase = self._probes.last_words(key)
         for chunk in self._logs.drain(*key):
             self._on_log(chunk)
         unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
@@ -202,30 +189,6 @@ class Workers:
         oom = killed or exited.oom_killed
         self._on_event(dataclasses.replace(exited, code=code, oom_killed=oom, error=error, tail=tail[-4000:]))
         self._ended.setdefault(key, asyncio.Event()).set()
-
-    def _last_words(self, key: Key) -> t.Phase | None:
-        """Take what the worker's probe still holds; the phase that it ended in, if it told one.
-
-        The file stays until the exit is durable: an agent that dies before that has a successor who reads it again.
-        """
-        path = self._probe_path(key)
-        reader = self._readers.pop(key, None)
-        steps: tuple[t.StepRecord, ...] = ()
-        phase = None
-        try:
-            # A life between two heartbeats was never read.
-            reader = reader or ProbeReader(str(path))
-            steps = tuple(reader.new_steps())
-            phase = reader.sample(time.monotonic_ns()).phase
-            self._on_last_reader(reader)
-            reader.close()
-        except HoldfastError as error:
-            log.debug("probe.unreadable", rank=key[2], error=str(error))
-        path.with_name(path.name + STACKS_SUFFIX).unlink(missing_ok=True)
-        self._announcements.end(key, path)
-        if steps:
-            self._on_last_steps(steps)
-        return phase
 
     def _oom_killed(self, pid: int) -> bool:
         self._kernel.read()
@@ -248,7 +211,7 @@ class Workers:
         self.kept.pop(key, None)
         self._ended.pop(key, None)
         self._error_file(key).unlink(missing_ok=True)
-        self._probe_path(key).unlink(missing_ok=True)
+        self._probes.path(key).unlink(missing_ok=True)
         if self._warm is not None:
             self._spawn(self._ack(key))
 
@@ -323,7 +286,7 @@ class Workers:
                 out_path=str(out),
                 err_path=str(err),
                 error_file=str(self._error_file(key)),
-                probe_path=str(self._probe_path(key)),
+                probe_path=str(self._probes.path(key)),
             )
             self._ended[key] = asyncio.Event()
             self._unanswered.add(key)
@@ -401,7 +364,7 @@ class Workers:
 
     async def _dump_stacks(self, command: msg.Command) -> dict[str, str]:
         wanted = {
-            key[2]: (worker.pid, self._probe_path(key))
+            key[2]: (worker.pid, self._probes.path(key))
             for key, worker in sorted(self.kept.items())
             if worker.running and key[:2] == (command.job, command.generation)
         }
@@ -428,8 +391,7 @@ class Workers:
             await asyncio.wait({self._opening}, timeout=5)
         if self._warm is not None:
             await (self._warm.shutdown() if end_workers else self._warm.close())
-        for reader in self._readers.values():
-            reader.close()
+        self._probes.close()
         if end_workers and self.shm.is_dir():
             for path in self.shm.iterdir():
                 path.unlink(missing_ok=True)

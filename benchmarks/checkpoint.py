@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import Json, finish, free_port, parser, scratch
+from common import Json, finish, free_port, parser, quantile, scratch
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "workers"))
@@ -117,8 +117,8 @@ def steps(options: argparse.Namespace) -> tuple[Json, list[Row]]:
 
 
 @contextmanager
-def hdfs() -> Iterator[str]:
-    """A real HDFS with blocks of 128 MiB, as the tests start it; its URL."""
+def hdfs() -> Iterator[Any]:
+    """A real HDFS with blocks of 128 MiB, as the tests start it."""
     path = HERE.parent / "tests" / "checkpoint" / "hdfs_cluster.py"
     spec = importlib.util.spec_from_file_location("hdfs_cluster", path)
     assert spec is not None
@@ -132,33 +132,42 @@ def hdfs() -> Iterator[str]:
         except module.Unavailable as error:
             raise SystemExit(f"benchmarks/checkpoint.py: no HDFS: {error}") from None
         with cluster:
-            yield cluster.url
+            yield cluster
 
 
 def upload(options: argparse.Namespace) -> tuple[Json, list[Row]]:
-    with hdfs() as url:
-        words = ("--size-mb", options.size_mb, "--rounds", options.rounds, "--hdfs", url)
-        found = result_of(worker("uploading.py", *words))
+    with hdfs() as cluster:
+        servers = [process.pid for process in (cluster.namenode, *cluster.datanodes)]
+        words = ("--size-mb", options.size_mb, "--rounds", options.uploads, "--hdfs", cluster.url)
+        found = result_of(worker("uploading.py", *words, "--servers", *servers))
     size = found["bytes"] / 1e6
     rows: list[Row] = []
     for place, alone in (("hdfs", "hdfs-native alone"), ("file", "a plain file, fsync")):
         ours, plain = found[place]["ours"], found[place]["plain"]
-        found[place]["of_plain"] = median(b / a for a, b in zip(ours, plain, strict=True))
+        shares = [b["seconds"] / a["seconds"] for a, b in zip(ours, plain, strict=True)]
+        found[place]["shares"] = shares
+        found[place]["of_plain"] = median(shares)
         goal = ">= 0.9" if place == "hdfs" else ""
-        rows.append([f"upload: {place}://, MB/s", size / median(ours), "", ""])
-        rows.append([f"upload: {alone}, MB/s", size / median(plain), "", ""])
-        rows.append([f"upload: {place}://, share of that", found[place]["of_plain"], "", goal])
+        rows.append([f"upload: {place}://, MB/s", size / median(one["seconds"] for one in ours), "", ""])
+        rows.append([f"upload: {alone}, MB/s", size / median(one["seconds"] for one in plain), "", ""])
+        rows.append([f"upload: {place}://, share of that", median(shares), "", goal])
+        rows += [[f"upload: {place}://, share of that, quartile", quantile(shares, q), "", ""] for q in (0.25, 0.75)]
+        for what, key in (("writer", "cpu_s"), ("HDFS's servers", "servers_cpu_s")):
+            for name, turns in ((f"{place}://", ours), (alone, plain)):
+                spent = median(one[key] for one in turns) / size * 1e3
+                if spent:
+                    rows.append([f"upload: {name}, processor seconds of the {what} a GB", spent, "", ""])
     return {"upload": found}, rows
 
 
 def restore(options: argparse.Namespace) -> tuple[Json, list[Row]]:
     every: Json = {}
     rows: list[Row] = []
-    with hdfs() as url:
+    with hdfs() as cluster:
         for dp in options.dp:
             with scratch() as folder:
-                words = ("--port", free_port(), "--size-mb", options.size_mb, "--store", f"{url}/dp{dp}", "--folder",
-                         folder, "--rounds", 3)  # fmt: skip
+                words = ("--port", free_port(), "--size-mb", options.size_mb, "--store", f"{cluster.url}/dp{dp}",
+                         "--folder", folder, "--rounds", 3)  # fmt: skip
                 ranks = [worker("restoring.py", rank, dp, *words) for rank in range(dp)]
                 try:
                     every[str(dp)] = result_of(ranks[0])
@@ -177,11 +186,12 @@ def main() -> None:
     made.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
     made.add_argument("--size-mb", type=float, default=1024, help="of the state, 10^6 bytes")
     made.add_argument("--saves", type=int, default=20, help="after the first one")
-    made.add_argument("--rounds", type=int, default=8, help="turns of steps and of uploads")
+    made.add_argument("--rounds", type=int, default=8, help="turns of steps")
+    made.add_argument("--uploads", type=int, default=12, help="turns of uploads")
     made.add_argument("--dp", type=int, nargs="+", default=[1, 2, 4], help="replicas that restore")
     made.add_argument("--peers", default=os.environ.get("HOLDFAST_BENCH_PEERS", sys.executable), metavar="PYTHON")
     options = made.parse_args()
-    if min(options.saves, options.rounds, *options.dp) < 1 or options.size_mb <= 0:
+    if min(options.saves, options.rounds, options.uploads, *options.dp) < 1 or options.size_mb <= 0:
         made.error("sizes and counts are 1 or more")
     work: dict[str, Any] = {"blocking": blocking, "steps": steps, "upload": upload, "restore": restore}
     result: Json = {"size_mb": options.size_mb}

@@ -241,6 +241,14 @@ class Arena:
         while done < len(buffer):
             done += os.preadv(self._fd, [buffer[done:]], at + done)
 
+    def read(self, slot: int, index: int) -> bytes:
+        """A copy of MiB number `index` of a slot. Raises SnapshotInvalid when the arena was closed."""
+        start = index * CHUNK_BYTES
+        try:
+            return bytes(self.memory(slot)[start : start + CHUNK_BYTES])
+        except ValueError:
+            raise SnapshotInvalid(f"{self.path} was closed") from None
+
     def held(self, slot: int) -> dict[str, list[Held]]:
         """The boxes in a slot, by tensor: views, not copies."""
         memory, tensors = self.memory(slot), self.description.tensors
@@ -251,12 +259,10 @@ class Arena:
             found.setdefault(entry.tensor, []).append(held(tensor, entry.box, memory[entry.start : stop]))
         return found
 
-    def broken(self, snapshot: Snapshot) -> list[int]:
-        """Which MiB of a snapshot are not what was written."""
-        memory = self.memory(snapshot.slot)
-        pieces = (memory[at : at + CHUNK_BYTES] for at in range(0, len(memory), CHUNK_BYTES))
-        return [index for index, (piece, want) in enumerate(zip(pieces, snapshot.sums, strict=True))
-                if chunk_sum(piece) != want]  # fmt: skip
+    def broken(self, snapshot: Snapshot, among: Sequence[int] | None = None) -> list[int]:
+        """Which MiB of a snapshot, or of those `among` them, are not what was written. Raises SnapshotInvalid."""
+        among = range(len(snapshot.sums)) if among is None else among
+        return [index for index in among if chunk_sum(self.read(snapshot.slot, index)) != snapshot.sums[index]]
 
     # --- writing (one worker)
 

@@ -2,7 +2,8 @@
 the store. They do not talk: the claim on the store and the step tell each where to write and where to look.
 
     WORK/step-00000020.ATTEMPT/part-00003.safetensors   a worker's part
-    WORK/step-00000020.ATTEMPT/part-00003.json          its entry for the manifest, or why there will be none
+    WORK/step-00000020.ATTEMPT/part-00003.json          its entry for the manifest, or why there will be none; the
+                                                        leader's only if it has to wait for another
     WORK/step-00000020.ATTEMPT.refused                  why the attempt was given up
 
 When all entries are there, the leader's daemon writes the manifest and renames the folder. Every function may be
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.arrays import Buffer, Held
+from holdfast.checkpoint.checksum import Buffer
 from holdfast.checkpoint.daemon_messages import Leader
 from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid
 from holdfast.checkpoint.fence import Fence, require
@@ -101,7 +102,7 @@ def write_part(
     worker: int,
     tensors: Mapping[str, GlobalTensor],
     shares: Sequence[tuple[str, Box]],
-    held: Mapping[str, Sequence[Held]],
+    body: parts.Body,
     through: Callable[[Iterator[Buffer]], Iterator[Buffer]],
 ) -> Part | None:
     """Write a worker's part; None when it was written and entered before. The bytes go by way of `through`.
@@ -118,7 +119,7 @@ def write_part(
             store.create(f"{attempt.folder}/{part_name(worker)}", lambda: through(pieces()))
 
         mine = [Share(name, box, worker, box.count * tensors[name].item_bytes) for name, box in shares]
-        return parts.write_part(write, worker, tensors, mine, held, {"format": "pt", "attempt": attempt.id})
+        return parts.write_part(write, worker, tensors, mine, body, {"format": "pt", "attempt": attempt.id})
     except OSError:
         require(store, attempt.fence)
         raise
@@ -158,8 +159,15 @@ class Gathered:
         self._values: dict[int, Mapping[str, Any]] = {}
         self._is_done = False
 
+    def add(self, worker: int, part: Part, values: Mapping[str, Any]) -> None:
+        """What `put_entry` would tell, without a file: of the leader's own part, if it is the last to come."""
+        self._parts[worker] = part
+        self._values[worker] = dict(values)
+
     def look(self) -> bool:
         """Whether all are there by now. Raises Refused when one cannot come, StaleGeneration, OSError."""
+        if self._is_whole:
+            return True
         try:
             names = set(self._store.list(self._attempt.folder))
             if not names and has_ended(self._store, self._attempt):
@@ -171,6 +179,10 @@ class Gathered:
         except OSError:
             require(self._store, self._attempt.fence)
             raise
+        return self._is_whole
+
+    @property
+    def _is_whole(self) -> bool:
         return len(self._parts) == len(self._leader.writers)
 
     def commit(self) -> int:

@@ -11,13 +11,15 @@ import errno
 import re
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.checkpoint.errors import StoreUnsupported
-from holdfast.checkpoint.remote import Bounded, cut, hadoop_error, persist
+from holdfast.checkpoint.remote import Bounded, batched, cut, hadoop_error, persist
 from holdfast.checkpoint.store import Content, inside
 
 T = TypeVar("T")
@@ -110,29 +112,27 @@ class HdfsStore:
 
     def _write(self, where: str, content: Content) -> None:
         options = self._options(overwrite=True, create_parent=False)
-        bounded = Bounded(self.timeout_s)
-        try:
-            writer = bounded(lambda: self._client().create(where, options), f"create {where}")
-            for piece in cut(content()):  # bytes: of anything else the library converts each one, five times slower
-                bounded(lambda: writer.write(piece), f"write {where}")  # noqa: B023  # called at once
-            bounded(lambda: _sync(writer), f"sync {where}")
-            bounded(writer.close, f"close {where}")
-        except Exception as error:
-            raise self._clear(error) from None
-        finally:
-            bounded.close()
+        with closing(Bounded(self.timeout_s)) as bounded:
+            writer = self._told(bounded, lambda: self._client().create(where, options), f"create {where}")
+            # As bytes: of anything else the library converts each one, five times slower.
+            for pieces in batched(cut(content())):
+                self._told(bounded, partial(_write_all, writer, pieces), f"write {where}")
+            self._told(bounded, lambda: _sync(writer), f"sync {where}")
+            self._told(bounded, writer.close, f"close {where}")
 
     def _ask(self, call: Callable[[], T], what: str) -> T:
         def attempt() -> T:
-            bounded = Bounded(self.timeout_s)
-            try:
-                return bounded(call, what)
-            except Exception as error:
-                raise self._clear(error) from None
-            finally:
-                bounded.close()
+            with closing(Bounded(self.timeout_s)) as bounded:
+                return self._told(bounded, call, what)
 
         return persist(attempt, self.timeout_s)
+
+    def _told(self, bounded: Bounded, call: Callable[[], T], what: str) -> T:
+        """What the library answers. Its errors are OSErrors here; those of the content that it is given are not its."""
+        try:
+            return bounded(call, what)
+        except Exception as error:
+            raise self._clear(error) from None
 
     def _reader(self, where: str) -> Any:
         """Knows where the blocks of a file are: what is read in pieces is not written any more, so one answer does."""
@@ -167,6 +167,11 @@ class HdfsStore:
             return type(error)(number, text.split("\n")[0])
         told = _RPC_ERROR.search(text)
         return hadoop_error(told[1], told[2]) if told else hadoop_error("", text)
+
+
+def _write_all(writer: Any, pieces: Iterable[bytes]) -> None:
+    for piece in pieces:
+        writer.write(piece)
 
 
 def _sync(writer: Any) -> None:

@@ -6,8 +6,9 @@ tensors' bytes. An entry is called like its tensor, with the box behind it if it
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,9 +65,9 @@ def header(
 ) -> tuple[bytes, list[Entry]]:
     """The first bytes of a file with these boxes, and where each of them will lie.
 
-    Wide elements come first, so that none lies across a multiple of its width.
+    Wide elements come first, so that none lies across a multiple of its width; otherwise they stay in their order.
     """
-    order = sorted(boxes, key=lambda one: (-tensors[one[0]].item_bytes, one))
+    order = sorted(boxes, key=lambda one: -tensors[one[0]].item_bytes)
     table: dict[str, object] = {"__metadata__": dict(metadata)}
     places, at = [], 0
     for name, box in order:
@@ -81,17 +82,18 @@ def header(
     return len(text).to_bytes(8, "little") + text, [Entry(name, box, begin + at) for name, box, at in places]
 
 
-def stream(head: bytes, entries: Sequence[Entry], held: Mapping[str, Sequence[Held]]) -> Iterator[Buffer]:
-    """The bytes of a whole file, in pieces of any size."""
+def held_bytes(entries: Sequence[Entry], held: Mapping[str, Sequence[Held]]) -> Iterator[Buffer]:
+    """The bytes of these boxes one after the other, out of what is held of each tensor."""
     from holdfast.checkpoint.arrays import to_bytes
 
-    yield head
     for entry in entries:
         if entry.box.count:
             origin = next(one for one in held[entry.tensor] if one.box.holds(entry.box))
             yield to_bytes(origin.part(entry.box))
 
 
+Body = Callable[[Sequence[Entry]], Iterable[Buffer]]
+"""The bytes of boxes one after the other, in pieces of any size. May be asked for again."""
 Write = Callable[[Callable[[], Iterator[Buffer]]], None]
 
 
@@ -100,12 +102,12 @@ def write_part(
     worker: int,
     tensors: Mapping[str, GlobalTensor],
     shares: Sequence[Share],
-    held: Mapping[str, Sequence[Held]],
+    body: Body,
     metadata: Mapping[str, str],
 ) -> Part | None:
     """Write what falls to `worker`; None when that is nothing. `write` may ask for the stream more than once.
 
-    `held` has at least the boxes of its shares, by tensor. Raises what `write` raises.
+    Raises what `write` raises.
     """
     own = [(share.tensor, share.box) for share in shares if share.worker == worker]
     if not own:
@@ -114,7 +116,7 @@ def write_part(
     attempts: list[Summed] = []
 
     def pieces() -> Iterator[Buffer]:
-        attempts.append(Summed(stream(head, entries, held)))
+        attempts.append(Summed(itertools.chain([head], body(entries))))
         return iter(attempts[-1])
 
     write(pieces)

@@ -19,7 +19,7 @@ from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, StaleGe
 from holdfast.checkpoint.fence import Fence, require
 from holdfast.checkpoint.folder import MANIFEST, Slot, committed, read_manifest
 from holdfast.checkpoint.manifest import Manifest, encode, part_from_json, part_to_json
-from holdfast.checkpoint.parts import part_name, write_part
+from holdfast.checkpoint.parts import held_bytes, part_name, write_part
 from holdfast.checkpoint.retention import Retention, retain
 from holdfast.checkpoint.store import Store
 from holdfast.checkpoint.tiles import GlobalTensor
@@ -101,8 +101,9 @@ def _write(store: Store, folder: str, attempt: str, worker: int, job: Job, held:
     try:
         store.make_folder(folder)
         part = write_part(
-            lambda pieces: store.create(f"{folder}/{name}", pieces), worker, job.tensors, job.shares, held, metadata
-        )
+            lambda pieces: store.create(f"{folder}/{name}", pieces), worker, job.tensors, job.shares,
+            lambda entries: held_bytes(entries, held), metadata,
+        )  # fmt: skip
     except (OSError, CheckpointError) as error:
         return json.dumps({"failed": f"{name}: {getattr(error, 'strerror', None) or error}"}).encode()
     return json.dumps(part_to_json(part) if part else {}).encode()

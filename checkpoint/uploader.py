@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast import log
 from holdfast.checkpoint import attempts
 from holdfast.checkpoint.arena import Arena, Snapshot
-from holdfast.checkpoint.arrays import Buffer
 from holdfast.checkpoint.attempts import Attempt, Gathered, Refused
+from holdfast.checkpoint.checked_reading import CheckedReading
+from holdfast.checkpoint.checksum import Buffer
 from holdfast.checkpoint.daemon_messages import Join
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
 from holdfast.checkpoint.in_thread import in_thread
@@ -194,7 +195,7 @@ class Upload:
         leader = self._order.leader
         gathered = Gathered(self._store, self.attempt, leader) if leader is not None else None
         try:
-            await self._write()
+            await self._write(gathered)
             self.is_written = True
             self.progress.write_seconds = round(time.monotonic() - self.progress.began, 6)
             self._free()
@@ -221,7 +222,7 @@ class Upload:
             log.warning("upload.tidy", error=str(error))  # the next one tidies up after both
         return num_bytes
 
-    async def _write(self) -> None:
+    async def _write(self, gathered: Gathered | None) -> None:
         order, pinned = self._order, self._pinned
         if not order.shares:
             return
@@ -231,27 +232,35 @@ class Upload:
                 return
             raise Refused(f"the snapshot of step {self.attempt.step} was overwritten before it was uploaded")
         arena, snapshot = pinned.arena, pinned.snapshot
+        reading = CheckedReading(arena, snapshot, order.shares)
 
         def write() -> Part | None:
-            held = arena.held(snapshot.slot)
             return attempts.write_part(
-                self._store, self.attempt, self._worker, arena.description.tensors, order.shares, held, self._through
-            )
+                self._store, self.attempt, self._worker, arena.description.tensors, reading.boxes, reading.body,
+                self._through,
+            )  # fmt: skip
 
-        # The check runs beside the writing: what is written counts for nothing until it is entered.
-        checking = asyncio.create_task(in_thread(lambda: arena.broken(snapshot)))
+        # What is written counts for nothing until it is entered. The rest of the snapshot is checked meanwhile.
+        checking = asyncio.create_task(in_thread(lambda: arena.broken(snapshot, reading.unread)))
         try:
             part = await self._retried(write)
-            if broken := await checking:
+            if broken := sorted({*reading.broken, *await checking}):
                 await self._repair(pinned, broken)
                 part = await self._retried(write)
+                if reading.broken:
+                    raise Refused(f"the snapshot of step {snapshot.step} changes in memory after each repair")
         finally:
             checking.cancel()
         if part is not None:
-            await self._retried(
-                lambda: attempts.put_entry(self._store, self.attempt, self._worker, part, snapshot.values)
-            )
+            await self._enter(part, snapshot.values, gathered)
         self.progress.store_error = ""
+
+    async def _enter(self, part: Part, values: Mapping[str, Any], gathered: Gathered | None) -> None:
+        if gathered is not None:
+            gathered.add(self._worker, part, values)
+            if await self._retried(gathered.look):
+                return  # the manifest comes next, and tells of it
+        await self._retried(lambda: attempts.put_entry(self._store, self.attempt, self._worker, part, values))
 
     def _free(self) -> None:
         if self._pinned is not None:

@@ -1,8 +1,9 @@
 """How fast a snapshot becomes a checkpoint through a node's daemon. Started by `checkpoint.py`. No torch.
 
-python uploading.py --size-mb 1024 --rounds 8 --hdfs hdfs://HOST:PORT
+python uploading.py --size-mb 1024 --rounds 12 --hdfs hdfs://HOST:PORT --servers PID ...
 
-To HDFS and to a folder in memory, in turns with plain writes of the same bytes. Prints a JSON object with the seconds.
+To HDFS and to a folder in memory, in turns with plain writes of the same bytes. Prints a JSON object: of each turn the
+seconds, and the processor's seconds of who wrote and of HDFS's servers (--servers).
 """
 
 import argparse
@@ -12,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import model_state
 import numpy as np
-from common import scratch
+from common import cpu_seconds, scratch
 
 from holdfast.checkpoint.arena import Arena, Description, Snapshot
 from holdfast.checkpoint.checksum import checksums
@@ -35,19 +36,21 @@ from holdfast.checkpoint.tiles import GlobalTensor
 
 JOB = "bench"
 SECRET = b"of the benchmark"
-PIECE = 4 << 20
+PIECE = 1 << 20  # of 0.25, 1, 4 MiB what takes hdfs-native the least of the processor
 TIMEOUT_S = 300.0
+NICE = 5
+Turns = list[dict[str, float]]
 
 
 @contextmanager
-def daemon(folder: Path, node: str) -> Iterator[None]:
-    """A checkpoint daemon of its own."""
+def daemon(folder: Path, node: str) -> Iterator[int]:
+    """A checkpoint daemon of its own; its process."""
     folder.mkdir(mode=0o700)
     command = [sys.executable, "-m", "holdfast.checkpoint.daemon", "--folder", str(folder), "--node", node]
     with open(folder.parent / f"{node}.log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
     try:
-        yield
+        yield process.pid
     finally:
         process.kill()
         process.wait()
@@ -98,7 +101,7 @@ class Worker:
                 if note["note"] == kind:
                     return note
                 raise SystemExit(f"the upload failed: {note}")
-            time.sleep(0.002)
+            time.sleep(0.01)  # the daemon needs the core more than we do
         raise SystemExit(f"no {kind} within {TIMEOUT_S:g} s")
 
     def close(self) -> None:
@@ -134,15 +137,20 @@ def plain_file(path: Path, content: memoryview) -> float:
     return seconds
 
 
-def alternating(pairs: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, taken in turns, the first round left out; every other round the other way about."""
-    found: dict[str, list[float]] = {name: [] for name in pairs}
+def alternating(
+    pairs: dict[str, Callable[[], float]], writers: dict[str, int], servers: Sequence[int], rounds: int
+) -> dict[str, Turns]:
+    """Turns of each, the first left out; every other round the other way about. `writers`: the process of each."""
+    found: dict[str, Turns] = {name: [] for name in pairs}
     for number in range(rounds + 1):
         order = list(pairs)
         for name in reversed(order) if number % 2 else order:
+            pids = (writers[name], *servers)
+            before = [cpu_seconds(pid) for pid in pids]
             seconds = pairs[name]()
+            writer, *rest = (cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True))
             if number:
-                found[name].append(seconds)
+                found[name].append({"seconds": seconds, "cpu_s": writer, "servers_cpu_s": sum(rest)})
     return found
 
 
@@ -151,20 +159,26 @@ def main() -> None:
     made.add_argument("--size-mb", type=float, required=True)
     made.add_argument("--rounds", type=int, required=True)
     made.add_argument("--hdfs", required=True, help="URL")
+    made.add_argument("--servers", type=int, nargs="*", default=[], metavar="PID", help="HDFS's processes")
     options = made.parse_args()
-    os.nice(5)  # as the daemon: HDFS's servers, here on the same cores, get the same share beside both
     count = itertools.count()
-    with scratch() as folder, daemon(folder / "n0", "n0"):
+    with scratch() as folder, daemon(folder / "n0", "n0") as pid:
+        # After the daemon's start, which is as nice by itself: HDFS's servers, on the same cores, have one share of
+        # them beside either.
+        os.nice(NICE)
+        writers = {"plain": os.getpid(), "ours": pid}
         worker = Worker(folder / "n0", options.size_mb)
         content = worker.content
         found: dict[str, Any] = {"bytes": len(content)}
         found["hdfs"] = alternating(
             {"plain": lambda: plain_hdfs(options.hdfs, content),
-             "ours": lambda: worker.upload(f"{options.hdfs}/s{next(count)}")}, options.rounds,
+             "ours": lambda: worker.upload(f"{options.hdfs}/s{next(count)}")},
+            writers, options.servers, options.rounds,
         )  # fmt: skip
         found["file"] = alternating(
             {"plain": lambda: plain_file(folder / "plain", content),
-             "ours": lambda: worker.upload((folder / f"s{next(count)}").as_uri())}, options.rounds,
+             "ours": lambda: worker.upload((folder / f"s{next(count)}").as_uri())},
+            writers, (), options.rounds,
         )  # fmt: skip
         print(json.dumps(found), flush=True)
         worker.close()

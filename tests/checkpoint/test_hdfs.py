@@ -126,6 +126,24 @@ def test_what_a_store_promises(store: Store) -> None:
     assert store.list() == []
 
 
+class NotOurs(Exception):
+    pass
+
+
+def test_whoever_fails_to_give_the_content_hears_of_it_at_once(store: Store) -> None:
+    asked = 0
+
+    def content() -> Iterator[bytes]:
+        nonlocal asked
+        asked += 1
+        yield b"some"
+        raise NotOurs
+
+    with pytest.raises(NotOurs):
+        store.create("x", content)
+    assert asked == 1
+
+
 @pytest.mark.parametrize("at", range(1, 4))
 def test_a_run_that_was_asleep_cannot_commit(store: Store, at: int) -> None:
     old = claim(store, "job", 0)

@@ -21,6 +21,7 @@ from holdfast.checkpoint.fence import Fence, claim
 from holdfast.checkpoint.folder import Slot, read_manifest
 from holdfast.checkpoint.inspect import list_checkpoints, verify
 from holdfast.checkpoint.late_claim import LateClaim
+from holdfast.checkpoint.parts import held_bytes
 from holdfast.checkpoint.restore import load_whole
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import Content, Store, open_store
@@ -76,7 +77,9 @@ def persist(store: Store, fence: Fence, content: int) -> None:
     attempt, job, whole = Attempt(fence, STEP), job_of(ONE), state_of(content)
     shares = [(one.tensor, one.box) for one in job.shares]
     held = share(ONE, 0, whole)
-    part = write_part(store, attempt, 0, ONE.tensors, shares, held, lambda pieces: pieces)
+    part = write_part(
+        store, attempt, 0, ONE.tensors, shares, lambda entries: held_bytes(entries, held), lambda pieces: pieces
+    )
     assert part is not None
     put_entry(store, attempt, 0, part, {"applied": content})
     gathered = Gathered(store, attempt, Leader((0,), ONE.tensors, job.mesh, STATE, Retention()))

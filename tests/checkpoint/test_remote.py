@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint import remote
 from holdfast.checkpoint.file_store import FileStore
-from holdfast.checkpoint.remote import PIECE_BYTES, Bounded, cut, hadoop_error, is_final, persist
+from holdfast.checkpoint.remote import PIECE_BYTES, Bounded, batched, cut, hadoop_error, is_final, persist
 from holdfast.checkpoint.throttle import Budget, Throttled
 
 
@@ -104,6 +104,21 @@ def test_small_pieces_are_put_together_and_large_ones_cut() -> None:
     assert b"".join(found) == content + b"end"
     assert all(type(piece) is bytes for piece in found)
     assert list(cut([])) == []
+
+
+def test_a_piece_of_the_right_size_is_handed_on_as_it_is() -> None:
+    right, small = bytes(PIECE_BYTES), b"small"
+    found = list(cut([small, memoryview(right), right, memoryview(right)[1:], small], clock=lambda: 0.0))
+    assert [len(piece) for piece in found] == [len(small), PIECE_BYTES, PIECE_BYTES, PIECE_BYTES, len(small) - 1]
+    assert found[1] is found[2] is right
+
+
+def test_pieces_go_in_batches_unless_they_come_slowly() -> None:
+    pieces = [bytes(PIECE_BYTES)] * 5 + [b"end"]
+    assert [len(batch) for batch in batched(pieces, clock=lambda: 0.0)] == [4, 2]
+    now = iter(range(100))
+    assert list(batched([b"a", b"b"], clock=lambda: float(next(now)))) == [[b"a"], [b"b"]]
+    assert list(batched([])) == []
 
 
 def test_pieces_that_come_slowly_are_not_kept_waiting() -> None:

@@ -133,6 +133,7 @@ class Arena:
             if magic != _MAGIC or xxhash.xxh3_64_intdigest(text) != digest:
                 raise SnapshotInvalid(f"{path} is not a file of snapshots, or of another version")
             self.description = Description.decode(text)
+            self._length = self.description.num_bytes  # adds up all boxes
             self._records = _up(_HEADER.size + length)
             self._data = self._records + self.slots * self._record
             if size != self._data + self.slots * self._slot:
@@ -233,7 +234,7 @@ class Arena:
     def memory(self, slot: int) -> memoryview:
         """The bytes of a slot."""
         start = self._data + slot * self._slot
-        return self._view[start : start + self.description.num_bytes]
+        return self._view[start : start + self._length]
 
     def read_into(self, slot: int, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes of a slot from `start` on: for one look that is faster than to map pages."""

@@ -31,6 +31,7 @@ from holdfast.checkpoint.daemon_messages import hello_from, join_from, taken_fro
 from holdfast.checkpoint.peer_link import PeerServer
 from holdfast.checkpoint.snapshot_files import LOCK, PORT, SOCKET, is_plain
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.host_memory import keep_freed
 from holdfast.local_socket import short_path
 
 TAKEN = 3
@@ -332,6 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on for copies of other nodes")
     options = parser.parse_args(arguments)
     service.give_way()
+    keep_freed()
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     log.configure()

@@ -16,6 +16,7 @@ import torch
 
 from holdfast.agent import probe
 from holdfast.checkpoint.keeper import Keeper
+from holdfast.host_memory import keep_freed
 from holdfast.plan import Op, Plan
 from holdfast.trainer import pipeline, spans
 from holdfast.trainer.batches import Batches
@@ -24,7 +25,6 @@ from holdfast.trainer.corpus import Corpus, open_corpus
 from holdfast.trainer.errors import NonFiniteLoss
 from holdfast.trainer.feed import Feed, Inline, open_feed
 from holdfast.trainer.garbage import kept_out
-from holdfast.trainer.host_memory import keep_freed
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy

@@ -10,7 +10,7 @@ import pytest
 # How far the heap's end moves back when 20 MB are freed.
 SHRINKS = """
 import ctypes, sys
-from holdfast.trainer.host_memory import keep_freed
+from holdfast.host_memory import keep_freed
 libc = ctypes.CDLL(None)
 for function, result, takes in ((libc.sbrk, "p", "l"), (libc.malloc, "p", "L"), (libc.free, None, "p")):
     of = {"p": ctypes.c_void_p, "l": ctypes.c_long, "L": ctypes.c_size_t, None: None}

@@ -14,6 +14,10 @@ from typing import ClassVar
 
 from common import end, free_port
 
+from holdfast.agent.checkpoints import snapshots_dir
+from holdfast.agent.workers import shared_dir
+from holdfast.cli.leftovers import remove_shared_memory
+
 SCRIPT = Path(__file__).parent / "workers" / "toy_ddp.py"
 PEERS = str(Path(__file__).with_name("peers.py"))
 EVERY = 10  # steps between checkpoints, as the script has it
@@ -117,6 +121,13 @@ class Holdfast(System):
         self.wait_for_nodes(http)
         job = ["run", "--controller", f"127.0.0.1:{http}", "--nnodes", self.counts, "--nproc-per-node", str(self.per)]
         self.run("job", [*command, *job, str(SCRIPT), "--folder", str(self.folder)])
+
+    def close(self) -> None:
+        """Its daemons ended without a word: what nodes keep in memory for their successors is nobody's now."""
+        super().close()
+        names = [f"node{number}" for number in range(self.nodes + self.spare)]
+        remove_shared_memory(shared_dir(self.folder / name) for name in names)
+        remove_shared_memory(snapshots_dir(self.folder / name, name) for name in names)
 
     def wait_for_nodes(self, http: int) -> None:
         from holdfast.cli.client import Client

@@ -237,10 +237,14 @@ class Arena:
         return self._view[start : start + self._length]
 
     def read_into(self, slot: int, start: int, buffer: memoryview) -> None:
-        """Fill `buffer` with the bytes of a slot from `start` on: for one look that is faster than to map pages."""
+        """Fill `buffer` with the bytes of a slot from `start` on: for one look that is faster than to map pages.
+        Raises SnapshotInvalid when the file ends before."""
         done, at = 0, self._data + slot * self._slot + start
         while done < len(buffer):
-            done += os.preadv(self._fd, [buffer[done:]], at + done)
+            count = os.preadv(self._fd, [buffer[done:]], at + done)
+            if not count:
+                raise SnapshotInvalid(f"{self.path} is shorter than its head says")
+            done += count
 
     def read(self, slot: int, index: int) -> bytes:
         """A copy of MiB number `index` of a slot. Raises SnapshotInvalid when the arena was closed."""

@@ -200,6 +200,16 @@ def test_every_flipped_bit_is_found(arena: Arena) -> None:
     assert arena.broken(one) == []
 
 
+def test_a_file_that_became_shorter_is_told(arena: Arena) -> None:
+    write(arena, 1)
+    room = memoryview(bytearray(1000))
+    arena.read_into(0, 0, room)
+    assert bytes(room) == bytes([1]) * 1000
+    os.truncate(arena.path, 100)
+    with pytest.raises(SnapshotInvalid, match="shorter"):
+        arena.read_into(0, 0, room)
+
+
 def test_long_values_lie_beside_the_snapshot(arena: Arena) -> None:
     for step in (1, 2, 3):
         slot = arena.begin()

@@ -79,10 +79,12 @@ class Checkpoints:
         return {FOLDER_VARIABLE: str(self.folder)}
 
     def adopt(self) -> bool:
-        """Take over the daemon that an agent before us has left, if there is one."""
-        if self._connect() or self.daemon_pid():
+        """Take over the daemon that an agent before us has left, if there was one. Should it have died meanwhile, then
+        what it kept is still there, and workers that live on want another."""
+        is_alive = self._connect() or bool(self.daemon_pid())
+        if is_alive or self.folder.is_dir():
             self._is_wanted = True
-            log.event("checkpoint.adopted", folder=str(self.folder))
+            log.event("checkpoint.adopted", folder=str(self.folder), is_alive=is_alive)
         return self._is_wanted
 
     def ensure(self) -> None:

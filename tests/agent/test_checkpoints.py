@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,29 +101,51 @@ def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints
     until(lambda: (agent.look(), agent.is_connected)[1])
 
 
-def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, told: list[t.AgentNotice]) -> None:
+@contextmanager
+def left_behind(second: Checkpoints, state_dir: Path) -> Iterator[int]:
+    """The daemon of an agent that was killed."""
     code = (
         "from pathlib import Path; import time\n"
         "from holdfast.agent.checkpoints import Checkpoints\n"
-        f"agent = Checkpoints(Path({str(tmp_path)!r}), 'n0', 's0', lambda: '127.0.0.1', print)\n"
+        f"agent = Checkpoints(Path({str(state_dir)!r}), 'n0', 's0', lambda: '127.0.0.1', print)\n"
         "agent.ensure()\n"
         "time.sleep(60)\n"
     )
-    second = an_agent(tmp_path, told)
     assert not second.adopt()
     try:
         with python(code) as first:
             until(lambda: (second.folder / "daemon.sock").exists())
-            pid = daemon_pid(second)
             first.send_signal(signal.SIGKILL)
             first.wait(10)
-        assert second.adopt()
-        assert daemon_pid(second) == pid
+        yield daemon_pid(second)
     finally:
         second.close(end=True)
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     assert not second.folder.exists()
+
+
+def has_ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, told: list[t.AgentNotice]) -> None:
+    second = an_agent(tmp_path, told)
+    with left_behind(second, tmp_path) as pid:
+        assert second.adopt()
+        assert daemon_pid(second) == pid
+    until(lambda: has_ended(pid))
     assert told == []
+
+
+def test_one_that_died_while_there_was_no_agent_is_followed_by_another(
+    tmp_path: Path, told: list[t.AgentNotice]
+) -> None:
+    second = an_agent(tmp_path, told)
+    with left_behind(second, tmp_path) as pid:
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: has_ended(pid))
+        assert second.adopt()
+        until(lambda: (second.look(), second.is_connected)[1])
+        assert daemon_pid(second) != pid
 
 
 def test_workers_are_told_of_a_daemon_that_does_not_start(

@@ -58,5 +58,5 @@ def watching(browser: Browser) -> Iterator[Watched]:
     context.route("**/*", gate)
     yield watched
     context.close()
-    assert watched.outside == []
-    assert watched.complaints == []
+    assert not watched.outside, watched.outside
+    assert not watched.complaints, watched.complaints

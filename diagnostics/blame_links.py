@@ -47,7 +47,11 @@ class _Way:
     sizes: dict[str, int] = field(default_factory=dict)
     """Bytes in a step; 0: not known."""
     took: dict[tuple[str, ...], Floats] = field(default_factory=dict)
-    """Seconds in each step, (steps, ranks): of each name, and of all together."""
+    """Seconds in each step, (steps, ranks): of each name, and of all together. NaN where a step has none."""
+
+    @property
+    def together(self) -> Floats:
+        return self.took[tuple(self.counts)]
 
     def num_bytes(self, names: Iterable[str]) -> int:
         """Of all of them; 0 where it is not known of one."""
@@ -99,18 +103,29 @@ def _ways(graph: Graph, samples: list[Samples]) -> list[_Way]:
             way.counts[name] = way.counts.get(name, 0) + 1
             way.sizes[name] = way.sizes.get(name, 0) + int(column.bytes[sync.span])
     for way in found.values():
-        for name, count in way.counts.items():
-            way.took[name,] = np.stack(samples[way.column].transfers[name]) * count
+        for name, count in list(way.counts.items()):
+            took = np.stack(samples[way.column].transfers[name]) * count
+            if 2 * len(_known(took)) >= len(took):
+                way.took[name,] = took
+            else:  # as a checkpoint's, now and then: the steps that have it are too few for all together
+                del way.counts[name], way.sizes[name]
         if len(way.counts) > 1:
             way.took[tuple(way.counts)] = np.sum(list(way.took.values()), axis=0)
-    return list(found.values())
+    return [way for way in found.values() if way.counts]
+
+
+def _known(took: Floats) -> Floats:
+    """The steps of which anything is known."""
+    known: Floats = took[~np.isnan(took).all(axis=1)]
+    return known
 
 
 def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: float) -> list[Suspect]:
     """Next to other groups and links of the same stage."""
     assert way.axis is not None
     lost: dict[tuple[int, ...], float] = {}
-    for took in way.took.values():
+    known = {names: _known(took) for names, took in way.took.items()}
+    for took in known.values():
         seen = compare(took)
         least = limits.least * step_s
         for lane in np.flatnonzero((seen.ratio >= limits.link) & (seen.z >= _WORTH) & (seen.excess >= least)).tolist():
@@ -118,13 +133,12 @@ def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: flo
             lost[members] = max(lost.get(members, 0.0), float(seen.excess[lane]))
     found = []
     for members in sorted(lost, key=lambda group: -lost[group])[:_MOST]:
-        whole = next(reversed(way.took.values()))
-        excess = _excess(whole, members)
+        excess = _excess(way.together, members)
         first = sorted(members, key=lambda lane: -excess[lane])
         choices = {(lane,) for lane in members} | {tuple(first[:2]), members}
         standings = [
             _standing(took, lanes, names)
-            for names, took in way.took.items()
+            for names, took in known.items()
             for lanes in choices
             if len(lanes) < took.shape[1]
         ]
@@ -160,6 +174,9 @@ def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limit
         if len(peers) < 2 or not sizes.all():
             continue
         took = np.stack([way.took[names].mean(axis=1) for way in peers], axis=1)
+        took = took[np.isfinite(took).all(axis=1)]
+        if not len(took):
+            continue
         alike, by_byte = compare(took), compare(took / sizes)
         for i, way in enumerate(peers):
             seen = alike if alike.ratio[i] <= by_byte.ratio[i] else by_byte
@@ -180,7 +197,7 @@ def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_St
     # An operation by its own name, if one stands out alone.
     best = max(passed, key=lambda s: (len(s.names) == 1, s.z))
     names = list(dict.fromkeys(name for s in passed for name in s.names))
-    excess = _excess(way.took[tuple(way.counts)], members)
+    excess = _excess(way.together, members)
     ends = _ends(excess)
     ranks = [int(graph.columns[way.column].ranks[lane]) for lane in ends]
     if way.source >= 0:

@@ -19,6 +19,7 @@ class Samples:
         self.wall: dict[str, list[Floats]] = {}
         self.cpu: dict[str, list[Floats]] = {}
         self.transfers: dict[str, list[Floats]] = {}
+        """A row for each step; NaN where a step has no such transfer."""
         self.off: list[Floats] = []
         self.is_timed = True
         """Whether the processor's time is known."""
@@ -44,8 +45,12 @@ class Samples:
             # Data that was there already says nothing about how long it took.
             took = np.where(seen.waited[c][k] | (sync.how is Meeting.COLLECTIVE), seen.transfers[c][k], np.nan)
             moved.setdefault(sync.key[0], []).append(took)
+        nothing = np.full(len(column.ranks), np.nan)
         for name, took_all in moved.items():
-            self.transfers.setdefault(name, []).append(_lower_quartile(np.stack(took_all)))
+            steps = self.transfers.setdefault(name, [nothing] * (len(self.totals) - 1))
+            steps.append(_lower_quartile(np.stack(took_all)))
+        for name in self.transfers.keys() - moved.keys():
+            self.transfers[name].append(nothing)
 
 
 def _lower_quartile(took: Floats) -> Floats:

@@ -1,6 +1,7 @@
 """Blame on made-up steps: who is slow is named, who waits is not, and the figures are those of the story."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,6 +128,20 @@ def test_what_bytes_explain_is_nobodys_fault(heavy: float) -> None:
     job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True, stage_bytes={0: heavy})
     for seed in range(5):
         assert blame_of(job, [], steps=40, seed=seed).culprits == []
+
+
+@pytest.mark.parametrize("culprits", [[], [Culprit(3, "reduce", 2.0)]])
+def test_an_operation_of_some_steps_only_is_no_matter(culprits: list[Culprit]) -> None:
+    """Every fifth step, and the first, the group has another operation, as for a checkpoint."""
+    table, plan = simulate(Job(4, 2, 1, wakeup=0.001, measures_cpu=True), culprits, 40, 1)
+    some = np.flatnonzero((table.kind == table.kinds.index("dp:reduce_scatter")) & (table.step % 5 == 0))
+    more = replace(table.take(some), kinds=(*table.kinds, "dp:all_gather"))
+    more.kind[:] = len(table.kinds)
+    more.start[:] = table.end[some] = (table.start[some] + table.end[some]) // 2
+    blame = analyse(step_graph.graphs(concatenated([table, more]), plan, plan.mesh.world), SHAPE)
+    assert blame is not None
+    assert blame.steps == 40
+    assert [{c.rank, c.peer} for c in blame.culprits] == [{2, 3} for _ in culprits]
 
 
 @pytest.mark.parametrize(("rank", "ends"), [(2, {2, 4}), (5, {5, 7})])

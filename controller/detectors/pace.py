@@ -1,7 +1,8 @@
 """The job's pace: steps that take longer from one moment on, or a little longer all the time.
 
 Medians, and the scatter around them, so that neither pauses nor heavy jitter look like a change: a change must be
-large against the pace itself and against what the medians' own error makes plausible.
+large against the pace itself, against the medians' own error, and against how far medians wander by themselves. A
+host shared with others wanders for minutes, by more than the jitter of its single steps would let one think.
 """
 
 import math
@@ -16,7 +17,9 @@ from holdfast.controller.model import Finding, Instant
 _K = t.FindingKind
 _BLOCK = 20  # steps; of each block the median
 _PAST = 10  # blocks that say what was usual before a jump
+_WANDER = 40  # blocks that say how far their medians wander
 _ERROR = 1.2533 * 1.4826  # of a median, in median distances from it over the root of their number
+_DECILES = 2.563  # from the first decile to the last, in standard deviations of a normal distribution
 
 
 class PaceDetector:
@@ -29,9 +32,10 @@ class PaceDetector:
     def _begin(self, generation: int) -> None:
         self._generation = generation
         self._block: list[float] = []
-        self._blocks: deque[tuple[float, float]] = deque(maxlen=_PAST + 2)  # median, its error
+        self._blocks: deque[tuple[float, float]] = deque(maxlen=_WANDER + 2)  # median, its error
         self._longs: list[tuple[float, float]] = []  # the same of long stretches
         self._stretch: list[float] = []
+        self._strides: deque[float] = deque(maxlen=_WANDER)  # from one long stretch to the next
         self._drifting = 0
         self._drift_told = False
 
@@ -49,6 +53,7 @@ class PaceDetector:
             # From here on this is the pace: neither jump nor drift again for the same.
             self._blocks.clear()
             self._longs.clear()
+            self._strides.clear()
             self._stretch.clear()
             return found
         self._stretch.append(block[0])
@@ -56,15 +61,19 @@ class PaceDetector:
             return []
         self._longs.append(_middle(self._stretch))
         self._stretch = []
+        if len(self._longs) > 1:
+            self._strides.append(abs(self._longs[-1][0] - self._longs[-2][0]))
         return self._drifted(record, now)
 
     def _jumped(self, record: t.StepRecord, now: Instant) -> list[Finding]:
         """Two blocks in a row above what was usual."""
         if len(self._blocks) < _PAST + 2:
             return []
-        past, newest = list(self._blocks)[:_PAST], list(self._blocks)[_PAST:]
-        usual, _ = _middle([middle for middle, _ in past])
-        error = float(np.median([e for _, e in past]))
+        past, newest = list(self._blocks)[:-2], list(self._blocks)[-2:]
+        middles = [middle for middle, _ in past]
+        usual = float(np.median(middles[-_PAST:]))
+        low, high = np.quantile(middles, (0.1, 0.9))
+        error = max(float(np.median([e for _, e in past[-_PAST:]])), float(high - low) / _DECILES)
         slowest = min(middle for middle, _ in newest)
         if slowest < usual * self._jump["times"] or slowest < usual + self._jump["errors"] * error:
             return []
@@ -76,7 +85,8 @@ class PaceDetector:
         if self._drift_told or len(self._longs) < 4:
             return []
         usual = float(np.median([middle for middle, _ in self._longs[1:4]]))  # the first has the warm-up in it
-        error = max(float(np.median([e for _, e in self._longs])), 1e-9)
+        # What grows little by little takes many strides for that; what only wanders has gone as far in a few.
+        error = max(float(np.median([e for _, e in self._longs])), float(np.median(self._strides)), 1e-9)
         middle = self._longs[-1][0]
         slower = middle > usual * self._drift["times"] and middle > usual + self._drift["errors"] * error
         self._drifting = self._drifting + 1 if slower else 0

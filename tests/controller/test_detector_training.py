@@ -1,5 +1,6 @@
 """Losses, gradient norms and the pace of steps: 10^5 healthy steps say nothing, and each trouble is told for itself."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -95,6 +96,30 @@ def jittery(steps: int, rng: np.random.Generator, spread: float = 0.5) -> np.nda
 @pytest.mark.parametrize("spread", [0.01, 0.1, 0.5, 1.0])
 def test_a_hundred_thousand_healthy_steps_say_nothing(spread: float) -> None:
     assert not pace(jittery(100_000, np.random.default_rng(3), spread))
+
+
+@pytest.mark.parametrize("memory", [20, 100, 400])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_pace_that_wanders_by_itself_says_nothing(seed: int, memory: float) -> None:
+    """A shared host: what slows it comes and goes over so many steps, a tenth up or down."""
+    assert not pace(jittery(20_000, np.random.default_rng(seed), 0.05) * wandering(20_000, seed, memory, 0.1))
+
+
+def test_a_jump_beyond_what_a_pace_wanders_by_is_told() -> None:
+    seconds = jittery(3000, np.random.default_rng(4), 0.05) * wandering(3000, 4, 100, 0.05)
+    seconds[2000:] *= 1.6
+    assert [(f.kind, 2000 <= f.evidence["step"] < 2080) for f in pace(seconds)] == [("step-time-jump", True)]
+
+
+def wandering(steps: int, seed: int, memory: float, spread: float) -> np.ndarray:
+    """Factors around 1: an autoregressive walk that forgets over `memory` steps."""
+    rng = np.random.default_rng(seed + 100)
+    keep = math.exp(-1 / memory)
+    walk, value = [], 0.0
+    for pull in rng.normal(0, spread * math.sqrt(1 - keep**2), steps):
+        value = keep * value + pull
+        walk.append(value)
+    return np.exp(np.array(walk))
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)

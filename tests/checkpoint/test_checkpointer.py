@@ -24,7 +24,7 @@ from holdfast.checkpoint.plain_data import join, split
 from holdfast.checkpoint.store import open_store
 from holdfast.checkpoint.worker_state import differing, of_worker
 from holdfast.errors import UsageError
-from tests.checkpoint.daemons import ROOT, DaemonProcess
+from tests.checkpoint.daemons import ROOT, DaemonProcess, until
 from tests.trainer.forked import Zygote
 
 pytestmark = pytest.mark.slow
@@ -88,11 +88,16 @@ def test_memory_goes_on_and_what_other_worlds_left_there_goes(
     folders = [str(one.folder) for one in nodes]
     args: dict[str, Any] = {"kind": "ddp", "store": str(tmp_path / "store"), "every": 100, "daemons": folders}
     run(zygote, 2, tmp_path / "a", **args, steps=8, mark=True, kill={1: 5})
-    left = {path.name for one in nodes for path in (one.folder / "test").glob("*.snap")}
-    assert any(name.startswith("peer-") for name in left)
-    on = run(zygote, 4, tmp_path / "b", **args, steps=12, pause=0.05, mark=True, kill={1: 11}, generation=1)
+
+    def in_memory() -> set[str]:
+        return {path.name for one in nodes for path in (one.folder / "test").glob("*.snap")}
+
+    until(lambda: any(name.startswith("peer-") for name in in_memory()))  # the daemons go on without the workers
+    left = in_memory()
+    # Slow enough for daemons that are kept from their work for a while: what is not copied yet holds up what follows.
+    on = run(zygote, 4, tmp_path / "b", **args, steps=12, pause=0.3, mark=True, kill={1: 11}, generation=1)
     assert all(code != 0 for code in on["exits"])
-    now = {path.name for one in nodes for path in (one.folder / "test").glob("*.snap")}
+    now = in_memory()
     assert len(now) == 8  # each worker's own, and a copy
     assert not now & left
     last = run(zygote, 4, tmp_path / "c", **args, steps=12, generation=2)["results"]
@@ -125,15 +130,13 @@ def test_a_store_that_is_down_at_the_restart_catches_up(
     mount.rename(away)
     mount.touch()  # a file where the folder was: nothing can be read or written there
     mend = ["9", str(away), str(mount)]
-    on = run(zygote, 2, tmp_path / "b", **args, every=1, steps=16, pause=0.3, mend=mend, generation=1)["results"]
+    # A store that is down is asked again after one second, two, four: it may take as long as it was down, and longer.
+    on = run(zygote, 2, tmp_path / "b", **args, every=1, steps=30, pause=0.3, mend=mend, generation=1)["results"]
     assert all(one["source"] == "memory" and one["first"] >= 6 for one in on)
     found = find(open_store(args["store"]))[1]
-    assert (found.step, found.generation) == (16, 1)
+    assert (found.step, found.generation) == (30, 1)
     # What each worker has otherwise is in what the daemons wrote.
-    assert [len(values["progress"]["seen"]) for values in (of_worker(found.values, rank) for rank in (0, 1))] == [
-        16,
-        16,
-    ]
+    assert [len(of_worker(found.values, rank)["progress"]["seen"]) for rank in (0, 1)] == [30, 30]
     assert "progress" in differing(found.values)
     # Not only at the end: it was claimed, and stage 2 caught up, in the midst of training.
     steps = {int(path.name[5:13]) for path in (mount / "store").glob("step-*")}

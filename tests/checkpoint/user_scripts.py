@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.checkpoint import Checkpointer
+from tests.trainer.striking import die_here
 
 
 class Progress:
@@ -83,6 +84,8 @@ def train(
         schedule.step()
         losses.append(loss.item())
         progress.seen.append(loss.item())
+        if mark:
+            die_here(step)
         keeper.step(step + 1)
     keeper.close()
     result = {"first": first, "source": keeper.source, "losses": losses, "restored": restored, "seen": seen,

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from joining import joined
 from safetensors.torch import save_file
+from striking import die_here
 
 from holdfast.agent import probe
 from holdfast.checkpoint.file_store import FileStore
@@ -62,6 +63,8 @@ def train(folder: Path, argv: list[str], mark: bool = False) -> dict[str, Any]:
             (folder / f"mark-{launch.rank}-{step}").touch()
         totals = original(self, step)
         first_step_s = first_step_s or time.perf_counter() - begun
+        if mark:
+            die_here(step)
         return totals
 
     loop.Trainer.step = watched  # type: ignore[method-assign]

@@ -16,6 +16,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from striking import STRUCK_AT
+
 
 def serve() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
@@ -48,6 +50,7 @@ def run_job(
 ) -> dict[str, Any]:
     """Fork `world` ranks; `kill` maps ranks to the step whose mark file triggers the signal `number`."""
     started = time.perf_counter()
+    struck = {int(rank): step for rank, step in (kill or {}).items()}
     store, port = fork_store()
     pids: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -65,6 +68,8 @@ def run_job(
                 "HOLDFAST_JOB": "test",
                 "HOLDFAST_GENERATION": str(generation),
             }
+            if number == signal.SIGKILL and rank in struck:
+                environment[STRUCK_AT] = str(struck[rank])
             pids[rank] = fork_rank(task, args, Path(folder), environment)
         give_up = time.monotonic() + deadline_s
         while len(ends) < world and time.monotonic() < give_up:
@@ -73,9 +78,9 @@ def run_job(
                     done, status = os.waitpid(pid, os.WNOHANG)
                     if done:
                         ends[rank] = os.waitstatus_to_exitcode(status)
-            for rank, step in (kill or {}).items():
-                if int(rank) not in ends and (Path(folder) / f"mark-{rank}-{step}").exists():
-                    os.kill(pids[int(rank)], number)
+            for rank, step in struck.items():
+                if rank not in ends and (Path(folder) / f"mark-{rank}-{step}").exists():
+                    os.kill(pids[rank], number)
             time.sleep(0.002)
     finally:
         for rank in pids.keys() - ends.keys():

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECRET = b"0123456789abcdef"
 
 
-def until(what: Callable[[], object], deadline_s: float = 15.0) -> None:
+def until(what: Callable[[], object], deadline_s: float = 30.0) -> None:
     """Poll until true; fails after `deadline_s`."""
     end = time.monotonic() + deadline_s
     while not what():
@@ -159,7 +159,7 @@ class Worker:
         self.tell(made, persist, peer)
         return made
 
-    def note(self, kind: str, step: int | None = None, deadline_s: float = 15.0) -> dict[str, Any]:
+    def note(self, kind: str, step: int | None = None, deadline_s: float = 30.0) -> dict[str, Any]:
         """The next note of this kind; others that came are kept."""
         found: list[dict[str, Any]] = []
 

@@ -90,11 +90,15 @@ def test_a_snapshot_is_there_again_on_another_node(start: Start) -> None:
 
 
 def test_of_those_that_wait_the_newest_is_copied(start: Start) -> None:
-    _, second, owner, _ = pair(start, 4, slots=3)
+    first, second, owner, keeper = pair(start, 4, slots=3)
+    assert first.process is not None
     assert second.process is not None
     second.process.send_signal(signal.SIGSTOP)  # so that the first one is still on its way when the others come
+    sender = psutil.Process(first.process.pid)
     try:
-        for step in (1, 2, 3, 4):
+        owner.snapshot(1, peer=True)
+        until(lambda: any(way.raddr == keeper.place.address for way in sender.net_connections("tcp")))
+        for step in (2, 3, 4):
             owner.snapshot(step, peer=True)
     finally:
         second.process.send_signal(signal.SIGCONT)

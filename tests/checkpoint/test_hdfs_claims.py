@@ -131,7 +131,7 @@ def test_a_daemon_that_wakes_up_with_hdfs_finds_the_step_claimed(hdfs: HdfsClust
     impatient = open_store(store.url, timeout_s=1)
     daemons = [DaemonProcess(tmp_path / name, name) for name in ("n0", "n1")]
     try:
-        older = Worker(daemons[0], claim(store, "job", 1), store.url, tensors=big(4), rate=4e6, timeout_s=1)
+        older = Worker(daemons[0], claim(store, "job", 1), store.url, tensors=big(4), rate=1e6, timeout_s=1)
         with stopped(hdfs) as stop:
             older.snapshot(STEP, persist=True)
             until(lambda: daemons[0].of("upload").get("bytes", 0) > 1 << 20)

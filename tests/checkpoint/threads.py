@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE_S = 90.0
+"""For ranks whose peers wait for a store."""
 
 
 @dataclass
@@ -58,15 +60,15 @@ class ThreadGroup:
         return Sent()
 
     def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
-        message = self._room.mail[source, self.rank, tag].get(timeout=20)
+        message = self._room.mail[source, self.rank, tag].get(timeout=PATIENCE_S)
         assert len(message) == num_bytes
         return memoryview(message)
 
     def _exchange(self, payload: bytes) -> list[bytes]:
         self._room.board[self.rank] = payload
-        self._room.barrier.wait(20)
+        self._room.barrier.wait(PATIENCE_S)
         everyone = list(self._room.board)
-        self._room.barrier.wait(20)
+        self._room.barrier.wait(PATIENCE_S)
         return everyone
 
 
@@ -78,4 +80,4 @@ def on_ranks(size: int, work: Callable[[ThreadGroup], T], hosts: Sequence[str] =
     with ThreadPoolExecutor(size) as pool:
         groups = [ThreadGroup(rank, room, hosts[rank] if hosts else "") for rank in range(size)]
         started = [pool.submit(work, group) for group in groups]
-        return [one.result(30) for one in started]
+        return [one.result(PATIENCE_S) for one in started]

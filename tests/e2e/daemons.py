@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,6 +133,12 @@ def ready(command: Running, deadline_s: float = 30.0) -> tuple[str, str]:
     wait_for(lambda: command.out.endswith("\n"), deadline_s)
     addresses = json.loads(command.out.splitlines()[0])
     return addresses["grpc"], addresses["http"]
+
+
+def acted_on(incidents: Iterable[Json]) -> list[Json]:
+    """Those that something was done about. A busy machine rightly has others: an agent that was kept from speaking, a
+    worker that its host is slow for."""
+    return [one for one in incidents if one["action"] not in (None, "", "watch", "alert")]
 
 
 def one_line(text: str) -> str:

@@ -16,7 +16,7 @@ from tests.diagnostics import trace_processor as tp
 from tests.diagnostics.perfetto_ui import perfetto
 from tests.e2e.daemons import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
 
 Json = dict[str, Any]
 SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
@@ -26,7 +26,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     pytest.importorskip("pyarrow")
     # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
-    patient = ("--hang-floor", "5s")
+    # A finding that comes while a silence is an open incident is evidence of that, and no incident of its own.
+    patient = ("--hang-floor", "5s", "--silence-floor", "8s")
     with LocalCluster(tmp_path_factory.mktemp("blame"), nodes=2, slots=4, controller_flags=patient) as one:
         yield one
 
@@ -61,12 +62,21 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
         running(cluster)
         return [incident for incident in cluster.client.incidents() if incident["kind"] == "straggler"]
 
-    wait_for(stragglers, 90, lambda: cluster.client.incidents())
-    (found,) = stragglers()
-    assert (found["culprit"], found["action"]) == ("rank6", "alert")
-    evidence = found["findings"][0]["evidence"]
-    assert (evidence["slowness"], evidence["what"]) == ("compute", "backward of stage 1")
+    def evidence_of(incident: Json) -> Json:
+        return dict(incident["findings"][0]["evidence"])
+
+    def slowed() -> list[Json]:
+        return [one for one in stragglers() if (one["culprit"], evidence_of(one)["slowness"]) == ("rank6", "compute")]
+
+    # Two looks, and one that began before: the slower the machine, the longer the pauses between them.
+    wait_for(slowed, 150, lambda: cluster.client.incidents())
+    (found,) = slowed()
+    evidence = evidence_of(found)
+    assert (found["action"], evidence["what"]) == ("alert", "backward of stage 1")
     assert evidence["ratio"] > 1.3
+    # Eight ranks on two cores may really differ by a little beside.
+    beside = [one for one in stragglers() if one["id"] != found["id"]]
+    assert all(evidence_of(one)["cost_s"] < 0.5 * evidence["cost_s"] for one in beside), beside
     kept = stop(cluster, job)
     check_trace(kept, evidence["steps"][1] - 2, tmp_path / "trace.json")
 

@@ -97,11 +97,21 @@ def checkpoint_daemon(state: Path) -> int | None:
     return pid if b"holdfast.checkpoint.daemon" in words else None
 
 
+def killed(pid: int) -> bool:
+    """False when there is no such process."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def kill(cluster: LocalCluster, what: str, chance: random.Random) -> bool:
     """Whether a worker died of it."""
     node = chance.choice(cluster.node_names)
     if what == "agent":
-        os.kill(cluster.pids()[node], signal.SIGKILL)
+        # One that was killed a moment ago may not be back yet.
+        wait_for(lambda: killed(cluster.pids()[node]), 30)
     elif what == "daemon":
         # One that was killed a moment ago may not be back yet.
         wait_for(lambda: checkpoint_daemon(cluster.state_dir / node) is not None, 30)

@@ -62,8 +62,10 @@ def told(found: Json) -> list[tuple[str, str]]:
 
 
 def incidents(found: Json) -> list[Json]:
-    """Without the suspicion of an agent that a busy machine kept from speaking: nothing was done about it."""
-    return [one for one in found["incidents"] if (one["kind"], one["action"]) != ("node-silent", "watch")]
+    """Without what a busy machine rightly has and nothing was done about: the suspicion of an agent that was kept from
+    speaking, a worker that was slow among eight on two cores."""
+    idle = ("node-silent", "watch"), ("straggler", "alert")
+    return [one for one in found["incidents"] if (one["kind"], one["action"]) not in idle]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,8 @@ def calm(stage: Commands) -> list[str]:
 
 
 def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands, calm: list[str]) -> None:
-    found = demo(stage, "kill@20:rank3", "agent-kill@35:node1", "stop@45:rank6")
+    # The agent that stops rank 6 is the one that was killed: many steps are left for it to come back in.
+    found = demo(stage, "kill@10:rank3", "agent-kill@20:node1", "stop@45:rank6")
     assert told(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
     assert [i["action"] for i in incidents(found)] == ["restart", "watch", "restart"]
     assert [i["source"] for i in incidents(found)] == ["memory", None, "memory"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.local_cluster import LocalCluster
-from tests.e2e.daemons import wait_for
+from tests.e2e.daemons import acted_on, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -46,9 +46,9 @@ def steps(cluster: LocalCluster, count: int) -> None:
 
 
 def newest(cluster: LocalCluster, known: int) -> Json:
-    """The incident after so many known ones, once there is one."""
-    wait_for(lambda: len(cluster.client.incidents()) > known, 60, lambda: cluster.client.job())
-    return cluster.client.incidents()[0]
+    """The incident after so many known ones, once there is one and something is done about it."""
+    wait_for(lambda: len(acted_on(cluster.client.incidents())) > known, 60, lambda: cluster.client.job())
+    return acted_on(cluster.client.incidents())[0]
 
 
 def frames(incident: Json) -> dict[str, str]:
@@ -81,7 +81,7 @@ def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp
 
 @pytest.mark.parametrize(("bug", "culprit"), [("loop", "rank1"), ("order", "job")])
 def test_a_bug_of_an_unmodified_script_is_found(cluster: LocalCluster, bug: str, culprit: str) -> None:
-    known = len(cluster.client.incidents())
+    known = len(acted_on(cluster.client.incidents()))
     submit(cluster, str(SCRIPT), [bug], 1, False, 0)
     found = newest(cluster, known)
     assert (found["kind"], found["culprit"]) == ("worker-hang", culprit), found["summary"]

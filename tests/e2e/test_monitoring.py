@@ -52,7 +52,11 @@ def test_panels_have_data_and_an_alert_reaches_the_webhook(holdfast: Commands, t
         wait_for(lambda: monitoring.ask(prometheus, "holdfast_job_step > 10"), 30)
         diagnosis = client.diagnose([], "quick", ["memory"], busy=True)
         client.inject("nan:rank1")
-        wait_for(lambda: client.incidents() and client.incidents()[0]["closed"], 60)
+        wait_for(
+            lambda: any(one["kind"] == "loss-nonfinite" and one["closed"] for one in client.incidents()),
+            60,
+            client.incidents,
+        )
         wait_for(lambda: client.diagnosis(diagnosis)["state"] == "done", 60)
         after = step()
         wait_for(lambda: step() >= after + 10, 60)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.local_cluster import LocalCluster
-from tests.e2e.daemons import Commands, Json, Running, commands, one_line, wait_for
+from tests.e2e.daemons import Commands, Json, Running, acted_on, commands, one_line, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -100,7 +100,7 @@ def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_pat
     assert re.search(r"\[0\] world 4, starting at step [1-9]\d*\n", struck.out)
     # DDP's first step after any start has other buckets, so sums may round otherwise: that is the script's own affair.
     assert losses(struck.out) == pytest.approx(losses(calm.out), abs=1e-4)
-    [incident] = runs.new_incidents(before)
+    [incident] = acted_on(runs.new_incidents(before))
     assert (incident["kind"], incident["culprit"], incident["state"]) == ("worker-killed", "rank2", "closed")
     assert (incident["generation_from"], incident["generation_to"]) == (1, 2)
 
@@ -144,10 +144,10 @@ def test_a_bug_ends_the_job_after_a_few_tries_and_blames_nobody(runs: Runs, tmp_
     assert re.search(r'^\[[01]\]   File ".*/train.py", line 4, in forward$', run.err, re.MULTILINE)
     job = runs.ask("job")
     assert (job["state"], job["generation"]) == ("failed", 3)
-    found = runs.new_incidents(before)
+    found = acted_on(runs.new_incidents(before))
     assert {incident["kind"] for incident in found} == {"worker-exception"}
     assert found[-1]["action"] == "stop-job"
-    assert {node["state"] for node in runs.cluster.client.nodes()} == {"healthy"}
+    wait_for(lambda: {node["state"] for node in runs.cluster.client.nodes()} == {"healthy"})
 
 
 STEPS = """

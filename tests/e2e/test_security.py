@@ -117,12 +117,12 @@ def test_only_the_right_certificate_joins(fort: Fort) -> None:
     assert "the controller's certificate is for another host" in reasons["another address"]
     assert right.process.poll() is None
     assert fort.controller.process.poll() is None
-    assert fort.nodes() == {"node0": "healthy"}
+    wait_for(lambda: fort.nodes() == {"node0": "healthy"}, 30, fort.nodes)
     for agent in (right, *wrong.values()):
         agent.process.terminate()
         assert agent.wait(30) == 0
         assert "Traceback" not in agent.err
-    wait_for(lambda: fort.nodes() == {})
+    wait_for(lambda: fort.nodes() == {}, 30, fort.nodes)
     assert "Traceback" not in fort.controller.err
 
 

@@ -75,11 +75,11 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
         if gone in {n["name"] for n in client.nodes()}:
             done = holdfast.run("cordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
-            wait_for(lambda: "drain" in slurm.states(env)[spare], 30, lambda: slurm.states(env))
+            wait_for(lambda: "drain" in slurm.states(env).get(spare, ""), 30, lambda: slurm.states(env))
             assert slurm.reasons(env)[spare] == "holdfast: cordoned"
             done = holdfast.run("uncordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
-            wait_for(lambda: "drain" not in slurm.states(env)[spare], 30, lambda: slurm.states(env))
+            wait_for(lambda: "drain" not in slurm.states(env).get(spare, "drain"), 30, lambda: slurm.states(env))
         told = [json.loads(line) for line in controller.err.splitlines() if "scheduler." in line]
         assert {"scheduler.out", "scheduler.in"} <= {line["event"] for line in told}
     finally:

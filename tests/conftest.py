@@ -25,7 +25,7 @@ def free_port() -> int:
 def until() -> Until:
     """`until(predicate, timeout)` polls and fails with `says` when the time is over."""
 
-    def wait(predicate: Callable[[], object], timeout: float = 10.0, says: str = "") -> None:
+    def wait(predicate: Callable[[], object], timeout: float = 30.0, says: str = "") -> None:
         deadline = time.monotonic() + timeout
         while not predicate():
             assert time.monotonic() < deadline, says or f"not so within {timeout:g} s"
@@ -59,7 +59,7 @@ def hdfs(one_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
 def no_process_left() -> Iterator[None]:
     """A test that leaves a child behind would let the next run trip over it."""
     yield
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 20.0
     while (left := _children()) and time.monotonic() < deadline:
         time.sleep(0.05)
     named = [f"{child.pid}: {_command(child)}" for child in left]

@@ -90,7 +90,7 @@ def test_from_joining_to_leaving(tmp_path: Path) -> None:
                 first, second = await answered(here, 2)
                 assert first == second
                 assert [w.pid for w in agent.workers.hello_workers()] == [worker.pid]
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     line = await anext(here.shell.logs.lines("j1"))
                 assert (line["rank"], line["text"]) == (0, "up\n")
                 os.kill(worker.pid, signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_workers_may_save_before_their_node_ends(tmp_path: Path) -> None:
             async with running(config(tmp_path, here.port, drain=15.0)):
                 await eventually(lambda: "node0" in here.shell.outboxes)
                 start(tmp_path, here, "c1", code=CAREFUL)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     assert (await anext(here.shell.logs.lines("j1")))["text"] == "up\n"
             # The news came before the agent left.
             notice, ended = [seen.event for seen in here.brain.of(EventSeen)]
@@ -199,11 +199,11 @@ def test_a_worker_that_was_quiet_is_heard(tmp_path: Path, monkeypatch: pytest.Mo
                 await eventually(lambda: "node0" in here.shell.outboxes)
                 start(tmp_path, here, "c1", code=code)
                 lines = here.shell.logs.lines("j1")
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     assert (await anext(lines))["text"] == "up\n"
                 await eventually(lambda: not agent._printing.is_set())
                 (tmp_path / "go").touch()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     assert "ibv_post_send" in (await anext(lines))["text"]
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert isinstance(here.brain.of(EventSeen)[0].event, t.LogMatched)

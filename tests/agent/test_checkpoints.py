@@ -19,6 +19,7 @@ from holdfast.checkpoint.daemon_client import DaemonClient
 from holdfast.checkpoint.daemon_messages import Hello
 from tests.agent.processes import python, until
 from tests.agent.test_app import answered, config, running, start
+from tests.agent.warm_node import alive
 from tests.controller.stage import eventually, stage
 
 WHO = Hello("job", 1, 0, 1)
@@ -123,16 +124,12 @@ def left_behind(second: Checkpoints, state_dir: Path) -> Iterator[int]:
     assert not second.folder.exists()
 
 
-def has_ended(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, told: list[t.AgentNotice]) -> None:
     second = an_agent(tmp_path, told)
     with left_behind(second, tmp_path) as pid:
         assert second.adopt()
         assert daemon_pid(second) == pid
-    until(lambda: has_ended(pid))
+    until(lambda: not alive(pid))
     assert told == []
 
 
@@ -142,7 +139,7 @@ def test_one_that_died_while_there_was_no_agent_is_followed_by_another(
     second = an_agent(tmp_path, told)
     with left_behind(second, tmp_path) as pid:
         os.kill(pid, signal.SIGKILL)
-        until(lambda: has_ended(pid))
+        until(lambda: not alive(pid))
         assert second.adopt()
         # What is left of the dead one's threads may still hold its socket for a moment.
         until(lambda: (second.look(), second.is_connected and second.daemon_pid() not in (0, pid))[1])

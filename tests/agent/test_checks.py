@@ -11,6 +11,8 @@ from holdfast import messages as msg
 from holdfast.agent import interpreter
 from holdfast.agent.checks import Checks
 from holdfast.diagnostics.results import parse_result
+from tests.agent.processes import until
+from tests.agent.warm_node import alive
 
 
 def ask(order: msg.RunCheck, folder: Path) -> msg.CommandResult:
@@ -52,11 +54,11 @@ def test_a_check_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, m
     # The server of a pair whose client never comes, and a child of its own.
     script = f"sleep 100 & echo $! > {tmp_path / 'pid'}; echo '{{}}'; sleep 100"
     monkeypatch.setattr(interpreter, "command", lambda *_: ["sh", "-c", script])
-    answer = ask(msg.RunCheck(("pair",), "{}", 0.5), tmp_path)
-    assert (answer.ok, answer.error) == (False, "killed after 0.5 s")
+    answer = ask(msg.RunCheck(("pair",), "{}", 2.0), tmp_path)  # by then the shell has done its part
+    assert (answer.ok, answer.error) == (False, "killed after 2 s")
     assert json.loads(answer.data["results"]) == {}
     pid = int((tmp_path / "pid").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    until(lambda: not alive(pid))
 
 
 def test_closing_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +68,7 @@ def test_closing_ends_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         checks = Checks(str(tmp_path), lambda _: None)
         order = msg.RunCheck(("memory",), "{}", 50.0)
         checks.begin(msg.Command("c1", "", 0, order), order)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not [c for c in psutil.Process().children() if c.name() == "sleep"]:
                 await asyncio.sleep(0.01)
         await checks.close()

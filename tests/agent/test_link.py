@@ -64,7 +64,7 @@ async def linked(port: int) -> AsyncIterator[Agent]:
             await task
 
 
-async def eventually(what: Callable[[], object], deadline_s: float = 10.0) -> None:
+async def eventually(what: Callable[[], object], deadline_s: float = 30.0) -> None:
     async with asyncio.timeout(deadline_s):
         while not what():
             await asyncio.sleep(0.005)

@@ -82,7 +82,7 @@ def test_an_injected_hang_keeps_ticking(tmp_path: Path) -> None:
     with probed(STEPS_FOR_EVER, tmp_path / "p") as (_, reader):
         reader.inject("hang")
         until(lambda: reader.sample(time.monotonic_ns()).progress_age > 0.5)
-        assert reader.sample(time.monotonic_ns()).tick_age < 0.4
+        until(lambda: reader.sample(time.monotonic_ns()).tick_age < 0.4)
 
 
 @pytest.mark.parametrize(("place", "operation"), [("tp", "tp:all_reduce"), ("before-tp", "one"), ("after-tp", "two")])
@@ -96,9 +96,8 @@ for n in range(10**9):
     with probed(code, tmp_path / "p") as (_, reader):
         reader.inject(f"hang/{place}")
         until(lambda: reader.sample(time.monotonic_ns()).still_age > 0.5)
-        sample = reader.sample(time.monotonic_ns())
-        assert sample.operation == operation
-        assert sample.tick_age < 0.4
+        assert reader.sample(time.monotonic_ns()).operation == operation
+        until(lambda: reader.sample(time.monotonic_ns()).tick_age < 0.4)
 
 
 def test_nan_poisons_exactly_once(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ async def a_hang_is_named(one: Node) -> None:
     readers = [await start(one, code, rank, **env, RANK=str(rank - 20)) for rank in (20, 21)]
     await eventually(lambda: readers[0].sample(time.monotonic_ns()).operation == "all_reduce", 20)
     await eventually(lambda: readers[0].sample(time.monotonic_ns()).operation_age > 0.2)
-    assert readers[0].sample(time.monotonic_ns()).tick_age < 0.5  # waits without the GIL: alive
+    # It waits without the GIL: alive, however seldom a busy machine lets it run.
+    await eventually(lambda: readers[0].sample(time.monotonic_ns()).tick_age < 0.5)
     assert readers[1].sample(time.monotonic_ns()).operation == ""
     await one.warm.kill("j", 1, -1, signal.SIGKILL)
     for rank in (20, 21):

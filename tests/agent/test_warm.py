@@ -144,9 +144,12 @@ def test_an_end_is_known_within_50_ms(tmp_path: Path) -> None:
 def test_eight_workers_in_quick_succession(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path) as one:
-            start = time.monotonic()
-            pids = [await one.start(SLEEP, rank) for rank in range(8)]
-            assert time.monotonic() - start < 2
+            pids, delays = [], []
+            for rank in range(8):
+                start = time.monotonic()
+                pids.append(await one.start(SLEEP, rank))
+                delays.append(time.monotonic() - start)
+            assert sorted(delays)[4] < 0.25, delays
             assert len(set(pids)) == 8
             assert await one.start(SLEEP, 3) == pids[3]  # asked twice, started once
             for rank in range(8):

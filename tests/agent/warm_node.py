@@ -75,7 +75,7 @@ class Node:
         return (self.folder / f"err{rank}").read_text()
 
 
-async def eventually(what: object, deadline_s: float = 10.0) -> None:
+async def eventually(what: object, deadline_s: float = 30.0) -> None:
     assert callable(what)
     async with asyncio.timeout(deadline_s):
         while not what():

@@ -68,6 +68,7 @@ def test_a_call_that_hangs_is_given_up() -> None:
     bounded = Bounded(0.05)
     with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s to look"):
         bounded(lambda: release.wait(20), "look")
+    bounded.timeout_s = 20.0
     assert bounded(lambda: 7, "look again") == 7
     with pytest.raises(ZeroDivisionError):
         bounded(lambda: 1 // 0, "divide")

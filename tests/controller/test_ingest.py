@@ -66,14 +66,15 @@ def test_whatever_breaks_each_event_and_each_frame_is_taken_once(tmp_path: Path)
             for n in range(total):
                 one.tell(notice(n))
                 one.beat(n)
-                if dice.random() < 0.04 and one.link.connected:
+                if wire.cuts < 5 and dice.random() < 0.04:
+                    await eventually(lambda: one.link.connected)
                     wire.cut()
                 if dice.random() < 0.1:
                     here.shell.flush_steps()
                 await asyncio.sleep(dice.choice([0, 0, 0.001, 0.005]))
             await eventually(lambda: len(here.brain.of(EventSeen)) >= total, lambda: len(here.brain.of(EventSeen)))
             await eventually(lambda: len(here.brain.of(FrameSeen)) >= total, lambda: len(here.brain.of(FrameSeen)))
-            assert wire.cuts > 3
+            assert wire.cuts == 5
             assert [seen.event for seen in here.brain.of(EventSeen)] == [notice(n) for n in range(total)]
             assert [seen.frame.steps[0].step for seen in here.brain.of(FrameSeen)] == list(range(total))
             here.shell.flush_steps()
@@ -246,7 +247,7 @@ def test_log_lines_reach_the_hub(tmp_path: Path) -> None:
             here.shell.logs.begin("j1")
             await eventually(lambda: one.link.connected)
             one.link.send(msg.LogChunk("j1", 1, 2, "out", "hello"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 line = await anext(here.shell.logs.lines("j1"))
             assert (line["rank"], line["text"]) == (2, "hello")
 

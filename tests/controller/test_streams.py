@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from holdfast.controller import http_models as models
+from holdfast.controller import serve
 from holdfast.controller.auth import Auth
 from holdfast.controller.http import create_app
 from holdfast.controller.serve import serving
@@ -43,7 +44,7 @@ async def events(client: httpx.AsyncClient, path: str) -> AsyncIterator[AsyncIte
 
 
 async def until(seen: AsyncIterator[tuple[str, Any]], name: str) -> Any:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for each, payload in seen:
             if each == name:
                 return payload
@@ -79,7 +80,7 @@ def test_events_tell_status_and_new_steps_to_every_listener(facade: FakeFacade) 
                     17,
                     18,
                 ]  # the kept one once more, then what is done again
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while streams.listeners:
                     await asyncio.sleep(0.01)
             asked = []
@@ -100,17 +101,20 @@ def test_events_come_at_most_five_times_a_second_and_heartbeats_between(facade: 
             seen = await stack.enter_async_context(events(client, "/api/v1/events"))
             live = asyncio.create_task(facade.live(0.01))
             begin, count = time.monotonic(), 0
-            while time.monotonic() - begin < 1.0:
+            while count < 2 or time.monotonic() - begin < 1.0:
                 await until(seen, "status")
                 count += 1
+            took = time.monotonic() - begin
             live.cancel()
-            assert 2 <= count <= 7
+            assert count <= 5 * took + 2
             await until(seen, "comment")
 
     asyncio.run(story())
 
 
-def test_a_stop_does_not_wait_for_listeners(facade: FakeFacade) -> None:
+def test_a_stop_does_not_wait_for_listeners(facade: FakeFacade, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "STOP_S", 60.0)
+
     async def story() -> float:
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
@@ -121,7 +125,7 @@ def test_a_stop_does_not_wait_for_listeners(facade: FakeFacade) -> None:
                 await stack.aclose()
                 return time.monotonic() - begin
 
-    assert asyncio.run(story()) < 1.5
+    assert asyncio.run(story()) < 30
 
 
 def test_logs_begin_with_the_tail_and_end_with_the_job(facade: FakeFacade) -> None:

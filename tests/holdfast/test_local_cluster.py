@@ -76,7 +76,7 @@ def test_a_stopped_daemon_still_ends(tmp_path: Path) -> None:
         pid = cluster.pids()["node0"]
         os.kill(pid, signal.SIGSTOP)
         begin = time.monotonic()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 10  # the grace, after which it would have been killed
     assert not alive(pid)
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ DEAF = """
 async def main(stop):
     print("ready", flush=True)
     try:
+        await stop.wait()
+        print("told", flush=True)
         await asyncio.sleep(60)
     finally:
         print("cancelled", flush=True)
@@ -64,13 +67,15 @@ def test_what_does_not_end_is_cancelled_after_the_grace() -> None:
     process = daemon(DEAF, grace=0.2)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=10)
-    assert (process.returncode, out) == (1, "cancelled\n")
+    assert (process.returncode, out) == (1, "told\ncancelled\n")
 
 
 def test_a_second_signal_cuts_the_grace_short() -> None:
     process = daemon(DEAF, grace=30)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.8)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "told\n"
+    time.sleep(0.8)  # no echo of the first any more
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=10)
     assert (process.returncode, out) == (1, "cancelled\n")
@@ -87,7 +92,7 @@ def test_errors_are_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "holdfast: wrong\nholdfast: broken\n"
 
 
-def test_it_dies_with_its_parent(until: object) -> None:
+def test_it_dies_with_its_parent(until: Callable[..., None]) -> None:
     """Even if the parent is killed outright: the middle process is, and the daemon must follow."""
     code = (
         "import os, subprocess, sys, time\n"
@@ -103,10 +108,14 @@ def test_it_dies_with_its_parent(until: object) -> None:
         assert parent.stdout.readline() == "ready\n"
         parent.kill()
         assert parent.stdout.readline() == "ended in order\n"
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        assert time.monotonic() < deadline
-        os.sched_yield()
+
+    def is_over() -> bool:
+        try:
+            return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return True
+
+    until(is_over)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may come first")

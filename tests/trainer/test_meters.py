@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,18 +80,18 @@ def test_no_figure_rather_than_a_wrong_one() -> None:
     assert meter.utilisation(0.5)["mfu"] == pytest.approx(0.5)
 
 
-def test_a_blocks_time_is_its_own() -> None:
+def test_a_blocks_time_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(spans, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     spans.clock.take()
     with spans.action(Op.FORWARD, 0):
-        time.sleep(0.02)
+        now[0] += 2
         with spans.operation("tp:all_reduce"):
-            time.sleep(0.03)
+            now[0] += 3
     with spans.operation("pp:recv"):
-        time.sleep(0.01)
+        now[0] += 1
     taken = spans.clock.take()
-    assert taken["compute"] == pytest.approx(0.02, abs=0.008)
-    assert taken["communication"] == pytest.approx(0.03, abs=0.008)
-    assert taken["bubble"] == pytest.approx(0.01, abs=0.008)
+    assert (taken["compute"], taken["communication"], taken["bubble"]) == (2.0, 3.0, 1.0)
     assert set(spans.clock.take().values()) == {0.0}
 
 

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from holdfast.controller.auth import Auth
 from tests.browser import Watched, chromium, watching
@@ -11,6 +11,7 @@ from tests.controller.page.served import Served
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=30_000)  # ms, on a busy machine
     with chromium() as browser:
         yield browser
 
@@ -23,8 +24,18 @@ def watched(browser: Browser) -> Iterator[Watched]:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
+    yield from serve(live=True)
+
+
+@pytest.fixture
+def held() -> Iterator[Served]:
+    """One whose time only passes by `tick`, for what is to be seen before it is over."""
+    yield from serve(live=False)
+
+
+def serve(live: bool) -> Iterator[Served]:
     facade = FakeFacade()
     facade.warm_up(50)
-    served = Served(facade, Auth())
+    served = Served(facade, Auth(), live=live)
     yield served
     served.stop()

@@ -20,7 +20,7 @@ class Served:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(30)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -33,6 +33,11 @@ class Served:
 
     def fault(self, rank: int) -> None:
         self._loop.call_soon_threadsafe(self.facade.fault, rank)
+
+    def tick(self, times: int) -> None:
+        """Let two seconds pass so many times; each ends the phase of an incident. For one that is not live."""
+        for _ in range(times):
+            self._loop.call_soon_threadsafe(self.facade.tick, 2.0)
 
     def stop(self) -> None:
         if self._thread.is_alive():
@@ -47,6 +52,6 @@ class Served:
 def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
     page = watched.page
     page.goto(served.url + hash_)
-    expect(page.locator("#mesh-shape")).to_contain_text("ranks", timeout=10_000)
+    expect(page.locator("#mesh-shape")).to_contain_text("ranks")
     expect(page.locator("#connection")).to_have_text("live")
     return page

@@ -12,19 +12,21 @@ from tests.controller.page.served import Served, open_page
 pytestmark = pytest.mark.slow
 
 
-def test_overview_answers_who_and_what(served: Served, watched: Watched) -> None:
-    page = open_page(watched, served)
+def test_overview_answers_who_and_what(held: Served, watched: Watched) -> None:
+    page = open_page(watched, held)
     expect(page.locator("#fault")).to_contain_text("rank 6 (node node1, GPU 2)")  # slow in the fake's spans
     expect(page.locator("#doing")).to_contain_text("Nothing")
     expect(page.locator("#doing")).to_contain_text("the whole job")
     expect(page.locator("#ledger")).to_contain_text("steps that are safe")
-    served.fault(3)
+    held.fault(3)
     expect(page.locator("#fault .big")).to_have_text("rank3 worker killed")
-    expect(page.locator("#doing .big")).to_have_text("restart the workers in place", timeout=4000)
+    held.tick(2)
+    expect(page.locator("#doing .big")).to_have_text("restart the workers in place")
     page.locator("#fault").get_by_role("link", name="story").click()
     expect(page.locator("#story")).to_contain_text("Decided: restart the workers in place")
     expect(page.locator("#story pre").first).to_contain_text("<b>not markup</b>")
-    expect(page.locator("#story")).to_contain_text("Closed", timeout=8000)
+    held.tick(3)
+    expect(page.locator("#story")).to_contain_text("Closed")
 
 
 def test_job_tells_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:

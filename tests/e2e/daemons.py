@@ -55,9 +55,10 @@ class Running:
         """Wait until it said so, on either stream."""
 
         def said() -> bool:
+            has_ended = self.process.poll() is not None  # asked first: it may say so and end
             if text in self.err or text in self.out:
                 return True
-            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.err[-4000:]}"
+            assert not has_ended, f"ended with {self.process.returncode}:\n{self.err[-4000:]}"
             return False
 
         wait_for(said, deadline_s, lambda: f"{text!r} in\n{self.out[-2000:]}\n{self.err[-4000:]}")
@@ -114,7 +115,7 @@ class Commands:
                 command.process.wait(max(0.1, deadline - time.monotonic()))
         leftovers.end_marked(self.mark)
         for command in self.running:
-            command.process.wait(5)
+            command.process.wait(30)
 
 
 @contextmanager

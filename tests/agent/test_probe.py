@@ -233,6 +233,7 @@ assert probe.group("tp", 7, [0, 1]) == tp
 print("left", flush=True); input()
 """
     groups = {"tp": ("0-1", 7), "dp": ("0-28/4", 8)}
+    before = time.monotonic_ns()
     with probed(code, tmp_path / "p") as (process, reader):
         assert process.stdout
         assert process.stdin
@@ -243,9 +244,8 @@ print("left", flush=True); input()
             ("left", "", ("", -1, -1, False), 0),
         ):
             assert process.stdout.readline() == word + "\n"
-            soon = time.monotonic_ns()
-            assert reader.sample(soon).standing is None
-            sample = reader.sample(soon + 600_000_000)
+            assert reader.sample(before).standing is None
+            sample = reader.sample(time.monotonic_ns() + 600_000_000)
             assert sample.standing is not None
             assert sample.still_age > 0.5
             assert sample.operation == name
@@ -253,6 +253,7 @@ print("left", flush=True); input()
             assert (found.kind, found.group, found.number, found.is_handed) == standing
             assert {g.label: (g.members, g.ident) for g in found.groups} == groups
             assert [g.begun for g in found.groups] == [tp, 1]
+            before = time.monotonic_ns()
             process.stdin.write("\n")
             process.stdin.flush()
 

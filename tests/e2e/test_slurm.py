@@ -66,7 +66,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
         before = int(job()["step"])
         client.inject("node-kill:node0")
         wait_for(lambda: "drain" in slurm.states(env).get(gone, ""), 60, lambda: (slurm.states(env), client.nodes()))
-        assert slurm.reasons(env)[gone].startswith("holdfast: ")
+        wait_for(lambda: slurm.reasons(env).get(gone, "").startswith("holdfast: "), 30, lambda: slurm.reasons(env))
         assert not any("drain" in state for name, state in slurm.states(env).items() if name != gone)
         wait_for(lambda: (job()["step"] or 0) > before + 10, 120, job)
         assert {n["name"] for n in client.nodes() if n["ranks"]} == (used - {gone}) | {spare}
@@ -76,7 +76,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
             done = holdfast.run("cordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
             wait_for(lambda: "drain" in slurm.states(env).get(spare, ""), 30, lambda: slurm.states(env))
-            assert slurm.reasons(env)[spare] == "holdfast: cordoned"
+            wait_for(lambda: slurm.reasons(env).get(spare) == "holdfast: cordoned", 30, lambda: slurm.reasons(env))
             done = holdfast.run("uncordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
             wait_for(lambda: "drain" not in slurm.states(env).get(spare, "drain"), 30, lambda: slurm.states(env))
@@ -88,4 +88,4 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
         for agent in agents:
             agent.terminate()
         for agent in agents:
-            agent.wait(30)
+            agent.wait(60)

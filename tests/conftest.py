@@ -59,7 +59,7 @@ def hdfs(one_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
 def no_process_left() -> Iterator[None]:
     """A test that leaves a child behind would let the next run trip over it."""
     yield
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 5.0
     while (left := _children()) and time.monotonic() < deadline:
         time.sleep(0.05)
     named = [f"{child.pid}: {_command(child)}" for child in left]

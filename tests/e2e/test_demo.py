@@ -157,5 +157,5 @@ def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number
     os.killpg(command.process.pid, number)  # as a terminal does
     assert command.wait(60) == 130
     assert "Traceback" not in command.err
-    wait_for(lambda: holdfast.left() == [], 30, lambda: holdfast.left())
+    wait_for(lambda: holdfast.left() == [], 5, lambda: holdfast.left())
     assert not any(folder.exists() for folder in folders)

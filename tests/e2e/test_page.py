@@ -44,7 +44,11 @@ def test_every_view_tells_of_a_real_job(holdfast: Commands, tmp_path: Path, watc
 
         wait_for(lambda: step() >= 10, 120)
         client.inject("kill:rank3")
-        wait_for(lambda: client.incidents() and client.incidents()[0]["closed"], 60, client.incidents)
+        wait_for(
+            lambda: any(one["kind"] == "worker-killed" and one["closed"] for one in client.incidents()),
+            60,
+            client.incidents,
+        )
         after = step()
         wait_for(lambda: step() >= after + 12, 60)
 

@@ -97,6 +97,7 @@ class BlameWatch:
             return None
         if job.generation != self._generation or whole[1] < self._next - 1:
             self._generation, self._next = job.generation, 0  # steps are done again
+            self.counted.streaks.clear()  # who was told of while the job recovered is told of again
         first = max(whole[0], self._next, whole[1] - _MOST + 1)
         if whole[1] - first + 1 < _FEWEST:
             return None

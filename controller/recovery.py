@@ -334,5 +334,7 @@ class Recovery:
 
 
 def _concerns(told: Finding, incident: Incident) -> bool:
-    """May it be evidence in this incident? What happens at another host is nothing about one that went silent."""
-    return told.rank >= 0 or incident.cause.kind not in _WATCHED or told.node in ("", incident.cause.node)
+    """May it be evidence in this incident? What happens at another host is nothing about one that went silent; the
+    ranks there may wait for it, but none of them gets slow itself."""
+    waits = told.rank >= 0 and told.kind is not t.FindingKind.STRAGGLER
+    return waits or incident.cause.kind not in _WATCHED or told.node in ("", incident.cause.node)

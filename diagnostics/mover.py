@@ -164,8 +164,6 @@ class Client:
             padding = bytes(_PACKET - _HEADER.size)
             while sent < packets or waiting:
                 now = time.monotonic()
-                if now >= end + (_LINGER_S if sent else 0.0):
-                    break
                 while sent < packets and len(waiting) < _WINDOW and now < end:
                     with suppress(BlockingIOError, ConnectionRefusedError):
                         udp.send(_HEADER.pack(word, sent, time.time()) + padding)
@@ -181,7 +179,8 @@ class Client:
                         offsets.append((trip, offset))
                 for number in [n for n, at in waiting.items() if now - at > _LATE_S]:
                     del waiting[number]
-                if sent >= packets and len(trips) == sent:
+                # Late only after a look at what has come: a host that stood still for a while lost nothing.
+                if len(trips) == sent >= packets or now >= end + (_LINGER_S if sent else 0.0):
                     break
             if sent < min(_FEWEST, packets):
                 return None

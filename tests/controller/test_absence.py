@@ -1,5 +1,8 @@
 """Nodes that are away: waited for while they may come back, and not when their workers went down with them."""
 
+from holdfast import types as t
+from holdfast.controller.detectors.table import finding
+from holdfast.controller.events import Found
 from holdfast.controller.model import JobState, Options
 from tests.controller.virtual import Virtual, training
 
@@ -48,6 +51,17 @@ def test_an_agent_alone_is_waited_for() -> None:
     v.join("node1")
     v.run(2.0)
     assert (v.job.generation, v.job.nodes) == (1, ["node0", "node1"])
+
+
+def test_a_slow_rank_elsewhere_is_an_alert_of_its_own() -> None:
+    v = training(nodes=3)
+    v.kill_agent("node1")
+    v.run(0.5)
+    slow = finding(t.FindingKind.STRAGGLER, "rank0", "slow", v.instant, node="node0", rank=0, signature="straggler")
+    v.feed(Found(slow))
+    v.join("node1")
+    v.run(2.0)
+    assert [(i.cause.kind, i.action) for i in v.incidents] == [("agent-exit", "watch"), ("straggler", "alert")]
 
 
 def test_a_fault_elsewhere_takes_nobody_whose_agent_is_away_for_a_moment() -> None:

@@ -117,6 +117,16 @@ def test_only_who_is_named_again_is_reported() -> None:
     assert counted.induced_s[3] == pytest.approx(induced), "another job begins at nothing"
 
 
+def test_a_new_generation_is_looked_at_afresh(tmp_path: Path) -> None:
+    shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
+    assert look(watch)
+    assert watch.counted.streaks == {(5, "compute"): 1}
+    assert shell.brain.c.job is not None
+    shell.brain.c.job.generation = 2
+    watch._due()
+    assert watch.counted.streaks == {}
+
+
 def test_what_cannot_be_analysed_ends_nothing() -> None:
     from holdfast.diagnostics.job_shape import JobShape
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.diagnostics import hardware
+from holdfast.diagnostics import hardware, mover
 from holdfast.diagnostics.__main__ import run_check
 from holdfast.diagnostics.checks import gemm, kernel_log, loopback, pair
 from holdfast.diagnostics.mover import Client, Server
@@ -93,6 +95,31 @@ def test_a_pair_over_loopback(free_port: int) -> None:
     assert 0 < figures["round_trip"] < 1
     assert figures["clock_offset"] < 0.05
     assert client.evidence["packets"] >= 300
+
+
+def test_a_host_that_stands_still_for_a_while_loses_nothing(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("127.0.0.1", free_port, "mine", 60.0)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    client = Client("127.0.0.1", free_port, "mine", 60.0)
+    drain, passed = mover._drain, [0.0]
+
+    def still(udp: socket.socket, word: bytes) -> list[tuple[int, float, float]]:
+        """Looked just before the reply came, and stood still from then on until long after the end."""
+        if passed == [0.0]:
+            select.select([udp], [], [], 30)
+            passed.append(5.0)
+            return []
+        return drain(udp, word)
+
+    monkeypatch.setattr(mover, "_drain", still)
+    monkeypatch.setattr(mover.time, "monotonic", lambda real=time.monotonic: real() + sum(passed))
+    found = client.echoes(1, 1.0)
+    monkeypatch.undo()
+    assert found is not None
+    assert (found.sent, found.lost) == (1, 0)
+    client.bye()
+    thread.join()
 
 
 def test_a_stranger_gets_no_answer_and_takes_no_turn(free_port: int) -> None:

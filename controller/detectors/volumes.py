@@ -20,6 +20,8 @@ _OTHER = 0.7  # of its usual volume that the good direction of a one-sided node 
 _STEADY = 0.25  # of the limit, below which steps hardly differ
 _MUCH = 1.5  # times the usual volume
 _FRESH = 0.1  # seconds
+_FAR = 4.0  # standard deviations of a node's own burst rate, which on a busy host varies much by itself
+_FADES = 0.95  # of a scatter that was, with each new usual: a calm moment does not say that it will stay so
 _CLOSE = 1.25  # times a node's own share, below which the others are no better off
 
 
@@ -52,7 +54,8 @@ class Judge:
         self._rows: deque[Row] = deque(maxlen=_KEPT)
         self._low: list[Row] = []  # the newest steps, each below its usual in something
         self._usual: Row | None = None
-        self._below = self._share  # of the usual is low
+        self._below = (self._share,) * 3  # of the usual is low, for each of a row
+        self._scatter = 0.0  # of the burst rate
         self._since = 0  # steps since the usual was taken
         self.share = 1.0
 
@@ -65,7 +68,7 @@ class Judge:
         usual = self._usual
         with_copies = row[0] + copies[0], row[1] + copies[1], row[2]
         if usual is not None and any(
-            v < self._below * u for v, u in zip(with_copies, usual, strict=True) if u >= _WORTH
+            v < below * u for v, u, below in zip(with_copies, usual, self._below, strict=True) if u >= _WORTH
         ):
             self._low.append(row)
             if len(self._low) < self._run:
@@ -112,12 +115,14 @@ class Judge:
             return None
         wide = _spread(now)
         # Where steps differ by much anyway, only a large decline is one.
-        self._below = self._share if max(wide, _spread(past)) < self._spread else self._share / 4
+        below = self._share if max(wide, _spread(past)) < self._spread else self._share / 4
+        self._scatter = max(_scatter(table[:, 2]), _FADES * self._scatter)
+        self._below = below, below, min(below, math.exp(-_FAR * self._scatter))
         explained = copies / float(np.median(past))
         if wide < self._spread + explained or _spread(past) > _STEADY * self._spread:
             return None
         self._settle(list(self._rows)[-2 * self._run :], 1.0)
-        self._below = self._share / 4
+        self._below = (self._share / 4,) * 3
         return Trouble(_K.TRAFFIC_UNSTEADY, "moves", wide, float(np.median(past)))
 
     def _explain(self, usual: Row) -> Trouble | None:
@@ -125,11 +130,11 @@ class Judge:
         ratios = [[row[c] / usual[c] if usual[c] >= _WORTH else 1.0 for row in self._low] for c in range(3)]
         for bad, good, what in ((0, 1, "sends"), (1, 0, "receives")):
             # A checkpoint may lift one of these steps, but not all: the median says how low they are.
-            is_low = max(ratios[bad]) < self._below and median(ratios[bad]) < self._one_sided
+            is_low = max(ratios[bad]) < self._below[bad] and median(ratios[bad]) < self._one_sided
             if is_low and min(ratios[good]) > _OTHER and usual[good] >= _WORTH:
                 return Trouble(_K.TRAFFIC_ONE_SIDED, what, median(ratios[bad]), usual[bad])
         for column, what in ((0, "sends"), (1, "receives"), (2, "moves at most, per second,")):
-            if max(ratios[column]) < self._below:
+            if max(ratios[column]) < self._below[column]:
                 return Trouble(_K.TRAFFIC_DECLINE, what, median(ratios[column]), usual[column])
         return None
 
@@ -138,6 +143,12 @@ def _spread(values: np.ndarray) -> float:
     """Median distance from the median, as a share of it."""
     middle = float(np.median(values))
     return float(np.median(np.abs(values - middle))) / middle if middle > 0 else math.inf
+
+
+def _scatter(values: np.ndarray) -> float:
+    """Standard deviation of the logarithms, from the median distance: what is far out does not count."""
+    logs = np.log(np.maximum(values, 1.0))
+    return 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
 
 
 @dataclass(slots=True)

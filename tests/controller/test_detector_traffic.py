@@ -88,6 +88,17 @@ def test_each_change_is_told_once_for_what_it_is(kind: str, seed: int) -> None:
     assert told[0][0] < 40
 
 
+@pytest.mark.parametrize("memory", [1, 10, 50])
+def test_bursts_that_wander_by_themselves_say_nothing(memory: int) -> None:
+    """Of a host with more to do than processors: for some steps its bursts are slower, and then again they are not."""
+    rng = np.random.default_rng(memory)
+    keep, walk = math.exp(-1 / memory), 0.0
+    judge = Judge(Tuning())
+    for volume in healthy(rng, 20_000):
+        walk = keep * walk + rng.normal(0, 0.25 * math.sqrt(1 - keep**2))
+        assert judge.add(Volume(volume.tx, volume.rx, volume.peak * math.exp(walk))) is None
+
+
 def test_a_slow_nic_is_told_by_its_bursts() -> None:
     rng = np.random.default_rng(3)
     judge = Judge(Tuning())

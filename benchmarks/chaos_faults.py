@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from chaos_hosts import Hosts
+from common import child_pids
 
 
 @dataclass
@@ -98,8 +100,16 @@ def _frozen(strike: Strike) -> None:
 
 
 def _kills(word: str) -> Callable[[Strike], None]:
-    """Of the processes with this word, the one from which the others come."""
-    return lambda strike: os.kill(strike.host.processes(word)[0], signal.SIGKILL)
+    """Of the processes with this word, the one from which the others come. Numbers say nothing of that: they begin
+    again. Nor do parents alone: workers outlive the process that they came from."""
+
+    def strike_it(strike: Strike) -> None:
+        found = strike.host.processes(word)
+        forked = {child for pid in found for child in child_pids(pid)}
+        names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in found if pid not in forked}
+        os.kill(next(pid for pid, name in names.items() if not name.startswith("holdfast-r")), signal.SIGKILL)
+
+    return strike_it
 
 
 def _power(strike: Strike) -> None:

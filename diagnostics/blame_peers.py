@@ -17,6 +17,8 @@ _PAIRS = 1 << 21
 """Means of pairs that are worth making."""
 _FLOOR = 0.004
 """Of a relative standard error: a run that never varies is not known any better than this."""
+_STRETCH, _STRETCHES = 8, 10
+"""Samples of a stretch at least, and stretches at most."""
 _FEW = 7
 """Ranks from which on the spread of one's peers is known."""
 
@@ -43,7 +45,7 @@ def compare(samples: Floats) -> Compared:
     count = np.maximum((~np.isnan(logs)).sum(axis=0), 1)
     spread = _nanmedian(np.abs(logs - center)) * _MAD * factor
     pooled = np.nanmedian(spread) if np.isfinite(spread).any() else np.nan
-    error = np.fmax(spread, pooled) / np.sqrt(count)
+    error = np.fmax(np.fmax(spread, pooled) / np.sqrt(count), _error_of_stretches(logs))
     ranks = np.isfinite(center).sum()
     between = _between(center) if ranks >= _FEW else np.zeros_like(center)
     if len(samples) < 3:  # no telling from so few; only the peers' spread can, the better the more they are
@@ -65,6 +67,18 @@ def _center(values: Floats) -> tuple[Floats, float]:
     first, second = np.triu_indices(samples)
     found: Floats = np.median((values[first] + values[second]) / 2, axis=0)
     return found, _ERROR_OF_PAIRS
+
+
+def _error_of_stretches(values: Floats) -> Floats:
+    """Standard error of each column's middle, from those of stretches of samples: what wanders over many steps is not
+    as many samples as it has steps (batch means, Schmeiser 1982). 0 where there are too few."""
+    stretches = min(len(values) // _STRETCH, _STRETCHES)
+    if stretches < _STRETCHES // 2:
+        return np.zeros(values.shape[1])
+    middles = np.stack([_nanmedian(part) for part in np.array_split(values, stretches)])
+    error = np.nan_to_num(np.std(middles, axis=0, ddof=1)) / np.sqrt(stretches)
+    found: Floats = np.fmax(error, np.median(error))
+    return found
 
 
 def _between(center: Floats) -> Floats:

@@ -14,8 +14,6 @@ from typing import ClassVar
 
 from common import end, free_port
 
-from holdfast.agent.checkpoints import snapshots_dir
-from holdfast.agent.workers import shared_dir
 from holdfast.cli.leftovers import remove_shared_memory
 
 SCRIPT = Path(__file__).parent / "workers" / "toy_ddp.py"
@@ -126,8 +124,8 @@ class Holdfast(System):
         """Its daemons ended without a word: what nodes keep in memory for their successors is nobody's now."""
         super().close()
         names = [f"node{number}" for number in range(self.nodes + self.spare)]
-        remove_shared_memory(shared_dir(self.folder / name) for name in names)
-        remove_shared_memory(snapshots_dir(self.folder / name, name) for name in names)
+        for name in names:
+            remove_shared_memory(self.folder / name, name)
 
     def wait_for_nodes(self, http: int) -> None:
         from holdfast.cli.client import Client

@@ -8,8 +8,10 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
+
+from holdfast.agent.checkpoints import snapshots_dir
+from holdfast.agent.workers import shared_dir
 
 MARK = "HOLDFAST_LOCAL_CLUSTER"
 
@@ -45,7 +47,7 @@ def end_marked(mark: str, timeout: float = 5.0) -> list[int]:
     return sorted(ended)
 
 
-def remove_shared_memory(folders: Iterable[Path]) -> None:
-    """What the probes of workers wrote, where the agent that would have removed it was killed."""
-    for folder in folders:
+def remove_shared_memory(state_dir: Path, node: str) -> None:
+    """What workers and daemons of this node wrote, where the agent that would have removed it was killed."""
+    for folder in (shared_dir(state_dir), snapshots_dir(state_dir, node)):
         shutil.rmtree(folder, ignore_errors=True)

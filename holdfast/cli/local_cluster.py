@@ -16,8 +16,6 @@ from types import TracebackType
 from typing import Self
 
 from holdfast import log
-from holdfast.agent.checkpoints import snapshots_dir
-from holdfast.agent.workers import shared_dir
 from holdfast.cli import leftovers
 from holdfast.cli.client import Client
 from holdfast.cli.daemon import Daemon
@@ -133,8 +131,8 @@ class LocalCluster:
         left = leftovers.end_marked(self._mark)
         if left:
             log.warning("leftovers_ended", pids=left)
-        leftovers.remove_shared_memory(shared_dir(self.state_dir / name) for name in self.node_names)
-        leftovers.remove_shared_memory(snapshots_dir(self.state_dir / name, name) for name in self.node_names)
+        for name in self.node_names:
+            leftovers.remove_shared_memory(self.state_dir / name, name)
         self._quit.set()
         self._wake.set()
         if self._keeper.is_alive():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import leftovers
 from holdfast.cli.client import Client
 from holdfast.config import ClientConfig
 from tests.e2e import slurm
@@ -89,3 +90,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
             agent.terminate()
         for agent in agents:
             agent.wait(60)
+        # A dead host's memory goes with it. These are on a host that lives on, as do workers without their agent.
+        leftovers.end_marked(holdfast.mark)
+        for node in NODES:
+            leftovers.remove_shared_memory(tmp_path / node, node)

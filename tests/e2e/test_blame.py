@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     pytest.importorskip("pyarrow")
     # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
-    # A finding that comes while a silence is an open incident is evidence of that, and no incident of its own.
-    patient = ("--hang-floor", "5s", "--silence-floor", "8s")
+    patient = ("--hang-floor", "5s")
     with LocalCluster(tmp_path_factory.mktemp("blame"), nodes=2, slots=4, controller_flags=patient) as one:
         yield one
 
@@ -62,21 +60,13 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
         running(cluster)
         return [incident for incident in cluster.client.incidents() if incident["kind"] == "straggler"]
 
-    def evidence_of(incident: Json) -> Json:
-        return dict(incident["findings"][0]["evidence"])
-
-    def slowed() -> list[Json]:
-        return [one for one in stragglers() if (one["culprit"], evidence_of(one)["slowness"]) == ("rank6", "compute")]
-
     # Two looks, and one that began before: the slower the machine, the longer the pauses between them.
-    wait_for(slowed, 150, lambda: cluster.client.incidents())
-    (found,) = slowed()
-    evidence = evidence_of(found)
-    assert (found["action"], evidence["what"]) == ("alert", "backward of stage 1")
+    wait_for(stragglers, 150, lambda: cluster.client.incidents())
+    (found,) = stragglers()
+    assert (found["culprit"], found["action"]) == ("rank6", "alert")
+    evidence = found["findings"][0]["evidence"]
+    assert (evidence["slowness"], evidence["what"]) == ("compute", "backward of stage 1")
     assert evidence["ratio"] > 1.3
-    # Eight ranks on two cores may really differ by a little beside.
-    beside = [one for one in stragglers() if one["id"] != found["id"]]
-    assert all(evidence_of(one)["cost_s"] < 0.5 * evidence["cost_s"] for one in beside), beside
     kept = stop(cluster, job)
     check_trace(kept, evidence["steps"][1] - 2, tmp_path / "trace.json")
 
@@ -105,8 +95,6 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
     out = capfd.readouterr().out
     assert "compute: rank 1 (node node0, GPU 1): forward" in out
     named = [line for line in out.splitlines() if line.startswith(("compute:", "link:", "host", "data", "garbage"))]
-    costs = [float(re.search(r"cost the job ([\d.]+) ms", line)[1]) for line in named]  # type: ignore[index]
-    # Four ranks on two cores may really differ by a little beside; those that wait lose as much as it costs.
-    assert all(cost < 0.1 * costs[0] for cost in costs[1:]), "those that wait for it are not"
+    assert len(named) == 1, f"those that wait for it are not: {named}"
     assert main(["blame", str(kept), "--steps", "20:180", "--heat"]) == 0
     assert "FORWARD" in capfd.readouterr().out

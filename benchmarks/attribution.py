@@ -6,11 +6,13 @@ python benchmarks/attribution.py --add FILE... | --judge FOLDER...
 
 One job (layout: pp x dp x tp) runs through all cases. In each, something drawn at random is slow: a rank's
 forward or backward by 5%, 10% or 30% (of its processor time, by work), its data loading by so much of a step (by
-waiting), or the link between two ranks of a group, by a token bucket at which the bytes that they exchange in a step
-take so much of a step. In between nobody is. The spans are read from the controller's files afterwards. A case is right
-when the first name on blame's list is the rank, or when it is a link and one of those two ends, with the other one or
-with nobody in particular; a clean stretch when nobody is named. "Busiest" is the rank with the most time in
-computation, waits included, "latest" the one that is furthest beyond the median of its stage; of a link, either end.
+waiting), or the link between two ranks, by a token bucket. Between stages what they send in a step takes so much of a
+step; in a group, where a rate that its collectives do not reach anyway would slow nothing, it is tried out what makes
+them take so much of a step longer than they did. In between nobody is slow. The spans are read from the controller's
+files afterwards. A case is right when the first name on blame's list is the rank, or when it is a link and one of those
+two ends, with the other one or with nobody in particular; a clean stretch when nobody is named. "Busiest" is the rank
+with the most time in computation, waits included, "latest" the one that is furthest beyond the median of its stage; of
+a link, either end.
 
 --out appends each case to a file as a line of JSON, so that runs add up: --add prints the table of such files, --judge
 that of what --keep has kept, judged again.
@@ -23,10 +25,12 @@ import shutil
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 from blame import beyond_median, busiest
 from common import Json, finish, get, machine, parser, scratch
@@ -42,6 +46,8 @@ from holdfast.plan import Mesh
 
 MARGIN = 3
 """Steps between a fault's order and the first step that counts."""
+STEADY, TRIES = 20, 3
+"""Steps by which it is known how long a link's operations take; how often its rate is set anew by that."""
 NODES = 2
 SMALL = 5
 """Percent: so little needs more steps to stand out of the noise of a host with more ranks than cores."""
@@ -109,13 +115,56 @@ def pids(cluster: LocalCluster) -> dict[int, int]:
     return found
 
 
-def traffic(ends: tuple[int, int], cluster: LocalCluster, steps: int = 4) -> tuple[list[Flow], float, float]:
+def traffic(ends: tuple[int, int], cluster: LocalCluster, steps: int = STEADY) -> tuple[list[Flow], float, float]:
     """Connections between two processes; the bytes that they exchange in a step, and its seconds."""
     begin, first = time.monotonic(), step_of(cluster)
     before = sum(flow.sent for flow in flows(*ends))
     reach(cluster, first + steps)
     between, done = flows(*ends), step_of(cluster) - first
     return between, (sum(flow.sent for flow in between) - before) / done, (time.monotonic() - begin) / done
+
+
+def moving(cluster: LocalCluster, layout: str, ends: tuple[int, int], first: int) -> float:
+    """Seconds of a step, from step `first` on, in which collectives between two ranks are under way, all of their group
+    being there. 0 between stages: a message has no such time to hide in, what the bucket takes it takes longer."""
+    mesh = mesh_of(layout)
+    one, other = (mesh.coordinate(rank) for rank in ends)
+    (axis,) = (name for name in one if one[name] != other[name])
+    if axis == "pp":
+        return 0.0
+    group = {rank for rank in range(mesh.world) if mesh.coordinate(rank) | {axis: 0} == one | {axis: 0}}
+    spans = json.loads(get(cluster.http, f"/api/v1/spans?first={first}&ranks={','.join(map(str, group))}"))
+    met: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}
+    seen: Counter[tuple[int, int, int]] = Counter()
+    names = ("group", "rank", "step", "kind", "start", "took")
+    for of, rank, step, kind, start, took in zip(*(spans[name] for name in names), strict=True):
+        if spans["groups"][of] == axis:
+            met.setdefault((step, kind, seen[rank, step, kind]), {})[rank] = (start, start + took)
+            seen[rank, step, kind] += 1
+    taken = dict.fromkeys(spans["step"], 0)
+    for (step, _, _), of_ranks in met.items():
+        if of_ranks.keys() == group:
+            starts, done = zip(*of_ranks.values(), strict=True)
+            taken[step] += max(max(done) - max(starts), 0)
+    return median(taken.values()) / 1e6
+
+
+def slow_down(cluster: LocalCluster, case: Case, ends: tuple[int, int], bucket: TokenBucket) -> None:
+    """Make a link, between two processes, as slow as the case says."""
+    first = step_of(cluster) + MARGIN
+    reach(cluster, first)
+    between, size, step_s = traffic(ends, cluster)
+    ranks = (case.rank, case.peer)
+    usual = moving(cluster, case.layout, ranks, first)
+    # Beside what the processors take anyway nothing is seen of the bucket, or after it all: the rate is in between.
+    wanted = taken = case.percent / 100 * step_s
+    bucket.limit(between, 8 * size / taken)
+    for _ in range(TRIES if usual else 0):
+        first = step_of(cluster) + MARGIN
+        reach(cluster, first + STEADY)
+        longer = moving(cluster, case.layout, ranks, first) - usual
+        taken = min(max(taken + wanted - longer, wanted), wanted + usual)
+        bucket.limit(between, 8 * size / taken)
 
 
 def play(cluster: LocalCluster, drawn: list[Case], steps: int, small: int, seconds: float) -> Iterator[Case]:
@@ -127,8 +176,7 @@ def play(cluster: LocalCluster, drawn: list[Case], steps: int, small: int, secon
         if time.monotonic() > until:
             return
         if case.what == "link":
-            between, size, step_s = traffic((processes[case.rank], processes[case.peer]), cluster)
-            bucket.limit(between, 8 * size / (case.percent / 100 * step_s))
+            slow_down(cluster, case, (processes[case.rank], processes[case.peer]), bucket)
         elif case.rank >= 0:
             cluster.client.inject(f"slow:rank{case.rank}/{case.what}+{case.percent}")
         first = step_of(cluster) + MARGIN

@@ -21,7 +21,7 @@ from holdfast.diagnostics.step_shape import Meeting
 
 Floats = npt.NDArray[np.float64]
 
-_STRICTER = 1.5
+_STRICTER = 1.0
 """Standard errors more than for work: what a transfer takes longer is not spread as a normal noise is."""
 _WORTH = 3.0
 """Standard errors of one rank from which on its group is looked at closely."""
@@ -70,6 +70,11 @@ class _Standing:
     names: tuple[str, ...]
     peers: int
     """Whom it was compared with."""
+
+    def is_slow(self, ratio: float, z: float, step_s: float, limits: Limits) -> bool:
+        """By so much at the least, with so many standard errors, and worth naming."""
+        least = limits.moved if self.z < limits.doubtless else limits.least
+        return self.ratio >= ratio and self.z >= z and self.excess >= least * step_s
 
 
 def slow_links(graph: Graph, samples: list[Samples], step_s: float, limits: Limits, z: float) -> list[Suspect]:
@@ -142,7 +147,7 @@ def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: flo
             for lanes in choices
             if len(lanes) < took.shape[1]
         ]
-        passed = [s for s in standings if s.ratio >= limits.link and s.z >= z and s.excess >= limits.least * step_s]
+        passed = [standing for standing in standings if standing.is_slow(limits.link, z, step_s, limits)]
         if passed:
             found.append(_accused(graph, way, members, passed))
     return found
@@ -181,8 +186,8 @@ def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limit
         for i, way in enumerate(peers):
             seen = alike if alike.ratio[i] <= by_byte.ratio[i] else by_byte
             excess = float(np.median(took[:, i])) * (1 - 1 / float(seen.ratio[i]))
-            if seen.ratio[i] >= limits.stage_link and seen.z[i] >= z and excess >= limits.least * step_s:
-                standing = _Standing(float(seen.ratio[i]), float(seen.z[i]), excess, names, len(peers) - 1)
+            standing = _Standing(float(seen.ratio[i]), float(seen.z[i]), excess, names, len(peers) - 1)
+            if standing.is_slow(limits.stage_link, z, step_s, limits):
                 passed.setdefault(way.column, []).append(standing)
     found = []
     for way in ways:

@@ -33,7 +33,7 @@ class Limits:
     """Share of the step that a rank is kept from running beyond its peers."""
     garbage: float = 0.01
     """Share of the step in garbage collection beyond its peers."""
-    link: float = 1.25
+    link: float = 1.15
     """Of a transfer, whose time varies more, over its peers."""
     stage_link: float = 1.5
     """Of a transfer by the byte, over the same transfer of other stages: the only peers where a stage has one group."""
@@ -41,6 +41,10 @@ class Limits:
     """Work of the busiest stage over the mean."""
     least: float = 0.002
     """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
+    moved: float = 0.02
+    """The same for a link that is not `doubtless` slow: by less, sound links differ for minutes on a busy host."""
+    doubtless: float = 10.0
+    """Standard errors."""
     between: float = 0.03
     """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
     candidates: int = 8

@@ -101,6 +101,14 @@ def test_a_link_that_costs_next_to_nothing_is_left_alone() -> None:
     assert blame_of(Job(2, 4, 1, message=20e-6, all_reduce=50e-6), [Culprit(6, "link", 1.0)]).culprits == []
 
 
+@pytest.mark.parametrize(("wakeup", "share", "is_named"), [(1e-3, 0.25, True), (3e-3, 0.5, False), (3e-3, 1.0, True)])
+def test_a_little_of_a_link_is_named_where_it_is_beyond_doubt(wakeup: float, share: float, is_named: bool) -> None:
+    """On a busy host, links that nothing is wrong with differ by a hundredth of the step, for minutes."""
+    job = Job(wakeup=wakeup, measures_cpu=True)
+    culprits = blame_of(job, [Culprit(5, "link", share)], steps=40).culprits
+    assert [(c.kind, c.rank) for c in culprits] == ([(Slowness.LINK, 5)] if is_named else [])
+
+
 def test_a_group_that_is_all_of_its_stage_is_compared_with_those_of_other_stages() -> None:
     """Four stages of two replicas: each reduces its gradients in one group."""
     job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True)

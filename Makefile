@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # The name holds a hash of what is to be installed: set-up runs again when that changes, and only then.
 STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-16)
 PYTEST_ARGS ?=
+# Trainer and controller take as long as all others, and no two tests that start agents run at once.
+BUSY := tests/trainer tests/controller
+FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
 .PHONY: setup demo test fast lint format docs proto proto-check wheel-check clean
 
@@ -20,14 +23,18 @@ demo: setup
 # With arguments: those tests, slow or not.
 test: setup
 ifeq ($(strip $(PYTEST_ARGS)),)
-	bash .ci/fast $(BIN)/python
-	$(BIN)/python -m pytest -m slow
+	$(FAST)
+	bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 -- -m "slow and not aside"
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
 
 fast: setup
-	bash .ci/fast $(BIN)/python $(PYTEST_ARGS)
+ifeq ($(strip $(PYTEST_ARGS)),)
+	$(FAST)
+else
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+endif
 
 lint: setup
 	$(BIN)/ruff check

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from holdfast.controller.model import JobState
 from tests.controller.virtual import Virtual
 
+pytestmark = pytest.mark.aside
+
 BUG = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\nValueError: bad batch'
 
 KINDS = st.sampled_from(["kill", "bug", "stop", "gil", "agent", "lose", "controller", "none"])

@@ -44,6 +44,6 @@ def tiny(text: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "train.log_every": 0,
         "train.micro_batch_size": 1,
         "optim.warmup_steps": 5,
-        "parallel.timeout_s": 60,
+        "parallel.timeout_s": 200,
     }
     return ["--data", str(text), *(word for k, v in settings.items() for word in ("--set", f"{k}={v}"))]

@@ -31,7 +31,7 @@ class Zygote:
 
     def run(self, task: str, world: int, folder: Path, **job: Any) -> dict[str, Any]:
         """Run `task` on `world` ranks; their exit codes, results and the seconds it took."""
-        deadline_s = job.pop("deadline_s", 120.0)
+        deadline_s = job.pop("deadline_s", 240.0)
         folder.mkdir(exist_ok=True)
         job |= {"world": world, "folder": str(folder), "deadline_s": deadline_s}
         assert self._process.stdin is not None

@@ -10,6 +10,8 @@ from forked import Zygote
 from pairwise import cover, pairs_of
 from test_equality import compare, mesh
 
+pytestmark = pytest.mark.aside
+
 STYLES = {
     "llama": ["model.norm=rms", "model.positions=rope", "model.mlp=swiglu"],
     "gpt": ["model.norm=layer", "model.positions=learned", "model.mlp=gelu"],

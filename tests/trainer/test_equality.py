@@ -20,6 +20,8 @@ from holdfast.trainer.config import Config, ParallelConfig
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.layout import factorisations
 
+pytestmark = pytest.mark.aside
+
 LAYOUTS = sorted(factorisations(8))
 STEPS = 8
 """Beyond the five in which the learning rate rises."""

@@ -17,6 +17,8 @@ from holdfast.trainer.config import OptimConfig
 from holdfast.trainer.learning_rate import learning_rate
 from holdfast.trainer.update_rules import Lamb, Target
 
+pytestmark = pytest.mark.aside
+
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2", "--set", "model.heads=4"]
 
 

@@ -18,6 +18,8 @@ from holdfast.trainer.config import ParallelConfig
 from holdfast.trainer.errors import ConfigError
 from holdfast.trainer.layout import plan
 
+pytestmark = pytest.mark.aside
+
 ZERO = {
     "0": ["parallel.zero=0"],
     "1": ["parallel.zero=1"],

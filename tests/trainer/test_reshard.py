@@ -13,6 +13,8 @@ from forked import Zygote
 from holdfast.checkpoint.inspect import find
 from holdfast.checkpoint.store import open_store
 
+pytestmark = pytest.mark.aside
+
 SETTINGS = {"model.layers": 4, "train.micro_batches": 8, "model.dropout": 0.1, "optim.warmup_steps": 2}
 SMALL = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
 SAVED, STEPS = 4, 8

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from forked import Zygote
 
+pytestmark = pytest.mark.aside
+
 
 def losses(done: dict[str, list[dict[str, list[float]]]]) -> list[float]:
     """The losses that every rank agrees on."""

@@ -12,6 +12,8 @@ from forked import Zygote
 
 from holdfast.trainer.ring import PREFIX, folder
 
+pytestmark = pytest.mark.aside
+
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1", "--steps", "8"]
 SHARED = ["--set", "data.loader=shared", "--set", "data.prefetch=2"]
 AHEAD = ["--set", "data.prefetch=3"]

@@ -9,6 +9,8 @@ from forked import Zygote
 from test_pairs import TWO_STAGES, ZERO
 from test_restart import losses, strike
 
+pytestmark = pytest.mark.aside
+
 CASES = [
     ("0", "1f1b", "float32"),
     ("0", "zbv", "float32"),

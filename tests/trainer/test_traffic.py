@@ -13,6 +13,8 @@ from test_equality import mesh
 
 from holdfast.trainer.__main__ import main
 
+pytestmark = pytest.mark.aside
+
 # Headers of packets are taken off; a message of gloo has one of its own, which shows where messages are small.
 WITHIN = 0.02
 BESIDES = 20_000

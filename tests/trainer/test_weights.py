@@ -22,6 +22,8 @@ from holdfast.trainer.mesh import leave
 from holdfast.trainer.sample import build
 from holdfast.trainer.weights import newest
 
+pytestmark = pytest.mark.aside
+
 LLAMA = ["model.block=serial", "model.mlp=swiglu", "model.heads=4", "model.kv_heads=2", "model.ffn_width=48"]
 SMALL = [word for s in [*LLAMA, "model.layers=2", "train.micro_batches=4"] for word in ("--set", s)]
 

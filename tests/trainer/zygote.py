@@ -44,7 +44,7 @@ def run_job(
     args: dict[str, Any],
     folder: str,
     generation: int = 0,
-    deadline_s: float = 120.0,
+    deadline_s: float = 240.0,
     kill: dict[str, int] | None = None,
     number: int = signal.SIGKILL,
 ) -> dict[str, Any]:

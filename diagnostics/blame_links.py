@@ -1,6 +1,7 @@
 """Links and groups whose transfers take longer than those of others.
 
 A slow link is slow for all that goes over it, so the operations of a group are looked at one by one and all together.
+A rank that is kept from running sees late that its data are there: what its own work is kept, too, is not the link's.
 Which of its links it is, its ranks tell: those at both ends lose more time than the others, in a ring as in an exchange
 of all with all. Where all lose the same, as in an all-reduce around a ring, it remains the group's.
 """
@@ -25,6 +26,8 @@ _STRICTER = 1.0
 """Standard errors more than for work: what a transfer takes longer is not spread as a normal noise is."""
 _WORTH = 3.0
 """Standard errors of one rank from which on its group is looked at closely."""
+_EXPLAINS = 0.5
+"""What own work is kept from running is as good an explanation of a transfer from this share of its excess on."""
 _MOST = 16
 """Groups of a column that are looked at closely: those that lost most time."""
 _CLEAR = 0.5
@@ -48,6 +51,8 @@ class _Way:
     """Bytes in a step; 0: not known."""
     took: dict[tuple[str, ...], Floats] = field(default_factory=dict)
     """Seconds in each step, (steps, ranks): of each name, and of all together. NaN where a step has none."""
+    kept: Floats = field(default_factory=lambda: np.zeros(0))
+    """(ranks,): seconds in a step for which a rank's own work is kept from running."""
 
     @property
     def together(self) -> Floats:
@@ -70,11 +75,16 @@ class _Standing:
     names: tuple[str, ...]
     peers: int
     """Whom it was compared with."""
+    kept: float = 0.0
+    """Seconds in a step for which own work is kept from running beyond that of the others."""
 
     def is_slow(self, ratio: float, z: float, step_s: float, limits: Limits) -> bool:
         """By so much at the least, with so many standard errors, and worth naming."""
-        least = limits.moved if self.z < limits.doubtless else limits.least
-        return self.ratio >= ratio and self.z >= z and self.excess >= least * step_s
+        if self.ratio < ratio or self.z < z:
+            return False
+        if self.z >= limits.doubtless:
+            return self.excess >= limits.least * step_s
+        return self.excess >= limits.moved * step_s and self.kept < _EXPLAINS * self.excess
 
 
 def slow_links(graph: Graph, samples: list[Samples], step_s: float, limits: Limits, z: float) -> list[Suspect]:
@@ -107,7 +117,9 @@ def _ways(graph: Graph, samples: list[Samples]) -> list[_Way]:
                 way.source = node.source[0]
             way.counts[name] = way.counts.get(name, 0) + 1
             way.sizes[name] = way.sizes.get(name, 0) + int(column.bytes[sync.span])
+    kept = [_middle(np.stack(sample.off)) for sample in samples]
     for way in found.values():
+        way.kept = kept[way.column]
         for name, count in list(way.counts.items()):
             took = np.stack(samples[way.column].transfers[name]) * count
             if 2 * len(_known(took)) >= len(took):
@@ -142,7 +154,7 @@ def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: flo
         first = sorted(members, key=lambda lane: -excess[lane])
         choices = {(lane,) for lane in members} | {tuple(first[:2]), members}
         standings = [
-            _standing(took, lanes, names)
+            _standing(took, lanes, names, way.kept)
             for names, took in known.items()
             for lanes in choices
             if len(lanes) < took.shape[1]
@@ -153,12 +165,22 @@ def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: flo
     return found
 
 
-def _standing(took: Floats, lanes: Sequence[int], names: tuple[str, ...]) -> _Standing:
+def _standing(took: Floats, lanes: Sequence[int], names: tuple[str, ...], kept: Floats) -> _Standing:
     """Of some ranks of a column, by their geometric mean, among those that are left."""
     with np.errstate(divide="ignore"):
         mine = np.exp(np.log(took[:, list(lanes)]).mean(axis=1))
     seen = compare(np.column_stack([mine, np.delete(took, list(lanes), axis=1)]))
-    return _Standing(float(seen.ratio[0]), float(seen.z[0]), float(seen.excess[0]), names, took.shape[1] - len(lanes))
+    more = float(kept[list(lanes)].mean() - np.median(np.delete(kept, list(lanes))))
+    ratio, z, excess = float(seen.ratio[0]), float(seen.z[0]), float(seen.excess[0])
+    return _Standing(ratio, z, excess, names, took.shape[1] - len(lanes), more)
+
+
+def _middle(values: Floats) -> Floats:
+    """Each column's median; 0 where nothing is known of it."""
+    known = ~np.isnan(values).all(axis=0)
+    found = np.zeros(values.shape[1])
+    found[known] = np.nanmedian(values[:, known], axis=0)
+    return found
 
 
 def _excess(took: Floats, members: Sequence[int]) -> dict[int, float]:

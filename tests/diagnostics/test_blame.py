@@ -109,6 +109,20 @@ def test_a_little_of_a_link_is_named_where_it_is_beyond_doubt(wakeup: float, sha
     assert [(c.kind, c.rank) for c in culprits] == ([(Slowness.LINK, 5)] if is_named else [])
 
 
+@pytest.mark.parametrize(("kept", "named"), [(0.0, [5]), (0.04, [])])
+def test_what_keeps_two_ranks_from_running_is_not_their_links(kept: float, named: list[int]) -> None:
+    """Both have to share a core, say: their own work shows it, too."""
+    job = Job(wakeup=3e-3, measures_cpu=True)
+    pair = [4, 5]
+    table, plan = simulate(job, [Culprit(5, "link", 0.75), *(Culprit(rank, "compute", kept) for rank in pair)], 40, 1)
+    slow = table.cpu.copy()
+    slow[np.isin(table.rank, pair)] = slow[np.isin(table.rank, pair)] / (1 + kept)
+    table.cpu[:] = slow
+    blame = analyse(step_graph.graphs(table, plan, 8), SHAPE)
+    assert blame is not None
+    assert [c.rank for c in blame.culprits] == named
+
+
 def test_a_group_that_is_all_of_its_stage_is_compared_with_those_of_other_stages() -> None:
     """Four stages of two replicas: each reduces its gradients in one group."""
     job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True)

@@ -66,7 +66,9 @@ def test_bytes_held_are_those_of_the_table(
         held = result["between"] / whole, result["peak"] / whole
         print(f"zero {stage} on {d}: {held[0]:.2f} between steps, {held[1]:.2f} after backward, for {between}, {peak}")
         assert held[0] == pytest.approx(between, abs=0.2)
-        assert held[1] == pytest.approx(peak, abs=0.2 + (4 / 3 / d if "3" in stage else 0))
+        # Where the others are late, two of the six layers' whole gradients may still be on their way.
+        late = {"3 by layer": 4 / 3, "3 reduced once": 4 / 3 / d}.get(stage, 0.0)
+        assert held[1] == pytest.approx(peak, abs=0.2 + late)
 
 
 @settings(max_examples=60, deadline=None)

@@ -251,10 +251,12 @@ class Arena:
         SnapshotInvalid when the arena was closed, or its file ends before."""
         start = index * CHUNK_BYTES
         count = min(CHUNK_BYTES, self._length - start)
+        if self._fd < 0:
+            raise SnapshotInvalid(f"{self.path} was closed")
         try:
             found = os.pread(self._fd, count, self._data + slot * self._slot + start)
         except OSError as error:
-            raise SnapshotInvalid(f"{self.path} was closed: {error.strerror}") from None
+            raise SnapshotInvalid(f"{self.path} cannot be read: {error.strerror}") from None
         if len(found) < count:
             raise SnapshotInvalid(f"{self.path} is shorter than its head says")
         return found

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame_model import Limits, Move, Slowness, Suspect
-from holdfast.diagnostics.blame_peers import compare
+from holdfast.diagnostics.blame_peers import compare, nanmedian
 from holdfast.diagnostics.blame_samples import Samples
 from holdfast.diagnostics.step_graph import Graph
 from holdfast.diagnostics.step_shape import Meeting
@@ -117,7 +117,7 @@ def _ways(graph: Graph, samples: list[Samples]) -> list[_Way]:
                 way.source = node.source[0]
             way.counts[name] = way.counts.get(name, 0) + 1
             way.sizes[name] = way.sizes.get(name, 0) + int(column.bytes[sync.span])
-    kept = [_middle(np.stack(sample.off)) for sample in samples]
+    kept = [np.nan_to_num(nanmedian(np.stack(sample.off))) for sample in samples]
     for way in found.values():
         way.kept = kept[way.column]
         for name, count in list(way.counts.items()):
@@ -173,14 +173,6 @@ def _standing(took: Floats, lanes: Sequence[int], names: tuple[str, ...], kept: 
     more = float(kept[list(lanes)].mean() - np.median(np.delete(kept, list(lanes))))
     ratio, z, excess = float(seen.ratio[0]), float(seen.z[0]), float(seen.excess[0])
     return _Standing(ratio, z, excess, names, took.shape[1] - len(lanes), more)
-
-
-def _middle(values: Floats) -> Floats:
-    """Each column's median; 0 where nothing is known of it."""
-    known = ~np.isnan(values).all(axis=0)
-    found = np.zeros(values.shape[1])
-    found[known] = np.nanmedian(values[:, known], axis=0)
-    return found
 
 
 def _excess(took: Floats, members: Sequence[int]) -> dict[int, float]:

@@ -43,7 +43,7 @@ def compare(samples: Floats) -> Compared:
     logs[~np.isfinite(logs)] = np.nan
     center, factor = _center(logs)
     count = np.maximum((~np.isnan(logs)).sum(axis=0), 1)
-    spread = _nanmedian(np.abs(logs - center)) * _MAD * factor
+    spread = nanmedian(np.abs(logs - center)) * _MAD * factor
     pooled = np.nanmedian(spread) if np.isfinite(spread).any() else np.nan
     error = np.fmax(np.fmax(spread, pooled) / np.sqrt(count), _error_of_stretches(logs))
     ranks = np.isfinite(center).sum()
@@ -53,7 +53,7 @@ def compare(samples: Floats) -> Compared:
     z = center / np.sqrt(error**2 + between**2 + _FLOOR**2)
     if ranks < 2 or (len(samples) < 3 and ranks < _FEW):
         z = np.zeros_like(center)
-    return Compared(np.exp(center), z, _nanmedian(samples - others))
+    return Compared(np.exp(center), z, nanmedian(samples - others))
 
 
 def _center(values: Floats) -> tuple[Floats, float]:
@@ -63,7 +63,7 @@ def _center(values: Floats) -> tuple[Floats, float]:
     """
     samples, ranks = values.shape
     if samples < 3 or samples * samples * ranks > _PAIRS or np.isnan(values).any():
-        return _nanmedian(values), _ERROR_OF_MEDIAN
+        return nanmedian(values), _ERROR_OF_MEDIAN
     first, second = np.triu_indices(samples)
     found: Floats = np.median((values[first] + values[second]) / 2, axis=0)
     return found, _ERROR_OF_PAIRS
@@ -75,7 +75,7 @@ def _error_of_stretches(values: Floats) -> Floats:
     stretches = min(len(values) // _STRETCH, _STRETCHES)
     if stretches < _STRETCHES // 2:
         return np.zeros(values.shape[1])
-    middles = np.stack([_nanmedian(part) for part in np.array_split(values, stretches)])
+    middles = np.stack([nanmedian(part) for part in np.array_split(values, stretches)])
     error = np.nan_to_num(np.std(middles, axis=0, ddof=1)) / np.sqrt(stretches)
     found: Floats = np.fmax(error, np.median(error))
     return found
@@ -87,23 +87,24 @@ def _between(center: Floats) -> Floats:
     if ranks > 2 * _FEW:
         return np.full(ranks, np.nanmedian(np.abs(center - np.nanmedian(center))) * _MAD)
     rest = np.stack([np.delete(center, rank) for rank in range(ranks)])
-    found: Floats = _nanmedian(np.abs(rest - _nanmedian(rest, axis=1)[:, None]), axis=1) * _MAD
+    found: Floats = nanmedian(np.abs(rest - nanmedian(rest, axis=1)[:, None]), axis=1) * _MAD
     return found
 
 
 def _medians_of_others(samples: Floats) -> Floats:
     ranks = samples.shape[1]
     if ranks > 2 * _FEW:  # one more or less of them moves their median by less than the noise
-        return np.repeat(_nanmedian(samples, axis=1)[:, None], ranks, axis=1)
+        return np.repeat(nanmedian(samples, axis=1)[:, None], ranks, axis=1)
     found = np.full(samples.shape, np.nan)
     for rank in range(ranks):
         rest = np.delete(samples, rank, axis=1)
         if rest.shape[1]:
-            found[:, rank] = _nanmedian(rest, axis=1)
+            found[:, rank] = nanmedian(rest, axis=1)
     return found
 
 
-def _nanmedian(values: Floats, axis: int = 0) -> Floats:
+def nanmedian(values: Floats, axis: int = 0) -> Floats:
+    """As numpy's, and NaN without a warning where there is nothing."""
     if not np.isnan(values).any():
         whole: Floats = np.median(values, axis=axis)
         return whole

@@ -208,6 +208,8 @@ def test_a_file_that_became_shorter_is_told(arena: Arena) -> None:
     os.truncate(arena.path, 100)
     with pytest.raises(SnapshotInvalid, match="shorter"):
         arena.read_into(0, 0, room)
+    with pytest.raises(SnapshotInvalid, match="shorter"):
+        arena.read(0, 0)
 
 
 def test_long_values_lie_beside_the_snapshot(arena: Arena) -> None:

@@ -31,6 +31,7 @@ from holdfast.agent.outbox import Outbox
 from holdfast.agent.peers import Door, knock
 from holdfast.agent.sampler import Sampler
 from holdfast.agent.span_sender import SpanSender
+from holdfast.agent.sweeps import COMPILED
 from holdfast.agent.worker_logs import WorkerLogs
 from holdfast.agent.workers import Workers
 from holdfast.config import AgentConfig
@@ -39,7 +40,7 @@ from holdfast.errors import HoldfastError, UsageError
 _LOOK_EVERY = 0.25  # seconds, at most, between looks at the kernel's log, and at the workers' while they are quiet
 _LOGS_EVERY = 0.05  # while they are not
 _QUIET_LOOKS = 20
-_SWITCH = 0.0005  # seconds that one thread may keep the interpreter while the sampler waits for its millisecond
+_SWITCH = 0.0005  # seconds that one thread may keep the interpreter while another waits, as the sampler without its C
 _SPANS_EVERY = 1.0
 _ASIDE = 0.1
 _CLOCK_EVERY = 5.0  # seconds between questions for the controller's time ...
@@ -345,7 +346,10 @@ class Agent:
         warming = asyncio.create_task(self._warm_up())
         gc.collect()
         gc.freeze()  # what is here now stays for ever: collections need not walk it again and again
-        log.event("agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller)
+        log.event(
+            "agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller,
+            sampling="compiled" if COMPILED else "in Python",
+        )  # fmt: skip
         ending = asyncio.create_task(stop.wait())
         await asyncio.wait({ending, *loops}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done() and self.config.end_with_workers and self.config.drain and self.workers.running:

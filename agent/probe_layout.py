@@ -76,13 +76,12 @@ AT_METERS = 640
 AT_NAMES = 1024
 NAME = 32
 NAMES = 64
+RECORD = 64  # bytes of a sealed record of a step or a span, which begins with its index
 AT_STEPS = 4096
-STEP_STRIDE = 64
 STEPS = 2048
-AT_SPANS = AT_STEPS + STEPS * STEP_STRIDE
-SPAN_STRIDE = 64
+AT_SPANS = AT_STEPS + STEPS * RECORD
 SPANS = 8192
-AT_GROUPS = AT_SPANS + SPANS * SPAN_STRIDE
+AT_GROUPS = AT_SPANS + SPANS * RECORD
 GROUP_STRIDE = 192  # a word, how many operations were begun in the group, and the sealed group; slot 0 stays empty
 GROUPS = 64
 SIZE = -(-(AT_GROUPS + GROUPS * GROUP_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -102,6 +101,9 @@ PLACES: tuple[str, ...] = (
 """Where it strikes, by the next byte: in the next operation of a mesh axis, before or after it; else at once."""
 
 
+_HEAD = struct.Struct(f"<Qq{RECORD - 16}x")
+
+
 def seal(payload: bytes) -> bytes:
     """The payload with its checksum in front. The checksum is never 0, so that an empty file is not a value."""
     return SEAL.pack(crc32(payload) | 1 << 32) + payload
@@ -116,6 +118,20 @@ def unsealed(raw: bytes) -> bytes | None:
     """The payload of a sealed block; None when it is half-written or was never written."""
     payload = raw[SEAL.size :]
     return payload if SEAL.unpack_from(raw)[0] == crc32(payload) | 1 << 32 else None
+
+
+def records(buffer: mmap.mmap, ring: int, slots: int, first: int, end: int) -> list[bytes] | None:
+    """The payloads of records `first` to `end` (exclusive) of the ring at `ring`; None unless all are there and whole.
+
+    Looks at them all together: one by one takes four times as long.
+    """
+    if not first < end <= first + slots:
+        return None
+    a, b = (ring + at % slots * RECORD for at in (first, end))
+    raw = buffer[a:b] if a < b else buffer[a : ring + slots * RECORD] + buffer[ring:b]
+    payloads = [raw[at : at + RECORD - SEAL.size] for at in range(SEAL.size, len(raw), RECORD)]
+    sealed = zip([crc32(payload) | 1 << 32 for payload in payloads], range(first, end), strict=True)
+    return payloads if list(_HEAD.iter_unpack(raw)) == list(sealed) else None
 
 
 def create(path: str, rank: int, generation: int, now_ns: int) -> None:

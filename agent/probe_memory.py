@@ -31,7 +31,7 @@ _pack_state = layout.STATE.pack
 _pack_operation = layout.OPERATION.pack
 _pack_step = layout.STEP.pack
 _pack_span = layout.SPAN.pack
-_AT_SPANS, _SPANS, _SPAN_STRIDE, _WORD_SPANS = layout.AT_SPANS, layout.SPANS, layout.SPAN_STRIDE, layout.WORD_SPANS
+_AT_SPANS, _SPANS, _RECORD, _WORD_SPANS = layout.AT_SPANS, layout.SPANS, layout.RECORD, layout.WORD_SPANS
 
 
 class Memory:
@@ -114,7 +114,7 @@ class Memory:
         now = _monotonic_ns()
         index = self.count
         payload = _pack_step(index, n, time.time_ns(), (now - self.clock) * 1e-9, loss, tokens, self.generation)
-        at = layout.AT_STEPS + index % layout.STEPS * layout.STEP_STRIDE
+        at = layout.AT_STEPS + index % layout.STEPS * layout.RECORD
         self.map[at : at + 8 + layout.STEP.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
         self.count = index + 1
         self.words[layout.WORD_STEPS] = index + 1
@@ -131,8 +131,8 @@ class Memory:
         index = self.spans
         self.spans = index + 1
         payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
-        at = _AT_SPANS + index % _SPANS * _SPAN_STRIDE
-        self.map[at : at + _SPAN_STRIDE] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        at = _AT_SPANS + index % _SPANS * _RECORD
+        self.map[at : at + _RECORD] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
         self.words[_WORD_SPANS] = index + 1
 
     def suffer(self, code: int, n: int) -> None:

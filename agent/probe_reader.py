@@ -3,7 +3,7 @@
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from mmap import mmap
 from typing import Generic, NamedTuple, TypeVar
 
@@ -46,6 +46,7 @@ class Span(NamedTuple):
 
 _Triple = tuple[int, int, int]
 _Mesh = tuple[_Triple, _Triple]
+_Step = tuple[int, int, int, float, float, int, int]  # as layout.STEP
 
 
 _T = TypeVar("_T")
@@ -171,8 +172,7 @@ class ProbeReader:
     def new_steps(self) -> list[StepRecord]:
         """Steps finished since the last call, each exactly once, oldest first. Also right after the worker died."""
         found: list[StepRecord] = []
-        while (record := self._record()) is not None:
-            index, step, end_wall_ns, seconds, loss, tokens, generation = record
+        for index, step, end_wall_ns, seconds, loss, tokens, generation in self._records():
             self._next = index + 1
             self._recent.append(seconds)
             found.append(StepRecord(self.rank, generation, step, end_wall_ns, seconds, loss, tokens))
@@ -197,9 +197,12 @@ class ProbeReader:
         if self._next_span < oldest:
             self.lost_spans += oldest - self._next_span
             self._next_span = oldest
+        if (rows := layout.records(self._map, layout.AT_SPANS, layout.SPANS, self._next_span, written)) is not None:
+            self._next_span = written
+            return b"".join(rows)
         found = []
         for expected in range(self._next_span, written):
-            at = layout.AT_SPANS + expected % layout.SPANS * layout.SPAN_STRIDE
+            at = layout.AT_SPANS + expected % layout.SPANS * layout.RECORD
             raw = layout.open_sealed(self._map, at, layout.SPAN.size)
             if raw is None or int.from_bytes(raw[:8], "little") != expected:  # lapped while we read
                 self.lost_spans += 1
@@ -255,10 +258,18 @@ class ProbeReader:
         name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
         return Standing(name, slot - 1, number, is_handed, tuple(groups))
 
-    def _record(self) -> tuple[int, int, int, float, float, int, int] | None:
+    def _records(self) -> Iterator[_Step]:
+        """The unread records, while `_next` is moved on; those that the writer has counted all at once."""
+        count = self._words[layout.WORD_STEPS]
+        for raw in layout.records(self._map, layout.AT_STEPS, layout.STEPS, self._next, count) or ():
+            yield layout.STEP.unpack(raw)
+        while (record := self._record()) is not None:
+            yield record
+
+    def _record(self) -> _Step | None:
         """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""
         for _ in range(RETRIES):
-            at = layout.AT_STEPS + self._next % layout.STEPS * layout.STEP_STRIDE
+            at = layout.AT_STEPS + self._next % layout.STEPS * layout.RECORD
             if self._words[(at >> 3) + 1] < self._next:  # its index; the cheap answer to most calls
                 return None
             raw = layout.open_sealed(self._map, at, layout.STEP.size)

@@ -1,30 +1,25 @@
 """Millisecond samples of NIC byte counters: one thread, files held open, rows handed over without a lock.
 
-The thread keeps what each sweep read, unread, in a deque; `take` pops what is there, so each sample lands in exactly
-one frame: sums over frames equal the counters' growth. A thread that wakes for a few system calls finds its caches
-cold, and each line of Python in it costs several times what it does in a loop. So no line of Python runs in a sweep:
-the thread is inside one `extend`, which pulls samples out of iterators that are C all the way down. What is not needed
-for the next sweep waits for the frame: there text becomes numbers, column by column, and times are compared.
+The thread sweeps over the counters (sweeps.py); `take` fetches what it kept since, so each sample lands in exactly one
+frame: sums over frames equal the counters' growth. What is not needed for the next sweep waits for the frame.
 """
 
 import errno
 import math
 import os
-import sys
 import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, cycle, groupby, islice, repeat, takewhile
-from operator import itemgetter, mul, sub
+from collections.abc import Callable, Sequence
+from operator import sub
 
 from holdfast.agent.collectors.files import GONE
 from holdfast.agent.collectors.nic import BytePair
+from holdfast.agent.sweeps import COMPILED, End, Sweeps
 from holdfast.agent.ticks import Ticks
 from holdfast.types import NicSamples
 
-UINT32_MAX = 2**32 - 1
 MAX_SHARE = 0.25
 """A sweep may fill this share of the interval; counters that answer slower than that stretch the interval."""
 JUDGE_EVERY = 256
@@ -34,36 +29,16 @@ REOPEN_AFTER = 1.0
 _NEVER = 1 << 62
 
 
-def growth(last: int, value: int) -> int:
-    """How far a counter went up from `last` to `value`, in its own unit.
-
-    A counter that went down was reset (0: nobody knows what it counted meanwhile), unless it stood in the top
-    sixteenth of 32 or 64 bits and is now in the bottom sixteenth: then it wrapped.
-    """
-    if value >= last:
-        return value - last
-    for bits in (32, 64):
-        top = 1 << bits
-        if top - (top >> 4) <= last < top and value < top >> 4:
-            return value + top - last
-    return 0
-
-
-_SIZE, _START = repeat(24), repeat(0)  # of every read of a counter: 20 digits and the end of the line
-
-
 class _Layout:
-    """Which counters a row holds, in order, and their descriptors; those just opened, with their values then."""
+    """Which counters a row holds, in order, with their descriptors and scales, from sweep `first` on; and those just
+    opened, with their values then."""
 
-    __slots__ = ("fds", "live", "opened")
+    __slots__ = ("files", "first", "live", "opened", "scales")
 
-    def __init__(self, live: Sequence[int], fds: Sequence[int], opened: Mapping[int, int]) -> None:
-        self.live, self.fds, self.opened = live, fds, opened
-
-
-_Sample = tuple[object, int, _Layout, list[bytes], int]
-"""The tick of a sweep, when it began (ns), what it read, and when it ended."""
-_layout_of = itemgetter(2)
+    def __init__(
+        self, first: int, live: Sequence[int], files: "array[int]", scales: "array[int]", opened: dict[int, int]
+    ) -> None:
+        self.first, self.live, self.files, self.scales, self.opened = first, live, files, scales, opened
 
 
 class Sampler:
@@ -80,6 +55,7 @@ class Sampler:
         notice: Callable[[str], None] = lambda text: None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
+        compiled: bool = COMPILED,
     ) -> None:
         """`interval`: seconds between sweeps. `max_frame`: seconds of samples that are kept for `take`; the oldest go
         first, and what was counted until then is added to the oldest that stays. `notice` is called with one line when
@@ -90,17 +66,18 @@ class Sampler:
         self._interval = max(1, round(interval * 1e9))
         self._notice, self._clock, self._wall = notice, clock_ns, wall_ns
         capacity = max(16, math.ceil(max_frame / interval)) if self.pairs else 16
-        self._samples: deque[_Sample] = deque(maxlen=capacity)
         self._layouts: deque[_Layout] = deque()  # those that `take` has not met yet, in order
         self._paths = [path for pair in self.pairs for path in (pair.tx_path, pair.rx_path)]
         self._scales = [pair.scale for pair in self.pairs for _ in range(2)]
         self._fds = [-1] * len(self._paths)
+        self._sweeps = Sweeps(capacity, len(self._paths), clock_ns, compiled)
+        self._taken = 0  # sweeps that `take` has gone through
         self._last = [0] * len(self._paths)  # values at the end of the last frame taken; only `take` touches it
         self._opened: dict[int, int] = {}
         self._away = [False] * len(self.pairs)
         self._refused = [False] * len(self.pairs)
         self._look_at = _NEVER  # when to look after the files before the next sweep
-        self._sweeps, self._quickest = 0, _NEVER  # of those taken since the last judgement
+        self._judged, self._quickest = 0, _NEVER  # sweeps until the last judgement, and the quickest since
         self._ticks: Ticks | None = None
         self._thread: threading.Thread | None = None
         for nic in range(len(self.pairs)):
@@ -132,10 +109,10 @@ class Sampler:
         from there. NICs that were never readable in the frame are left out.
         """
         mono_ns, wall_ns = self._mono_ns, self._wall_ns
-        samples = [self._samples.popleft() for _ in range(len(self._samples))]
+        end = self._sweeps.count  # first: sweeps from here on belong to the frame that begins
         self._begin(round(now * 1e9))
-        offsets, deltas, seen = self._numbers(samples, mono_ns)
-        self._judge(len(samples))
+        offsets, deltas, seen = self._numbers(end, mono_ns)
+        self._judge()
         totals = [last * scale for last, scale in zip(self._last, self._scales, strict=True)]
         nics = tuple(
             NicSamples(
@@ -148,50 +125,47 @@ class Sampler:
             for nic, pair in enumerate(self.pairs)
             if 2 * nic in seen
         )
-        return _little(offsets), nics, wall_ns, mono_ns
+        return offsets, nics, wall_ns, mono_ns
 
     def _begin(self, mono_ns: int) -> None:
         self._mono_ns = mono_ns
         self._wall_ns = self._wall() - (self._clock() - mono_ns)
 
-    def _numbers(self, samples: Sequence[_Sample], mono_ns: int) -> "tuple[array[int], list[bytes], set[int]]":
-        """Offsets of the samples, what each counter grew by in each of them, in bytes, and who was read at all."""
-        offsets = array("I")
-        deltas = [b""] * len(self._last)  # as they travel: little-endian uint32
+    def _numbers(self, end: int, mono_ns: int) -> tuple[bytes, list[bytes], set[int]]:
+        """Offsets of the sweeps until `end`, what each counter grew by in each, and who was read at all."""
+        offsets = b""
+        deltas = [b""] * len(self._last)
         seen = set(self._met.live)
-        for layout, group in groupby(samples, _layout_of):
-            while layout is not self._met:  # also those of which no sample is left
+        stride = self._sweeps.stride
+        first, words = self._sweeps.rows(self._taken, end)
+        self._taken = end
+        at = first
+        while at < end:
+            while self._layouts and self._layouts[0].first <= at:  # also those of which no sweep is left
                 self._met = self._layouts.popleft()
                 self._meet(self._met)
                 seen.update(self._met.live)
-            _, begins, _, rows, ends = zip(*group, strict=True)
-            self._quickest = min(self._quickest, *map(sub, ends, begins))
-            try:
-                values = list(map(int, chain.from_iterable(rows)))
-            except ValueError:
-                good = [i for i, row in enumerate(rows) if all(map(_is_number, row))]
-                begins = tuple(begins[i] for i in good)
-                values = [int(text) for i in good for text in rows[i]]
-                self._look_at = 0
-                if self._ticks is not None:
-                    self._ticks.interrupt()
-            offsets += _unsigned([(began - mono_ns) // 1000 for began in begins])
-            grown = self._grown(layout.live, values)
-            for place, counter in enumerate(layout.live):
-                deltas[counter] += _little(grown[place :: len(layout.live)])
-            size = 4 * len(offsets)
-            if len(layout.live) < len(deltas):
-                deltas = [column.ljust(size, b"\0") for column in deltas]  # those that were not read
+            until = min(end, self._layouts[0].first) if self._layouts else end
+            rows = words[(at - first) * stride : (until - first) * stride]
+            at = until
+            self._quickest = min(self._quickest, *map(sub, rows[1::stride], rows[::stride]))
+            live, last = self._met.live, array("Q", [self._last[counter] for counter in self._met.live])
+            began, *grown = self._sweeps.columns(rows, mono_ns, last, self._met.scales)
+            offsets += began
+            for counter, value, column in zip(live, last, grown, strict=True):
+                self._last[counter] = value
+                deltas[counter] += column
+            if len(live) < len(deltas):
+                deltas = [column.ljust(len(offsets), b"\0") for column in deltas]  # those that were not read
         return offsets, deltas, seen
 
     def _meet(self, layout: _Layout) -> None:
         for counter, value in layout.opened.items():
             self._last[counter] = value
 
-    def _judge(self, sweeps: int) -> None:
+    def _judge(self) -> None:
         """Stretch the interval when even the quickest of many sweeps takes too large a share of it."""
-        self._sweeps += sweeps
-        if self._sweeps < JUDGE_EVERY:
+        if self._taken - self._judged < JUDGE_EVERY:
             return
         needed = round(self._quickest / MAX_SHARE)
         if needed > self._interval:
@@ -199,19 +173,7 @@ class Sampler:
             if self._ticks is not None:
                 self._ticks.pace(needed)
             self._notice(f"NIC counters answer slowly: sampling every {needed / 1e6:.1f} ms from now on")
-        self._sweeps, self._quickest = 0, _NEVER
-
-    def _grown(self, live: Sequence[int], values: list[int]) -> "array[int]":
-        """What the counters of each row grew by since the row before, in bytes; `values` are all rows, end to end."""
-        before = [self._last[counter] for counter in live] + values
-        for counter, value in zip(live, before[-len(live) :], strict=True):
-            self._last[counter] = value
-        scales = [self._scales[counter] for counter in live]
-        try:
-            # No list between the steps: one counter that went down, or grew by too much, is the exception.
-            return array("I", map(mul, map(sub, values, before), cycle(scales)))
-        except OverflowError:
-            return _unsigned(list(map(mul, map(growth, before, values), cycle(scales))))
+        self._judged, self._quickest = self._taken, _NEVER
 
     def close(self) -> None:
         """End the thread and close all files. Idempotent."""
@@ -228,35 +190,18 @@ class Sampler:
 
     def _run(self, ticks: Ticks) -> None:
         while not ticks.ended:
-            due = iter(ticks)  # an interruption from here on ends the sweeps below
             if self._clock() >= self._look_at:
                 self._look_after_files()
             until_look = (self._look_at - self._clock()) // self._interval + 1
-            try:
-                self._samples.extend(islice(self._stream(due), until_look))
-            except BlockingIOError:
-                continue  # interrupted
-            except OSError:
-                pass
-            self._look_at = 0  # a file reads as empty or not at all, or it is time anyhow
+            if self._sweeps.run(self._layout.files, ticks, max(1, until_look)) is not End.ENDED:
+                self._look_at = 0  # a file reads as empty, or not at all, or it is time anyhow
 
     def sample(self) -> None:
         """One sweep over all counters, stamped with the time it began."""
         if self._clock() >= self._look_at:
             self._look_after_files()
-        try:
-            found = list(islice(self._stream(repeat(None)), 1))
-        except OSError:
-            found = []
-        self._samples.extend(found)
-        if not found:
+        if self._sweeps.run(self._layout.files, None, 1) is End.TROUBLE:
             self._look_after_files()
-
-    def _stream(self, ticks: Iterable[object]) -> Iterator[_Sample]:
-        """A sample of all live counters at each tick, until one reads as empty: a file on its way out does."""
-        layout, clock = self._layout, iter(self._clock, None)
-        rows = map(list, map(map, repeat(os.pread), repeat(layout.fds), repeat(_SIZE), repeat(_START)))
-        return zip(ticks, clock, repeat(layout), takewhile(all, rows), clock)
 
     # --- files that come and go (sampling side, except in __init__ and close)
 
@@ -303,27 +248,13 @@ class Sampler:
         live = [counter for counter, fd in enumerate(self._fds) if fd >= 0]
         opened = {counter: value for counter, value in self._opened.items() if counter in live}
         self._opened = {}
-        layout = _Layout(live, [self._fds[counter] for counter in live], opened)
+        files = array("i", [self._fds[counter] for counter in live])
+        scales = array("Q", [self._scales[counter] for counter in live])
+        layout = _Layout(self._sweeps.count, live, files, scales, opened)
         self._layouts.append(layout)
         returning = any(away and not refused for away, refused in zip(self._away, self._refused, strict=True))
         self._look_at = self._clock() + round(REOPEN_AFTER * 1e9) if returning else _NEVER
         return layout
-
-
-def _unsigned(values: list[int]) -> "array[int]":
-    """The values, each at least 0 and at most UINT32_MAX."""
-    try:
-        return array("I", values)
-    except OverflowError:
-        return array("I", [min(max(value, 0), UINT32_MAX) for value in values])
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read(fd: int) -> int:
@@ -332,10 +263,3 @@ def _read(fd: int) -> int:
     if not raw.strip():  # what a file on its way out gives
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
     return int(raw)
-
-
-def _little(values: "array[int]") -> bytes:
-    """The values as little-endian uint32."""
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tobytes()

@@ -3,7 +3,8 @@
 python benchmarks/agent_cost.py [--json] [--seconds 20] [--alternations 8] [--only load|steps]
 
 Load: one agent with a controller, 8 NICs in a synthetic sysfs whose counters move, 8 workers that make 10 steps a
-second and report them; nothing of it needs torch. Steps: the embedded trainer, one process, in blocks of steps: one
+second and report them; nothing of it needs torch. Bare: a thread that reads the same counters as often and does nothing
+else, which is what this machine takes for waking up. Steps: the embedded trainer, one process, in blocks of steps: one
 copy runs as a worker of an agent that samples 8 NICs every millisecond, another runs alone while agent and controller
 are stopped (SIGSTOP); they take turns.
 """
@@ -14,7 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +40,9 @@ from common import (
     wait_for,
 )
 
+from holdfast.agent.collectors.nic import choose
+from holdfast.agent.sweeps import Sweeps
+from holdfast.agent.ticks import Ticks
 from holdfast.cli.client import Client
 from holdfast.cli.local_cluster import LocalCluster
 
@@ -95,6 +101,29 @@ def load(folder: Path, interval: float, seconds: float) -> Json:
             "pss_mb": pss, "warm_pss_mb": sum(memory_mb(p)[1] for p in warm), "samples_per_second": taken,
             "steps_per_second": (steps_of(client) - first) / (time.monotonic() - began),
         }  # fmt: skip
+
+
+def bare(folder: Path, interval: float, seconds: float) -> float:
+    """Share of a core of the sampler's own loop, alone in a thread."""
+    sysfs = synthetic_sysfs(folder / "sys", NICS)
+    paths = [path for pair in choose(str(sysfs)) for path in (pair.tx_path, pair.rx_path)]
+    files = array("i", [os.open(path, os.O_RDONLY) for path in paths])
+    sweeps, ticks, took = Sweeps(1000, len(files)), Ticks(round(interval * 1e9)), 0.0
+
+    def loop() -> None:
+        nonlocal took
+        began = time.thread_time()
+        sweeps.run(files, ticks, round(seconds / interval))
+        took = time.thread_time() - began
+
+    with moving_counters(sysfs):
+        thread = threading.Thread(target=loop)
+        thread.start()
+        thread.join()
+    ticks.close()
+    for file in files:
+        os.close(file)
+    return took / seconds
 
 
 def samples_per_second(http: str) -> float:
@@ -190,9 +219,11 @@ def main() -> None:
                 found = result[f"load_{name.replace(' ', '')}"] = load(
                     folder / name[:2].strip(), interval, options.seconds
                 )
+                found["bare_cpu_share"] = bare(folder / f"bare{name[:2].strip()}", interval, options.seconds / 2)
                 rows += [
                     (f"{name}: CPU, share of one core", f"{found['cpu_share']:.2%}", f"<= {cpu_goal:.1%}"),
                     (f"{name}: worst 5 s", f"{found['cpu_share_worst_5s']:.2%}", ""),
+                    (f"{name}: bare", f"{found['bare_cpu_share']:.2%}", ""),
                     (f"{name}: RSS / PSS, MB", f"{found['rss_mb']:.1f} / {found['pss_mb']:.1f}", "<= 60"),
                     (f"{name}: warm process without torch, PSS MB", found["warm_pss_mb"], ""),
                     (f"{name}: samples taken per second and NIC", found["samples_per_second"], f"{1 / interval:g}"),

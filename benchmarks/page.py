@@ -138,7 +138,7 @@ def frames(trace: bytes) -> Frames:
         return Frames()
     thread = max(spent, key=lambda key: spent[key])
     mine = sorted((e for e in mine if (e["pid"], e["tid"]) == thread), key=lambda e: (e["ts"], -e.get("dur", 0)))
-    edges = [e["ts"] for e in mine if e["name"] in ("BeginMainThreadFrame", "Commit")]
+    edges = [e["ts"] for e in mine if e["name"] == "Commit"]  # what is drawn is handed over
     script = outermost([e for e in mine if e["name"] in SCRIPT])
     busy = outermost([e for e in mine if e["name"].endswith("RunTask")])
     return Frames(by_frame(script, edges), by_frame(busy, edges))

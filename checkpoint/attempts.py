@@ -121,20 +121,21 @@ def write_part(
         mine = [Share(name, box, worker, box.count * tensors[name].item_bytes) for name, box in shares]
         return parts.write_part(write, worker, tensors, mine, body, {"format": "pt", "attempt": attempt.id})
     except OSError:
-        require(store, attempt.fence)
+        if _was_committed(store, attempt):
+            return None
         raise
 
 
 def put_entry(store: Store, attempt: Attempt, worker: int, part: Part, values: Mapping[str, Any]) -> None:
     """Tell the leader of a part that is written whole. `values`: what this worker has that is no tensor.
 
-    Raises StaleGeneration, OSError.
+    Raises Refused when the attempt was given up, StaleGeneration, OSError.
     """
     try:
         _put_entry(store, attempt, worker, {"part": part_to_json(part), "values": values})
     except OSError:
-        require(store, attempt.fence)
-        raise
+        if not _was_committed(store, attempt):
+            raise
 
 
 def put_refusal(store: Store, attempt: Attempt, worker: int, reason: str) -> None:
@@ -146,8 +147,9 @@ def put_refusal(store: Store, attempt: Attempt, worker: int, reason: str) -> Non
         store.make_folder(attempt.folder)
         _put_entry(store, attempt, worker, {"failed": reason})
     except OSError:
-        require(store, attempt.fence)
-        raise
+        with contextlib.suppress(Refused):
+            _was_committed(store, attempt)
+            raise
 
 
 class Gathered:
@@ -230,6 +232,15 @@ class Gathered:
             return part_from_json(body["part"])
         except (KeyError, TypeError, ValueError, ManifestInvalid) as error:
             raise Refused(f"the entry of worker {worker} is not readable: {error}") from None
+
+
+def _was_committed(store: Store, attempt: Attempt) -> bool:
+    """Whether an error came of the leader's haste: from the last entry's rename on it may take the folder away.
+
+    Raises Refused when it did so to give up, StaleGeneration, OSError.
+    """
+    require(store, attempt.fence)  # first: a store that is down is asked once
+    return is_committed(store, attempt)
 
 
 def _entry_name(worker: int) -> str:

@@ -113,24 +113,27 @@ class HdfsStore:
     def _write(self, where: str, content: Content) -> None:
         options = self._options(overwrite=True, create_parent=False)
         with closing(Bounded(self.timeout_s)) as bounded:
-            writer = self._told(bounded, lambda: self._client().create(where, options), f"create {where}")
+            writer = self._told(lambda: bounded(lambda: self._client().create(where, options), f"create {where}"))
             # As bytes: of anything else the library converts each one, five times slower.
             for pieces in batched(cut(content())):
-                self._told(bounded, partial(_write_all, writer, pieces), f"write {where}")
-            self._told(bounded, lambda: _sync(writer), f"sync {where}")
-            self._told(bounded, writer.close, f"close {where}")
+                # What comes next is read and summed up while this is on its way.
+                self._told(bounded.wait)
+                bounded.start(partial(_write_all, writer, pieces), f"write {where}")
+            self._told(bounded.wait)
+            self._told(lambda: bounded(lambda: _sync(writer), f"sync {where}"))
+            self._told(lambda: bounded(writer.close, f"close {where}"))
 
     def _ask(self, call: Callable[[], T], what: str) -> T:
         def attempt() -> T:
             with closing(Bounded(self.timeout_s)) as bounded:
-                return self._told(bounded, call, what)
+                return self._told(lambda: bounded(call, what))
 
         return persist(attempt, self.timeout_s)
 
-    def _told(self, bounded: Bounded, call: Callable[[], T], what: str) -> T:
+    def _told(self, call: Callable[[], T]) -> T:
         """What the library answers. Its errors are OSErrors here; those of the content that it is given are not its."""
         try:
-            return bounded(call, what)
+            return call()
         except Exception as error:
             raise self._clear(error) from None
 

@@ -79,13 +79,27 @@ class Bounded:
         self.timeout_s = timeout_s
         self._asked: queue.SimpleQueue[Callable[[], Any] | None] | None = None
         self._told: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._what = ""
+        """What the call is that was started and not waited for."""
 
     def __call__(self, call: Callable[[], T], what: str) -> T:
         """The result of `call`. Raises what it raises, TimeoutError after the deadline."""
+        self.start(call, what)
+        return self.wait()  # type: ignore[no-any-return]  # of the type that `call` gives
+
+    def start(self, call: Callable[[], Any], what: str) -> None:
+        """Have `call` made while this thread does something else; `wait` for it before the next."""
         if self._asked is None:
             self._asked, self._told = queue.SimpleQueue(), queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._asked, self._told), daemon=True, name="hdfs").start()
+        self._what = what
         self._asked.put(call)
+
+    def wait(self) -> Any:
+        """The result of the call that was started, None if none was. Raises as `__call__`; the deadline begins now."""
+        if self._asked is None or not self._what:
+            return None
+        what, self._what = self._what, ""
         try:
             result, error = self._told.get(timeout=self.timeout_s)
         except queue.Empty:
@@ -93,7 +107,7 @@ class Bounded:
             raise TimeoutError(errno.ETIMEDOUT, f"no answer within {self.timeout_s:g} s to {what}") from None
         if error is not None:
             raise error
-        return result  # type: ignore[no-any-return]  # of the type that `call` gives
+        return result
 
     def close(self) -> None:
         """Let the thread end when its call does."""

@@ -48,6 +48,8 @@ class Recovery:
             self._recall_logs(live, now)
             return [said, *self._act(live, finding, job, now)]
         changed = self.c.book.attach(live, finding)
+        if changed:
+            self._recall_logs(live, now)
         up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action in policy.RECOVERS
         if self.c.life.stage is Stage.CLEARING and live.action in policy.RECOVERS and policy.is_broken(finding.kind):
             return [said, *self._leave_out(live, finding, job, now)]
@@ -335,6 +337,8 @@ class Recovery:
 
 def _concerns(told: Finding, incident: Incident) -> bool:
     """May it be evidence in this incident? What happens at another host is nothing about one that went silent; the
-    ranks there may wait for it, but none of them gets slow itself."""
+    ranks there may wait for it, but none of them gets slow itself. Nothing is about a controller that was gone."""
+    if incident.cause.kind is t.FindingKind.CONTROLLER_RESTART:
+        return False
     waits = told.rank >= 0 and told.kind is not t.FindingKind.STRAGGLER
     return waits or incident.cause.kind not in _WATCHED or told.node in ("", incident.cause.node)

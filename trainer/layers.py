@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.trainer import overlap
+from holdfast.trainer.accumulate import multiply
 from holdfast.trainer.config import ModelConfig
 from holdfast.trainer.sequence_parallel import gather_sequence, own_positions, scatter_sum
 from holdfast.trainer.tensor_parallel import Packed, Parameters, fan_out, local, sum_up
@@ -45,16 +46,16 @@ class Site:
     def enter(self, x: Tensor, weight: Tensor) -> Tensor:
         """An activation, as it lies between layers, through a matrix of which each rank has some rows."""
         if self.chunks == 1:
-            return F.linear(self.spread(x), weight)
-        multiply = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
-        return multiply(x, weight, self.group, self.chunks)
+            return multiply(self.spread(x), weight)
+        in_chunks = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
+        return in_chunks(x, weight, self.group, self.chunks)
 
     def leave(self, x: Tensor, weight: Tensor) -> Tensor:
         """Columns of each rank through a matrix of which it has some columns: an activation between layers."""
         if self.chunks == 1:
-            return self.join(F.linear(x, weight))
-        multiply = overlap.multiply_scatter if self.is_split else overlap.multiply_sum
-        return multiply(x, weight, self.group, self.chunks)
+            return self.join(multiply(x, weight))
+        in_chunks = overlap.multiply_scatter if self.is_split else overlap.multiply_sum
+        return in_chunks(x, weight, self.group, self.chunks)
 
     def own(self, x: Tensor) -> Tensor:
         """The part that lies here of something that every rank has whole."""
@@ -70,7 +71,35 @@ class RmsNorm(nn.Module):
         self.weight = make.constant((model.d_model,), 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), local(self.weight), eps=self.eps)
+        weight = local(self.weight)
+        # torch has no kernel of its own for a CPU, and walks through the tensor some fifteen times.
+        if x.is_cuda or x.dtype == torch.bfloat16 or torch.compiler.is_compiling():
+            return F.rms_norm(x, (x.shape[-1],), weight, eps=self.eps)
+        result: Tensor = _RmsNorm.apply(x, weight, self.eps)  # type: ignore[no-untyped-call]  # torch's
+        return result
+
+
+class _RmsNorm(torch.autograd.Function):
+    """y = n w with n = x r, r = 1 / sqrt(mean(x^2) + eps). Backward of g: r (g w - n mean(g n w)) and sum(g n)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        rows = x.flatten(0, -2)
+        squares = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square_()
+        scale = squares.div_(rows.shape[-1]).add_(eps).rsqrt_()
+        normal = rows * scale
+        ctx.save_for_backward(normal, weight, scale)
+        result: Tensor = (normal * weight).view(x.shape)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        normal, weight, scale = ctx.saved_tensors
+        rows = grads[0].reshape(normal.shape)
+        both = rows * normal
+        means = torch.mv(both, weight).div_(normal.shape[-1]).unsqueeze(-1)
+        of_x = torch.mul(rows, weight).addcmul_(normal, means, value=-1).mul_(scale)
+        return of_x.view(grads[0].shape), both.sum(0), None
 
 
 class LayerNorm(nn.Module):
@@ -159,7 +188,7 @@ class Head(nn.Module):
         weight = self.weight if tied is None else tied
         assert weight is not None
         x = self.norm(x)
-        return F.linear(self.site.spread(x) if self.shard else x, local(weight))
+        return multiply(self.site.spread(x) if self.shard else x, local(weight))
 
 
 def gated(x: Tensor, mlp: str) -> Tensor:

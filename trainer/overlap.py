@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.trainer import collectives, spans, symmetric
+from holdfast.trainer.accumulate import weight_gradient
 from holdfast.trainer.sequence_parallel import GATHER, SCATTER
 from holdfast.trainer.tensor_parallel import OPERATION
 
@@ -56,7 +57,7 @@ class _GatherMultiply(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         whole, weight = ctx.saved_tensors
         own = _multiply_scatter(grads[0].contiguous(), weight.t(), ctx.group, ctx.chunks)
-        of_weight = _weight_gradient(grads[0], whole)
+        of_weight = weight_gradient(grads[0], whole)
         return own(), of_weight, None, None
 
 
@@ -71,7 +72,7 @@ class _MultiplyScatter(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight = ctx.saved_tensors
         whole, of_x = _gather_multiply(grads[0], weight.t(), ctx.group, ctx.chunks)
-        return of_x, _weight_gradient(whole, x), None, None
+        return of_x, weight_gradient(whole, x), None, None
 
 
 class _MultiplyFanned(torch.autograd.Function):
@@ -85,7 +86,7 @@ class _MultiplyFanned(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight = ctx.saved_tensors
         total = _multiply_sum(grads[0], weight.t(), ctx.group, ctx.chunks)
-        of_weight = _weight_gradient(grads[0], x)
+        of_weight = weight_gradient(grads[0], x)
         return total(), of_weight, None, None
 
 
@@ -98,7 +99,7 @@ class _MultiplySum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight = ctx.saved_tensors
-        return grads[0] @ weight, _weight_gradient(grads[0], x), None, None
+        return grads[0] @ weight, weight_gradient(grads[0], x), None, None
 
 
 def _gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> tuple[Tensor, Tensor]:
@@ -163,10 +164,6 @@ def _multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: i
         return torch.cat([partial for partial, _ in pending], dim=1)
 
     return finish
-
-
-def _weight_gradient(of_output: Tensor, x: Tensor) -> Tensor:
-    return of_output.flatten(0, -2).t() @ x.flatten(0, -2)
 
 
 def _call(function: type[torch.autograd.Function], *args: Any) -> Tensor:

@@ -24,7 +24,7 @@ from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
 from holdfast.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan, from_csv
-from holdfast.trainer import spans
+from holdfast.trainer import accumulate, spans
 from holdfast.trainer.buckets import GradientMeans
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -103,10 +103,14 @@ class WatchedStage(PipelineStage):
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
-        if self.means is not None and last_backward and backward_type == "full":
+        is_announced = self.means is not None and last_backward and backward_type == "full"
+        if is_announced:
+            assert self.means is not None
             self.means.expect()
         if not self.sharing.units:
-            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+            # Halves of a backward ask for gradients themselves, and means are told by hooks.
+            with accumulate.in_place(backward_type == "full" and not is_announced):
+                return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         # torch would hold back what FSDP's hooks do here: gather, reduce and free unit by unit.
         assert backward_type == "full", "halves of a backward are not shared by layer"
         assert isinstance(self.submod, FSDPModule)

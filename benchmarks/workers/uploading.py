@@ -3,10 +3,12 @@
 python uploading.py --size-mb 1024 --rounds 12 --hdfs hdfs://HOST:PORT --servers PID ...
 
 To HDFS and to a folder in memory, in turns with plain writes of the same bytes. Prints a JSON object: of each turn the
-seconds, and the processor's seconds of who wrote and of HDFS's servers (--servers).
+seconds, and the processor's seconds of who wrote and of HDFS's servers (--servers). `closes`: seconds of each of some
+small files, which are half a second or next to nothing.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -30,7 +32,7 @@ from holdfast.checkpoint.daemon_messages import Hello, Join, Leader, Taken
 from holdfast.checkpoint.fence import claim
 from holdfast.checkpoint.inspect import list_checkpoints
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.snapshot_files import own_file
+from holdfast.checkpoint.snapshot_files import STATUS, own_file
 from holdfast.checkpoint.store import open_store
 from holdfast.checkpoint.tiles import GlobalTensor
 
@@ -77,8 +79,8 @@ class Worker:
     def content(self) -> memoryview:
         return self.arena.memory(self.made.slot)
 
-    def upload(self, url: str) -> float:
-        """Seconds from the order to the committed checkpoint."""
+    def upload(self, url: str) -> tuple[float, float]:
+        """Seconds from the order to the committed checkpoint, and of these until its part was in the store."""
         store = open_store(url)
         store.make_folder("")
         fence = claim(store, JOB, 1)
@@ -92,7 +94,7 @@ class Worker:
         (found,) = list_checkpoints(url)
         assert (found.step, note["step"]) == (1, 1)
         store.remove("")
-        return seconds
+        return seconds, self._written(fence.token)
 
     def _note(self, kind: str) -> dict[str, Any]:
         end = time.monotonic() + TIMEOUT_S
@@ -104,12 +106,23 @@ class Worker:
             time.sleep(0.01)  # the daemon needs the core more than we do
         raise SystemExit(f"no {kind} within {TIMEOUT_S:g} s")
 
+    def _written(self, token: str) -> float:
+        """Seconds that the part took of the upload that was committed with this token."""
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError, ValueError):  # it is replaced as a whole
+                told = json.loads((self.arena.path.parent / STATUS).read_bytes())["workers"]["0"]
+                if told["committed"] and told["committed"]["token"] == token:
+                    return float(told["upload"]["write_seconds"])
+            time.sleep(0.05)
+        raise SystemExit("the daemon does not tell of its upload")
+
     def close(self) -> None:
         self.client.leave(forget=True)
         self.arena.close()
 
 
-def plain_hdfs(url: str, content: memoryview) -> float:
+def plain_hdfs(url: str, content: memoryview) -> tuple[float, float]:
     """Seconds that `hdfs-native` takes, synced to the DataNodes' disks like a checkpoint."""
     from hdfs_native import Client, WriteOptions
 
@@ -122,10 +135,26 @@ def plain_hdfs(url: str, content: memoryview) -> float:
     writer.close()
     seconds = time.perf_counter() - began
     client.delete("/plain")
-    return seconds
+    return seconds, seconds
 
 
-def plain_file(path: Path, content: memoryview) -> float:
+def closes(url: str, files: int = 40) -> list[float]:
+    """Seconds that `hdfs-native` takes to close each of some files of a few bytes, synced before."""
+    from hdfs_native import Client, WriteOptions
+
+    client, found = Client(url), []
+    for _ in range(files):
+        writer = client.create("/small", WriteOptions(overwrite=True))
+        writer.write(b"small")
+        writer.hsync()
+        began = time.perf_counter()
+        writer.close()
+        found.append(time.perf_counter() - began)
+    client.delete("/small")
+    return found
+
+
+def plain_file(path: Path, content: memoryview) -> tuple[float, float]:
     began = time.perf_counter()
     with open(path, "wb") as out:
         for at in range(0, len(content), PIECE):
@@ -134,11 +163,11 @@ def plain_file(path: Path, content: memoryview) -> float:
         os.fsync(out.fileno())
     seconds = time.perf_counter() - began
     path.unlink()
-    return seconds
+    return seconds, seconds
 
 
 def alternating(
-    pairs: dict[str, Callable[[], float]], writers: dict[str, int], servers: Sequence[int], rounds: int
+    pairs: dict[str, Callable[[], tuple[float, float]]], writers: dict[str, int], servers: Sequence[int], rounds: int
 ) -> dict[str, Turns]:
     """Turns of each, the first left out; every other round the other way about. `writers`: the process of each."""
     found: dict[str, Turns] = {name: [] for name in pairs}
@@ -147,10 +176,11 @@ def alternating(
         for name in reversed(order) if number % 2 else order:
             pids = (writers[name], *servers)
             before = [cpu_seconds(pid) for pid in pids]
-            seconds = pairs[name]()
+            seconds, written = pairs[name]()
             writer, *rest = (cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True))
             if number:
-                found[name].append({"seconds": seconds, "cpu_s": writer, "servers_cpu_s": sum(rest)})
+                turn = {"seconds": seconds, "written_s": written, "cpu_s": writer, "servers_cpu_s": sum(rest)}
+                found[name].append(turn)
     return found
 
 
@@ -175,6 +205,7 @@ def main() -> None:
              "ours": lambda: worker.upload(f"{options.hdfs}/s{next(count)}")},
             writers, options.servers, options.rounds,
         )  # fmt: skip
+        found["closes"] = closes(options.hdfs)
         found["file"] = alternating(
             {"plain": lambda: plain_file(folder / "plain", content),
              "ours": lambda: worker.upload((folder / f"s{next(count)}").as_uri())},

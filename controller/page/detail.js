@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { category } from "./colours.js";
-import { byId, make, pairs, setText, sureButton } from "./dom.js";
+import { byId, framed, make, pairs, setText, sureButton } from "./dom.js";
 import { bytes, clock, count, known, percent, ranges, seconds } from "./format.js";
 import { repeat } from "./live.js";
 import { newestFirst } from "./incidents.js";
@@ -146,10 +146,11 @@ function showActions(name) {
 
 export function startDetail() {
   repeat(poll, () => 2000);
-  on("ranks blame blamed", show);
+  const refresh = framed(show); // several of these may come in one frame
+  on("ranks blame blamed", refresh);
   on("selected", () => {
     if (node?.name !== state.selected.node) poll();
-    show();
+    refresh();
   });
   on("status", () => showActions(state.selected.node));
   byId("detail").addEventListener("click", (event) => {

@@ -12,12 +12,15 @@ import { flowOf, groupsOf } from "./neighbours.js";
 import { link, route } from "./router.js";
 import { announce, clearSelection, indexOf, select } from "./select.js";
 import { on, state, tell } from "./store.js";
-import { blameLines, drawMesh3d, hit3d, place3d } from "./mesh3d_draw.js";
+import { blameLines, drawMesh3d, hit3d, place3d, sameMesh } from "./mesh3d_draw.js";
 import { colour } from "./theme.js";
 
 const canvas = byId("mesh3d");
 const tip = byId("mesh3d-tip");
 const BLAME = { "slow itself": "bad", "waits for others": "wait-cell", neither: "ok-cell", "not known": "idle" };
+const BLAME_INKS = Object.values(BLAME);
+const [BAD, WAITING, NEITHER, UNKNOWN] = BLAME_INKS.keys();
+const STATE_INKS = WORST_FIRST.map((cat) => CELL[cat]);
 const SLOW = 1.03; // own work over its peers' from which a rank is drawn as slow
 const WAITS = 0.02; // of the step
 const camera = { yaw: -0.6, pitch: -0.45, zoom: 1 };
@@ -26,13 +29,15 @@ let by = "blame";
 let scene = null;
 let hover = -1;
 export const timings = [];
+// What comes is taken in in one frame and drawn in the next: both of thousands of ranks would be much for one.
 const redraw = framed(draw);
+const refresh = framed(rebuild);
 
 async function poll() {
   if (!plan) plan = await get("/job/plan");
   state.blamed = await getLarge("/blame").catch(() => null);
   tell("blamed");
-  rebuild();
+  refresh();
 }
 
 /** Places, colours and lines: all that does not change while the mesh turns. */
@@ -42,8 +47,13 @@ function rebuild() {
   const some = ranks?.sizes && ranks.rank.length;
   byId("mesh3d-empty").hidden = Boolean(some);
   setText(byId("mesh3d-empty"), ranks ? "This job told no mesh: the overview shows its ranks by node." : "");
-  scene = some ? { ranks, place: place3d(ranks), ink: inks(ranks), lines: [] } : null;
-  if (!some) return redraw();
+  if (!some) {
+    scene = null;
+    return redraw();
+  }
+  // The mesh itself stays; what was drawn of it may be drawn over.
+  const place = sameMesh(ranks, scene?.ranks) ? scene.place : place3d(ranks);
+  scene = { ...scene, ranks, place, ...inks(ranks), lines: [] };
   const chosen = indexOf(state.selected.rank);
   const groups = groupsOf(ranks, chosen);
   if (groups) {
@@ -75,19 +85,20 @@ function summary() {
   return named.length ? named.join(". ") : "Nobody is slow by itself.";
 }
 
-/** A colour for every place. */
+/** {inks: names of colours, ink: the place of each rank's own in them}. */
 function inks(ranks) {
-  if (by === "state") return Array.from(categories(ranks), (cat) => CELL[WORST_FIRST[cat]]);
-  const found = Array(ranks.rank.length).fill("idle");
+  if (by === "state") return { inks: STATE_INKS, ink: categories(ranks) };
+  const ink = new Uint8Array(ranks.rank.length).fill(UNKNOWN);
   const told = state.blamed?.ranks;
-  if (!told) return found;
-  const named = new Set(state.blamed.culprits.flatMap((c) => [c.rank, c.peer]));
-  told.rank.forEach((rank, i) => {
-    const slow = named.has(rank) || told.self_ratio[i] >= SLOW;
-    if (rank < found.length)
-      found[rank] = slow ? "bad" : told.victim_s[i] > WAITS * state.blamed.step_s ? "wait-cell" : "ok-cell";
-  });
-  return found;
+  if (told) {
+    const { culprits, step_s } = state.blamed;
+    for (let i = 0; i < told.rank.length; i++)
+      if (told.rank[i] < ink.length)
+        ink[told.rank[i]] =
+          told.self_ratio[i] >= SLOW ? BAD : told.victim_s[i] > WAITS * step_s ? WAITING : NEITHER;
+    for (const rank of culprits.flatMap((c) => [c.rank, c.peer])) if (rank >= 0 && rank < ink.length) ink[rank] = BAD;
+  }
+  return { inks: BLAME_INKS, ink };
 }
 
 function showLegend() {
@@ -101,7 +112,8 @@ function showLegend() {
     ["pipeline", "axis-pp"],
     ["data flow", "accent"],
   ];
-  byId("mesh3d-legend").replaceChildren(
+  fill(
+    byId("mesh3d-legend"),
     ...[...entries, ...lines].map(([name, ink], i) => {
       const swatch = make("i", { class: i >= entries.length ? "line" : null });
       swatch.style.background = colour(ink);
@@ -255,10 +267,10 @@ function listen() {
 
 export function startMesh3d() {
   whileShown(["mesh3d"], poll, () => 10_000);
-  on("ranks selected route theme", rebuild);
+  on("ranks selected route theme", refresh);
   segments(document.querySelector(".mesh3d .segments"), ({ by: wanted }) => {
     by = wanted;
-    rebuild();
+    refresh();
   });
   canvas.addEventListener("keydown", onKey);
   listen();

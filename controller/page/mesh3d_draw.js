@@ -28,15 +28,28 @@ export function place3d({ rank, pp, dp, tp, sizes }) {
   return place;
 }
 
+/** Whether all ranks have the same places in two answers. */
+export const sameMesh = (ranks, others) =>
+  others?.rank.length === ranks.rank.length &&
+  String(others.sizes) === String(ranks.sizes) &&
+  ["pp", "dp", "tp"].every((axis) => same(ranks[axis], others[axis]));
+
+function same(some, others) {
+  for (let i = 0; i < some.length; i++) if (some[i] !== others[i]) return false;
+  return true;
+}
+
 /** Lines from each culprit to those who wait most for it, among the ranks that depend on it directly. */
 export function blameLines(ranks, blame) {
   const lines = [];
   const told = blame.ranks;
   for (const { rank: culprit } of blame.culprits.slice(0, 8)) {
     if (culprit < 0 || culprit >= ranks.rank.length) continue;
-    const near = Array.from(told.rank, (rank, i) => [rank, told.victim_s[i] ?? 0]).filter(
-      ([rank, waited]) => waited > 0 && rank !== culprit && shares(ranks, culprit, rank),
-    );
+    const near = [];
+    for (let i = 0; i < told.rank.length; i++) {
+      const [rank, waited] = [told.rank[i], told.victim_s[i]];
+      if (waited > 0 && rank !== culprit && shares(ranks, culprit, rank)) near.push([rank, waited]);
+    }
     for (const [rank, waited] of near.sort((a, b) => b[1] - a[1]).slice(0, MOST_VICTIMS)) {
       lines.push({
         from: culprit,
@@ -84,19 +97,16 @@ export function drawMesh3d(context, scene, camera, { width, height, ratio, hover
   const { place, ranks } = scene;
   const many = ranks.rank.length;
   const project = projector(place, camera, width, height);
-  const screen = {
-    x: new Float32Array(many),
-    y: new Float32Array(many),
-    depth: new Float32Array(many),
-    near: new Float32Array(many),
-  };
+  const screen = (scene.screen = scene.screen?.x.length === many ? scene.screen : blank(many));
   const out = [0, 0, 0, 0];
   for (let i = 0; i < many; i++) {
     project(place.x[i], place.y[i], place.z[i], out);
-    [screen.x[i], screen.y[i], screen.depth[i], screen.near[i]] = out;
+    screen.x[i] = out[0];
+    screen.y[i] = out[1];
+    screen.depth[i] = out[2];
+    screen.near[i] = out[3];
   }
-  scene.screen = screen;
-  const order = backToFront(screen.depth);
+  const order = backToFront(screen);
   if (many > BOXES) drawSquares(context, scene, order, width, height, ratio); // puts an image: what is under it goes
   drawAxes(context, scene, project);
   if (many <= BOXES) drawBoxes(context, scene, order, project, camera);
@@ -115,46 +125,49 @@ export function drawMesh3d(context, scene, camera, { width, height, ratio, hover
   }
 }
 
+/** Where so many ranks are drawn; made once, filled for each picture. */
+const blank = (many) => ({
+  x: new Float32Array(many),
+  y: new Float32Array(many),
+  depth: new Float32Array(many),
+  near: new Float32Array(many),
+  bin: new Uint16Array(many),
+  order: new Uint32Array(many),
+});
+
 /** Places by depth, the farthest first: in 1,024 bins, since the order within a bin does not show. */
-function backToFront(depth) {
+function backToFront({ depth, bin, order }) {
   const bins = new Uint32Array(1025);
-  const at = new Uint16Array(depth.length);
   for (let i = 0; i < depth.length; i++) {
-    at[i] = Math.min(1023, Math.max(0, Math.floor((1 - depth[i]) * 512)));
-    bins[at[i] + 1]++;
+    bin[i] = Math.min(1023, Math.max(0, Math.floor((1 - depth[i]) * 512)));
+    bins[bin[i] + 1]++;
   }
   for (let b = 0; b < 1024; b++) bins[b + 1] += bins[b];
-  const order = new Uint32Array(depth.length);
-  for (let i = 0; i < depth.length; i++) order[bins[at[i]]++] = i;
+  for (let i = 0; i < depth.length; i++) order[bins[bin[i]]++] = i;
   return order;
 }
 
 function drawSquares(context, scene, order, width, height, ratio) {
-  const { screen, ink, place, marked, lines } = scene;
+  const { screen, inks, ink, place, marked, lines } = scene;
   const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (scene.image?.width !== wide || scene.image.height !== high) scene.image = new ImageData(wide, high);
   const pixels = new Uint32Array(scene.image.data.buffer);
   pixels.fill(0);
-  const [bright, pale] = [new Map(), new Map()]; // pixels of the inks
-  for (const name of new Set(ink)) {
-    bright.set(name, pixel(colour(name)));
-    pale.set(name, pixel(mix(colour(name), colour("surface"), 0.45)));
-  }
+  const bright = Uint32Array.from(inks, (name) => pixel(colour(name)));
+  const pale = Uint32Array.from(inks, (name) => pixel(mix(colour(name), colour("surface"), 0.45)));
+  const bad = inks.indexOf("bad");
   const half = Math.min(...place.half);
   const dim = marked || lines.length;
   for (const i of order) {
-    const strong = !dim || ink[i] === "bad" || marked?.has(i);
-    const shade = (strong ? bright : pale).get(ink[i]);
-    const size = Math.max(1, (strong && ink[i] === "bad" ? 2 : 1) * half * screen.near[i] * ratio);
-    const [x0, x1] = [
-      Math.max(0, Math.round(screen.x[i] * ratio - size)),
-      Math.min(wide, Math.round(screen.x[i] * ratio + size)),
-    ];
-    const [y0, y1] = [
-      Math.max(0, Math.round(screen.y[i] * ratio - size)),
-      Math.min(high, Math.round(screen.y[i] * ratio + size)),
-    ];
-    if (x0 < x1) for (let y = y0; y < y1; y++) pixels.fill(shade, y * wide + x0, y * wide + x1);
+    const strong = !dim || ink[i] === bad || marked?.has(i);
+    const size = Math.max(1, (strong && ink[i] === bad ? 2 : 1) * half * screen.near[i] * ratio);
+    const [x, y] = [screen.x[i] * ratio, screen.y[i] * ratio];
+    const x0 = Math.max(0, Math.round(x - size));
+    const x1 = Math.min(wide, Math.round(x + size));
+    const end = Math.min(high, Math.round(y + size));
+    const shade = strong ? bright[ink[i]] : pale[ink[i]];
+    for (let row = Math.max(0, Math.round(y - size)); row < end; row++)
+      for (let at = row * wide + x0; at < row * wide + x1; at++) pixels[at] = shade; // few: a call of fill costs more
   }
   context.putImageData(scene.image, 0, 0);
 }
@@ -182,13 +195,13 @@ const FACES = [
 ];
 const SHADE = [0.16, 0, 0.3];
 
-function drawBoxes(context, { place, ink, screen, ranks }, order, project, { yaw, pitch }) {
+function drawBoxes(context, { place, inks, ink, screen, ranks }, order, project, { yaw, pitch }) {
   const [hz, hx, hy] = place.half;
   const facing = [Math.sin(yaw) > 0 ? 1 : -1, pitch > 0 ? -1 : 1, Math.cos(yaw) > 0 ? -1 : 1];
   const out = [0, 0, 0, 0];
   context.lineJoin = "round";
   for (const i of order) {
-    const base = colour(ink[i]);
+    const base = colour(inks[ink[i]]);
     FACES.forEach((corners, axis) => {
       context.fillStyle = mix(base, "#0b1420", SHADE[axis]);
       context.beginPath();

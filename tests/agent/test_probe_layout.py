@@ -30,6 +30,29 @@ def test_an_empty_block_is_no_value() -> None:
     buffer.close()
 
 
+@given(
+    written=st.integers(1, 20),
+    first=st.integers(0, 20),
+    end=st.integers(0, 21),
+    torn=st.none() | st.tuples(st.integers(0, 7), st.integers(0, layout.RECORD - 1)),
+)
+def test_records_are_told_all_or_not_at_all(written: int, first: int, end: int, torn: tuple[int, int] | None) -> None:
+    slots, ring = 8, 256
+    buffer = mmap.mmap(-1, mmap.PAGESIZE)
+    payloads = [index.to_bytes(8, "little") + bytes([index]) * 48 for index in range(written)]
+    for index, payload in enumerate(payloads):
+        at = ring + index % slots * layout.RECORD
+        buffer[at : at + layout.RECORD] = layout.seal(payload)
+    held = set(range(max(0, written - slots), written))
+    if torn is not None:
+        slot, at = torn
+        buffer[ring + slot * layout.RECORD + at] ^= 1
+        held -= {index for index in held if index % slots == slot}
+    whole = first < end and set(range(first, end)) <= held
+    assert layout.records(buffer, ring, slots, first, end) == (payloads[first:end] if whole else None)
+    buffer.close()
+
+
 def test_areas_do_not_overlap() -> None:
     areas = [
         (0, layout.HEADER.size),
@@ -39,15 +62,15 @@ def test_areas_do_not_overlap() -> None:
         (layout.AT_MESH, 8 + layout.MESH.size),
         (layout.AT_METERS, 8 + layout.METERS.size),
         (layout.AT_NAMES, layout.NAMES * layout.NAME),
-        (layout.AT_STEPS, layout.STEPS * layout.STEP_STRIDE),
-        (layout.AT_SPANS, layout.SPANS * layout.SPAN_STRIDE),
+        (layout.AT_STEPS, layout.STEPS * layout.RECORD),
+        (layout.AT_SPANS, layout.SPANS * layout.RECORD),
         (layout.AT_GROUPS, layout.GROUPS * layout.GROUP_STRIDE),
         (layout.SIZE, 0),
     ]
     for (start, length), (following, _) in itertools.pairwise(areas):
         assert start + length <= following
-    assert 8 + layout.STEP.size == layout.STEP_STRIDE
-    assert 8 + layout.SPAN.size == layout.SPAN_STRIDE
+    assert 8 + layout.STEP.size == layout.RECORD
+    assert 8 + layout.SPAN.size == layout.RECORD
     assert 8 + 8 + layout.GROUP.size <= layout.GROUP_STRIDE
     assert len(layout.INJECTIONS) < 256
 

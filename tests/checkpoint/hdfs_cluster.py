@@ -150,6 +150,17 @@ class HdfsCluster:
             if process is not None and process.poll() is None:
                 process.send_signal(number)
 
+    def stop_namenode(self) -> None:
+        """It stands still when this returns: until its last thread does, which takes a while on a busy machine, others
+        still answer."""
+        assert self.namenode is not None
+        self.namenode.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.namenode.pid, os.WSTOPPED)
+
+    def go_on_namenode(self) -> None:
+        assert self.namenode is not None
+        self.namenode.send_signal(signal.SIGCONT)
+
     def start_datanode(self, number: int | str) -> subprocess.Popen[bytes]:
         name = f"dn{number}"
         data, http, ipc = free_ports(3)

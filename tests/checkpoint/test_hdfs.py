@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -200,9 +199,8 @@ def test_a_datanode_that_dies_during_the_upload_costs_nothing(hdfs: HdfsCluster,
 def test_a_namenode_that_stops_for_20_s_is_waited_for(hdfs: HdfsCluster, native: Store) -> None:
     fence = claim(native, "job", 0)
     save_all(native, fence, 1, TWO)
-    assert hdfs.namenode is not None
-    hdfs.namenode.send_signal(signal.SIGSTOP)
-    timer = threading.Timer(20, hdfs.namenode.send_signal, (signal.SIGCONT,))
+    hdfs.stop_namenode()
+    timer = threading.Timer(20, hdfs.go_on_namenode)
     timer.start()
     try:
         begun = time.monotonic()
@@ -218,14 +216,13 @@ def test_a_namenode_that_stops_for_longer_costs_one_checkpoint(hdfs: HdfsCluster
     fence = claim(store, "job", 0)
     save_all(store, fence, 1, TWO)
     short = open_store(store.url, timeout_s=2)
-    assert hdfs.namenode is not None
-    hdfs.namenode.send_signal(signal.SIGSTOP)
+    hdfs.stop_namenode()
     try:
         begun = time.monotonic()
         saved = save_all(short, fence, 2, TWO)
         assert time.monotonic() - begun < 60
     finally:
-        hdfs.namenode.send_signal(signal.SIGCONT)
+        hdfs.go_on_namenode()
     assert [one.ok for one in saved] == [False, False]
     assert "\n" not in saved[0].reason
     assert saved[0].reason.startswith("part-00000.safetensors: ")

@@ -4,7 +4,6 @@ asked of it meanwhile is done late, out of turn, or not at all, and still no che
 from __future__ import annotations
 
 import itertools
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,11 +37,10 @@ _names = itertools.count()
 @contextmanager
 def stopped(hdfs: HdfsCluster) -> Iterator[Callable[[], None]]:
     """A call that stops the NameNode; it goes on afterwards."""
-    assert hdfs.namenode is not None
     try:
-        yield lambda: hdfs.namenode.send_signal(signal.SIGSTOP)  # type: ignore[union-attr]
+        yield hdfs.stop_namenode
     finally:
-        hdfs.namenode.send_signal(signal.SIGCONT)
+        hdfs.go_on_namenode()
 
 
 class Stopping:

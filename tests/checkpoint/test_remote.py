@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.checkpoint import remote
 from holdfast.checkpoint.file_store import FileStore
-from holdfast.checkpoint.remote import PIECE_BYTES, Bounded, batched, cut, hadoop_error, is_final, persist
+from holdfast.checkpoint.hdfs_store import HdfsStore
+from holdfast.checkpoint.remote import BATCH_BYTES, PIECE_BYTES, Bounded, batched, cut, hadoop_error, is_final, persist
 from holdfast.checkpoint.throttle import Budget, Throttled
 
 
@@ -74,6 +77,48 @@ def test_a_call_that_hangs_is_given_up() -> None:
         bounded(lambda: 1 // 0, "divide")
     release.set()
     bounded.close()
+
+
+def test_a_call_is_under_way_while_something_else_is_done() -> None:
+    bounded, release = Bounded(20.0), threading.Event()
+    assert bounded.wait() is None, "nothing was started"
+    bounded.start(lambda: release.wait(20), "write")
+    release.set()
+    assert bounded.wait() is True
+    assert bounded.wait() is None
+    bounded.start(lambda: 1 // 0, "divide")
+    with pytest.raises(ZeroDivisionError):
+        bounded.wait()
+    assert bounded(lambda: 7, "look") == 7
+    bounded.timeout_s = 0.05
+    hangs = threading.Event()
+    bounded.start(lambda: hangs.wait(20), "write")
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s to write"):
+        bounded.wait()
+    hangs.set()
+    bounded.close()
+
+
+def test_what_comes_next_is_made_while_the_last_is_written() -> None:
+    """The first write ends only when more is asked for than it was given."""
+    asked, written = threading.Event(), list[bytes]()
+
+    def write(piece: bytes) -> None:
+        if not written:
+            assert asked.wait(20)
+        written.append(piece)
+
+    def content() -> Iterator[bytes]:
+        for number in range(2 * BATCH_BYTES // PIECE_BYTES):
+            if number == BATCH_BYTES // PIECE_BYTES:
+                asked.set()
+            yield bytes([number]) * PIECE_BYTES
+
+    writer = SimpleNamespace(write=write, hsync=lambda: None, close=lambda: None)
+    store = HdfsStore("hdfs://nowhere:1/x", timeout_s=5)
+    store._open = SimpleNamespace(create=lambda where, options: writer)  # type: ignore[assignment]
+    store.create("part", content)
+    assert written == list(content())
 
 
 def test_writing_keeps_to_its_rate(tmp_path: Path) -> None:

@@ -361,6 +361,35 @@ def test_a_worker_that_dies_while_the_controller_is_away() -> None:
     trains_again(v, 2)
 
 
+def test_what_a_worker_logs_while_the_controller_is_away_is_about_the_exit_that_follows() -> None:
+    """A peer's broken connection may be told before the death that broke it: their agents come back one by one."""
+    v = training()
+    v.agents["node1"].alive = False
+    v.exit(5, signal=9)
+    v.restart_controller()
+    line = t.LogMatched("j1", 1, 1, int(v.instant.wall * 1e9), "gloo", "network", t.Severity.CRITICAL, "reset by peer")
+    v.feed(EventSeen("node0", line))
+    v.run(0.3)
+    v.join("node1")
+    trains_again(v, 2)
+    found = {i.cause.kind: [f.kind for f in i.findings] for i in v.incidents}
+    assert t.FindingKind.LOG_RULE in found.pop(t.FindingKind.WORKER_KILLED)
+    assert found.keys() <= {t.FindingKind.CONTROLLER_RESTART}
+
+
+def test_a_line_and_its_exit_while_another_agent_is_yet_to_come_back() -> None:
+    v = training()
+    v.agents["node1"].alive = False
+    v.restart_controller()
+    line = t.LogMatched("j1", 1, 1, int(v.instant.wall * 1e9), "cuda-error", "gpu", t.Severity.CRITICAL, "CUDA error")
+    v.feed(EventSeen("node0", line))
+    v.exit(1, code=1, error=BUG)
+    (incident,) = v.incidents
+    kinds = {finding.kind for finding in incident.findings}
+    assert kinds == {t.FindingKind.CONTROLLER_RESTART, t.FindingKind.WORKER_EXCEPTION, t.FindingKind.LOG_RULE}
+    assert incident.cause.kind is t.FindingKind.WORKER_EXCEPTION
+
+
 def test_a_rank_that_was_done_before_the_controller_died_is_not_missed() -> None:
     v = training()
     v.exit(3, code=0)

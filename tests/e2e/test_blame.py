@@ -41,12 +41,22 @@ def running(cluster: LocalCluster) -> Json:
     return job
 
 
-def stop(cluster: LocalCluster, job: str) -> Path:
-    """Ends the job; where its spans lie."""
+def stop(cluster: LocalCluster, job: str, step: int, ranks: int) -> Path:
+    """Ends the job; where its spans lie, when those of `step` are there whole.
+
+    They come in files of half a minute each: that there is one does not mean that it has this step.
+    """
+    from holdfast.diagnostics import span_files
+
     cluster.client.stop(grace=1.0)
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
     kept = cluster.state_dir / "controller" / "spans" / job
-    wait_for(lambda: list(kept.glob("*.parquet")), 60)
+
+    def later() -> set[int]:
+        """Ranks that told of a step after it."""
+        return set(span_files.read(kept, step + 1)[0].rank.tolist())
+
+    wait_for(lambda: list(kept.glob("*.parquet")) and len(later()) == ranks, 60, lambda: sorted(kept.glob("*")))
     return kept
 
 
@@ -67,8 +77,8 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
     evidence = found["findings"][0]["evidence"]
     assert (evidence["slowness"], evidence["what"]) == ("compute", "backward of stage 1")
     assert evidence["ratio"] > 1.3
-    kept = stop(cluster, job)
-    check_trace(kept, evidence["steps"][1] - 2, tmp_path / "trace.json")
+    step = evidence["steps"][1] - 2
+    check_trace(stop(cluster, job, step + 1, ranks=8), step, tmp_path / "trace.json")
 
 
 def check_trace(kept: Path, step: int, path: Path) -> None:
@@ -89,7 +99,7 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
 ) -> None:
     job = submit(cluster, str(SCRIPT), ["1", "100000"], 2)
     wait_for(lambda: running(cluster)["step"] >= 200, 90)
-    kept = stop(cluster, job)
+    kept = stop(cluster, job, 180, ranks=4)
     capfd.readouterr()
     assert main(["blame", str(kept), "--steps", "20:180"]) == 0
     out = capfd.readouterr().out

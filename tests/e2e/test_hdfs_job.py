@@ -4,7 +4,6 @@ back from there."""
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,8 +67,7 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
         wait_for(lambda: job()["step"] > 20, DEADLINE_S, job)
         wait_for(lambda: committed(store) >= 10, DEADLINE_S, job)
 
-        assert hdfs.namenode is not None
-        os.kill(hdfs.namenode.pid, signal.SIGSTOP)
+        hdfs.stop_namenode()
         try:
             since, slowest, last = time.monotonic(), 0.0, (job()["step"], time.monotonic())
             while time.monotonic() < since + PAUSE_S:
@@ -82,7 +80,7 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
             wait_for(lambda: any("checkpoint" in line for line in told(cluster)), 60, lambda: told(cluster))
             assert of_the_store(cluster) == ["open"]  # one, whatever was tried meanwhile
         finally:
-            os.kill(hdfs.namenode.pid, signal.SIGCONT)
+            hdfs.go_on_namenode()
         before = job()["step"]
         wait_for(lambda: committed(store) > before, DEADLINE_S, lambda: (committed(store), told(cluster)))
         assert job()["generation"] == 1

@@ -8,24 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from calls import Calls
 
 from holdfast.agent import probe
 from holdfast.trainer import loop
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.launch import from_environment
-
-
-class Scalars(TorchDispatchMode):
-    """Counts numbers taken out of tensors. What kernels do inside does not count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 def reads(folder: Path, argv: list[str]) -> dict[str, Any]:
@@ -35,7 +23,7 @@ def reads(folder: Path, argv: list[str]) -> dict[str, Any]:
     step, read = loop.Trainer.step, loop.Optimizer.step
 
     def counted(self: loop.Trainer, number: int) -> Any:
-        with Scalars() as seen:
+        with Calls(torch.ops.aten._local_scalar_dense.default) as seen:
             done = step(self, number)
         scalars.append(seen.count)
         return done

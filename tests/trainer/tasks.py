@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from calls import Calls
 from joining import joined
 from safetensors.torch import save_file
 from striking import die_here
@@ -39,6 +40,16 @@ def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
         for piece in trainer.slices:
             piece.shard.grad = piece.parameter.grad = None
         return {"losses": [trainer.step(n).loss for n in range(rank.config.train.steps)]}
+
+
+def added(folder: Path, argv: list[str]) -> dict[str, int]:
+    """Matrices of this rank but for the embedding's, and products of a step that are added to what is there."""
+    with joined(argv) as rank:
+        trainer = rank.trainer()
+        names = [name for stage in trainer.stages for name, weight in stage.named_parameters() if weight.dim() > 1]
+        with Calls(torch.ops.aten.addmm_.default) as seen:
+            trainer.gradients(0)
+    return {"matrices": sum(not name.startswith("embed") for name in names), "added": seen.count}
 
 
 def tiles(slices: Sequence[Slice]) -> dict[str, str]:

@@ -55,3 +55,23 @@ def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
     expect(page.locator("#mesh-shape")).to_contain_text("ranks")
     expect(page.locator("#connection")).to_have_text("live")
     return page
+
+
+# Read from a copy, which may be read often.
+_PIXELS = """(name) => {
+  const drawn = document.getElementById("mesh3d");
+  const copy = Object.assign(document.createElement("canvas"), { width: drawn.width, height: drawn.height });
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
+  context.fillRect(0, 0, 1, 1);
+  const [wanted] = new Uint32Array(context.getImageData(0, 0, 1, 1).data.buffer);
+  context.clearRect(0, 0, 1, 1);
+  context.drawImage(drawn, 0, 0);
+  const found = new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer);
+  return found.filter((each) => each === wanted).length;
+}"""
+
+
+def pixels_of(page: Page, name: str) -> int:
+    """How many pixels of the mesh in three dimensions have exactly this colour of the style sheet."""
+    return int(page.evaluate(_PIXELS, name))

@@ -7,8 +7,9 @@ from playwright.sync_api import Browser, expect
 
 from holdfast.controller.auth import Auth
 from tests.browser import Watched
+from tests.conftest import Until
 from tests.controller.fake_facade import FakeFacade, llm_175b
-from tests.controller.page.served import Served, open_page
+from tests.controller.page.served import Served, open_page, pixels_of
 
 pytestmark = pytest.mark.slow
 
@@ -239,7 +240,7 @@ def test_what_the_page_computes(served: Served, watched: Watched) -> None:
     assert found["cells"] == ["NaN", "3"]
 
 
-def test_12288_ranks_are_drawn_within_a_frame(watched: Watched) -> None:
+def test_12288_ranks_are_drawn_within_a_frame(watched: Watched, until: Until) -> None:
     facade = llm_175b()
     facade.warm_up(300)
     served = Served(facade, Auth(), live=False)  # measures the page, not two processes on one core
@@ -268,6 +269,7 @@ def test_12288_ranks_are_drawn_within_a_frame(watched: Watched) -> None:
         expect(page.locator("#detail-title")).to_have_text("Rank 12286")
         page.goto(served.url + "#/mesh3d?rank=12286")
         expect(page.locator("#relations")).to_contain_text("slower than its 1535 peers")
+        until(lambda: pixels_of(page, "wait-cell") > 9)  # of its groups; others are paler
         page.goto(served.url + "#/timeline")
         expect(page.locator("#timeline-about")).to_contain_text("15 of 12,288 ranks")
         page.goto(served.url + "#/overview")

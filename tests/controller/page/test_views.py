@@ -7,7 +7,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser import Watched
-from tests.controller.page.served import Served, open_page
+from tests.conftest import Until
+from tests.controller.page.served import Served, open_page, pixels_of
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +116,23 @@ def test_mesh_in_three_dimensions_tells_groups_and_blame(served: Served, watched
     expect(page.locator("#mesh3d-legend")).to_contain_text("well")
     relations.get_by_role("link", name="3", exact=True).first.click()
     expect(page.locator("#detail-title")).to_have_text("Rank 3")
+
+
+def test_the_mesh_is_coloured_by_blame_or_by_state(served: Served, watched: Watched, until: Until) -> None:
+    page = open_page(watched, served, "#/mesh3d")
+
+    def is_drawn_in(*names: str) -> bool:
+        """Whether the ranks have these colours and no others."""
+        found = {name: pixels_of(page, name) for name in ("bad", "wait-cell", "ok-cell", "idle")}
+        return {name for name, count in found.items() if count} == set(names)
+
+    until(lambda: is_drawn_in("bad", "wait-cell"))  # one slow rank of eight
+    bad = pixels_of(page, "bad")
+    page.get_by_role("radio", name="State", exact=True).last.click()
+    until(lambda: is_drawn_in("ok-cell"))
+    page.get_by_role("radio", name="Blame", exact=True).last.click()
+    until(lambda: is_drawn_in("bad", "wait-cell"))
+    assert bad < pixels_of(page, "wait-cell")
 
 
 def test_a_node_shows_its_verdicts_and_its_steps(served: Served, watched: Watched) -> None:

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,8 @@ class Workers:
         expects none would die of it; other signals go to its process group. Rank -1: all of the job, up to and
         including the generation. A worker that is not there is no error.
         """
+        for key in list(self.running):
+            self._on_exit(key)  # who ended before was not killed by us
         keys = [
             key
             for key in self.running
@@ -191,13 +193,15 @@ class Workers:
         injected = injections.finish_oom(pid)
         # In this order: a kill that has an explanation uses up its count, so that it explains no other.
         oom = how[1] == signal.SIGKILL and (not one.killed or injected) and (self.oom.explains() or injected)
-        self._ended(key, one.started, how, oom)
+        self._ended(key, one.started, how, oom, one.killed)
         if how[0] != 0:
             self._sweeps[key] = pid
 
-    def _ended(self, key: Key, started: Started, how: tuple[int, int, bool], oom: bool) -> None:
-        worker, (code, number, dumped) = replace(started.worker, running=False), how
-        ended = WorkerExited(*key, worker.pid, time.time_ns(), code, signal=number, core_dumped=dumped, oom_killed=oom)
+    def _ended(self, key: Key, started: Started, how: tuple[int, int, bool], oom: bool, ordered: bool = False) -> None:
+        pid, (code, number, dumped) = started.worker.pid, how
+        ended = WorkerExited(
+            *key, pid, time.time_ns(), code, signal=number, core_dumped=dumped, oom_killed=oom, ordered=ordered
+        )
         self.exits[key] = ended
         self.journal.exit(ended)  # before anybody hears of it: what was told must not be forgotten
         self.broadcast({"exited": asdict(ended)})

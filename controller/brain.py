@@ -304,7 +304,7 @@ class Brain:
         if self.c.life.stage is Stage.CLEARING:
             # We ended them ourselves; only what says something else is evidence of the cause.
             live = self.c.book.live()
-            if live is not None and exited.signal != 9 and self.c.book.attach(live, finding):
+            if live is not None and not exited.ordered and self.c.book.attach(live, finding):
                 return [books.saved(live)]
             return []
         return self.recovery.found(finding, now)
@@ -326,6 +326,8 @@ class Brain:
             return self._found(heard, now)
         if (cut := self.hangs.reach.answered(event.result, now)) is not None:
             return self._found(cut, now)
+        if (struck := self.requests.answered(event.result)) is not None:
+            return struck
         job = self.c.job
         failure = self.c.life.answered(event.result)
         if job is None or job.state.ended:

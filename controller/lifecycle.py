@@ -180,6 +180,7 @@ class Lifecycle:
         else:
             job.started_at = now.wall
         job.generation += 1
+        job.unanswered.clear()
         job.life_first = job.life_last = -1
         self.dropped = [name for name in job.nodes if name not in self.placement]
         self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]

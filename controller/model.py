@@ -235,6 +235,7 @@ class Job:
     life_last: int = -1
     life_before: int = 0  # steps that the generation before it did
     fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
+    unanswered: dict[str, str] = field(default_factory=dict)  # fault -> id of the running generation's order
     stop_asked: bool = False
     rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
     rolled_at: int = -1  # the step of the trouble that the last of them was for

@@ -6,7 +6,7 @@ import math
 from holdfast import faults as fault_syntax
 from holdfast import messages as msg
 from holdfast.controller.cluster import Cluster
-from holdfast.controller.events import Action, Record, Say
+from holdfast.controller.events import Action, Record, Say, Send
 from holdfast.controller.lifecycle import Stage
 from holdfast.controller.model import Instant, Job
 from holdfast.controller.placement import natural
@@ -20,12 +20,15 @@ class Requests:
     def __init__(self, cluster: Cluster) -> None:
         self.c = cluster
         self._precaution_at = -math.inf
+        self._ordered: set[str] = set()  # ids of orders that left us, in this life
 
     def due_faults(self, job: Job, now: Instant) -> list[Action]:
         """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
         actions: list[Action] = []
         for text in job.spec.faults:
             fault = fault_syntax.parse_fault(text)
+            if text in job.unanswered:
+                actions += self._ask_again(job, text, fault)
             if text in job.fired or fault.step is None or fault.target == "controller":
                 continue
             if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
@@ -36,17 +39,42 @@ class Requests:
             node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
             if node is not None and node.connected:
                 job.fired[text] = now.wall
-                actions += [Record("job", job.spec.id, job.to_doc()), *self.inject(fault)]
+                said, send = self.inject(fault)
+                if fault.kind not in fault_syntax.UNANSWERED_KINDS:
+                    job.unanswered[text] = send.command.id
+                    self._ordered.add(send.command.id)
+                actions += [Record("job", job.spec.id, job.to_doc()), said, send]
         return actions
+
+    def _ask_again(self, job: Job, text: str, fault: fault_syntax.FaultSpec) -> list[Action]:
+        """An order that an earlier life of ours wrote down may never have left it. Under the same id, an agent that
+        did it only answers again."""
+        sent = job.unanswered[text]
+        name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
+        node = self.c.nodes.get(name)
+        if sent in self._ordered or node is None or not node.connected or self.c.life.stage is not Stage.UP:
+            return []
+        self._ordered.add(sent)
+        order = msg.Inject(fault.order, fault.rank)
+        return [Send(name, msg.Command(sent, job.spec.id, job.generation, order))]
+
+    def answered(self, result: msg.CommandResult) -> list[Action] | None:
+        """An agent tells of a fault that it was ordered, done or not; None when it tells of something else."""
+        job = self.c.job
+        text = next((text for text, sent in job.unanswered.items() if sent == result.id), None) if job else None
+        if job is None or text is None:
+            return None
+        del job.unanswered[text]
+        return [Record("job", job.spec.id, job.to_doc())]
 
     def fault(self, fault: fault_syntax.FaultSpec) -> list[Action]:
         """Break something now, or when its step is reached. UsageError when that cannot be."""
         if fault.step is None:
-            return self.inject(fault)
+            return list(self.inject(fault))
         self.arm(fault)
         return []
 
-    def inject(self, fault: fault_syntax.FaultSpec) -> list[Action]:
+    def inject(self, fault: fault_syntax.FaultSpec) -> tuple[Say, Send]:
         """Break something now. UsageError when that cannot be."""
         job = self.c.active
         if fault.kind in fault_syntax.CONTROLLER_KINDS:
@@ -62,10 +90,8 @@ class Requests:
             )
         job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
         order = msg.Inject(fault.order, fault.rank)
-        return [
-            Say("inject", {"fault": str(fault), "node": node}),
-            self.c.life.untracked(node, job_id, generation, order),
-        ]
+        send = self.c.life.untracked(node, job_id, generation, order)
+        return Say("inject", {"fault": str(fault), "node": node}), send
 
     def checkpoint(self) -> list[Action]:
         """Ask rank 0 for a checkpoint. UsageError when nothing trains, or nobody there could hear it."""

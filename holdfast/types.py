@@ -271,7 +271,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """`code` is the exit status, or -1 when `signal` ended it. `error` is the last traceback, if any."""
+    """`code` is the exit status, or -1 when `signal` ended it. `error` is the last traceback, if any. `ordered`: its
+    agent was told to kill it."""
 
     job: str
     generation: int
@@ -284,6 +285,7 @@ class WorkerExited:
     oom_killed: bool = False
     error: str = ""
     tail: str = ""
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

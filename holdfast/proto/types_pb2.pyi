@@ -527,6 +527,7 @@ class WorkerExited(google.protobuf.message.Message):
     OOM_KILLED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     TAIL_FIELD_NUMBER: builtins.int
+    ORDERED_FIELD_NUMBER: builtins.int
     job: builtins.str
     generation: builtins.int
     rank: builtins.int
@@ -539,6 +540,7 @@ class WorkerExited(google.protobuf.message.Message):
     oom_killed: builtins.bool
     error: builtins.str
     tail: builtins.str
+    ordered: builtins.bool
     def __init__(
         self,
         *,
@@ -553,8 +555,9 @@ class WorkerExited(google.protobuf.message.Message):
         oom_killed: builtins.bool = ...,
         error: builtins.str = ...,
         tail: builtins.str = ...,
+        ordered: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "core_dumped", b"core_dumped", "error", b"error", "generation", b"generation", "job", b"job", "oom_killed", b"oom_killed", "pid", b"pid", "rank", b"rank", "signal", b"signal", "tail", b"tail", "wall_ns", b"wall_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "core_dumped", b"core_dumped", "error", b"error", "generation", b"generation", "job", b"job", "oom_killed", b"oom_killed", "ordered", b"ordered", "pid", b"pid", "rank", b"rank", "signal", b"signal", "tail", b"tail", "wall_ns", b"wall_ns"]) -> None: ...
 
 global___WorkerExited = WorkerExited
 

@@ -120,7 +120,9 @@ def test_injected_faults_are_told_apart(tmp_path: Path) -> None:
             # A plain SIGKILL just after an OOM kill is no OOM kill.
             pid = await one.start(SLEEP, 5)
             os.kill(pid, signal.SIGKILL)
-            assert not (await one.ended(5)).oom_killed
+            ended = await one.ended(5)
+            assert not ended.oom_killed
+            assert not ended.ordered
 
     asyncio.run(story())
 
@@ -186,7 +188,7 @@ time.sleep(300)
             assert all(map(alive, pids))
             assert one.warm
             assert await one.warm.kill("j", 1, 0, signal.SIGKILL) == 5
-            await one.ended()
+            assert (await one.ended()).ordered
             await eventually(lambda: not any(map(alive, pids)))
 
     asyncio.run(story())

@@ -76,6 +76,50 @@ def test_a_fault_strikes_once_at_its_step_also_when_steps_are_repeated() -> None
     assert injected[0].node == "node0"
 
 
+def injected(v: Virtual) -> list[Send]:
+    return [send for send in v.sent if isinstance(send.command.order, msg.Inject)]
+
+
+def test_an_order_that_a_controller_took_with_it_is_sent_again_under_its_id() -> None:
+    v = training(faults=("kill@9:rank3",))
+    v.run_until(lambda: v.job.best_step >= 8)
+    v.losing = True  # written down, and then the controller dies
+    v.run_until(lambda: bool(v.job.fired))
+    v.losing = False
+    assert injected(v) == []
+    v.restart_controller()
+    v.run(3.0)
+    v.restart_controller()
+    v.run(3.0)
+    (send,) = injected(v)
+    assert (send.node, send.command.order, send.command.generation) == ("node0", msg.Inject("kill", 3), 1)
+    assert send.command.id.startswith("b1-")
+
+
+@pytest.mark.parametrize("fault", ["kill@9:rank3", "agent-kill@9:node0"])
+def test_an_order_that_left_is_not_sent_again(fault: str) -> None:
+    """Its agent answered, or it is nobody's who could."""
+    v = training(faults=(fault,))
+    v.run_until(lambda: bool(v.job.fired))
+    v.run(1.0)
+    v.restart_controller()
+    v.run(3.0)
+    assert len(injected(v)) == 1
+
+
+def test_an_order_of_a_generation_that_is_over_is_not_sent_again() -> None:
+    v = training(faults=("slow@9:rank3/forward+10",))
+    v.run_until(lambda: v.job.best_step >= 8)
+    v.losing = True
+    v.run_until(lambda: bool(v.job.fired))
+    v.losing = False
+    v.exit(5, signal=9)
+    trains_again(v, 2)
+    v.restart_controller()
+    v.run(3.0)
+    assert injected(v) == []
+
+
 def test_wishes_that_cannot_be_are_refused_in_one_line() -> None:
     v = Virtual()
     with pytest.raises(UsageError, match="no job"):

@@ -71,6 +71,7 @@ class Virtual:
         self.sent: list[Send] = []
         self.underway: list[Send] = []
         self.delivering = False
+        self.losing = False  # what the controller sends does not leave its host
         self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
         self.last_step = 10**9  # workers exit 0 after it
         self.start_error = ""
@@ -109,7 +110,11 @@ class Virtual:
         for action in actions:
             if isinstance(action, Record):
                 self.saved[action.kind, action.id] = action.doc
-        self.underway += [action for action in actions if isinstance(action, Send)]
+        self.underway += [action for action in actions if isinstance(action, Send) and not self.losing]
+        self._deliver_all()
+        return actions
+
+    def _deliver_all(self) -> None:
         while self.underway and not self.delivering:
             self.delivering = True
             send = self.underway.pop(0)
@@ -118,7 +123,6 @@ class Virtual:
             self.delivering = False
             if answer is not None:
                 self.feed(answer)
-        return actions
 
     def restart_controller(self, away: float = 1.0) -> None:
         """SIGKILL the controller: it forgets all but its journal; agents come back one after the other."""
@@ -146,10 +150,13 @@ class Virtual:
         switch = self.switches.get(name, "")
         incarnation = f"{name}-{agent.incarnation}"
         identity = t.Identity(name, name, incarnation, slots=agent.slots, switch=switch, address=name, ping_port=9)
+        before, self.delivering = self.delivering, True  # its old news are on their way before it hears any order
         self.feed(AgentJoined(msg.Hello(identity, kept)))
         unheard, agent.unheard = agent.unheard, []
         for event in unheard:
             self.feed(EventSeen(name, event))
+        self.delivering = before
+        self._deliver_all()
 
     def kill_agent(self, name: str) -> None:
         agent = self.agents[name]
@@ -180,7 +187,9 @@ class Virtual:
             case msg.StopWorkers():
                 for worker in list(agent.workers.values()):
                     if worker.generation <= command.generation:
-                        worker.running = False
+                        if worker.running:
+                            worker.running = False
+                            self.feed(EventSeen(send.node, self._exit(worker, signal=9, ordered=True)))
                         del agent.workers[worker.job, worker.generation, worker.rank]
             case msg.StartWorkers() as order:
                 error = self.start_error
@@ -213,14 +222,15 @@ class Virtual:
         if agent.alive:
             self._frame(agent)  # its last steps travel ahead of the news of its end
         worker.running = False
-        event = t.WorkerExited(
-            worker.job, worker.generation, rank, worker.pid, int(self.instant.wall * 1e9), code, signal,
-            oom_killed=oom, error=error, tail=tail,
-        )  # fmt: skip
+        event = self._exit(worker, code, signal, oom_killed=oom, error=error, tail=tail)
         if agent.alive:
             self.feed(EventSeen(agent.name, event))
         else:
             agent.unheard.append(event)
+
+    def _exit(self, worker: Worker, code: int = -1, signal: int = 0, **more: Any) -> t.WorkerExited:
+        at = int(self.instant.wall * 1e9)
+        return t.WorkerExited(worker.job, worker.generation, worker.rank, worker.pid, at, code, signal, **more)
 
     def stop_worker(self, rank: int) -> None:
         worker = self.worker(rank)

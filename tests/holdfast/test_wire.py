@@ -42,7 +42,7 @@ STEP = st.builds(
 EXIT = st.builds(
     t.WorkerExited, job=TEXT, generation=U32, rank=U32, pid=U32, wall_ns=st.integers(0, 2**63),
     code=st.integers(-1, 255), signal=st.integers(0, 64), core_dumped=st.booleans(), oom_killed=st.booleans(),
-    error=TEXT, tail=TEXT,
+    error=TEXT, tail=TEXT, ordered=st.booleans(),
 )  # fmt: skip
 
 

@@ -7,15 +7,17 @@ traffic, and one rounding less in bfloat16.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-_is_wanted = False  # not a context variable: on a GPU backward runs in a thread of autograd's
+_is_wanted = False  # not context variables: on a GPU backward runs in a thread of autograd's
+_is_alone = False
 
 
 @contextmanager
@@ -30,10 +32,33 @@ def in_place(is_wanted: bool) -> Iterator[None]:
         _is_wanted = before
 
 
+@contextmanager
+def alone(is_alone: bool) -> Iterator[None]:
+    """Whether products, as long as this lasts, have no earlier gradient to add to: torch's own are quicker then."""
+    global _is_alone
+    before, _is_alone = _is_alone, is_alone
+    try:
+        yield
+    finally:
+        _is_alone = before
+
+
+@functools.cache
+def hooks_hear() -> bool:
+    """Whether torch calls a parameter's hook even if its gradient was added in place. From 2.13 on it does."""
+    called: list[Tensor] = []
+    weight = nn.Parameter(torch.ones(1, 1))
+    weight.grad = torch.zeros(1, 1)
+    weight.register_post_accumulate_grad_hook(called.append)  # type: ignore[no-untyped-call]  # torch's
+    with in_place(True), alone(False), torch.enable_grad():
+        multiply(torch.ones(1, 1), weight).sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    return bool(called)
+
+
 def multiply(x: Tensor, weight: Tensor) -> Tensor:
     """`F.linear` of x (..., in) and weight (out, in)."""
     # What is not a parameter itself, such as a DTensor's local part, has its gradient added up elsewhere.
-    if not weight.is_leaf or torch.compiler.is_compiling():
+    if _is_alone or not weight.is_leaf or torch.compiler.is_compiling():
         return F.linear(x, weight)
     result: Tensor = _Multiply.apply(x, weight)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
     return result

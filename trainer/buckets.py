@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,17 +15,18 @@ LARGEST = 25 << 20
 """Bytes of a bucket, unless one parameter alone has more."""
 FEWEST = 2
 """Buckets of a stage whose gradients would fit into one: until it is full, nothing is on its way. Each more is another
-turn of messages around all replicas, which costs more than it hides where gradients are so few."""
+turn of messages around all replicas, which costs more than it hides where gradients are so few, or where messages
+take the cores that compute."""
 SMALLEST = 1 << 20
 
 
-def cut(sizes: Sequence[int]) -> list[range]:
+def cut(sizes: Sequence[int], fewest: int = FEWEST) -> list[range]:
     """Which neighbours go together, as ranges of places. `sizes` are bytes, in the order in which they become final.
 
     >>> cut([9 << 20, 9 << 20, 9 << 20, 9 << 20])
     [range(0, 2), range(2, 4)]
     """
-    limit = min(LARGEST, max(SMALLEST, sum(sizes) // FEWEST))
+    limit = min(LARGEST, max(SMALLEST, sum(sizes) // fewest))
     found: list[range] = []
     first = held = 0
     for place, size in enumerate(sizes):
@@ -35,17 +37,28 @@ def cut(sizes: Sequence[int]) -> list[range]:
     return [*found, range(first, len(sizes))] if sizes else []
 
 
+@dataclass(frozen=True, slots=True)
+class Riders:
+    """A few numbers that all replicas want the sums of. In a collective of their own they would go around them all once
+    more; so they go out behind the last gradients."""
+
+    ask: Callable[[], Tensor]
+    """What this replica has to say: one dimension, the same length on all. Asked once a step, in its last backward."""
+    tell: Callable[[Tensor], None]
+    """Takes the sums."""
+
+
 class _Bucket:
     """Some parameters' gradients side by side."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], wide: torch.dtype) -> None:
-        self.parameters, self.wide = parameters, wide
+    def __init__(self, parameters: Sequence[nn.Parameter], wide: torch.dtype, riders: Riders | None) -> None:
+        self.parameters, self.wide, self.riders = parameters, wide, riders
         self.sizes = [_local(parameter).numel() for parameter in parameters]
         self.clear()
 
     def clear(self) -> None:
         self.missing = set(range(len(self.parameters)))
-        self.slots: tuple[Tensor, ...] = ()
+        self.slots: tuple[Tensor, ...] = ()  # by parameter, then the riders'
         self.flat: Tensor | None = None
         self.work: dist.Work | None = None
 
@@ -55,17 +68,25 @@ class _Bucket:
         assert parameter.grad is not None, "a parameter got no gradient"
         grad = _local(parameter.grad)
         if self.flat is None:
-            self.flat = torch.empty(sum(self.sizes), dtype=self.wide, device=grad.device)
-            self.slots = torch.split(self.flat, self.sizes)
+            self._open(grad.device)
         slot = self.slots[place].view_as(grad)
         torch.div(grad, ranks, out=slot)
         if _is_plain(parameter, self.wide):
             parameter.grad = slot  # what backward left is freed
         self.missing.discard(place)
 
+    def _open(self, device: torch.device) -> None:
+        along = torch.empty(0) if self.riders is None else self.riders.ask()
+        sizes = [*self.sizes, len(along)]
+        self.flat = torch.empty(sum(sizes), dtype=self.wide, device=device)
+        self.slots = torch.split(self.flat, sizes)
+        self.slots[-1].copy_(along)
+
     def give(self) -> None:
         """The means to the parameters that do not hold them already."""
-        for parameter, slot in zip(self.parameters, self.slots, strict=True):
+        if self.riders is not None:
+            self.riders.tell(self.slots[-1].clone())  # what is kept of it must not keep the bucket
+        for parameter, slot in zip(self.parameters, self.slots[:-1], strict=True):
             if not _is_plain(parameter, self.wide):
                 assert parameter.grad is not None
                 grad = _local(parameter.grad)
@@ -79,18 +100,24 @@ class GradientMeans:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, meanwhile: Callable[[], None] | None = None
+        self,
+        parameters: Iterable[nn.Parameter],
+        group: dist.ProcessGroup,
+        riders: Riders | None = None,
+        fewest: int = FEWEST,
     ) -> None:
-        """`parameters` in the order of forward: backward is done with the last of them first.
-
-        `meanwhile` is called once a step, when all that was to be sent is on its way.
+        """`parameters` in the order of forward: backward is done with the last of them first. `fewest`: see FEWEST; on
+        all replicas the same.
         """
-        self._group, self._meanwhile = group, meanwhile
+        self._group = group
         order = list(parameters)[::-1]
         wides = [torch.promote_types(parameter.dtype, torch.float32) for parameter in order]
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
         self.num_bytes = sum(sizes)
-        self._buckets = [_Bucket(order[places.start : places.stop], wides[places.start]) for places in cut(sizes)]
+        self._buckets = [
+            _Bucket(order[p.start : p.stop], wides[p.start], riders if p.stop == len(order) else None)
+            for p in cut(sizes, fewest)
+        ]
         self._sent = 0
         self._is_last = False
         for bucket in self._buckets:
@@ -110,8 +137,6 @@ class GradientMeans:
                 for place in sorted(bucket.missing):
                     bucket.put(place, self._group.size())
             self._send()
-            if self._meanwhile is not None:
-                self._meanwhile()
             for bucket in self._buckets:
                 assert bucket.work is not None
                 bucket.work.wait()

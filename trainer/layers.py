@@ -80,26 +80,25 @@ class RmsNorm(nn.Module):
 
 
 class _RmsNorm(torch.autograd.Function):
-    """y = n w with n = x r, r = 1 / sqrt(mean(x^2) + eps). Backward of g: r (g w - n mean(g n w)) and sum(g n)."""
+    """y = x r w with r = 1 / sqrt(mean(x^2) + eps). Backward of g: r (g w - x r^2 mean(g x w)) and sum(g x r)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows = x.flatten(0, -2)
         squares = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square_()
         scale = squares.div_(rows.shape[-1]).add_(eps).rsqrt_()
-        normal = rows * scale
-        ctx.save_for_backward(normal, weight, scale)
-        result: Tensor = (normal * weight).view(x.shape)
+        ctx.save_for_backward(rows, weight, scale)
+        result: Tensor = (rows * scale).mul_(weight).view(x.shape)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        normal, weight, scale = ctx.saved_tensors
-        rows = grads[0].reshape(normal.shape)
-        both = rows * normal
-        means = torch.mv(both, weight).div_(normal.shape[-1]).unsqueeze(-1)
-        of_x = torch.mul(rows, weight).addcmul_(normal, means, value=-1).mul_(scale)
-        return of_x.view(grads[0].shape), both.sum(0), None
+        rows, weight, scale = ctx.saved_tensors
+        given = grads[0].reshape(rows.shape)
+        both = given * rows
+        means = torch.mv(both, weight).unsqueeze(-1).mul_(scale * scale).div_(rows.shape[-1])
+        of_x = torch.mul(given, weight).addcmul_(rows, means, value=-1).mul_(scale)
+        return of_x.view(grads[0].shape), torch.mv(both.t(), scale.squeeze(-1)), None
 
 
 class LayerNorm(nn.Module):
@@ -226,5 +225,5 @@ class _SwiGlu(torch.autograd.Function):
         if gate.is_cuda:
             torch.ops.aten.silu_backward.grad_input(grads[0] * up, gate, grad_input=of_gate)
         else:
-            of_gate.copy_(torch.ops.aten.silu_backward(grads[0] * up, gate))
+            torch.mul(torch.ops.aten.silu_backward(grads[0], gate), up, out=of_gate)
         return into

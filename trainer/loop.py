@@ -20,6 +20,7 @@ from holdfast.host_memory import keep_freed
 from holdfast.plan import Op, Plan
 from holdfast.trainer import pipeline, spans
 from holdfast.trainer.batches import Batches
+from holdfast.trainer.buckets import Riders
 from holdfast.trainer.config import Config
 from holdfast.trainer.corpus import Corpus, open_corpus
 from holdfast.trainer.errors import NonFiniteLoss
@@ -28,7 +29,7 @@ from holdfast.trainer.garbage import kept_out
 from holdfast.trainer.launch import Launch
 from holdfast.trainer.layout import plan
 from holdfast.trainer.loss import cross_entropy
-from holdfast.trainer.mesh import Mesh, choose_device, join, leave, require_agreement
+from holdfast.trainer.mesh import Mesh, choose_device, is_crowded, join, leave, require_agreement
 from holdfast.trainer.meters import Meter
 from holdfast.trainer.model import Moment, recompute_of
 from holdfast.trainer.optimizer import Optimizer
@@ -39,14 +40,15 @@ from holdfast.trainer.slices import GradientSums, slices_of
 from holdfast.trainer.state import settings
 from holdfast.trainer.tensor_parallel import hash_of
 from holdfast.trainer.tokens import vocab_of
-from holdfast.trainer.totals import Pending, Totals, start_sum
+from holdfast.trainer.totals import Pending, Totals, arrived, riding, start_sum
 from holdfast.trainer.weights import start_from
 
 
 class Trainer:
     """One rank's share of the model and of every step."""
 
-    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus) -> None:
+    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus, crowded: bool = False) -> None:
+        """`crowded`: as `is_crowded` says."""
         self.config, self.mesh = config, mesh
         self.tp_group = mesh.tp.get_group()  # torch looks it up anew each time, which takes 0.4 ms
         spans.watch_device(mesh.device)
@@ -60,7 +62,8 @@ class Trainer:
         order = self.plan.orders[mesh.pp_rank]
         self.loads_at = next((action.stage for action in order if action.op is Op.LOAD), -1)
         """The stage for which this rank reads data; -1: none."""
-        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, self._announce)
+        riders = Riders(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
+        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, riders, crowded)
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""
@@ -113,10 +116,12 @@ class Trainer:
             raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
         return totals
 
-    def _announce(self) -> None:
-        """Start to add up the loss while gradients are on their way, if nobody needs to hear of their norm."""
-        if self.optimizer.holds_all:
-            self._pending = start_sum(self._share(), None, self.votes(self.moment.step + 1))
+    def _riding(self) -> torch.Tensor:
+        return riding(self._share(), self.votes(self.moment.step + 1))
+
+    def _arrived(self, sums: torch.Tensor) -> None:
+        """The loss came with the gradients; their norm everybody finds by itself then."""
+        self._pending = arrived(sums)
 
     def _share(self) -> torch.Tensor:
         """This rank's share of the step's loss, on its device: over all ranks they add up to the global mean."""
@@ -183,7 +188,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     done = finished = False
     trainer = keeper = None
     try:
-        trainer = Trainer(config, mesh, corpus)
+        trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
         if launch.rank == 0 and probe.attached():
             _tell(trainer.plan)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)

@@ -147,6 +147,16 @@ def leave(store: Store | None = None, done: bool = False) -> None:
         store.close(done)
 
 
+def is_crowded(launch: Launch, device: torch.device) -> bool:
+    """Whether some host has fewer cores than ranks that compute on them. Called by all ranks together."""
+    if device.type != "cpu" or launch.world == 1:
+        return False
+    flag = torch.tensor(launch.local_world > len(os.sched_getaffinity(0)), dtype=torch.uint8)
+    with probe.operation("setup:agreement"):
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)
+
+
 def require_agreement(fingerprint: int, what: str) -> None:
     """Raise Disagreement on every rank unless all ranks pass the same number (below 2**62)."""
     pair = torch.tensor([fingerprint, -fingerprint])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from holdfast.plan import Order, Plan
+from holdfast.trainer.buckets import Riders
 from holdfast.trainer.config import Config
 from holdfast.trainer.layout import Layout
 from holdfast.trainer.mesh import Mesh
@@ -62,12 +61,14 @@ def build_runtime(
     plan: Plan,
     stages: list[Stage],
     loss: LossFunction,
-    meanwhile: Callable[[], None] | None = None,
+    riders: Riders | None = None,
+    crowded: bool = False,
 ) -> Runtime:
     """What runs this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
 
-    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `meanwhile` is called when
-    a stage's gradients are on their way to its replicas, if each has whole ones.
+    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `riders` go along with
+    the gradients of the first stage, if each replica has whole ones: its last backward is the last of a step.
+    `crowded`: replicas have no core to spare for sending while they compute.
     """
     shape = (config.train.micro_batch_size, config.data.seq_len)
     tokens = torch.empty(shape, dtype=torch.int64, device=mesh.device)
@@ -87,7 +88,8 @@ def build_runtime(
                 config.parallel.zero,
                 tuple(units_of(stage)) if layered else (),
                 config.parallel.zero_reduce == "each",
-                meanwhile,
+                riders if stage.is_first else None,
+                crowded,
             ),
         )
         for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)

@@ -25,7 +25,7 @@ from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRun
 
 from holdfast.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan, from_csv
 from holdfast.trainer import accumulate, spans
-from holdfast.trainer.buckets import GradientMeans
+from holdfast.trainer.buckets import FEWEST, GradientMeans, Riders
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -40,8 +40,10 @@ class Sharing:
     """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
     reduce_each: bool = True
     """By layer: whether every backward reduces gradients, or the last one of a step those of all."""
-    meanwhile: Callable[[], None] | None = None
-    """What a rank does while the last gradients are on their way, where each has whole ones."""
+    riders: Riders | None = None
+    """What goes along with the last gradients, where each replica has whole ones."""
+    crowded: bool = False
+    """Whether there is no core to send gradients while others are computed."""
 
 
 class _Turns(Counter[Op]):
@@ -61,8 +63,12 @@ class WatchedStage(PipelineStage):
         self.sharing = sharing
         self.turns = _Turns()
         self.means: GradientMeans | None = None
+        self.means_hear = False
         if sharing.group.size() > 1 and not isinstance(self.submod, FSDPModule):
-            self.means = GradientMeans(self.submod.parameters(), sharing.group, sharing.meanwhile)
+            self.means = GradientMeans(
+                self.submod.parameters(), sharing.group, sharing.riders, 1 if sharing.crowded else FEWEST
+            )
+            self.means_hear = accumulate.hooks_hear()
 
     def gathered_bytes(self) -> int:
         """Of all parameters of the stage together, in the precision in which they are gathered."""
@@ -75,18 +81,23 @@ class WatchedStage(PipelineStage):
         )
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id):
+        with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id), self._products(fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> Any:
-        with spans.action(Op.BACKWARD if full_backward else Op.BACKWARD_INPUT, self.stage_index, bwd_chunk_id):
+        op = Op.BACKWARD if full_backward else Op.BACKWARD_INPUT
+        with spans.action(op, self.stage_index, bwd_chunk_id), self._products(bwd_chunk_id):
             return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with spans.action(Op.BACKWARD_WEIGHT, self.stage_index, bwd_chunk_id):
             return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def _products(self, micro_batch: int) -> AbstractContextManager[None]:
+        """The first of a step has nothing to add to; by layer, nothing is kept. Recomputation must know it, too."""
+        return accumulate.alone(micro_batch == 0 or bool(self.sharing.units))
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return _Transfer(Op.SEND_FORWARD, self.stage_index, fwd_chunk_id, super().get_fwd_send_ops(fwd_chunk_id))
@@ -108,8 +119,8 @@ class WatchedStage(PipelineStage):
             assert self.means is not None
             self.means.expect()
         if not self.sharing.units:
-            # Halves of a backward ask for gradients themselves, and means are told by hooks.
-            with accumulate.in_place(backward_type == "full" and not is_announced):
+            # Halves of a backward ask for gradients themselves.
+            with accumulate.in_place(backward_type == "full" and (not is_announced or self.means_hear)):
                 return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         # torch would hold back what FSDP's hooks do here: gather, reduce and free unit by unit.
         assert backward_type == "full", "halves of a backward are not shared by layer"

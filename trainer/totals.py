@@ -1,6 +1,6 @@
 """What all ranks learn of a step together: its loss, its gradients' norm, whose share was not finite, and votes.
 
-One collective of a few numbers. It is started as soon as they are known, and stays on the device until it is read.
+One collective of a few numbers, or a few numbers more in one of gradients. They stay on the device until they are read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast.trainer import spans
+
+_PIECES = 3  # of 24 bits each, in which float32 holds the 53 of a float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +88,27 @@ def start_sum(loss: Tensor, squares: Tensor | None, votes: Sequence[bool] = ()) 
     if any(votes):
         shares[2 + world :] = torch.tensor(votes, dtype=torch.float64)
     return Pending(shares, len(votes), dist.all_reduce(shares, async_op=True) if world > 1 else None)
+
+
+def riding(loss: Tensor, votes: Sequence[bool] = ()) -> Tensor:
+    """What `start_sum` would send, for a sum in float32 that is exact: each rank writes into places of its own, where
+    all others have zeros. float64 takes three of them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    numbers = torch.zeros(_PIECES * world + len(votes), device=loss.device)
+    rest = loss
+    for place in range(_PIECES * rank, _PIECES * (rank + 1)):
+        numbers[place] = rest
+        rest = rest - numbers[place].double()
+    if any(votes):
+        numbers[_PIECES * world :] = torch.tensor(votes, dtype=torch.float32)
+    return numbers
+
+
+def arrived(sums: Tensor) -> Pending:
+    """From the sums of what all ranks gave as `riding`."""
+    world = dist.get_world_size()
+    numbers = sums.double()
+    votes = numbers[_PIECES * world :]
+    shares = numbers[: _PIECES * world].view(world, _PIECES).sum(1)
+    known = [shares.sum().view(1), shares.new_zeros(1), (~torch.isfinite(shares)).double(), votes]
+    return Pending(torch.cat(known), len(votes), None)

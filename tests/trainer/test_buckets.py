@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast.trainer import buckets
-from holdfast.trainer.buckets import FEWEST, LARGEST, SMALLEST, GradientMeans, cut
+from holdfast.trainer import buckets, mesh
+from holdfast.trainer.buckets import FEWEST, LARGEST, SMALLEST, GradientMeans, Riders, cut
+from holdfast.trainer.launch import Launch
 
 
 @pytest.fixture
@@ -27,14 +28,27 @@ def alone() -> Iterator[dist.ProcessGroup]:
     dist.destroy_process_group()
 
 
-@given(st.lists(st.integers(1, 2 * LARGEST), max_size=60))
-def test_buckets_hold_everything_once_in_order_and_are_no_larger_than_they_may_be(sizes: list[int]) -> None:
-    found = cut(sizes)
+@given(st.lists(st.integers(1, 2 * LARGEST), max_size=60), st.integers(1, 3))
+def test_buckets_hold_everything_once_in_order_and_are_no_larger_than_they_may_be(
+    sizes: list[int], fewest: int
+) -> None:
+    found = cut(sizes, fewest)
     assert [place for places in found for place in places] == list(range(len(sizes)))
-    limit = min(LARGEST, max(SMALLEST, sum(sizes) // FEWEST))
+    limit = min(LARGEST, max(SMALLEST, sum(sizes) // fewest))
     held = [sum(sizes[place] for place in places) for places in found]
     assert all(size <= limit or len(places) == 1 for size, places in zip(held, found, strict=True))
     assert all(first + second > limit for first, second in pairwise(held))
+
+
+@pytest.mark.parametrize(("cores", "crowded"), [(2, True), (3, False)])
+def test_more_ranks_than_cores_are_a_crowd_but_not_on_gpus(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, cores: int, crowded: bool
+) -> None:
+    monkeypatch.setattr(mesh.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    launch = Launch(world=6, local_world=3)
+    assert mesh.is_crowded(launch, torch.device("cpu")) == crowded
+    assert not mesh.is_crowded(launch, torch.device("cuda"))
+    assert not mesh.is_crowded(Launch(), torch.device("cpu"))
 
 
 class Sent:
@@ -87,11 +101,37 @@ def test_what_no_backward_announces_goes_out_at_the_end_of_each_step(
 ) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     sent = Sent(monkeypatch, model)
-    meanwhile: list[int] = []
-    means = GradientMeans(model.parameters(), alone, lambda: meanwhile.append(len(sent.at)))
+    means = GradientMeans(model.parameters(), alone)
     for step in (1, 2):
         model.zero_grad()
         model(torch.randn(4, 8)).sum().backward()
         means.finish()
         assert sent.at == [4 * turn for turn in range(1, step + 1)]
-        assert meanwhile == [*range(1, step + 1)]  # once a step, when all is on its way
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_what_rides_goes_out_with_the_last_gradients_once_a_step(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, is_announced: bool
+) -> None:
+    monkeypatch.setattr(buckets, "SMALLEST", 1)
+    model = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(4)))
+    sent = Sent(monkeypatch, model)
+    asked, told = list[int](), list[list[float]]()
+
+    def ask() -> torch.Tensor:
+        asked.append(sent.done)
+        return torch.tensor([len(asked), 0.5], dtype=torch.float64)
+
+    means = GradientMeans(model.parameters(), alone, Riders(ask, lambda sums: told.append(sums.tolist())))
+    for step in (1, 2):
+        model.zero_grad()
+        if is_announced:
+            means.expect()
+        model(torch.randn(4, 8)).sum().backward()
+        assert len(asked) == (step if is_announced else step - 1)
+        means.finish()
+        assert len(sent.at) == FEWEST * step, "in no collective of its own"
+        assert told == [[turn, 0.5] for turn in range(1, step + 1)]
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.shape == (8, 8)

@@ -1,6 +1,6 @@
 """Tokens per second of Holdfast's trainer against a plain PyTorch script of the same model, on this machine's cores.
 
-python benchmarks/trainer_cpu.py [--processes 1 2 8] [--rounds 7] [--steps 6] [--json]
+python benchmarks/trainer_cpu.py [--processes 1 2 8] [--starts 1] [--rounds 8] [--steps 6] [--json]
 
 All systems of one size run at the same time, and all but one wait at a gate: they take turns, so many steps a turn,
 in an order that alternates from round to round. Each has as many ranks, one thread a rank, the same sizes, precision,
@@ -9,7 +9,8 @@ bare model. `holdfast` keeps all state on every replica, as `ddp` does; `watched
 With `zero 1` replicas share out the optimizer's state, with `zero 3` all, as `fsdp2` does, layer by layer. The `fsdp2`
 script reduces gradients once a step and keeps them whole until then, as `zero 3 once`; `zero 3` reduces them after each
 micro-batch and never holds them whole.
-The first step of a turn, in which processes wake up, does not count; a figure is the median of the turns.
+The first step of a turn, in which processes wake up, does not count; a figure is the median of the turns. Where its
+memory comes to lie makes a process up to a tenth faster or slower for its life, so `--starts` begins anew that often.
 """
 
 import argparse
@@ -207,13 +208,15 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         listener.close()
+        os.unlink(where)
 
 
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--processes", type=int, nargs="+", default=[1, 2, 8])
     made.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    made.add_argument("--rounds", type=int, default=8, help="turns of each system")
+    made.add_argument("--starts", type=int, default=1, help="how often all processes are started")
+    made.add_argument("--rounds", type=int, default=8, help="turns of each system from one start to the next")
     made.add_argument("--steps", type=int, default=6, help="in a turn")
     sizes = {"layers": 4, "width": 256, "heads": 8, "inner": 704, "length": 128, "samples": 16, "micro-batch": 2}
     for name, size in sizes.items():
@@ -228,7 +231,11 @@ def main() -> None:
     every: Json = {}
     with scratch() as folder:
         for ranks in options.processes:
-            speeds = every[str(ranks)] = measure(options, ranks, folder)
+            speeds: dict[str, list[float]] = {name: [] for name in options.systems}
+            for _ in range(options.starts):
+                for name, values in measure(options, ranks, folder).items():
+                    speeds[name] += values
+            every[str(ranks)] = speeds
             for name, values in speeds.items():
                 medians[name][str(ranks)] = median(values)
             for name, values in speeds.items():

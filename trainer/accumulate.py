@@ -43,6 +43,11 @@ def alone(is_alone: bool) -> Iterator[None]:
         _is_alone = before
 
 
+def is_alone() -> bool:
+    """What `alone` says now."""
+    return _is_alone
+
+
 @functools.cache
 def hooks_hear() -> bool:
     """Whether torch calls a parameter's hook even if its gradient was added in place. From 2.13 on it does."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
 
+from holdfast.trainer import accumulate
 from holdfast.trainer.attention import attend, rotations
 from holdfast.trainer.checks import recompute_entries
 from holdfast.trainer.config import Config, ModelConfig
@@ -229,5 +230,12 @@ def _again(function: Callable[..., Tensor], *args: Tensor | int | str | None) ->
 
     Dropout draws from seeds of its own, so both calls give the same bits without saving generators.
     """
-    result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+    is_alone = accumulate.is_alone()  # backward must find the very operations that forward did, wherever it calls
+
+    def same(*args: Tensor | int | str | None) -> Tensor:
+        with accumulate.alone(is_alone):
+            return function(*args)
+
+    twice = function if torch.compiler.is_compiling() else same
+    result: Tensor = checkpoint(twice, *args, use_reentrant=False, preserve_rng_state=False)
     return result

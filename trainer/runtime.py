@@ -81,23 +81,20 @@ class WatchedStage(PipelineStage):
         )
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id), self._products(fwd_chunk_id):
+        # The first of a step has nothing to add to; by layer, nothing is kept.
+        is_alone = fwd_chunk_id == 0 or bool(self.sharing.units)
+        with spans.action(Op.FORWARD, self.stage_index, fwd_chunk_id), accumulate.alone(is_alone):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> Any:
-        op = Op.BACKWARD if full_backward else Op.BACKWARD_INPUT
-        with spans.action(op, self.stage_index, bwd_chunk_id), self._products(bwd_chunk_id):
+        with spans.action(Op.BACKWARD if full_backward else Op.BACKWARD_INPUT, self.stage_index, bwd_chunk_id):
             return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with spans.action(Op.BACKWARD_WEIGHT, self.stage_index, bwd_chunk_id):
             return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
-
-    def _products(self, micro_batch: int) -> AbstractContextManager[None]:
-        """The first of a step has nothing to add to; by layer, nothing is kept. Recomputation must know it, too."""
-        return accumulate.alone(micro_batch == 0 or bool(self.sharing.units))
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return _Transfer(Op.SEND_FORWARD, self.stage_index, fwd_chunk_id, super().get_fwd_send_ops(fwd_chunk_id))

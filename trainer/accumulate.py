@@ -22,8 +22,8 @@ _is_alone = False
 
 @contextmanager
 def in_place(is_wanted: bool) -> Iterator[None]:
-    """Whether backward, as long as this lasts, may add to gradients without autograd's knowledge: hooks on parameters,
-    and `torch.autograd.grad`, then see none of what was added."""
+    """Whether backward, as long as this lasts, may add to gradients without autograd's knowledge: `torch.autograd.grad`
+    then sees none of what was added, and hooks on parameters are called for it only if `hooks_hear`."""
     global _is_wanted
     before, _is_wanted = _is_wanted, is_wanted
     try:
@@ -50,7 +50,7 @@ def is_alone() -> bool:
 
 @functools.cache
 def hooks_hear() -> bool:
-    """Whether torch calls a parameter's hook even if its gradient was added in place. From 2.13 on it does."""
+    """Whether torch calls a parameter's hook even if its gradient was added in place. 2.13 does."""
     called: list[Tensor] = []
     weight = nn.Parameter(torch.ones(1, 1))
     weight.grad = torch.zeros(1, 1)

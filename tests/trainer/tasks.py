@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from calls import Calls
 from joining import joined
 from safetensors.torch import save_file
@@ -23,7 +24,7 @@ from striking import die_here
 
 from holdfast.agent import probe
 from holdfast.checkpoint.file_store import FileStore
-from holdfast.trainer import loop, sequence_parallel, spans
+from holdfast.trainer import buckets, loop, sequence_parallel, spans
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.launch import from_environment
 from holdfast.trainer.slices import Slice
@@ -132,6 +133,26 @@ def full_disk(folder: Path, argv: list[str], rank: int, part: str) -> dict[str, 
 
     FileStore.create = full  # type: ignore[method-assign]
     return command(folder, argv)
+
+
+def reductions(folder: Path, argv: list[str], cores: int) -> dict[str, Any]:
+    """All-reduces of each step on a host with so many cores, however few its gradients are."""
+    counts: list[int] = []
+    original, step = dist.all_reduce, loop.Trainer.step
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        counts[-1:] = [counts[-1] + 1] if counts else []
+        return original(*args, **kwargs)
+
+    def stepping(self: loop.Trainer, number: int) -> Any:
+        counts.append(0)
+        return step(self, number)
+
+    os.sched_getaffinity = lambda pid: set(range(cores))  # type: ignore[assignment, misc]
+    buckets.SMALLEST = 1
+    dist.all_reduce, loop.Trainer.step = counted, stepping  # type: ignore[method-assign]
+    loop.run(parse(argv), from_environment(os.environ))
+    return {"counts": counts}
 
 
 def collectives(folder: Path, argv: list[str]) -> dict[str, Any]:

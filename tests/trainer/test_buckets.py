@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from forked import Zygote
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -135,3 +137,16 @@ def test_what_rides_goes_out_with_the_last_gradients_once_a_step(
     for parameter in model.parameters():
         assert parameter.grad is not None
         assert parameter.grad.shape == (8, 8)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_two_ranks_on_one_core_send_all_of_a_step_at_once(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, cores: int
+) -> None:
+    """The loss with it, in no collective of its own."""
+    argv = [*tiny, "--dp", "2", "--steps", "3", "--set", "parallel.zero=0"]
+    done = zygote.run("tasks:reductions", 2, tmp_path, args={"argv": argv, "cores": cores})
+    assert done["exits"] == [0, 0]
+    first, second = (found["counts"] for found in done["results"])
+    assert first == second
+    assert first == [1] * 3 if cores == 1 else min(first) >= FEWEST

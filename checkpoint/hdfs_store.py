@@ -7,24 +7,31 @@ if it cannot, the file is written again from the beginning. The last block is sy
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.checkpoint.errors import StoreUnsupported
+from holdfast.checkpoint.folder import TRASH
+from holdfast.checkpoint.hedged import first_of
 from holdfast.checkpoint.remote import Bounded, batched, cut, hadoop_error, persist
 from holdfast.checkpoint.store import Content, inside
 
 T = TypeVar("T")
 _RPC_ERROR = re.compile(r'RPCError\("([^"]*)", "(.*?)(?:\\n\\tat |"\)|$)', re.DOTALL)
 _UPLOADS = 3
+# The client asks the NameNode to close a file as soon as a DataNode has its last bytes, and again half a second later
+# if the NameNode has not heard of them by then: one small file in five, or two in three, where all is quiet.
+_CLOSE_PATIENCE_S = 0.05
+_CLOSE_COPIES = 3
+_SMALL_BYTES = 1 << 20
 
 
 class HdfsStore:
@@ -101,19 +108,50 @@ class HdfsStore:
         self._ask(lambda: self._client().delete(where, True), f"remove {where}")
 
     def _put(self, path: str, content: bytes, overwrite: bool) -> None:
-        target = PurePosixPath(self._at(path))
-        aside = str(target.with_name(f".{target.name}.{uuid.uuid4().hex}"))
-        persist(lambda: self._write(aside, lambda: [content]), self.timeout_s)
         try:
-            self._ask(lambda: self._client().rename(aside, str(target), overwrite), f"rename to {target}")
-        except FileExistsError:
-            self._ask(lambda: self._client().delete(aside, False), f"remove {aside}")
-            raise
+            self._put_once(path, content, overwrite)
+        except FileNotFoundError:  # a claim has swept what lay ready, or there is no such folder
+            self._put_once(path, content, overwrite)
 
-    def _write(self, where: str, content: Content) -> None:
+    def _put_once(self, path: str, content: bytes, overwrite: bool) -> None:
+        target = self._at(path)
+        asides: list[str] = []
+        over = threading.Event()
+
+        def write(closing: Callable[[], None]) -> str:
+            # Not beside the target: a folder may get its own name while one that came too late is still in it.
+            aside = str(self._root / f"{TRASH}{uuid.uuid4().hex}")
+            asides.append(aside)
+
+            def attempt() -> None:
+                if over.is_set():
+                    raise FileNotFoundError(errno.ENOENT, "removed: another was quicker", aside)
+                self._write(aside, lambda: [content], closing)
+
+            persist(attempt, self.timeout_s)
+            return aside
+
+        copies = _CLOSE_COPIES if len(content) <= _SMALL_BYTES else 1
+        try:
+            aside = first_of(write, self._drop, _CLOSE_PATIENCE_S, copies)
+            self._ask(lambda: self._client().rename(aside, target, overwrite), f"rename to {target}")
+            asides.remove(aside)
+        finally:
+            over.set()
+            for left in tuple(asides):
+                self._drop(left)
+
+    def _drop(self, aside: str) -> None:
+        """Once: the next claim sweeps what stays."""
+        with contextlib.suppress(OSError), contextlib.closing(Bounded(self.timeout_s)) as bounded:
+            self._told(lambda: bounded(lambda: self._client().delete(aside, False), f"remove {aside}"))
+
+    def _write(self, where: str, content: Content, closing: Callable[[], None] = lambda: None) -> None:
+        """`closing` is called when all has been written and only the end of the file is not known yet."""
         options = self._options(overwrite=True, create_parent=False)
-        with closing(Bounded(self.timeout_s)) as bounded:
-            writer = self._told(lambda: bounded(lambda: self._client().create(where, options), f"create {where}"))
+        with contextlib.closing(Bounded(self.timeout_s)) as bounded:
+            # Not the library's file object: whoever drops that closes it, for as long as the NameNode does not answer.
+            writer = self._told(lambda: bounded(lambda: self._client().inner.create(where, options), f"create {where}"))
             # As bytes: of anything else the library converts each one, five times slower.
             for pieces in batched(cut(content())):
                 # What comes next is read and summed up while this is on its way.
@@ -121,11 +159,12 @@ class HdfsStore:
                 bounded.start(partial(_write_all, writer, pieces), f"write {where}")
             self._told(bounded.wait)
             self._told(lambda: bounded(lambda: _sync(writer), f"sync {where}"))
+            closing()
             self._told(lambda: bounded(writer.close, f"close {where}"))
 
     def _ask(self, call: Callable[[], T], what: str) -> T:
         def attempt() -> T:
-            with closing(Bounded(self.timeout_s)) as bounded:
+            with contextlib.closing(Bounded(self.timeout_s)) as bounded:
                 return self._told(lambda: bounded(call, what))
 
         return persist(attempt, self.timeout_s)

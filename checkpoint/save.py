@@ -166,7 +166,7 @@ def commit(store: Store, fence: Fence, slot: Slot, folder: str, manifest: Manife
     """
     try:
         content = encode(manifest)
-        store.create(f"{folder}/{MANIFEST}", lambda: [content])
+        store.replace(f"{folder}/{MANIFEST}", content)
         store.rename(folder, slot.folder)
     except OSError:
         with contextlib.suppress(ManifestInvalid):

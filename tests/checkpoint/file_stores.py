@@ -9,7 +9,6 @@ from jobs import layout_of, save_all
 
 from holdfast.checkpoint.fence import Fence, claim
 from holdfast.checkpoint.file_store import FileStore
-from holdfast.checkpoint.folder import MANIFEST
 from holdfast.checkpoint.inspect import list_checkpoints
 from holdfast.checkpoint.store import Content
 from holdfast.checkpoint.tiles import Layout
@@ -38,6 +37,11 @@ class BrokenStore(FileStore):
         super().create(path, content)
         self._strike()
 
+    def replace(self, path: str, content: bytes) -> None:
+        self._strike()
+        super().replace(path, content)
+        self._strike()
+
     def rename(self, old: str, new: str) -> None:
         self._strike()
         super().rename(old, new)
@@ -54,9 +58,8 @@ class CountingStore(FileStore):
 
     def create(self, path: str, content: Content) -> None:
         super().create(path, content)
-        if not path.endswith(MANIFEST):
-            with self._lock:
-                self.written += self.size(path)
+        with self._lock:
+            self.written += self.size(path)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         content = super().read(path, start, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,13 @@ from jobs import assert_step, layout_of, restore_all, save_all
 from holdfast.checkpoint.checksum import CHUNK_BYTES
 from holdfast.checkpoint.errors import StaleGeneration
 from holdfast.checkpoint.fence import claim
+from holdfast.checkpoint.hdfs_store import HdfsStore
 from holdfast.checkpoint.inspect import list_checkpoints, verify
 from holdfast.checkpoint.remote import hadoop_error
 from holdfast.checkpoint.store import Content, Store, open_store
 from holdfast.checkpoint.tiles import GlobalTensor
 from tests.checkpoint.hdfs_cluster import HdfsCluster
+from tests.conftest import Until
 
 pytestmark = pytest.mark.slow
 TWO = layout_of(2)
@@ -67,7 +69,7 @@ def _mib(whole: bytes | bytearray | memoryview) -> Iterator[memoryview]:
     return (view[at : at + CHUNK_BYTES] for at in range(0, len(view), CHUNK_BYTES))
 
 
-def test_save_list_verify_restore_retain(store: Store) -> None:
+def test_save_list_verify_restore_retain(store: Store, until: Until) -> None:
     fence = claim(store, "job", 0)
     for step in (1, 2, 3, 4):
         assert [one.reason for one in save_all(store, fence, step, BIG, keep=2)] == ["", ""]
@@ -82,7 +84,9 @@ def test_save_list_verify_restore_retain(store: Store) -> None:
     assert_step(found, 4, other)
     unique = sum(tensor.num_bytes for tensor in BIG.tensors.values())
     assert sum(one.bytes_read for one in found if one) <= 1.01 * unique
-    assert sorted(store.list()) == ["claims/", "step-00000003-t0001/", "step-00000004-t0001/", "work-t0001/"]
+    kept = ["claims/", "step-00000003-t0001/", "step-00000004-t0001/", "work-t0001/"]
+    until(lambda: sorted(store.list()) == kept)
+    assert store.list(kept[1]) == ["manifest.json", "part-00000.safetensors", "part-00001.safetensors"]
 
 
 def test_what_a_store_promises(store: Store) -> None:
@@ -125,6 +129,34 @@ def test_what_a_store_promises(store: Store) -> None:
     assert store.list() == []
 
 
+def test_small_files_are_whole_and_what_was_written_beside_them_goes(native: Store, until: Until) -> None:
+    native.make_folder("a")
+    for number in range(25):
+        native.replace("a/x", str(number).encode())
+        assert native.read("a/x") == str(number).encode()
+    until(lambda: native.list() == ["a/"])
+    assert native.list("a") == ["x"]
+
+
+def test_a_small_file_survives_a_claim_that_sweeps(native: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    native.make_folder("a")
+    assert isinstance(native, HdfsStore)
+    real, swept = native._write, []
+
+    def write(where: str, content: Content, closing: Callable[[], None]) -> None:
+        real(where, content, closing)
+        if not swept:
+            swept.append(where)
+            native.remove(where.rpartition("/")[2])
+
+    monkeypatch.setattr(native, "_write", write)
+    native.claim("a/x", b"whole")
+    assert native.read("a/x") == b"whole"
+    assert swept
+    with pytest.raises(FileNotFoundError):
+        native.claim("none/x", b"nowhere to be")
+
+
 class NotOurs(Exception):
     pass
 
@@ -158,6 +190,11 @@ def test_a_run_that_was_asleep_cannot_commit(store: Store, at: int) -> None:
             if next(count) == at:
                 claim(store, "job", 1)
             store.create(path, content)
+
+        def replace(self, path: str, content: bytes) -> None:
+            if next(count) == at:
+                claim(store, "job", 1)
+            store.replace(path, content)
 
         def rename(self, old: str, new: str) -> None:
             if next(count) == at:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.trainer.functions import applied
+
 _is_wanted = False  # not context variables: on a GPU backward runs in a thread of autograd's
 _is_alone = False
 
@@ -65,7 +67,7 @@ def multiply(x: Tensor, weight: Tensor) -> Tensor:
     # What is not a parameter itself, such as a DTensor's local part, has its gradient added up elsewhere.
     if _is_alone or not weight.is_leaf or torch.compiler.is_compiling():
         return F.linear(x, weight)
-    result: Tensor = _Multiply.apply(x, weight)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    result: Tensor = _multiply(x, weight)
     return result
 
 
@@ -92,3 +94,6 @@ class _Multiply(torch.autograd.Function):
             return of_x, weight_gradient(grads[0], x)
         total.addmm_(grads[0].flatten(0, -2).t(), x.flatten(0, -2))
         return of_x, None
+
+
+_multiply = applied(_Multiply)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.trainer.functions import applied
+
 
 def attend(mixed: Tensor, heads: int, head_width: int, rotation: Tensor | None, window: int) -> Tensor:
     """What each position takes from those before it.
@@ -19,7 +21,7 @@ def attend(mixed: Tensor, heads: int, head_width: int, rotation: Tensor | None, 
     """
     batch, length, groups, _ = mixed.shape
     if rotation is not None and rotation.dtype == mixed.dtype and not torch.compiler.is_compiling():
-        q, k, v = _Turned.apply(mixed, rotation[:, :length, None, None], heads)  # type: ignore[no-untyped-call]
+        q, k, v = _turn_all(mixed, rotation[:, :length, None, None], heads)
     else:
         q, k, v = _turned(mixed, rotation, heads, head_width)
     # (batch, heads in all, sequence, head_width), as the library wants it.
@@ -49,18 +51,23 @@ def score_pairs(length: int, window: int = 0) -> int:
 
 
 def rotations(length: int, width: int, theta: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Cosine and sine of each position's angles, shape (2, length, width // 2)."""
+    """Cosine and sine of each position's angles for both halves of a head, shape (2, length, width).
+
+    The sines have the sign with which they stand in `rotate`: - in the first half, + in the second.
+    """
     rates = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.outer(torch.arange(length, dtype=torch.float64), rates)
-    return torch.stack([angles.cos(), angles.sin()]).to(dtype)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)]).to(dtype)
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn pairs (i, i + half) of the last dimension of x, (..., width), by `rotation`, (2, ..., width // 2)."""
+    """Turn pairs (i, i + half) of the last dimension of x, (..., width), by `rotation`, (2, ..., width)."""
     cos, sin = rotation
     left, right = x.chunk(2, dim=-1)
     # In the angles' own precision: bfloat16 positions would be too coarse to tell neighbours apart.
-    return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1).to(x.dtype)
+    turned: Tensor = x * cos + torch.cat([right, left], dim=-1) * sin
+    return turned.to(x.dtype)
 
 
 def _turned(mixed: Tensor, rotation: Tensor | None, heads: int, head_width: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,7 +93,7 @@ class _Turned(torch.autograd.Function):
         split = mixed.view(batch, length, groups, heads + 2, width // (heads + 2))
         q, k = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in _queries_and_keys(split))
         for part, into in zip(_queries_and_keys(split), (q, k), strict=True):
-            _turn(part, rotation[0], rotation[1], into)
+            _turn(part, rotation, into)
         return q.flatten(2, 3), k.flatten(2, 3), split[:, :, :, -1].contiguous()
 
     @staticmethod
@@ -94,23 +101,26 @@ class _Turned(torch.autograd.Function):
         (rotation,) = ctx.saved_tensors
         batch, length, groups, head_width = grads[2].shape
         into = grads[2].new_empty(batch, length, groups, ctx.heads + 2, head_width)
-        back = -rotation[1]
         for grad, part in zip(grads, _queries_and_keys(into), strict=False):
-            _turn(grad.reshape(part.shape), rotation[0], back, part)
+            _turn(grad.reshape(part.shape), rotation, part, back=True)
         into[:, :, :, -1] = grads[2]
         return into.flatten(3), None, None
+
+
+_turn_all = applied(_Turned)
 
 
 def _queries_and_keys(split: Tensor) -> tuple[Tensor, Tensor]:
     return split[:, :, :, :-2], split[:, :, :, -2:-1]
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, into: Tensor) -> None:
-    """`rotate` of x, (..., width), into memory that is there."""
-    left, right = x.chunk(2, dim=-1)
-    into_left, into_right = into.chunk(2, dim=-1)
-    torch.mul(left, cos, out=into_left).addcmul_(right, sin, value=-1)
-    torch.mul(left, sin, out=into_right).addcmul_(right, cos)
+def _turn(x: Tensor, rotation: Tensor, into: Tensor, back: bool = False) -> None:
+    """`rotate` of x, (..., width), or the inverse of it, into memory that is there."""
+    cos, sin = rotation
+    half, sign = x.shape[-1] // 2, -1 if back else 1
+    torch.mul(x, cos, out=into)
+    into[..., :half].addcmul_(x[..., half:], sin[..., :half], value=sign)
+    into[..., half:].addcmul_(x[..., :half], sin[..., half:], value=sign)
 
 
 def _windowed_on_gpu(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

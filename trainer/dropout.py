@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.trainer.sequence_parallel import own_positions
 from holdfast.trainer.tensor_parallel import hash_of
@@ -22,15 +22,15 @@ class Moment:
     """Global number of this replica's first micro-batch."""
 
 
-class Dropout(nn.Module):
-    """Drops activations by a mask that any rank of any layout draws alike."""
+class Dropout:
+    """Drops activations by a mask that any rank of any layout draws alike. Not a module: it has no parameters, and most
+    models have a rate of 0."""
 
     def __init__(self, rate: float, site: str, moment: Moment, split: dist.ProcessGroup | None = None) -> None:
         """`split`: the group over which the sequence of what comes in is divided, None when it is whole."""
-        super().__init__()
         self.rate, self.site, self.moment, self.split = rate, site, moment, split
 
-    def forward(self, x: Tensor, micro_batch: int) -> Tensor:
+    def __call__(self, x: Tensor, micro_batch: int) -> Tensor:
         if not self.rate:
             return x
         moment = self.moment

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from holdfast.trainer import overlap
 from holdfast.trainer.accumulate import multiply
 from holdfast.trainer.config import ModelConfig
+from holdfast.trainer.functions import applied
 from holdfast.trainer.sequence_parallel import gather_sequence, own_positions, scatter_sum
 from holdfast.trainer.tensor_parallel import Packed, Parameters, fan_out, local, sum_up
 
@@ -30,6 +31,8 @@ class Site:
     """Whether each rank holds its own positions only (sequence parallelism)."""
     chunks: int = 1
     """Pieces of the sequence of which one is on its way while another is multiplied; 1: one after the other."""
+    is_alone: bool = False
+    """Whether there is no other rank: activations go nowhere."""
 
     @property
     def split(self) -> dist.ProcessGroup | None:
@@ -45,6 +48,8 @@ class Site:
 
     def enter(self, x: Tensor, weight: Tensor) -> Tensor:
         """An activation, as it lies between layers, through a matrix of which each rank has some rows."""
+        if self.is_alone:
+            return multiply(x, weight)
         if self.chunks == 1:
             return multiply(self.spread(x), weight)
         in_chunks = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
@@ -52,6 +57,8 @@ class Site:
 
     def leave(self, x: Tensor, weight: Tensor) -> Tensor:
         """Columns of each rank through a matrix of which it has some columns: an activation between layers."""
+        if self.is_alone:
+            return multiply(x, weight)
         if self.chunks == 1:
             return self.join(multiply(x, weight))
         in_chunks = overlap.multiply_scatter if self.is_split else overlap.multiply_sum
@@ -75,7 +82,7 @@ class RmsNorm(nn.Module):
         # torch has no kernel of its own for a CPU, and walks through the tensor some fifteen times.
         if x.is_cuda or x.dtype == torch.bfloat16 or torch.compiler.is_compiling():
             return F.rms_norm(x, (x.shape[-1],), weight, eps=self.eps)
-        result: Tensor = _RmsNorm.apply(x, weight, self.eps)  # type: ignore[no-untyped-call]  # torch's
+        result: Tensor = _rms_norm(x, weight, self.eps)
         return result
 
 
@@ -84,21 +91,22 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        rows = x.flatten(0, -2)
-        squares = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).square_()
-        scale = squares.div_(rows.shape[-1]).add_(eps).rsqrt_()
-        ctx.save_for_backward(rows, weight, scale)
-        result: Tensor = (rows * scale).mul_(weight).view(x.shape)
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+        scale.div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        result: Tensor = (x * scale).mul_(weight)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, weight, scale = ctx.saved_tensors
-        given = grads[0].reshape(rows.shape)
-        both = given * rows
-        means = torch.mv(both, weight).unsqueeze(-1).mul_(scale * scale).div_(rows.shape[-1])
-        of_x = torch.mul(given, weight).addcmul_(rows, means, value=-1).mul_(scale)
-        return of_x.view(grads[0].shape), torch.mv(both.t(), scale.squeeze(-1)), None
+        x, weight, scale = ctx.saved_tensors
+        both = (grads[0] * x).flatten(0, -2)
+        means = torch.mv(both, weight).view(scale.shape).mul_(scale).mul_(scale)
+        of_x = torch.mul(grads[0], weight).addcmul_(x, means, value=-1 / x.shape[-1]).mul_(scale)
+        return of_x, torch.mv(both.t(), scale.flatten()), None
+
+
+_rms_norm = applied(_RmsNorm)
 
 
 class LayerNorm(nn.Module):
@@ -197,21 +205,21 @@ def gated(x: Tensor, mlp: str) -> Tensor:
     if torch.compiler.is_compiling():  # it finds a better way than ours by itself
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate) * up
-    result: Tensor = _SwiGlu.apply(x)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    result: Tensor = _swiglu(x)
     return result
 
 
 class _SwiGlu(torch.autograd.Function):
     """silu(gate) * up. Backward writes both gradients where they belong, instead of putting two tensors together.
 
-    On a CPU silu of numbers that do not lie side by side takes three times as long, so they are put there first.
+    On a CPU silu of numbers that do not lie side by side takes longer than to put them there first.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         gate, up = x.chunk(2, dim=-1)
         if not x.is_cuda:
-            gate, up = gate.contiguous(), up.contiguous()
+            gate = gate.contiguous()
         opened = F.silu(gate)
         ctx.save_for_backward(gate, up, opened)
         return opened * up
@@ -227,3 +235,6 @@ class _SwiGlu(torch.autograd.Function):
         else:
             torch.mul(torch.ops.aten.silu_backward(grads[0], gate), up, out=of_gate)
         return into
+
+
+_swiglu = applied(_SwiGlu)

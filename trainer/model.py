@@ -124,7 +124,7 @@ class SerialBlock(Block):
         x = x + self.dropout(seen, micro_batch)
         inner = self.grouped(self.ffn["up"](self.ffn_norm(x)))
         fed = self.ffn["down"](self.activate(inner).flatten(-2))
-        return x + self.ffn_dropout(fed, micro_batch)  # type: ignore[no-any-return]
+        return x + self.ffn_dropout(fed, micro_batch)
 
 
 class ParallelBlock(Block):
@@ -148,7 +148,7 @@ class ParallelBlock(Block):
         seen = self.attend(columns[..., : self.shape.qkv], rotation)
         fed = self.activate(columns[..., self.shape.qkv :])
         both = self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))
-        return x + self.dropout(both, micro_batch)  # type: ignore[no-any-return]
+        return x + self.dropout(both, micro_batch)
 
 
 class Stage(nn.Module):
@@ -161,8 +161,9 @@ class Stage(nn.Module):
         self.is_first, self.is_last = layers.start == 0, layers.stop == model.layers
         self.is_tied = model.tied and (self.is_first or self.is_last)
         group = make.mesh.get_group()
-        chunks = config.parallel.overlap_chunks if group.size() > 1 else 1
-        site = Site(group, config.parallel.sequence and group.size() > 1, chunks)
+        is_alone = group.size() == 1
+        chunks = 1 if is_alone else config.parallel.overlap_chunks
+        site = Site(group, config.parallel.sequence and not is_alone, chunks, is_alone)
         self.embed = Embedding(vocab, model, make, shard, site) if self.is_first or self.is_tied else None
         self.positions: Positions | None = None
         if self.is_first and model.positions == "learned":

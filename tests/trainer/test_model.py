@@ -49,12 +49,13 @@ def test_pairs_are_those_that_the_mask_allows(length: int, window: int) -> None:
 def test_attention_equals_a_dense_mask(window: int, heads: int) -> None:
     torch.manual_seed(0)
     mixed = torch.randn(2, 12, 3, (heads + 2) * 4, dtype=torch.float64)
-    turn = rotations(12, 4, dtype=torch.float64)
-    seen = attend(mixed, heads, 4, turn, window).view(2, 12, 3, heads, 4)
+    seen = attend(mixed, heads, 4, rotations(12, 4, dtype=torch.float64), window).view(2, 12, 3, heads, 4)
+    angles = torch.outer(torch.arange(12.0, dtype=torch.float64), torch.tensor([1, 0.01], dtype=torch.float64))
+    cos, sin = angles.cos(), angles.sin()
 
     def turned(x: Tensor) -> Tensor:
         left, right = x.chunk(2, dim=-1)
-        return torch.cat([left * turn[0] - right * turn[1], left * turn[1] + right * turn[0]], dim=-1)
+        return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1)
 
     distance = torch.arange(12).unsqueeze(1) - torch.arange(12)
     hidden = (distance < 0) | (distance >= (window or 12))

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.checkpoint.errors import StoreUnsupported
 from holdfast.checkpoint.folder import TRASH
 from holdfast.checkpoint.hedged import first_of
-from holdfast.checkpoint.remote import Bounded, batched, cut, hadoop_error, persist
+from holdfast.checkpoint.remote import Bounded, batched, cut, hadoop_error, is_final, persist
 from holdfast.checkpoint.store import Content, inside
 
 T = TypeVar("T")
@@ -136,6 +136,10 @@ class HdfsStore:
             aside = first_of(write, self._drop, _CLOSE_PATIENCE_S, copies)
             self._ask(lambda: self._client().rename(aside, target, overwrite), f"rename to {target}")
             asides.remove(aside)
+        except OSError as error:
+            if not is_final(error):
+                asides.clear()  # whoever does not answer is not asked to tidy up
+            raise
         finally:
             over.set()
             for left in tuple(asides):
@@ -143,38 +147,34 @@ class HdfsStore:
 
     def _drop(self, aside: str) -> None:
         """Once: the next claim sweeps what stays."""
-        with contextlib.suppress(OSError), contextlib.closing(Bounded(self.timeout_s)) as bounded:
-            self._told(lambda: bounded(lambda: self._client().delete(aside, False), f"remove {aside}"))
+        with contextlib.suppress(OSError), self._calls() as calls:
+            calls(lambda: self._client().delete(aside, False), f"remove {aside}")
 
     def _write(self, where: str, content: Content, closing: Callable[[], None] = lambda: None) -> None:
         """`closing` is called when all has been written and only the end of the file is not known yet."""
         options = self._options(overwrite=True, create_parent=False)
-        with contextlib.closing(Bounded(self.timeout_s)) as bounded:
+        with self._calls() as calls:
             # Not the library's file object: whoever drops that closes it, for as long as the NameNode does not answer.
-            writer = self._told(lambda: bounded(lambda: self._client().inner.create(where, options), f"create {where}"))
+            writer = calls(lambda: self._client().inner.create(where, options), f"create {where}")
             # As bytes: of anything else the library converts each one, five times slower.
             for pieces in batched(cut(content())):
                 # What comes next is read and summed up while this is on its way.
-                self._told(bounded.wait)
-                bounded.start(partial(_write_all, writer, pieces), f"write {where}")
-            self._told(bounded.wait)
-            self._told(lambda: bounded(lambda: _sync(writer), f"sync {where}"))
+                calls.wait()
+                calls.start(partial(_write_all, writer, pieces), f"write {where}")
+            calls.wait()
+            calls(partial(_sync, writer), f"sync {where}")
             closing()
-            self._told(lambda: bounded(writer.close, f"close {where}"))
+            calls(writer.close, f"close {where}")
 
     def _ask(self, call: Callable[[], T], what: str) -> T:
         def attempt() -> T:
-            with contextlib.closing(Bounded(self.timeout_s)) as bounded:
-                return self._told(lambda: bounded(call, what))
+            with self._calls() as calls:
+                return calls(call, what)
 
         return persist(attempt, self.timeout_s)
 
-    def _told(self, call: Callable[[], T]) -> T:
-        """What the library answers. Its errors are OSErrors here; those of the content that it is given are not its."""
-        try:
-            return call()
-        except Exception as error:
-            raise self._clear(error) from None
+    def _calls(self) -> contextlib.closing[_Calls]:
+        return contextlib.closing(_Calls(self.timeout_s, self._clear))
 
     def _reader(self, where: str) -> Any:
         """Knows where the blocks of a file are: what is read in pieces is not written any more, so one answer does."""
@@ -209,6 +209,20 @@ class HdfsStore:
             return type(error)(number, text.split("\n")[0])
         told = _RPC_ERROR.search(text)
         return hadoop_error(told[1], told[2]) if told else hadoop_error("", text)
+
+
+class _Calls(Bounded):
+    """Of the library, whose errors are OSErrors here."""
+
+    def __init__(self, timeout_s: float, clear: Callable[[Exception], OSError]) -> None:
+        super().__init__(timeout_s)
+        self._clear = clear
+
+    def wait(self) -> Any:
+        try:
+            return super().wait()
+        except Exception as error:
+            raise self._clear(error) from None
 
 
 def _write_all(writer: Any, pieces: Iterable[bytes]) -> None:

@@ -7,6 +7,7 @@ for the same step; each epoch reads every sample once, in a new order.
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from holdfast.trainer.tokens import Tokens
 
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 _ROUNDS = 4
+_FOUR = struct.Struct("<4Q").pack
 
 
 class Row(Protocol):
@@ -77,5 +79,4 @@ def permuted(index: int, size: int, seed: int, epoch: int) -> int:
 
 
 def _mix(value: int, turn: int, seed: int, epoch: int) -> int:
-    words = b"".join(n.to_bytes(8, "little") for n in (value, turn, seed, epoch))
-    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(_FOUR(value, turn, seed, epoch), digest_size=8).digest(), "little")

@@ -116,7 +116,7 @@ def test_what_comes_next_is_made_while_the_last_is_written() -> None:
 
     writer = SimpleNamespace(write=write, hsync=lambda: None, close=lambda: None)
     store = HdfsStore("hdfs://nowhere:1/x", timeout_s=5)
-    store._open = SimpleNamespace(create=lambda where, options: writer)  # type: ignore[assignment]
+    store._open = SimpleNamespace(inner=SimpleNamespace(create=lambda where, options: writer))  # type: ignore[assignment]
     store.create("part", content)
     assert written == list(content())
 

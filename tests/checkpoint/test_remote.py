@@ -16,6 +16,7 @@ from holdfast.checkpoint.file_store import FileStore
 from holdfast.checkpoint.hdfs_store import HdfsStore
 from holdfast.checkpoint.remote import BATCH_BYTES, PIECE_BYTES, Bounded, batched, cut, hadoop_error, is_final, persist
 from holdfast.checkpoint.throttle import Budget, Throttled
+from tests.conftest import Until
 
 
 @pytest.mark.parametrize(
@@ -170,3 +171,40 @@ def test_pieces_go_in_batches_unless_they_come_slowly() -> None:
 def test_pieces_that_come_slowly_are_not_kept_waiting() -> None:
     now = iter(range(100))
     assert list(cut([b"a", b"b", b"c"], clock=lambda: float(next(now)))) == [b"a", b"b", b"c"]
+
+
+def test_a_small_file_that_waits_to_be_closed_is_written_again(until: Until) -> None:
+    store, released = HdfsStore("hdfs://nowhere:1/x"), threading.Event()
+    created, renamed, removed = list[str](), list[tuple[str, str]](), list[str]()
+
+    def create(where: str, options: object) -> SimpleNamespace:
+        created.append(where)
+        close = (lambda: released.wait(30)) if len(created) == 1 else (lambda: None)
+        return SimpleNamespace(write=lambda piece: None, hsync=lambda: None, close=close)
+
+    store._open = SimpleNamespace(
+        inner=SimpleNamespace(create=create),
+        rename=lambda old, new, overwrite: renamed.append((old, new)),
+        delete=lambda path, recursive: removed.append(path),
+    )  # type: ignore[assignment]
+    store.replace("a", b"1")
+    ((quick, target),) = renamed
+    assert (quick in created[1:], target) == (True, "/x/a")
+    assert {*created} - {quick} <= {*removed}
+    released.set()
+    until(lambda: removed.count(created[0]) == 2)  # it might have been made after it was removed
+    assert quick not in removed
+
+
+def test_a_large_one_is_written_once() -> None:
+    store, created = HdfsStore("hdfs://nowhere:1/x"), list[str]()
+
+    def create(where: str, options: object) -> SimpleNamespace:
+        created.append(where)
+        return SimpleNamespace(write=lambda piece: None, hsync=lambda: None, close=lambda: time.sleep(0.3))
+
+    store._open = SimpleNamespace(
+        inner=SimpleNamespace(create=create), rename=lambda *words: None, delete=lambda *words: None
+    )  # type: ignore[assignment]
+    store.replace("a", bytes((1 << 20) + 1))
+    assert len(created) == 1

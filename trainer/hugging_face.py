@@ -1,7 +1,7 @@
 """Weights to and from Hugging Face's Llama folders: config.json and safetensors, names and shapes as theirs.
 
-Both sides hold the same numbers in another order: ours go group by group of key-value heads (see
-model.Shape), theirs projection by projection. Both turn pairs (i, i + half) for rotary positions.
+Both sides hold the same numbers; those of attention's inputs in another order: ours go group by group of key-value
+heads (see model.Shape), theirs projection by projection. Both turn pairs (i, i + half) for rotary positions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _IN_LAYER = {
     "norm.weight": "input_layernorm.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
     "attention.out.weight": "self_attn.o_proj.weight",
+    "ffn.gate.weight": "mlp.gate_proj.weight",
+    "ffn.up.weight": "mlp.up_proj.weight",
     "ffn.down.weight": "mlp.down_proj.weight",
 }
 
@@ -142,14 +144,13 @@ def ours(name: str, model: ModelConfig, get: Get) -> Tensor:
     base = f"model.layers.{layer}"
     if part in _IN_LAYER:
         return get(f"{base}.{_IN_LAYER[part]}")
-    names = {"attention.qkv.weight": _QKV, "ffn.up.weight": _UP}[part]
+    assert part == "attention.qkv.weight", part
     groups = model.kv_heads or model.heads
-    parts = [get(f"{base}.{their}").view(groups, -1, model.d_model) for their in names]
+    parts = [get(f"{base}.{their}").view(groups, -1, model.d_model) for their in _QKV]
     return torch.cat(parts, dim=1).view(-1, model.d_model)
 
 
 _QKV = tuple(f"self_attn.{which}_proj.weight" for which in "qkv")
-_UP = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
 
 
 def to_llama(model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -164,9 +165,6 @@ def to_llama(model: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Ten
         sizes = [model.heads // groups * head, head, head]
         for name, rows in zip(_QKV, torch.split(qkv, sizes, dim=1), strict=True):
             theirs[f"{base}.{name}"] = rows.reshape(-1, model.d_model)
-        up = weights[f"layers.{layer}.ffn.up.weight"].view(groups, 2, -1, model.d_model)
-        for at, name in enumerate(_UP):
-            theirs[f"{base}.{name}"] = up[:, at].reshape(-1, model.d_model)
     return theirs
 
 

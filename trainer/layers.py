@@ -46,14 +46,14 @@ class Site:
         """Add up what the shards made of it."""
         return scatter_sum(partial, self.group) if self.is_split else sum_up(partial, self.group)
 
-    def enter(self, x: Tensor, weight: Tensor) -> Tensor:
-        """An activation, as it lies between layers, through a matrix of which each rank has some rows."""
-        if self.is_alone:
-            return multiply(x, weight)
-        if self.chunks == 1:
-            return multiply(self.spread(x), weight)
-        in_chunks = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
-        return in_chunks(x, weight, self.group, self.chunks)
+    def enter(self, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        """An activation, as it lies between layers, through matrices of which each rank has some rows: it goes to
+        the ranks once for all of them."""
+        if self.chunks > 1:
+            in_chunks = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
+            return in_chunks(x, weights, self.group, self.chunks)
+        whole = x if self.is_alone else self.spread(x)
+        return tuple(multiply(whole, weight) for weight in weights)
 
     def leave(self, x: Tensor, weight: Tensor) -> Tensor:
         """Columns of each rank through a matrix of which it has some columns: an activation between layers."""
@@ -136,8 +136,8 @@ class Linear(nn.Module):
         self.weight = make.packed(pieces, 0 if is_inward else 1, groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        through = self.site.enter if self.is_inward else self.site.leave
-        return through(x, local(self.weight))
+        weight = local(self.weight)
+        return self.site.enter(x, weight)[0] if self.is_inward else self.site.leave(x, weight)
 
 
 class Embedding(nn.Module):
@@ -198,19 +198,26 @@ class Head(nn.Module):
         return multiply(self.site.spread(x) if self.shard else x, local(weight))
 
 
-def gated(x: Tensor, mlp: str) -> Tensor:
-    """The feed-forward layer's non-linearity, over the last dimension: GELU, or SwiGLU on (gate, up)."""
+def activation(*inputs: Tensor) -> Tensor:
+    """The feed-forward layer's non-linearity: GELU of its one input, SwiGLU of (gate, up)."""
+    if len(inputs) == 1:
+        return F.gelu(inputs[0], approximate="tanh")
+    gate, up = inputs
+    return F.silu(gate) * up
+
+
+def packed_activation(x: Tensor, mlp: str) -> Tensor:
+    """`activation` of inputs that lie side by side in the last dimension."""
     if mlp == "gelu":
-        return F.gelu(x, approximate="tanh")
+        return activation(x)
     if torch.compiler.is_compiling():  # it finds a better way than ours by itself
-        gate, up = x.chunk(2, dim=-1)
-        return F.silu(gate) * up
+        return activation(*x.chunk(2, dim=-1))
     result: Tensor = _swiglu(x)
     return result
 
 
 class _SwiGlu(torch.autograd.Function):
-    """silu(gate) * up. Backward writes both gradients where they belong, instead of putting two tensors together.
+    """silu(gate) * up of (gate, up). Backward writes both gradients where they belong: nothing is put together.
 
     On a CPU silu of numbers that do not lie side by side takes longer than to put them there first.
     """

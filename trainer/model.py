@@ -20,8 +20,8 @@ from holdfast.trainer.checks import recompute_entries
 from holdfast.trainer.config import Config, ModelConfig
 from holdfast.trainer.dropout import Dropout
 from holdfast.trainer.dropout import Moment as Moment
-from holdfast.trainer.layers import Embedding, Head, Linear, Positions, Site, gated, norm
-from holdfast.trainer.tensor_parallel import Packed, Parameters
+from holdfast.trainer.layers import Embedding, Head, Linear, Positions, Site, activation, norm, packed_activation
+from holdfast.trainer.tensor_parallel import Packed, Parameters, local
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -39,8 +39,7 @@ class Shape:
         self.heads = model.heads // self.groups
         self.head_width = model.d_model // model.heads
         self.inner = model.ffn_width or model.d_model * model.ffn_mult
-        self.gates = 2 if model.mlp == "swiglu" else 1
-        """Inputs of each unit of the feed-forward layer."""
+        self.is_gated = model.mlp == "swiglu"
         self.qkv = (self.heads + 2) * self.head_width
         """Columns of one group that attention reads; what it gives has heads x head_width."""
         self.std = model.init_std
@@ -53,8 +52,10 @@ class Shape:
         shape = (self.width, self.groups * self.heads * self.head_width)
         return Packed(f"{name}.attention.out.weight", shape, self.small)
 
-    def up_matrix(self, name: str) -> Packed:
-        return Packed(f"{name}.ffn.up.weight", (self.gates * self.inner, self.width), self.std)
+    def in_matrices(self, name: str) -> list[Packed]:
+        """Into the feed-forward layer: up, and before it a gate if there is one."""
+        names = ("gate", "up") if self.is_gated else ("up",)
+        return [Packed(f"{name}.ffn.{which}.weight", (self.inner, self.width), self.std) for which in names]
 
     def down_matrix(self, name: str) -> Packed:
         return Packed(f"{name}.ffn.down.weight", (self.width, self.inner), self.small)
@@ -88,10 +89,24 @@ class Block(nn.Module):
             return _again(lambda m, r: core(m, rotation=r), mixed, rotation)
         return core(mixed, rotation=rotation)
 
-    def activate(self, inner: Tensor) -> Tensor:
-        if self.recompute == "selective":
-            return _again(gated, inner, self.model.mlp)
-        return gated(inner, self.model.mlp)
+    def activate(self, function: Callable[..., Tensor], *inner: Tensor | str) -> Tensor:
+        return _again(function, *inner) if self.recompute == "selective" else function(*inner)
+
+
+class FeedForward(nn.Module):
+    """The matrices of a serial layer's second half."""
+
+    def __init__(self, name: str, shape: Shape, make: Parameters, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        *gate, up = (Linear([matrix], True, shape.groups, make, site) for matrix in shape.in_matrices(name))
+        self.gate = gate[0] if gate else None
+        self.up, self.down = up, Linear([shape.down_matrix(name)], False, shape.groups, make, site)
+
+    def enter(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of `activation`. Not side by side in one matrix: a CPU takes longer for what lies apart."""
+        weights = [local(matrix.weight) for matrix in (self.gate, self.up) if matrix is not None]
+        return self.site.enter(x, *weights)
 
 
 class SerialBlock(Block):
@@ -109,12 +124,7 @@ class SerialBlock(Block):
                 "out": Linear([shape.out_matrix(name)], False, shape.groups, make, site),
             }
         )
-        self.ffn = nn.ModuleDict(
-            {
-                "up": Linear([shape.up_matrix(name)], True, shape.groups, make, site),
-                "down": Linear([shape.down_matrix(name)], False, shape.groups, make, site),
-            }
-        )
+        self.ffn = FeedForward(name, shape, make, site)
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
         self.ffn_dropout = Dropout(model.dropout, f"{name}.ffn", moment, site.split)
 
@@ -122,8 +132,7 @@ class SerialBlock(Block):
         mixed = self.grouped(self.attention["qkv"](self.norm(x)))
         seen = self.attention["out"](self.attend(mixed, rotation).flatten(-2))
         x = x + self.dropout(seen, micro_batch)
-        inner = self.grouped(self.ffn["up"](self.ffn_norm(x)))
-        fed = self.ffn["down"](self.activate(inner).flatten(-2))
+        fed = self.ffn.down(self.activate(activation, *self.ffn.enter(self.ffn_norm(x))))
         return x + self.ffn_dropout(fed, micro_batch)
 
 
@@ -139,14 +148,14 @@ class ParallelBlock(Block):
         super().__init__(model, recompute, site)
         shape = self.shape
         self.norm = norm(model, make)
-        self.inward = Linear([shape.qkv_matrix(name), shape.up_matrix(name)], True, shape.groups, make, site)
+        self.inward = Linear([shape.qkv_matrix(name), *shape.in_matrices(name)], True, shape.groups, make, site)
         self.outward = Linear([shape.out_matrix(name), shape.down_matrix(name)], False, shape.groups, make, site)
         self.dropout = Dropout(model.dropout, f"{name}.attention", moment, site.split)
 
     def layer(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
         columns = self.grouped(self.inward(self.norm(x)))
         seen = self.attend(columns[..., : self.shape.qkv], rotation)
-        fed = self.activate(columns[..., self.shape.qkv :])
+        fed = self.activate(packed_activation, columns[..., self.shape.qkv :], self.model.mlp)
         both = self.outward(torch.cat([seen, fed], dim=-1).flatten(-2))
         return x + self.dropout(both, micro_batch)
 

@@ -11,7 +11,7 @@ All activations are (batch, sequence, width), weights (out, in) as `F.linear` ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,95 +25,99 @@ from holdfast.trainer.sequence_parallel import GATHER, SCATTER
 from holdfast.trainer.tensor_parallel import OPERATION
 
 
-def gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
-    """`weight` on all positions, of which `x` (batch, sequence / ranks, in) holds this rank's."""
-    return _call(_GatherMultiply, x, weight, group, chunks)
+def gather_multiply(x: Tensor, weights: Sequence[Tensor], group: dist.ProcessGroup, chunks: int) -> tuple[Tensor, ...]:
+    """Each of `weights` on all positions, of which `x` (batch, sequence / ranks, in) holds this rank's."""
+    return _call(_GatherMultiply, x, group, chunks, *weights)
 
 
 def multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
     """The ranks' `weight` on `x` (batch, sequence, in), added up; each rank keeps its positions."""
-    return _call(_MultiplyScatter, x, weight, group, chunks)
+    return _call(_MultiplyScatter, x, group, chunks, weight)[0]
 
 
-def multiply_fanned(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
-    """`weight` on an `x` that all ranks have whole; backward adds up the gradients of `x` over the ranks."""
-    return _call(_MultiplyFanned, x, weight, group, chunks)
+def multiply_fanned(x: Tensor, weights: Sequence[Tensor], group: dist.ProcessGroup, chunks: int) -> tuple[Tensor, ...]:
+    """Each of `weights` on an `x` that all ranks have whole; backward adds up the gradients of `x` over the ranks."""
+    return _call(_MultiplyFanned, x, group, chunks, *weights)
 
 
 def multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
     """The ranks' `weight` on `x` (batch, sequence, in), added up: whole on every rank."""
-    return _call(_MultiplySum, x, weight, group, chunks)
+    return _call(_MultiplySum, x, group, chunks, weight)[0]
 
 
 class _GatherMultiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
-        whole, product = _gather_multiply(x, weight, group, chunks)
-        ctx.save_for_backward(whole, weight)
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, chunks: int, *weights: Tensor) -> tuple[Tensor, ...]:
+        whole, products = _gather_multiply(x, weights, group, chunks)
+        ctx.save_for_backward(whole, *weights)
         ctx.group, ctx.chunks = group, chunks
-        return product
+        return products
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        whole, weight = ctx.saved_tensors
-        own = _multiply_scatter(grads[0].contiguous(), weight.t(), ctx.group, ctx.chunks)
-        of_weight = weight_gradient(grads[0], whole)
-        return own(), of_weight, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        whole, *weights = ctx.saved_tensors
+        own = _multiply_scatter([grad.contiguous() for grad in grads], _turned(weights), ctx.group, ctx.chunks)
+        of_weights = [weight_gradient(grad, whole) for grad in grads]
+        return own(), None, None, *of_weights
 
 
 class _MultiplyScatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, chunks: int, weight: Tensor) -> tuple[Tensor]:
         ctx.save_for_backward(x, weight)
         ctx.group, ctx.chunks = group, chunks
-        return _multiply_scatter(x.contiguous(), weight, group, chunks)()
+        return (_multiply_scatter([x.contiguous()], [weight], group, chunks)(),)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        whole, of_x = _gather_multiply(grads[0], weight.t(), ctx.group, ctx.chunks)
-        return of_x, weight_gradient(whole, x), None, None
+        whole, (of_x,) = _gather_multiply(grads[0], [weight.t()], ctx.group, ctx.chunks)
+        return of_x, None, None, weight_gradient(whole, x)
 
 
 class _MultiplyFanned(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, chunks: int, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, *weights)
         ctx.group, ctx.chunks = group, chunks
-        return F.linear(x, weight)
+        return tuple(F.linear(x, weight) for weight in weights)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        x, weight = ctx.saved_tensors
-        total = _multiply_sum(grads[0], weight.t(), ctx.group, ctx.chunks)
-        of_weight = weight_gradient(grads[0], x)
-        return total(), of_weight, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        total = _multiply_sum(grads, _turned(weights), ctx.group, ctx.chunks)
+        of_weights = [weight_gradient(grad, x) for grad in grads]
+        return total(), None, None, *of_weights
 
 
 class _MultiplySum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, chunks: int, weight: Tensor) -> tuple[Tensor]:
         ctx.save_for_backward(x, weight)
-        return _multiply_sum(x, weight, group, chunks)()
+        return (_multiply_sum([x], [weight], group, chunks)(),)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return grads[0] @ weight, weight_gradient(grads[0], x), None, None
+        return grads[0] @ weight, None, None, weight_gradient(grads[0], x)
 
 
-def _gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> tuple[Tensor, Tensor]:
-    """`x` of all ranks, and `weight` on it."""
+def _gather_multiply(
+    x: Tensor, weights: Sequence[Tensor], group: dist.ProcessGroup, chunks: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """`x` of all ranks, and each of `weights` on it."""
     if symmetric.reaches(x, group):
-        return symmetric.gather_multiply(x, weight, group)
+        return symmetric.gather_multiply(x, weights, group)
     batch, length, width = x.shape
     ranks, step = group.size(), length // chunks
     whole = x.new_empty(batch, ranks, chunks, step, width)
-    product = x.new_empty(batch, ranks, chunks, step, weight.shape[0])
+    products = [x.new_empty(batch, ranks, chunks, step, weight.shape[0]) for weight in weights]
     for at, part in enumerate(_arriving(x, group, chunks)):
-        product[:, :, at] = F.linear(part, weight).transpose(0, 1)
+        for product, weight in zip(products, weights, strict=True):
+            product[:, :, at] = F.linear(part, weight).transpose(0, 1)
         whole[:, :, at] = part.transpose(0, 1)
-    return whole.view(batch, ranks * length, width), product.view(batch, ranks * length, -1)
+    joined = tuple(product.view(batch, ranks * length, -1) for product in products)
+    return whole.view(batch, ranks * length, width), joined
 
 
 def _arriving(x: Tensor, group: dist.ProcessGroup, chunks: int) -> Iterator[Tensor]:
@@ -129,16 +133,18 @@ def _arriving(x: Tensor, group: dist.ProcessGroup, chunks: int) -> Iterator[Tens
         yield into
 
 
-def _multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Callable[[], Tensor]:
-    """Multiply and send chunk by chunk; what is returned waits for the sums at this rank's positions."""
-    if symmetric.reaches(x, group):
-        summed = symmetric.multiply_scatter(x, weight, group)
+def _multiply_scatter(
+    xs: Sequence[Tensor], weights: Sequence[Tensor], group: dist.ProcessGroup, chunks: int
+) -> Callable[[], Tensor]:
+    """Multiply, add up here and send chunk by chunk; what is returned waits for the sums at this rank's positions."""
+    if symmetric.reaches(xs[0], group):
+        summed = symmetric.multiply_scatter(xs, weights, group)
         return lambda: summed
-    batch, length, width = x.shape
+    batch, length, _ = xs[0].shape
     ranks = group.size()
-    split = x.view(batch, ranks, chunks, length // ranks // chunks, width)
+    split = [x.view(batch, ranks, chunks, length // ranks // chunks, -1) for x in xs]
     pending = [
-        collectives.start_reduce_scatter(F.linear(split[:, :, at].transpose(0, 1), weight), group)
+        collectives.start_reduce_scatter(_summed([x[:, :, at].transpose(0, 1) for x in split], weights), group)
         for at in range(chunks)
     ]
 
@@ -149,11 +155,13 @@ def _multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunk
     return finish
 
 
-def _multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: int) -> Callable[[], Tensor]:
+def _multiply_sum(
+    xs: Sequence[Tensor], weights: Sequence[Tensor], group: dist.ProcessGroup, chunks: int
+) -> Callable[[], Tensor]:
     """Multiply and add up chunk by chunk; what is returned waits for the sums."""
     pending = []
-    for piece in x.chunk(chunks, dim=1):
-        partial = F.linear(piece, weight)
+    for pieces in zip(*(x.chunk(chunks, dim=1) for x in xs), strict=True):
+        partial = _summed(pieces, weights)
         pending.append((partial, dist.all_reduce(partial, group=group, async_op=True)))
 
     def finish() -> Tensor:
@@ -166,6 +174,18 @@ def _multiply_sum(x: Tensor, weight: Tensor, group: dist.ProcessGroup, chunks: i
     return finish
 
 
-def _call(function: type[torch.autograd.Function], *args: Any) -> Tensor:
-    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
-    return result
+def _summed(xs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Each matrix on what is its own, added up."""
+    total = F.linear(xs[0], weights[0])
+    for x, weight in zip(xs[1:], weights[1:], strict=True):
+        total += F.linear(x, weight)
+    return total
+
+
+def _turned(weights: Sequence[Tensor]) -> list[Tensor]:
+    return [weight.t() for weight in weights]
+
+
+def _call(function: type[torch.autograd.Function], *args: Any) -> tuple[Tensor, ...]:
+    results: tuple[Tensor, ...] = function.apply(*args)  # type: ignore[no-untyped-call]  # torch leaves apply untyped
+    return results

@@ -40,14 +40,20 @@ def reaches(x: Tensor, group: dist.ProcessGroup) -> bool:
     return x.is_cuda and _reaches(x.dtype, group)
 
 
-def gather_multiply(x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
-    """`x` (batch, sequence / ranks, in) of all ranks, and `weight` (out, in) on it."""
-    whole, (product,) = _ops().fused_all_gather_matmul(x.contiguous(), [weight.t()], 1, group.group_name)
-    return whole, product
+def gather_multiply(
+    x: Tensor, weights: Sequence[Tensor], group: dist.ProcessGroup
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """`x` (batch, sequence / ranks, in) of all ranks, and each of `weights` (out, in) on it."""
+    turned = [weight.t() for weight in weights]
+    whole, products = _ops().fused_all_gather_matmul(x.contiguous(), turned, 1, group.group_name)
+    return whole, tuple(products)
 
 
-def multiply_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The ranks' `weight` (out, in) on `x` (batch, sequence, in), added up; each rank keeps its positions."""
+def multiply_scatter(xs: Sequence[Tensor], weights: Sequence[Tensor], group: dist.ProcessGroup) -> Tensor:
+    """The ranks' `weights` (out, in), each on its own of `xs` (batch, sequence, in), all added up; each rank keeps its
+    positions."""
+    # The operation takes one matrix: of several, side by side, the product is the sum of theirs.
+    x, weight = (xs[0], weights[0]) if len(xs) == 1 else (torch.cat(list(xs), dim=-1), torch.cat(list(weights), dim=1))
     summed: Tensor = _ops().fused_matmul_reduce_scatter(x.contiguous(), weight.t(), "sum", 1, group.group_name)
     return summed
 

@@ -71,14 +71,14 @@ def held_by(config: Config, layout: Layout, vocab: int, stage: int) -> Iterator[
     for number in layers:
         name = f"layers.{number}"
         qkv, out = shape.qkv_matrix(name), shape.out_matrix(name)
-        up, down = shape.up_matrix(name), shape.down_matrix(name)
+        ups, down = shape.in_matrices(name), shape.down_matrix(name)
         yield from norm(f"{name}.norm")
         if model.block == "serial":
             yield from norm(f"{name}.ffn_norm")
-            yield from (Held(matrix.name, matrix.shape, split) for matrix, split in ((qkv, 0), (out, 1)))
-            yield from (Held(matrix.name, matrix.shape, split) for matrix, split in ((up, 0), (down, 1)))
+            yield from (Held(matrix.name, matrix.shape, 0) for matrix in (qkv, *ups))
+            yield from (Held(matrix.name, matrix.shape, 1) for matrix in (out, down))
         else:
-            yield Held(f"{name}.inward.weight", (qkv.shape[0] + up.shape[0], shape.width), 0)
+            yield Held(f"{name}.inward.weight", (sum(m.shape[0] for m in (qkv, *ups)), shape.width), 0)
             yield Held(f"{name}.outward.weight", (shape.width, out.shape[1] + down.shape[1]), 1)
     if is_last:
         yield from norm("head.norm")

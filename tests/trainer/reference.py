@@ -35,11 +35,11 @@ class Reference:
         for i in range(m.layers):
             base = f"layers.{i}"
             qkv = (m.d_model + 2 * self.groups * self.head, m.d_model)
-            up = ((2 if m.mlp == "swiglu" else 1) * self.inner, m.d_model)
+            into = ["ffn.gate", "ffn.up"] if m.mlp == "swiglu" else ["ffn.up"]
             drawn = {
                 "attention.qkv": self._normal(f"{base}.attention.qkv.weight", qkv, m.init_std),
                 "attention.out": self._normal(f"{base}.attention.out.weight", (m.d_model, m.d_model), small),
-                "ffn.up": self._normal(f"{base}.ffn.up.weight", up, m.init_std),
+                **{n: self._normal(f"{base}.{n}.weight", (self.inner, m.d_model), m.init_std) for n in into},
                 "ffn.down": self._normal(f"{base}.ffn.down.weight", (m.d_model, self.inner), small),
             }
             self._norm(f"{base}.norm")
@@ -47,8 +47,8 @@ class Reference:
                 self._norm(f"{base}.ffn_norm")
                 self.p |= {f"{base}.{name}.weight": matrix for name, matrix in drawn.items()}
             else:
-                self.p[f"{base}.inward.weight"] = self._packed(drawn["attention.qkv"], drawn["ffn.up"], 0)
-                self.p[f"{base}.outward.weight"] = self._packed(drawn["attention.out"], drawn["ffn.down"], 1)
+                self.p[f"{base}.inward.weight"] = self._packed([drawn[n] for n in ("attention.qkv", *into)], 0)
+                self.p[f"{base}.outward.weight"] = self._packed([drawn["attention.out"], drawn["ffn.down"]], 1)
         self._norm("head.norm")
         if not m.tied:
             self.p["head.weight"] = self._normal("head.weight", (v, m.d_model), m.init_std)
@@ -71,10 +71,10 @@ class Reference:
         """The parts of each group of heads."""
         return matrix.chunk(self.groups, dim)
 
-    def _packed(self, first: Tensor, second: Tensor, dim: int) -> Tensor:
-        """Group 0 of both, then group 1 of both..."""
-        pairs = zip(self._cut(first, dim), self._cut(second, dim), strict=True)
-        return torch.cat([part for pair in pairs for part in pair], dim)
+    def _packed(self, matrices: list[Tensor], dim: int) -> Tensor:
+        """Group 0 of all, then group 1 of all..."""
+        groups = zip(*(self._cut(matrix, dim) for matrix in matrices), strict=True)
+        return torch.cat([part for group in groups for part in group], dim)
 
     def gradients(self, step: int) -> float:
         """Accumulate the gradients of one step; the mean loss over the global batch."""
@@ -147,9 +147,11 @@ class Reference:
     def _matrices(self, base: str, part: str) -> tuple[list[Tensor], list[Tensor]]:
         """Matrix in and matrix out of attention or the feed-forward layer, group by group."""
         if self.config.model.block == "serial":
-            ends = ("qkv", "out") if part == "attention" else ("up", "down")
-            inward, outward = (self.p[f"{base}.{part}.{end}.weight"] for end in ends)
-            return list(self._cut(inward, 0)), list(self._cut(outward, 1))
+            end = "out" if part == "attention" else "down"
+            inward = [self.p[name] for name in self._inward(base, part)]
+            return list(self._cut(self._packed(inward, 0), 0)), list(
+                self._cut(self.p[f"{base}.{part}.{end}.weight"], 1)
+            )
         heads = self.config.model.heads // self.groups
         rows, columns = (heads + 2) * self.head, heads * self.head
         inward = self._cut(self.p[f"{base}.inward.weight"], 0)
@@ -157,6 +159,10 @@ class Reference:
         if part == "attention":
             return [g[:rows] for g in inward], [g[:, :columns] for g in outward]
         return [g[rows:] for g in inward], [g[:, columns:] for g in outward]
+
+    def _inward(self, base: str, part: str) -> list[str]:
+        names = ["qkv"] if part == "attention" else ["gate", "up"] if self.config.model.mlp == "swiglu" else ["up"]
+        return [f"{base}.{part}.{name}.weight" for name in names]
 
     def _ffn(self, x: Tensor, ups: list[Tensor], downs: list[Tensor]) -> Tensor:
         total = torch.zeros_like(x)

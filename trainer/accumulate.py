@@ -64,11 +64,16 @@ def hooks_hear() -> bool:
 
 def multiply(x: Tensor, weight: Tensor) -> Tensor:
     """`F.linear` of x (..., in) and weight (out, in)."""
+    return multiply_all(x, weight)[0]
+
+
+def multiply_all(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    """`multiply` of one x and each of some weights. Backward adds up what they make of x as it makes it."""
     # What is not a parameter itself, such as a DTensor's local part, has its gradient added up elsewhere.
-    if _is_alone or not weight.is_leaf or torch.compiler.is_compiling():
-        return F.linear(x, weight)
-    result: Tensor = _multiply(x, weight)
-    return result
+    if _is_alone or not weights[0].is_leaf or torch.compiler.is_compiling():
+        return tuple([F.linear(x, weight) for weight in weights])
+    products: tuple[Tensor, ...] = _multiply(x, *weights)
+    return products
 
 
 def weight_gradient(of_output: Tensor, x: Tensor) -> Tensor:
@@ -78,22 +83,33 @@ def weight_gradient(of_output: Tensor, x: Tensor) -> Tensor:
 
 class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.parameter = weight  # recomputation hands back a detached copy of what is saved
-        return F.linear(x, weight)
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, *weights)
+        ctx.parameters = weights  # recomputation hands back detached copies of what is saved
+        return tuple([F.linear(x, weight) for weight in weights])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        of_x = grads[0] @ weight if ctx.needs_input_grad[0] else None
-        if not ctx.needs_input_grad[1]:
-            return of_x, None
-        total = ctx.parameter.grad
-        if not _is_wanted or total is None or total.dtype != x.dtype:
-            return of_x, weight_gradient(grads[0], x)
-        total.addmm_(grads[0].flatten(0, -2).t(), x.flatten(0, -2))
-        return of_x, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        needs_x, *needs = ctx.needs_input_grad
+        of_x = None
+        if needs_x:
+            of_x = grads[0] @ weights[0]
+            for grad, weight in zip(grads[1:], weights[1:], strict=True):
+                of_x.view(-1, x.shape[-1]).addmm_(grad.flatten(0, -2), weight)
+        return of_x, *[
+            _added(parameter, grad, x) if is_needed else None
+            for parameter, grad, is_needed in zip(ctx.parameters, grads, needs, strict=True)
+        ]
+
+
+def _added(parameter: Tensor, of_output: Tensor, x: Tensor) -> Tensor | None:
+    """The gradient of a parameter, None once it is in the sum that is there."""
+    total = parameter.grad
+    if not _is_wanted or total is None or total.dtype != x.dtype:
+        return weight_gradient(of_output, x)
+    total.addmm_(of_output.flatten(0, -2).t(), x.flatten(0, -2))
+    return None
 
 
 _multiply = applied(_Multiply)

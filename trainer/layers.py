@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.trainer import overlap
-from holdfast.trainer.accumulate import multiply
+from holdfast.trainer.accumulate import multiply, multiply_all
 from holdfast.trainer.config import ModelConfig
 from holdfast.trainer.functions import applied
 from holdfast.trainer.sequence_parallel import gather_sequence, own_positions, scatter_sum
@@ -53,7 +53,7 @@ class Site:
             in_chunks = overlap.gather_multiply if self.is_split else overlap.multiply_fanned
             return in_chunks(x, weights, self.group, self.chunks)
         whole = x if self.is_alone else self.spread(x)
-        return tuple(multiply(whole, weight) for weight in weights)
+        return multiply_all(whole, *weights)
 
     def leave(self, x: Tensor, weight: Tensor) -> Tensor:
         """Columns of each rank through a matrix of which it has some columns: an activation between layers."""

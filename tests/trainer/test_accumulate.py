@@ -13,7 +13,7 @@ from forked import Zygote
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from holdfast.trainer.accumulate import alone, hooks_hear, in_place, multiply
+from holdfast.trainer.accumulate import alone, hooks_hear, in_place, multiply, multiply_all
 from holdfast.trainer.config import ModelConfig
 from holdfast.trainer.layers import RmsNorm, _RmsNorm
 
@@ -58,6 +58,31 @@ def test_alone_they_are_torchs_own_and_recomputed_as_such() -> None:
         checkpoint(lambda x: multiply(x, weight).sin(), x, use_reentrant=False).sum().backward()
     assert seen.count == 0
     assert type(multiply(x, weight).grad_fn).__name__ == "_MultiplyBackward"
+
+
+@pytest.mark.parametrize("wanted", [False, True], ids=["autograd", "in place"])
+def test_one_input_through_several_matrices_is_as_through_each(wanted: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    weights = [nn.Parameter(torch.randn(rows, 5, dtype=torch.float64)) for rows in (4, 7, 4)]
+    weights[1].requires_grad_(False)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    slopes = [torch.randn(2, 3, len(weight), dtype=torch.float64) for weight in weights]
+    usual = [F.linear(x, weight) for weight in weights]
+    learned = [x, weights[0], weights[2]]
+    expected = torch.autograd.grad([(y * s).sum() for y, s in zip(usual, slopes, strict=True)], learned)
+
+    products = multiply_all(x, *weights)
+    with in_place(wanted), Calls(torch.ops.aten.addmm_.default) as seen:
+        sum((y * s).sum() for y, s in zip(products, slopes, strict=True)).backward()  # type: ignore[union-attr]
+    assert seen.count == (4 if wanted else 2), "two that add up what x gets, two that add to what is there"
+    for product, y in zip(products, usual, strict=True):
+        assert torch.equal(product, y)
+    for tensor, gradient in zip(learned, expected, strict=True):
+        total = gradient if tensor is x else gradient + 1
+        torch.testing.assert_close(tensor.grad, total, rtol=1e-12, atol=1e-12)
+    assert torch.equal(weights[1].grad, torch.ones(7, 5, dtype=torch.float64))  # type: ignore[arg-type]
 
 
 def test_a_gradient_that_is_asked_for_by_name_is_given() -> None:

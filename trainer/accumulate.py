@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from holdfast.trainer.functions import applied
 
@@ -70,8 +72,8 @@ def multiply(x: Tensor, weight: Tensor) -> Tensor:
 def multiply_all(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     """`multiply` of one x and each of some weights. Backward adds up what they make of x as it makes it."""
     # What is not a parameter itself, such as a DTensor's local part, has its gradient added up elsewhere.
-    if _is_alone or not weights[0].is_leaf or torch.compiler.is_compiling():
-        return tuple([F.linear(x, weight) for weight in weights])
+    if _is_alone or not weights[0].is_leaf or is_dynamo_compiling():
+        return tuple(map(F.linear, repeat(x), weights))
     products: tuple[Tensor, ...] = _multiply(x, *weights)
     return products
 
@@ -86,7 +88,7 @@ class _Multiply(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, *weights)
         ctx.parameters = weights  # recomputation hands back detached copies of what is saved
-        return tuple([F.linear(x, weight) for weight in weights])
+        return tuple(map(F.linear, repeat(x), weights))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from holdfast.trainer.functions import applied
 
@@ -20,7 +21,7 @@ def attend(mixed: Tensor, heads: int, head_width: int, rotation: Tensor | None, 
     `window` as in `allowed`; 0: all that came before. Returns (batch, sequence, groups, heads x head_width).
     """
     batch, length, groups, _ = mixed.shape
-    if rotation is not None and rotation.dtype == mixed.dtype and not torch.compiler.is_compiling():
+    if rotation is not None and rotation.dtype == mixed.dtype and not is_dynamo_compiling():
         q, k, v = _turn_all(mixed, rotation[:, :length, None, None], heads)
     else:
         q, k, v = _turned(mixed, rotation, heads, head_width)
@@ -63,7 +64,7 @@ def rotations(length: int, width: int, theta: float = 10000.0, dtype: torch.dtyp
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Turn pairs (i, i + half) of the last dimension of x, (..., width), by `rotation`, (2, ..., width)."""
-    cos, sin = rotation
+    cos, sin = rotation.unbind()
     left, right = x.chunk(2, dim=-1)
     # In the angles' own precision: bfloat16 positions would be too coarse to tell neighbours apart.
     turned: Tensor = x * cos + torch.cat([right, left], dim=-1) * sin
@@ -91,36 +92,43 @@ class _Turned(torch.autograd.Function):
         ctx.heads = heads
         batch, length, groups, width = mixed.shape
         split = mixed.view(batch, length, groups, heads + 2, width // (heads + 2))
-        q, k = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in _queries_and_keys(split))
-        for part, into in zip(_queries_and_keys(split), (q, k), strict=True):
-            _turn(part, rotation, into)
-        return q.flatten(2, 3), k.flatten(2, 3), split[:, :, :, -1].contiguous()
+        angles, turned = _angles(rotation), []
+        for part in split[:, :, :, :-1].split_with_sizes([heads, 1], dim=3):
+            into = torch.empty_like(part, memory_format=torch.contiguous_format)
+            _turn(part, angles, into)
+            turned.append(into.flatten(2, 3))
+        return turned[0], turned[1], split[:, :, :, -1].contiguous()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (rotation,) = ctx.saved_tensors
         batch, length, groups, head_width = grads[2].shape
         into = grads[2].new_empty(batch, length, groups, ctx.heads + 2, head_width)
-        for grad, part in zip(grads, _queries_and_keys(into), strict=False):
-            _turn(grad.reshape(part.shape), rotation, part, back=True)
-        into[:, :, :, -1] = grads[2]
+        angles = _angles(rotation)
+        *parts, value = into.split_with_sizes([ctx.heads, 1, 1], dim=3)
+        for grad, part in zip(grads[:2], parts, strict=True):
+            _turn(grad.reshape(part.shape), angles, part, back=True)
+        value[:, :, :, 0] = grads[2]
         return into.flatten(3), None, None
 
 
 _turn_all = applied(_Turned)
 
 
-def _queries_and_keys(split: Tensor) -> tuple[Tensor, Tensor]:
-    return split[:, :, :, :-2], split[:, :, :, -2:-1]
+def _angles(rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The cosines, and the sines of the first and of the second half."""
+    cos, sin = rotation.unbind()
+    first, second = sin.chunk(2, dim=-1)
+    return cos, first, second
 
 
-def _turn(x: Tensor, rotation: Tensor, into: Tensor, back: bool = False) -> None:
+def _turn(x: Tensor, angles: tuple[Tensor, Tensor, Tensor], into: Tensor, back: bool = False) -> None:
     """`rotate` of x, (..., width), or the inverse of it, into memory that is there."""
-    cos, sin = rotation
-    half, sign = x.shape[-1] // 2, -1 if back else 1
+    cos, *sines = angles
     torch.mul(x, cos, out=into)
-    into[..., :half].addcmul_(x[..., half:], sin[..., :half], value=sign)
-    into[..., half:].addcmul_(x[..., :half], sin[..., half:], value=sign)
+    halves = x.chunk(2, dim=-1)
+    for part, other, sin in zip(into.chunk(2, dim=-1), reversed(halves), sines, strict=True):
+        part.addcmul_(other, sin, value=-1 if back else 1)
 
 
 def _windowed_on_gpu(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from holdfast.trainer import overlap
 from holdfast.trainer.accumulate import multiply, multiply_all
@@ -80,7 +81,7 @@ class RmsNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight = local(self.weight)
         # torch has no kernel of its own for a CPU, and walks through the tensor some fifteen times.
-        if x.is_cuda or x.dtype == torch.bfloat16 or torch.compiler.is_compiling():
+        if x.is_cuda or x.dtype == torch.bfloat16 or is_dynamo_compiling():
             return F.rms_norm(x, (x.shape[-1],), weight, eps=self.eps)
         result: Tensor = _rms_norm(x, weight, self.eps)
         return result
@@ -136,7 +137,7 @@ class Linear(nn.Module):
         self.weight = make.packed(pieces, 0 if is_inward else 1, groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = local(self.weight)
+        weight = self.weight if self.site.is_alone else local(self.weight)
         return self.site.enter(x, weight)[0] if self.is_inward else self.site.leave(x, weight)
 
 
@@ -210,7 +211,7 @@ def packed_activation(x: Tensor, mlp: str) -> Tensor:
     """`activation` of inputs that lie side by side in the last dimension."""
     if mlp == "gelu":
         return activation(x)
-    if torch.compiler.is_compiling():  # it finds a better way than ours by itself
+    if is_dynamo_compiling():  # it finds a better way than ours by itself
         return activation(*x.chunk(2, dim=-1))
     result: Tensor = _swiglu(x)
     return result

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.checkpoint import checkpoint
 
@@ -246,6 +247,6 @@ def _again(function: Callable[..., Tensor], *args: Tensor | int | str | None) ->
         with accumulate.alone(is_alone):
             return function(*args)
 
-    twice = function if torch.compiler.is_compiling() else same
+    twice = function if is_dynamo_compiling() else same
     result: Tensor = checkpoint(twice, *args, use_reentrant=False, preserve_rng_state=False)
     return result

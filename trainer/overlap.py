@@ -56,7 +56,7 @@ class _GatherMultiply(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         whole, *weights = ctx.saved_tensors
-        own = _multiply_scatter([grad.contiguous() for grad in grads], _turned(weights), ctx.group, ctx.chunks)
+        own = _multiply_scatter([grad.contiguous() for grad in grads], _transposed(weights), ctx.group, ctx.chunks)
         of_weights = [weight_gradient(grad, whole) for grad in grads]
         return own(), None, None, *of_weights
 
@@ -85,7 +85,7 @@ class _MultiplyFanned(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
-        total = _multiply_sum(grads, _turned(weights), ctx.group, ctx.chunks)
+        total = _multiply_sum(grads, _transposed(weights), ctx.group, ctx.chunks)
         of_weights = [weight_gradient(grad, x) for grad in grads]
         return total(), None, None, *of_weights
 
@@ -182,7 +182,7 @@ def _summed(xs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _turned(weights: Sequence[Tensor]) -> list[Tensor]:
+def _transposed(weights: Sequence[Tensor]) -> list[Tensor]:
     return [weight.t() for weight in weights]
 
 

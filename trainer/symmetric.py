@@ -44,8 +44,8 @@ def gather_multiply(
     x: Tensor, weights: Sequence[Tensor], group: dist.ProcessGroup
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """`x` (batch, sequence / ranks, in) of all ranks, and each of `weights` (out, in) on it."""
-    turned = [weight.t() for weight in weights]
-    whole, products = _ops().fused_all_gather_matmul(x.contiguous(), turned, 1, group.group_name)
+    transposed = [weight.t() for weight in weights]
+    whole, products = _ops().fused_all_gather_matmul(x.contiguous(), transposed, 1, group.group_name)
     return whole, tuple(products)
 
 

@@ -16,12 +16,14 @@ from holdfast.checkpoint.restore import load_whole
 from holdfast.checkpoint.store import Store, open_store
 from holdfast.checkpoint.torch_state import to_torch
 from holdfast.trainer import hugging_face
-from holdfast.trainer.config import Config, ModelConfig
+from holdfast.trainer.config import Config, DataConfig, ModelConfig
 from holdfast.trainer.errors import ConfigError
+from holdfast.trainer.layout import Layout
 from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.optimizer import MASTER
 from holdfast.trainer.slices import Slice
 from holdfast.trainer.state import boxes
+from holdfast.trainer.traffic import held_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,13 @@ def trained(store: Store, slot: Slot, manifest: Manifest, progress: Progress | N
         tokenizer, seq_len = state["data.tokenizer"], state["data.seq_len"]
     except KeyError as error:
         raise CheckpointError(f"{slot.folder} was not written by holdfast train: it has no setting {error}") from None
+    config = Config(model=model, data=DataConfig(seq_len=seq_len))
+    needed = [held.name for held in held_by(config, Layout(pp=1, dp=1, tp=1, chunks=1, local_micro_batches=1), 0, 0)]
+    if missing := [name for name in needed if name not in names]:
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step} has no {missing[0]}, which a model of its settings has here: "
+            "use the version of Holdfast that wrote it"
+        )
     finest = {name: f"{name}@{MASTER}" if f"{name}@{MASTER}" in manifest.tensors else name for name in names}
     whole = load_whole(store, slot, manifest, finest.values(), progress)
     weights = {name: to_torch(whole[finest[name]]) for name in names}

@@ -28,6 +28,7 @@ class Reference:
         self.groups = m.kv_heads or m.heads
         self.inner = m.ffn_width or m.ffn_mult * m.d_model
         self.head = m.d_model // m.heads
+        self.inward = ["gate", "up"] if m.mlp == "swiglu" else ["up"]
         small = m.init_std / math.sqrt(2 * m.layers)
         self.p: dict[str, Tensor] = {"embed.weight": self._normal("embed.weight", (v, m.d_model), m.init_std)}
         if m.positions == "learned":
@@ -35,7 +36,7 @@ class Reference:
         for i in range(m.layers):
             base = f"layers.{i}"
             qkv = (m.d_model + 2 * self.groups * self.head, m.d_model)
-            into = ["ffn.gate", "ffn.up"] if m.mlp == "swiglu" else ["ffn.up"]
+            into = [f"ffn.{end}" for end in self.inward]
             drawn = {
                 "attention.qkv": self._normal(f"{base}.attention.qkv.weight", qkv, m.init_std),
                 "attention.out": self._normal(f"{base}.attention.out.weight", (m.d_model, m.d_model), small),
@@ -147,11 +148,9 @@ class Reference:
     def _matrices(self, base: str, part: str) -> tuple[list[Tensor], list[Tensor]]:
         """Matrix in and matrix out of attention or the feed-forward layer, group by group."""
         if self.config.model.block == "serial":
-            end = "out" if part == "attention" else "down"
-            inward = [self.p[name] for name in self._inward(base, part)]
-            return list(self._cut(self._packed(inward, 0), 0)), list(
-                self._cut(self.p[f"{base}.{part}.{end}.weight"], 1)
-            )
+            ends, end = (["qkv"], "out") if part == "attention" else (self.inward, "down")
+            into = self._packed([self.p[f"{base}.{part}.{name}.weight"] for name in ends], 0)
+            return list(self._cut(into, 0)), list(self._cut(self.p[f"{base}.{part}.{end}.weight"], 1))
         heads = self.config.model.heads // self.groups
         rows, columns = (heads + 2) * self.head, heads * self.head
         inward = self._cut(self.p[f"{base}.inward.weight"], 0)
@@ -159,10 +158,6 @@ class Reference:
         if part == "attention":
             return [g[:rows] for g in inward], [g[:, :columns] for g in outward]
         return [g[rows:] for g in inward], [g[:, columns:] for g in outward]
-
-    def _inward(self, base: str, part: str) -> list[str]:
-        names = ["qkv"] if part == "attention" else ["gate", "up"] if self.config.model.mlp == "swiglu" else ["up"]
-        return [f"{base}.{part}.{name}.weight" for name in names]
 
     def _ffn(self, x: Tensor, ups: list[Tensor], downs: list[Tensor]) -> Tensor:
         total = torch.zeros_like(x)

@@ -35,6 +35,21 @@ def stage(alone: Any, *settings: str) -> Stage:
     return Stage(config, 0, range(config.model.layers), 256, make, Moment(0))
 
 
+@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+@pytest.mark.parametrize("block", ["serial", "parallel"])
+def test_a_layer_compiles_as_one_graph(alone: Any, block: str, mlp: str) -> None:
+    whole = stage(
+        alone, "model.layers=1", f"model.block={block}", f"model.mlp={mlp}", "model.d_model=64", "data.seq_len=8"
+    )
+    layer, x = whole.layers["0"], torch.randn(1, 8, 64, dtype=torch.float64, requires_grad=True)
+    plain = layer(x, whole.rotation, 0)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)(x, whole.rotation, 0)
+    torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=1e-12)
+    slope = torch.randn_like(plain)
+    of_plain, of_compiled = (torch.autograd.grad(y, x, slope)[0] for y in (plain, compiled))
+    torch.testing.assert_close(of_compiled, of_plain, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("length", "window"), [(8, 1), (8, 3), (8, 8), (8, 20), (9, 0), (64, 17)])
 def test_pairs_are_those_that_the_mask_allows(length: int, window: int) -> None:
     mask = allowed(length, window or length, torch.device("cpu"))

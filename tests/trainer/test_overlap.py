@@ -17,6 +17,8 @@ from holdfast.trainer.errors import ConfigError
 from holdfast.trainer.layout import plan
 
 SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2", "--tp", "2"]
+# A serial SwiGLU has two matrices on the way in, all others one.
+LAYERS = {"serial": "gelu", "serial, gated": "swiglu", "parallel": "gelu", "parallel, gated": "swiglu"}
 
 
 def chosen(sequence: bool, chunks: int) -> list[str]:
@@ -24,16 +26,20 @@ def chosen(sequence: bool, chunks: int) -> list[str]:
     return ["--set", f"parallel.sequence={flag}", "--set", f"parallel.overlap_chunks={chunks}"]
 
 
+def made_of(layer: str) -> list[str]:
+    return ["--set", f"model.block={layer.split(',')[0]}", "--set", f"model.mlp={LAYERS[layer]}"]
+
+
 @pytest.mark.parametrize("sequence", [False, True])
-@pytest.mark.parametrize("block", ["serial", "parallel"])
-def test_chunks_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, block: str, sequence: bool) -> None:
-    argv = [*tiny, *SMALL, *chosen(sequence, 4), "--set", f"model.block={block}", "--set", "train.dtype=float64"]
+@pytest.mark.parametrize("layer", LAYERS)
+def test_chunks_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, layer: str, sequence: bool) -> None:
+    argv = [*tiny, *SMALL, *chosen(sequence, 4), *made_of(layer), "--set", "train.dtype=float64"]
     compare(zygote, argv, tmp_path / "run", world=2, steps=3, within=1e-9)
 
 
-@pytest.mark.parametrize("block", ["serial", "parallel"])
-def test_fused_operations_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, block: str) -> None:
-    argv = [*tiny, *SMALL, *chosen(True, 4), "--set", f"model.block={block}", "--set", "train.dtype=float64"]
+@pytest.mark.parametrize("layer", LAYERS)
+def test_fused_operations_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, layer: str) -> None:
+    argv = [*tiny, *SMALL, *chosen(True, 4), *made_of(layer), "--set", "train.dtype=float64"]
     for result in compare(zygote, argv, tmp_path / "run", world=2, steps=2, within=1e-9, task="fused:gradients"):
         assert result["calls"]["fused_all_gather_matmul"] == result["calls"]["fused_matmul_reduce_scatter"] > 0
 
@@ -70,6 +76,21 @@ def test_each_chunk_is_waited_for(zygote: Zygote, tiny: list[str], tmp_path: Pat
     gather = "tp:all_gather forward"
     assert counts[1][gather] == 4 * counts[0][gather]
     assert (counts[0][gather] > 0) == sequence
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_second_matrix_in_costs_no_transfer(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, sequence: bool, chunks: int
+) -> None:
+    counts = []
+    for at, layer in enumerate(("serial", "serial, gated")):
+        argv = [*tiny, *SMALL, *chosen(sequence, chunks), *made_of(layer), "--steps", "1"]
+        done = zygote.run("collectives", 2, tmp_path / str(at), args={"argv": argv})
+        assert done["exits"] == [0, 0]
+        counts.append(done["results"][0]["counts"])
+    assert counts[0] == counts[1]
+    assert counts[0]
 
 
 @pytest.mark.parametrize(

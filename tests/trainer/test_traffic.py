@@ -50,6 +50,7 @@ CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
     "zero 3 tied": ((1, 2, 2), ["parallel.zero=3", "model.tied=true"]),
     "all": ((2, 2, 2), ["parallel.zero=2", "model.tied=true", "parallel.sequence=true"]),
     "all, zero 0": ((2, 2, 2), ["parallel.zero=0", "model.tied=true", "parallel.sequence=true"]),
+    "gated": ((1, 2, 2), ["parallel.zero=1", "parallel.sequence=true", "model.block=serial", "model.mlp=swiglu"]),
     "bfloat16": ((1, 2, 1), ["parallel.zero=1", "train.dtype=bfloat16"]),
 }
 FAST = ("tp", "zero 1")

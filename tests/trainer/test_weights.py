@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,16 @@ from forked import Zygote
 from safetensors.torch import load_file
 from torch import Tensor
 
+from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.folder import committed
+from holdfast.checkpoint.store import open_store
 from holdfast.trainer.__main__ import main, parse
 from holdfast.trainer.batches import Batches
 from holdfast.trainer.corpus import open_corpus
 from holdfast.trainer.hugging_face import settings_of
 from holdfast.trainer.mesh import leave
 from holdfast.trainer.sample import build
-from holdfast.trainer.weights import newest
+from holdfast.trainer.weights import newest, trained
 
 pytestmark = pytest.mark.aside
 
@@ -130,6 +134,24 @@ def test_what_is_no_llama_is_refused(
         assert says in err
     assert main([*tiny, "--sample", "x", "--store", str(tmp_path / "none")]) == 1
     assert f"no checkpoint in {tmp_path}/none: train with --store first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("block", ["serial", "parallel"])
+def test_a_checkpoint_without_a_matrix_of_its_model_is_refused(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, block: str
+) -> None:
+    url, gated = str(tmp_path / "store"), ["--set", "model.mlp=swiglu", "--set", f"model.block={block}"]
+    done = zygote.run("command", 1, tmp_path / "run", args={"argv": [*tiny, *gated, "--store", url, "--steps", "1"]})
+    assert done["results"][0]["code"] == 0
+    store = open_store(url)
+    ((slot, manifest),) = committed(store)
+    for name in manifest.tensors:
+        if "@" in name:  # of the optimizer
+            continue
+        others = replace(manifest, tensors={key: value for key, value in manifest.tensors.items() if key != name})
+        with pytest.raises(CheckpointError, match=f"step 1 has no {re.escape(name)}, which"):
+            trained(store, slot, others)
+    assert set(trained(store, slot, manifest).weights) == {name for name in manifest.tensors if "@" not in name}
 
 
 def test_an_unknown_kind_of_llama_is_named(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from tests.e2e.daemons import Commands, Json, commands, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS = 60
+STEPS = 48
 DEADLINE_S = 280.0
+SMALL = ("--nproc", "2")
+"""Two workers a node, pp 2 x dp 2: a step takes less than half of what it takes with eight, and tells as much."""
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +54,8 @@ def check_shape(found: Json, steps: int) -> None:
     assert 0 < found["goodput"] <= 1
 
 
-def losses(found: Json) -> list[str]:
-    """Exact, and readable where they differ."""
-    return [row["loss"].hex() for row in found["steps"]]
+def losses(found: Json) -> list[float]:
+    return [row["loss"] for row in found["steps"]]
 
 
 def told(found: Json) -> list[tuple[str, str]]:
@@ -69,58 +70,58 @@ def incidents(found: Json) -> list[Json]:
 
 
 @pytest.fixture(scope="module")
-def calm(stage: Commands) -> list[str]:
-    """Losses of the run that nothing disturbed."""
-    found = demo(stage)
+def calm(stage: Commands) -> list[float]:
+    """Losses of the small run, which nothing disturbed."""
+    found = demo(stage, more=SMALL)
     assert incidents(found) == []
     # It learns: the end is well below the beginning.
     assert found["steps"][-1]["loss"] < found["steps"][0]["loss"] - 1
     return losses(found)
 
 
-def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands, calm: list[str]) -> None:
+def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands) -> None:
+    """As the README has it: eight workers, pp 2 x dp 2 x tp 2."""
+    calm = demo(stage)
+    assert incidents(calm) == []
     # The agent that stops rank 6 is the one that was killed: many steps are left for it to come back in.
-    found = demo(stage, "kill@10:rank3", "agent-kill@20:node1", "stop@45:rank6")
+    found = demo(stage, "kill@8:rank3", "agent-kill@14:node1", "stop@38:rank6")
     assert told(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
     assert [i["action"] for i in incidents(found)] == ["restart", "watch", "restart"]
     assert [i["source"] for i in incidents(found)] == ["memory", None, "memory"]
-    assert losses(found) == calm
+    assert losses(found) == losses(calm)
 
 
-def test_a_killed_node_comes_back_from_its_peer(stage: Commands, calm: list[str]) -> None:
+def test_a_killed_node_comes_back_from_its_peer(stage: Commands, calm: list[float]) -> None:
     """Agent, workers, checkpoint daemon and all that was in the node's memory."""
-    found = demo(stage, "node-kill@12:node1", steps=30)
+    found = demo(stage, "node-kill@12:node1", steps=30, more=SMALL)
     assert told(found) == [("agent-exit", "node1")]
     assert [(i["action"], i["source"]) for i in incidents(found)] == [("restart", "peer")]
     assert losses(found) == calm[:30]
 
 
-def test_a_lost_node_is_evicted_and_a_spare_takes_its_place(stage: Commands, calm: list[str]) -> None:
-    found = demo(stage, "node-kill@12:node0", steps=30, more=("--spares", "1"))
+def test_a_lost_node_is_evicted_and_a_spare_takes_its_place(stage: Commands, calm: list[float]) -> None:
+    found = demo(stage, "node-kill@12:node0", steps=30, more=(*SMALL, "--spares", "1"))
     assert told(found) == [("agent-exit", "node0")]
     assert [(i["action"], i["source"]) for i in incidents(found)] == [("evict", "peer")]
     assert losses(found) == calm[:30]
 
 
-def test_without_a_spare_it_goes_on_with_fewer_replicas_and_the_same_batch(stage: Commands) -> None:
+def test_without_a_spare_it_goes_on_with_fewer_replicas_and_the_same_batch(stage: Commands, calm: list[float]) -> None:
     """Losses agree to rounding: sums over other numbers of replicas are taken in another order."""
-    small = ("--nproc", "2", "--min-nodes", "1")
-    found = demo(stage, "node-kill@8:node1", steps=16, more=small)
+    found = demo(stage, "node-kill@8:node1", steps=16, more=(*SMALL, "--min-nodes", "1"))
     assert [(i["action"], i["culprit"]) for i in incidents(found)] == [("shrink", "node1")]
-    whole = demo(stage, steps=16, more=small[:2])
-    for one, other in zip(found["steps"], whole["steps"], strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    assert losses(found) == pytest.approx(calm[:16], rel=1e-5)
 
 
-def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[str]) -> None:
+def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[float]) -> None:
     """Some moments by chance, one right after a worker's death, that is within its recovery."""
     dice = random.Random(20260)
     quiet = dice.randrange(2, 9), dice.randrange(26, 36)
-    faults = ["kill@16:rank5", "controller-kill@16", *(f"controller-kill@{step}" for step in quiet)]
-    found = demo(stage, *faults, steps=42)
+    faults = ["kill@16:rank2", "controller-kill@16", *(f"controller-kill@{step}" for step in quiet)]
+    found = demo(stage, *faults, steps=42, more=SMALL)
     assert losses(found) == calm[:42]
     # What happened while one incident was open is part of it, but a controller's death never explains a worker's.
-    assert ("worker-killed", "rank5") in told(found)
+    assert ("worker-killed", "rank2") in told(found)
     assert {kind for kind, _ in told(found)} <= {"worker-killed", "controller-restart"}
 
 
@@ -128,16 +129,16 @@ OTHERS = {
     "segfault@6:rank0": ("worker-segfault", "rank0"),
     "oom@11:rank1": ("worker-oom", "rank1"),
     "exception@16:rank2": ("worker-exception", "rank2"),
-    "nan@21:rank7": ("loss-nonfinite", "rank7"),
-    "gil@26:rank3": ("worker-hang", "rank3"),
-    "hang@31:rank4": ("worker-hang", "rank4"),
-    "exit@36:rank5": ("worker-exit", "rank5"),
+    "nan@21:rank3": ("loss-nonfinite", "rank3"),
+    "gil@26:rank0": ("worker-hang", "rank0"),
+    "hang@31:rank1": ("worker-hang", "rank1"),
+    "exit@36:rank2": ("worker-exit", "rank2"),
 }
 
 
-def test_every_other_way_to_break_a_worker(stage: Commands, calm: list[str]) -> None:
+def test_every_other_way_to_break_a_worker(stage: Commands, calm: list[float]) -> None:
     steps = 42
-    found = demo(stage, *OTHERS, steps=steps)
+    found = demo(stage, *OTHERS, steps=steps, more=SMALL)
     assert losses(found) == calm[:steps]
     expected = dict(OTHERS)
     if "worker-oom" not in {kind for kind, _ in told(found)}:  # a kernel that gives us no memory group to be killed in

@@ -103,7 +103,7 @@ def test_layout_equals_one_process(zygote: Zygote, tiny: list[str], tmp_path: Pa
     ids=["gpipe+dropout", "interleaved+dropout+serial", "vocabulary+dropout"],
 )
 def test_choices_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, settings: list[str]) -> None:
-    chosen = [word for setting in settings for word in ("--set", setting)]
+    chosen = [word for setting in ["model.layers=4", *settings] for word in ("--set", setting)]
     compare(zygote, [*tiny, *mesh(2, 2, 2), *chosen], tmp_path)
 
 

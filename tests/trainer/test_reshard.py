@@ -17,7 +17,7 @@ pytestmark = pytest.mark.aside
 
 SETTINGS = {"model.layers": 4, "train.micro_batches": 8, "model.dropout": 0.1, "optim.warmup_steps": 2}
 SMALL = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-SAVED, STEPS = 4, 8
+SAVED, STEPS = 3, 6
 
 
 def mesh(pp: int, dp: int, tp: int, *settings: str) -> list[str]:

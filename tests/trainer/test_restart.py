@@ -22,9 +22,9 @@ def strike(
     argv: list[str],
     tmp_path: Path,
     victim: int,
-    step: int,
-    steps: int = 14,
-    every: int = 5,
+    step: int = 5,
+    steps: int = 8,
+    every: int = 3,
     world: int = 8,
 ) -> None:
     whole = zygote.run("train", world, tmp_path / "whole", args={"argv": [*argv, "--steps", str(steps)]})
@@ -46,7 +46,7 @@ def strike(
 def test_kill_and_restore_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     small = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1"]
     argv = [*tiny, *small, "--pp", "2", "--dp", "2", "--tp", "2"]
-    strike(zygote, argv, tmp_path, victim=5, step=5, steps=8, every=3)
+    strike(zygote, argv, tmp_path, victim=5)
 
 
 @pytest.mark.slow
@@ -54,14 +54,16 @@ def test_kill_and_restore_repeats_nothing(zygote: Zygote, tiny: list[str], tmp_p
     "layout", [["--pp", "4", "--dp", "2"], ["--dp", "8"], ["--pp", "2", "--tp", "4"]], ids=" ".join
 )
 def test_kill_and_restore_on_other_layouts(zygote: Zygote, tiny: list[str], tmp_path: Path, layout: list[str]) -> None:
-    strike(zygote, [*tiny, *layout, "--set", "model.dropout=0.1"], tmp_path, victim=0, step=7)
+    small = ["--set", "model.layers=4", "--set", "model.dropout=0.1"]
+    strike(zygote, [*tiny, *small, *layout], tmp_path, victim=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["interleaved", "eager-1f1b", "bfs", "zbv", "interleaved-zero-bubble"])
 def test_other_schedules_restart_too(zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str) -> None:
-    argv = [*tiny, "--pp", "2", "--tp", "2", "--set", f"parallel.schedule={schedule}"]
-    strike(zygote, argv, tmp_path, victim=7, step=11)
+    small = ["--set", "model.layers=4", "--set", "train.micro_batches=4"]
+    argv = [*tiny, *small, "--pp", "2", "--tp", "2", "--set", f"parallel.schedule={schedule}"]
+    strike(zygote, argv, tmp_path, victim=7)
 
 
 @pytest.mark.slow
@@ -81,4 +83,4 @@ def test_optimizers_and_precisions_restart_too(
 ) -> None:
     chosen = [word for setting in settings for word in ("--set", setting)]
     small = ["--set", "model.layers=2", "--set", "train.micro_batches=4", "--set", "model.dropout=0.1"]
-    strike(zygote, [*tiny, *small, *chosen, *layout], tmp_path, victim=3, step=5, steps=8, every=3, world=4)
+    strike(zygote, [*tiny, *small, *chosen, *layout], tmp_path, victim=3, world=4)

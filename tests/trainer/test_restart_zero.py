@@ -37,7 +37,7 @@ def check(zygote: Zygote, tiny: list[str], folder: Path, zero: str, schedule: st
         *("train.micro_batches=4", "model.dropout=0.1", "data.loader=shared", "data.prefetch=2"),
     ]
     argv = [*tiny, "--pp", "2", "--dp", "2", *(word for value in values for word in ("--set", value))]
-    strike(zygote, argv, folder, victim=3, step=5, steps=8, every=3, world=4)
+    strike(zygote, argv, folder, victim=3, world=4)
 
 
 def test_the_cases_hold_every_stage_and_every_schedule() -> None:

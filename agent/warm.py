@@ -35,6 +35,7 @@ SOCKET = "warm.sock"
 LOCK = "warm.lock"
 IDLE_EXIT_S = 600.0
 """Without workers and clients for so long it ends: an agent that never comes back must not cost memory for ever."""
+ASKED_FOR_GPUS = "asked for the GPUs when it was imported, which no worker forked after that could use: left out"
 
 
 class Server:
@@ -168,10 +169,16 @@ class Server:
         return {}
 
 
-def preload(modules: list[str]) -> dict[str, str]:
-    """Import modules and call their `preload()` where they have one; what went wrong, by module."""
-    errors: dict[str, str] = {}
+def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[str]], None]) -> dict[str, str]:
+    """Import modules and call their `preload()` where they have one; what went wrong, by module.
+
+    A module that asks for GPUs on the way would keep every worker from them. Then `begin_anew` replaces this process by
+    one that is told of it: such modules are `left_out`, and workers import them themselves.
+    """
+    errors = dict.fromkeys(left_out, ASKED_FOR_GPUS)
     for name in modules:
+        if name in left_out:
+            continue
         try:
             module = importlib.import_module(name)
             if callable(hook := getattr(module, "preload", None)):
@@ -179,6 +186,9 @@ def preload(modules: list[str]) -> dict[str, str]:
         except BaseException as error:  # whatever it is, scripts that do not need this module can still run
             errors[name] = f"{type(error).__name__}: {error}"
             traceback.print_exc()
+        if warm_children.have_asked_for_gpus():
+            print(f"preload {name}: {ASKED_FOR_GPUS}", file=sys.stderr, flush=True)
+            begin_anew([*left_out, name])
     return errors
 
 
@@ -205,24 +215,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.agent.warm")
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the socket and the record of exits")
     parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
+    parser.add_argument("--left-out", default="", help="of these, those that ask for GPUs when they are imported")
+    parser.add_argument("--sockets", type=int, nargs=2, help="listening socket and lock of who began anew as this one")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
     options = parser.parse_args()
     service.give_way()  # the agent may come first; the training that it watches may not
-    # Whatever the agent left open across the start: workers would keep it open for as long as they live.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if not options.sockets:
+        # Whatever the agent left open across the start: workers would keep it open for as long as they live.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         # A pool of threads would not survive the fork; a job's own number is applied in the worker.
         os.environ[name] = "1"
-    taken = listen(options.run_dir.absolute())
-    if taken is None:
+    if options.sockets:
+        listener, lock = socket.socket(fileno=options.sockets[0]), options.sockets[1]
+        for descriptor in options.sockets:
+            os.set_inheritable(descriptor, False)
+    elif (taken := listen(options.run_dir.absolute())) is not None:
+        listener, lock = taken
+    else:
         print(f"a warm process serves {options.run_dir} already", file=sys.stderr)
         return 3
-    errors = preload([name for name in options.preload.split(",") if name])
+
+    def begin_anew(left_out: list[str]) -> None:
+        # Whoever has connected meanwhile waits at the socket and notices nothing. Of flags given twice the last counts.
+        sockets = listener.fileno(), lock
+        for descriptor in sockets:
+            os.set_inheritable(descriptor, True)
+        told = ["--left-out", ",".join(left_out), "--sockets", *map(str, sockets)]
+        os.execv(sys.executable, [*sys.orig_argv, *told])
+
+    modules, left_out = ([name for name in names.split(",") if name] for names in (options.preload, options.left_out))
+    errors = preload(modules, left_out, begin_anew)
     gc.collect()
     gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages
     if (count := warm_children.threads()) != 1:
         print(f"the preloaded modules left {count} threads: forked workers may hang", file=sys.stderr, flush=True)
-    listener, lock = taken
     server = Server(options.run_dir.absolute(), listener, errors, options.idle_exit)
     server.workers.hold(lock)
     server.serve()

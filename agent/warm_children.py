@@ -36,9 +36,33 @@ STARTUP_VARIABLES = (
 """Read when an interpreter or its loader starts: a job that sets one of these differently gets a fresh interpreter."""
 
 
+GPU_DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
+"""What CUDA and ROCm keep open from the first question on; NVML, which may be asked, does not open these."""
+
+
 def threads() -> int:
     """Threads of this process, those of C libraries too."""
     return len(os.listdir("/proc/self/task"))
+
+
+def have_asked_for_gpus() -> bool:
+    """Whether children could use no GPU since a driver was asked for them here: CUDA and ROCm survive no fork."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that lists them is gone already
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVERS):
+                return True
+    # torch keeps its own account of it, which only a child can read.
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    is_spoilt = getattr(cuda, "_is_in_bad_fork", None)
+    if is_spoilt is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(int(is_spoilt()))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
 def fork(body: Callable[[], int], release: Callable[[], None], out_path: str, err_path: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -89,8 +90,7 @@ def join(config: Config, launch: Launch, layout: Layout, device: torch.device, s
         export(transport, os.environ)
         torch.cuda.set_device(device)
         if config.train.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            only_deterministic(os.environ)
     # CPU tensors keep a backend of their own: checkpoints and votes go over it while the GPU is busy.
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     with probe.operation("setup:rendezvous"):
@@ -102,6 +102,15 @@ def join(config: Config, launch: Launch, layout: Layout, device: torch.device, s
         device_mesh = _own_groups(layout, launch.rank, device)
     pp, dp, tp = layout.coordinate(launch.rank)
     return Mesh(layout, device, device_mesh, pp, dp, tp, store)
+
+
+def only_deterministic(environ: MutableMapping[str, str]) -> None:
+    """From now on the GPU gives the same bits for the same work. What cannot raises RuntimeError in the first step.
+
+    Where torch is told to warn only, the backward of attention goes on adding up in any order.
+    """
+    environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(True)
 
 
 def _own_groups(layout: Layout, rank: int, device: torch.device) -> DeviceMesh:

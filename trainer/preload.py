@@ -58,12 +58,18 @@ def preload() -> None:
 
 
 def _warm_up() -> None:
-    """One tiny step, so that lazy initialisation inside torch happens here and not in every rank."""
+    """One tiny step, so that lazy initialisation inside torch happens here and not in every rank.
+
+    Not with a torch that can use GPUs: autograd, optimizers and fake tensors all ask the driver how many there are, and
+    a process forked from one that has asked can use none ("Cannot re-initialize CUDA in forked subprocess").
+    """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import functional
 
     torch.set_num_threads(1)
+    if torch.version.cuda or torch.version.hip:
+        return
     x = torch.zeros(1, 2, 4, 4, requires_grad=True)
     weight = torch.nn.Parameter(torch.ones(4, 4))
     seen = functional.scaled_dot_product_attention(x, x, x, is_causal=True)

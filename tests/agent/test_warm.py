@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.agent import error_file
 from holdfast.agent.probe_reader import ProbeReader
+from holdfast.agent.warm import ASKED_FOR_GPUS
 from holdfast.agent.warm_client import Warm
 from holdfast.errors import Unavailable
 from holdfast.messages import Program
@@ -246,6 +247,39 @@ def test_a_module_that_cannot_be_imported_is_reported_and_harms_nobody(tmp_path:
             await one.start("import sys; print(sys.modules['warm_me'].ready)")
             await one.ended()
             assert one.out() == "['hot']\n"
+
+    asyncio.run(story())
+
+
+def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> None:
+    """No GPU here: what torch would tell a child, and the driver's file, are made up."""
+
+    async def story() -> None:
+        (tmp_path / "fine.py").write_text("")
+        (tmp_path / "asks_torch.py").write_text(
+            "import sys, types\n"
+            "cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: True)\n"
+            "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)"
+        )
+        (tmp_path / "nvidia-uvm").touch()
+        (tmp_path / "asks_driver.py").write_text(
+            "from holdfast.agent import warm_children\n"
+            f"warm_children.GPU_DRIVERS = ({str(tmp_path / 'nvidia-uvm')!r},)\n"
+            f"kept = open({str(tmp_path / 'nvidia-uvm')!r})"
+        )
+        async with node(tmp_path) as one:
+            assert one.warm
+            await one.warm.shutdown()
+            one.warm = await Warm.open(
+                tmp_path / "run",
+                preload=["asks_torch", "fine", "asks_driver"],
+                env={**os.environ, "PYTHONPATH": str(tmp_path)},
+                on_exit=one.heard,
+            )
+            assert one.warm.preload_errors == dict.fromkeys(["asks_torch", "asks_driver"], ASKED_FOR_GPUS)
+            await one.start("import sys; print({'asks_torch', 'fine', 'asks_driver', 'torch'} & set(sys.modules))")
+            await one.ended()
+            assert one.out() == "{'fine'}\n"
 
     asyncio.run(story())
 

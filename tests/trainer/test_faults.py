@@ -29,6 +29,23 @@ def test_nothing_that_a_fork_would_break_is_left_by_preload() -> None:
     assert done.stdout.split() == ["1", "False", "False", "True"], done.stderr
 
 
+@pytest.mark.slow
+def test_a_torch_that_can_use_gpus_is_not_asked_for_them_by_preload() -> None:
+    """What asks for GPUs cannot be forked. This torch cannot use any, so it is told to pass for one that can."""
+    code = (
+        "import torch; asked = [];"
+        "torch.version.cuda = '13.0';"
+        "torch.cuda.is_available = lambda: asked.append('cuda.is_available') or False;"
+        "torch.cuda.device_count = lambda: asked.append('cuda.device_count') or 0;"
+        "torch.accelerator.is_available = lambda: asked.append('accelerator.is_available') or False;"
+        "torch.autograd.backward = lambda *a, **k: asked.append('autograd');"  # starts a thread for each GPU
+        "from holdfast.trainer.preload import preload; preload(); print(asked)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_a_poisoned_step_is_reported_and_never_kept(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     store = ["--store", str(tmp_path / "store"), "--checkpoint-every", "1", "--steps", "5"]
     argv = [*tiny, *SMALL, "--tp", "2", *store]

@@ -174,7 +174,8 @@ class AgentConfig:
     log_rules: Path | None = None
     """TOML file with more rules for lines in the logs of workers and kernel."""
     preload: tuple[str, ...] = ("torch", "holdfast.trainer.preload")
-    """Modules that the warm process imports ahead, so that a worker starts in a fraction of a second."""
+    """Modules that the warm process imports ahead, so that a worker starts in a fraction of a second. One that asks for
+    GPUs on the way is left out: a fork would have none."""
     warm: bool = True
     """Keep a warm process to fork workers from."""
     tls_ca: Path | None = None

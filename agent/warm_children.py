@@ -61,8 +61,8 @@ def have_asked_for_gpus() -> bool:
         try:
             os._exit(int(is_spoilt()))
         finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+            os._exit(1)  # a torch that cannot tell is taken for one that has asked: slower, never wrong
+    return os.waitpid(pid, 0)[1] != 0
 
 
 def fork(body: Callable[[], int], release: Callable[[], None], out_path: str, err_path: str) -> int:

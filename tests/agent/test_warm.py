@@ -261,6 +261,11 @@ def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> N
             "cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: True)\n"
             "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)"
         )
+        (tmp_path / "cannot_tell.py").write_text(
+            "import sys, types\n"
+            "cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: 1 / 0)\n"
+            "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)"
+        )
         (tmp_path / "nvidia-uvm").touch()
         (tmp_path / "asks_driver.py").write_text(
             "from holdfast.agent import warm_children\n"
@@ -272,11 +277,12 @@ def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> N
             await one.warm.shutdown()
             one.warm = await Warm.open(
                 tmp_path / "run",
-                preload=["asks_torch", "fine", "asks_driver"],
+                preload=["asks_torch", "fine", "cannot_tell", "asks_driver"],
                 env={**os.environ, "PYTHONPATH": str(tmp_path)},
                 on_exit=one.heard,
             )
-            assert one.warm.preload_errors == dict.fromkeys(["asks_torch", "asks_driver"], ASKED_FOR_GPUS)
+            left_out = ["asks_torch", "cannot_tell", "asks_driver"]
+            assert one.warm.preload_errors == dict.fromkeys(left_out, ASKED_FOR_GPUS)
             await one.start("import sys; print({'asks_torch', 'fine', 'asks_driver', 'torch'} & set(sys.modules))")
             await one.ended()
             assert one.out() == "{'fine'}\n"

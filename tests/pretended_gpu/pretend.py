@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,15 +30,20 @@ def build(into: Path) -> None:
     found = importlib.util.find_spec("torch")
     headers = [Path(folder) / "nvidia/cu13/include" for folder in sys.path]
     include = next((folder for folder in headers if (folder / "crt/host_defines.h").exists()), None)
-    if found is None or found.origin is None or include is None:
-        sys.exit("pretend: this Python has no torch for CUDA 13, or no nvidia-cuda-crt")
-    torch = Path(found.origin).parent / "lib"
+    torch = Path(found.origin).parent / "lib" if found and found.origin else Path()
+    tools = [tool for tool in ("gcc", "nm") if shutil.which(tool) is None]
+    if tools or include is None or not (torch / "libtorch_cuda.so").exists():
+        print(
+            f"pretend: {' and '.join(tools)} not found; install gcc and binutils"
+            if tools
+            else f"pretend: {sys.executable} needs a torch for CUDA 13 and nvidia-cuda-crt",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     called = set()
     for library in ("torch_cuda", "c10_cuda", "torch_python", "torch_cuda_linalg", "torch_cpu"):
-        said = subprocess.run(
-            ["nm", "-D", "--undefined-only", torch / f"lib{library}.so"], capture_output=True, text=True
-        )
-        called |= {name for line in said.stdout.splitlines() if CALLS.fullmatch(name := line.split()[-1].split("@")[0])}
+        said = subprocess.check_output(["nm", "-D", "--undefined-only", torch / f"lib{library}.so"], text=True)
+        called |= {name for line in said.splitlines() if CALLS.fullmatch(name := line.split()[-1].split("@")[0])}
     driver = set(re.findall(r"CUresult CUDAAPI (cu\w+)\(", (include / "cuda.h").read_text()))
     # Later versions of a call are macros for a name with a number.
     driver |= set(re.findall(r"#define cu\w+\s+(cu\w+_v\d)\b", (include / "cuda.h").read_text()))

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device.h"
+
 #define MOST_BLOCKS 65536
 enum { DEVICE, HOST };
 static struct block { char *start; size_t size; int kind, device; } blocks[MOST_BLOCKS];
@@ -118,7 +120,6 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaDriverGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
-/* What an H200 says of itself. */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *told, int device) {
     memset(told, 0, sizeof *told);
     strcpy(told->name, "NVIDIA H200");
@@ -144,17 +145,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *told, int device) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device) {
-    switch (which) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMultiProcessorCount: *value = 132; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 232448; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 49152; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 233472; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
-    case cudaDevAttrWarpSize: *value = 32; break;
-    default: *value = 1;
-    }
+    *value = attribute(which);
     return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return cudaSuccess; }

@@ -22,7 +22,7 @@ def test_whatever_happens_training_goes_on_or_somebody_is_told(faults: list[tupl
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(FAULTS)
 def test_whatever_else_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
     trains_or_tells(faults)

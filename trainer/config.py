@@ -186,7 +186,8 @@ class TrainConfig:
     log_every: int = 1
     """Steps between log lines; 0: none."""
     deterministic: bool = True
-    """On a GPU, only algorithms that always give the same bits; slower. The CPU's all do."""
+    """On a GPU, only algorithms that always give the same bits; slower, and an error where there is none. The CPU's all
+    do."""
     gc_every: int = 50
     """Steps between collections of Python's garbage, on all ranks between the same two; 0: whenever Python likes."""
     metrics_path: str = ""

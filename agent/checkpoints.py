@@ -67,6 +67,7 @@ class Checkpoints:
         self._is_wanted = False
         self._sock: socket.socket | None = None
         self._pid = 0
+        self._has_answered = False
         self._started = -_STEADY_S
         self._delays: Iterator[float] = _RESTART.delays()
         self._not_before = 0.0
@@ -136,7 +137,9 @@ class Checkpoints:
         ended = self._ended()
         if self.daemon_pid():
             return
-        if ended is not None and ended < 0:  # which says nothing of the next one
+        if self._has_answered:
+            pass  # that it died was told when its line broke, which is before a process can be seen to have ended
+        elif ended is not None and ended < 0:  # which says nothing of the next one
             text = f"the checkpoint daemon was killed at its start, by signal {-ended}; it is started again"
             self._notice(t.Severity.WARNING, text)
         elif ended not in (None, _TAKEN):
@@ -157,6 +160,7 @@ class Checkpoints:
             "holdfast.checkpoint.daemon", "--folder", str(self.folder), "--node", self._node,
             "--switch", self._switch, "--host", self._host(),
         )  # fmt: skip
+        self._has_answered = False
         try:
             self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Not by subprocess: its objects complain when they are dropped while the process, as it shall, lives on.
@@ -202,7 +206,7 @@ class Checkpoints:
         except OSError:
             sock.close()
             return False
-        self._sock = sock
+        self._sock, self._has_answered = sock, True
         (self.folder / _ABSENT).unlink(missing_ok=True)
         return True
 

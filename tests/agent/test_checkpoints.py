@@ -89,6 +89,23 @@ def test_a_daemon_that_dies_is_followed_by_another(agent: Checkpoints, told: lis
     assert len(told) == 1
 
 
+def test_a_death_that_is_seen_bit_by_bit_is_told_once(
+    agent: Checkpoints, told: list[t.AgentNotice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed first closes its sockets, and has ended some time after that."""
+    agent.ensure()
+    first = daemon_pid(agent)
+    agent.look()
+    os.kill(first, signal.SIGKILL)
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.agent.checkpoints.os.waitpid", lambda pid, how: (0, 0))
+        until(lambda: (agent.look(), told)[1])
+        agent.look()
+    until(lambda: (agent.look(), agent.is_connected)[1])
+    assert daemon_pid(agent) != first
+    assert texts(told) == [(t.Severity.WARNING, "the checkpoint daemon died; snapshots stay, a new one takes over")]
+
+
 def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
     agent.ensure()
     pid = agent.daemon_pid()

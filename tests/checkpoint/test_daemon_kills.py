@@ -27,17 +27,16 @@ class Life:
         (folder / "store").mkdir()
         self.store = FileStore(folder / "store")
         self.daemon = DaemonProcess(folder / "n0")
-        self.out = folder / "out"
-        self.out.touch()
-        self.generation = 0
+        self.outs: list[Path] = []
+        """What each life has said: a kill can tear a line off, and the next life must not write on at it."""
         self.worker: subprocess.Popen[bytes] | None = None
 
     def start_worker(self) -> None:
-        self.generation += 1
+        self.outs.append(self.daemon.folder.parent / f"out{len(self.outs)}")
         command = [sys.executable, "-m", "tests.checkpoint.daemon_worker"]
-        command += [str(self.daemon.folder), str(self.store.root), str(self.generation)]
+        command += [str(self.daemon.folder), str(self.store.root), str(len(self.outs))]
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}  # what the tests of this folder share
-        with open(self.out, "ab") as out:
+        with open(self.outs[-1], "wb") as out:
             self.worker = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, env=env)
 
     def kill_worker(self) -> None:
@@ -47,7 +46,7 @@ class Life:
 
     def told(self, word: str) -> list[int]:
         """Steps that the worker said this of, in all of its lives."""
-        lines = self.out.read_text().splitlines(keepends=True)
+        lines = [line for out in self.outs for line in out.read_text().splitlines(keepends=True)]
         return [int(line.split()[1]) for line in lines if line.startswith(word) and line.endswith("\n")]
 
     def until_told(self, word: str, more: int) -> None:

@@ -5,9 +5,14 @@ its instant and with what came of it. What agents send is kept as it was on the 
 """
 
 import base64
+import contextlib
 import dataclasses
 import gzip
+import io
 import json
+import mmap
+import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +37,11 @@ _PLAIN: Mapping[str, type[Any]] = {
         e.EvictAsked, e.Tick,
     )
 }  # fmt: skip
+_HEAD = b'{"holdfast":'
+"""How a recording begins."""
+_MAGIC = b"\x1f\x8b\x08"
+_GZIP = re.compile(rb"(\x1f\x8b\x08(?:\0|(\x08))).{4}(..(?(2)[^\0]+\0))", re.DOTALL)
+"""What a compressed file begins with: what is the same for each life, its time, and again the same (RFC 1952, 2.3)."""
 REFUSED = "refused"
 """In place of actions: the event was a wish that cannot be."""
 
@@ -56,9 +66,10 @@ class Told:
 
 
 class Recorder:
-    """Writes a recording. OSError when the disk does not take it."""
+    """Writes a recording, or goes on with one. OSError when the disk does not take it."""
 
     def __init__(self, path: Path, start: Start) -> None:
+        _mend(path)
         self._file: IO[bytes] = open_recording(path, "ab")
         head = {
             "holdfast": _VERSION,
@@ -88,11 +99,35 @@ def open_recording(path: Path, mode: str) -> IO[bytes]:
     """Plain, or compressed if the name ends with .gz. UsageError in one line when it cannot be opened."""
     right = "`holdfast controller --record FILE` writes one" if mode == "rb" else "name a file that can be written"
     try:
-        if path.suffix == ".gz":
+        if path.suffix == ".gz" and mode == "ab":
             return gzip.open(path, mode)  # type: ignore[return-value]
         return open(path, mode)
     except OSError as error:
         raise UsageError(f"recording {path}: {error.strerror or error}; {right}") from None
+
+
+def _mend(path: Path) -> None:
+    """Leave out what a life that was killed has left of a line, lest ours begins within it.
+
+    UsageError for a file with something else in it, to which nothing is appended.
+    """
+    try:
+        size = path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return  # opening it says why
+    if not size:
+        return
+    with open_recording(path, "r+b") as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            first = next(_lines(path), None)
+            if first is None:  # compressed, and cut off before anything could be read
+                is_ours, end = content[: len(_MAGIC)] == _MAGIC[: len(content)], 0
+            else:
+                is_ours = first[: len(_HEAD)] == _HEAD[: len(first)]
+                end = len(content) if path.suffix == ".gz" else content.rfind(b"\n") + 1
+        if not is_ours:
+            raise UsageError(f"recording {path}: there is something else in it; name a file of its own")
+        os.ftruncate(file.fileno(), end)
 
 
 def did(actions: Iterable[Action]) -> list[str]:
@@ -111,30 +146,47 @@ def did(actions: Iterable[Action]) -> list[str]:
 
 
 def read(path: Path) -> Iterator[Start | Told]:
-    """UsageError names the line that is not one of a recording. A last line that was cut off is left out."""
-    with open_recording(path, "rb") as file:
-        begun = False
-        for number, line in enumerate(_lines(file), 1):
-            try:
-                doc = json.loads(line)
-                one = _start(doc) if "holdfast" in doc else _told(number, doc)
-            except (ValueError, KeyError, TypeError, HoldfastError) as error:
-                if begun and not line.endswith(b"\n"):
-                    return
-                raise UsageError(f"{path}, line {number}: not a line of a recording: {error}") from None
-            if not begun and not isinstance(one, Start):
-                raise UsageError(f"{path}: a recording begins with what the controller began from; this does not")
-            begun = True
-            yield one
+    """UsageError names the line that is not one of a recording. Where a life was cut off in a line, it is left out."""
+    begun = False
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            doc = json.loads(line)
+            one = _start(doc) if "holdfast" in doc else _told(number, doc)
+        except (ValueError, KeyError, TypeError, HoldfastError) as error:
+            if begun and not line.endswith(b"\n"):
+                continue
+            raise UsageError(f"{path}, line {number}: not a line of a recording: {error}") from None
+        if not begun and not isinstance(one, Start):
+            raise UsageError(f"{path}: a recording begins with what the controller began from; this does not")
+        begun = True
+        yield one
     if not begun:
         raise UsageError(f"{path} is no recording: `holdfast controller --record FILE` writes one")
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    try:
-        yield from file
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        return  # the controller died while it wrote
+def _lines(path: Path) -> Iterator[bytes]:
+    with open_recording(path, "rb") as file:
+        if path.suffix != ".gz":
+            yield from file
+            return
+        for life in _lives(file):
+            with contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):  # the controller was killed
+                yield from gzip.GzipFile(fileobj=io.BytesIO(life))
+
+
+def _lives(file: IO[bytes]) -> Iterator[bytes]:
+    """The parts of a compressed recording, each as one life has written it: with the same head but for the time.
+
+    One that was killed has left its part without an end, after which nothing can be read as one with it.
+    """
+    if not os.fstat(file.fileno()).st_size:
+        return
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        head = _GZIP.match(content)
+        same = re.escape(head[1]) + b".{4}" + re.escape(head[3]) if head else b"$."
+        starts = [0, *(found.start() for found in re.finditer(same, content, re.DOTALL) if found.start())]
+        for start, end in zip(starts, [*starts[1:], len(content)], strict=True):
+            yield content[start:end]
 
 
 def _start(doc: Json) -> Start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -13,6 +14,9 @@ from holdfast.trainer.console import Console
 from holdfast.trainer.errors import ConfigError
 from holdfast.trainer.meters import Meter
 from holdfast.trainer.totals import Totals
+
+_LONGEST = 1 << 16
+"""No line of ours is longer; in bytes."""
 
 
 class Reporter:
@@ -26,6 +30,7 @@ class Reporter:
         self._console = Console(sys.stdout, config.log_every, config.steps)
         if config.metrics_path:
             try:
+                _end_last_line(Path(config.metrics_path))
                 self._file = open(config.metrics_path, "a", encoding="utf-8")  # noqa: SIM115  # closed in __exit__
             except OSError as error:
                 raise ConfigError(
@@ -80,3 +85,17 @@ class Reporter:
             for name, value in {**line, **{f"part_{k}_s": v for k, v in parts.items()}}.items():
                 if isinstance(value, float) and name != "time":
                     self._board.add_scalar(name, value, step)
+
+
+def _end_last_line(path: Path) -> None:
+    """What a rank that was killed has left of a line goes, lest the next one is written on at it. OSError."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _LONGEST))
+        rest = file.read().rpartition(b"\n")[2]
+        if rest.startswith(b'{"step": '):
+            file.truncate(size - len(rest))
+        elif rest:  # somebody else's
+            file.write(b"\n")

@@ -1,5 +1,6 @@
 """Recordings: run again, they lead to the same decisions; and where they would not, that is told."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from holdfast import wire
 from holdfast.cli.main import main
 from holdfast.controller.brain import Brain
-from holdfast.controller.events import Action, BrainEvent, CordonAsked, FaultAsked, FrameSeen, StopAsked
+from holdfast.controller.events import Action, BrainEvent, CordonAsked, FaultAsked, FrameSeen, StopAsked, Tick
 from holdfast.controller.model import Instant, Options
-from holdfast.controller.recording import REFUSED, Recorder, Start, did
+from holdfast.controller.recording import REFUSED, Recorder, Start, Told, did, read
 from holdfast.controller.replay import replay
 from holdfast.errors import HoldfastError, UsageError
 from tests.controller.virtual import Virtual, trains_again
@@ -115,6 +116,60 @@ def test_a_recording_may_be_cut_off_and_nothing_else(tmp_path: Path) -> None:
         replay(path)
 
 
+def a_life(path: Path, boot: str, ticks: int) -> None:
+    recorder = Recorder(path, Start(boot, Options(), [], [], Instant(1.0, 2.0)))
+    for tick in range(ticks):
+        recorder.add(Tick(), Instant(float(tick), 3.0), [f"say {'x' * tick}"])
+        if tick % 5 == 4:
+            recorder.flush()
+    recorder.close()
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz", "日.gz"])
+def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name: str, tmp_path: Path) -> None:
+    """Wherever the kill cut its line off: the next life is read whole, and of the one before all that was whole."""
+    a_life(tmp_path / name, "one", 12)
+    whole = (tmp_path / name).read_bytes()
+    assert [len(life) for life in lives(tmp_path / name)] == [12]
+    before = 0
+    for cut in range(len(whole)):
+        path = tmp_path / str(cut) / name
+        path.parent.mkdir()
+        path.write_bytes(whole[:cut])
+        a_life(path, "two", 3)
+        a_life(path, "three", 0)
+        *first, second, third = lives(path)
+        assert (len(second), len(third)) == (3, 0)
+        length = len(first[0]) if first else -1
+        assert length >= before - 1
+        before = length
+    assert before >= 10
+
+
+def lives(path: Path) -> list[list[Told]]:
+    found: list[list[Told]] = []
+    for one in read(path):
+        if isinstance(one, Told):
+            found[-1].append(one)
+        else:
+            found.append([])
+    return found
+
+
+@pytest.mark.parametrize("name", ["notes.jsonl", "notes.gz"])
+@pytest.mark.parametrize("content", [b"my notes\n", b"{", gzip.compress(b"my notes")])
+def test_nothing_is_written_to_what_is_no_recording(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    if content != b"{" or path.suffix == ".gz":
+        with pytest.raises(UsageError, match=f"{name}: there is something else in it; name a file of its own"):
+            a_life(path, "one", 1)
+        assert path.read_bytes() == content
+    else:  # what is left of a first line
+        a_life(path, "one", 1)
+        assert [len(life) for life in lives(path)] == [1]
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no newline", b"{", b"\x1f\x8b"])
 def test_what_is_no_recording_is_said_with_what_would_be_one(
     tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
@@ -156,8 +211,6 @@ def test_options_come_back_as_they_were(tmp_path: Path) -> None:
     options = Options(tries=7, detectors=("worker-hang.action=alert",))
     recorder = Recorder(tmp_path / "r", Start("b", options, [], [], Instant(1.0, 2.0)))
     recorder.close()
-    from holdfast.controller.recording import read
-
     (start,) = read(tmp_path / "r")
     assert isinstance(start, Start)
     assert start.options == options

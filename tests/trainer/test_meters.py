@@ -107,6 +107,27 @@ def test_the_parts_of_a_step_are_no_more_than_the_step(zygote: Zygote, tiny: lis
         assert line["memory_bytes"] > 1 << 20
 
 
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        ('{"step": 1}\n{"step": 2, "lo', ['{"step": 1}']),
+        ('{"step": 1', []),
+        ('{"step": 1}\n', ['{"step": 1}']),
+        ("a remark", ["a remark"]),
+    ],
+)
+def test_a_rank_that_was_killed_while_it_wrote_leaves_whole_lines(before: str, kept: list[str], tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(before)
+    config = Config()
+    train = replace(config.train, metrics_path=str(metrics), log_every=0)
+    with Reporter(train, Meter(config, 256, torch.device("cpu"), 1, ["none"]), tokens=1000) as reporter:
+        reporter.step(2, Totals(3.0, 0.5, []), 0.25, {})
+    *others, last = metrics.read_text().splitlines()
+    assert others == kept
+    assert json.loads(last)["step"] == 2
+
+
 def test_tensorboard_gets_what_the_console_shows(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     config = Config()

@@ -245,7 +245,8 @@ def main() -> int:
         os.execv(sys.executable, [*sys.orig_argv, *told])
 
     modules, left_out = ([name for name in names.split(",") if name] for names in (options.preload, options.left_out))
-    errors = preload(modules, left_out, begin_anew)
+    with service.gathering():
+        errors = preload(modules, left_out, begin_anew)
     gc.collect()
     gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages
     if (count := warm_children.threads()) != 1:

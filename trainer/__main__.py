@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.service import gathering
 from holdfast.trainer.config import Config, load, parse_override
 from holdfast.trainer.errors import ConfigError
 
@@ -146,8 +147,9 @@ def main(argv: list[str] | None = None) -> int:
             _do_instead(config, instead)
             return 0
         # Only now: a wrong flag should be told in no time, and torch takes seconds.
-        from holdfast.trainer.launch import from_environment
-        from holdfast.trainer.loop import run
+        with gathering():
+            from holdfast.trainer.launch import from_environment
+            from holdfast.trainer.loop import run
 
         run(config, from_environment(os.environ))
     except UsageError as error:

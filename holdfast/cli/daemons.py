@@ -13,18 +13,19 @@ from typing import Any, cast
 from holdfast import log
 from holdfast.cli.extras import needs
 from holdfast.config import AgentConfig, ControllerConfig, load
+from holdfast.service import gathering
 
 
 def run_agent(config: AgentConfig) -> int:
     config.check()
-    with needs("agent"):
+    with needs("agent"), gathering():
         from holdfast.agent.app import run
     return run(config)
 
 
 def run_controller(config: ControllerConfig) -> int:
     config.check()
-    with needs("controller"):
+    with needs("controller"), gathering():
         from holdfast.controller.app import run
     return run(config)
 

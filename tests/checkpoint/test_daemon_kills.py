@@ -129,6 +129,6 @@ def test_a_few_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [11, 12, 13, 14])
+@pytest.mark.parametrize("seed", [11, 12])
 def test_many_kills(tmp_path: Path, seed: int) -> None:
     survive(tmp_path, seed, kills=25)

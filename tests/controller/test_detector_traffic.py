@@ -57,6 +57,8 @@ def healthy(rng: np.random.Generator, steps: int) -> list[Volume]:
     return [Volume(float(a), float(b), float(c)) for a, b, c in zip(tx, rx, peak, strict=True)]
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 def test_a_hundred_thousand_healthy_steps_say_nothing() -> None:
     rng = np.random.default_rng(7)
     judge = Judge(Tuning())

@@ -36,6 +36,8 @@ def curve(steps: int, rng: np.random.Generator) -> np.ndarray:
     return loss
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 def test_a_hundred_thousand_healthy_losses_say_nothing() -> None:
     assert not told(losses(), curve(100_000, np.random.default_rng(1)))
 
@@ -93,6 +95,8 @@ def jittery(steps: int, rng: np.random.Generator, spread: float = 0.5) -> np.nda
     return seconds
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 @pytest.mark.parametrize("spread", [0.01, 0.1, 0.5, 1.0])
 def test_a_hundred_thousand_healthy_steps_say_nothing(spread: float) -> None:
     assert not pace(jittery(100_000, np.random.default_rng(3), spread))
@@ -132,6 +136,8 @@ def test_a_jump_is_told_once_within_two_blocks(seed: int, factor: float) -> None
     assert 639 <= finding.evidence["step"] <= 660
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(SEEDS, st.floats(1.3, 3.0))
 def test_a_slow_drift_is_told_once(seed: int, factor: float) -> None:

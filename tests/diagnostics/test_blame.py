@@ -123,6 +123,8 @@ def test_what_keeps_two_ranks_from_running_is_not_their_links(kept: float, named
     assert [c.rank for c in blame.culprits] == named
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 def test_a_group_that_is_all_of_its_stage_is_compared_with_those_of_other_stages() -> None:
     """Four stages of two replicas: each reduces its gradients in one group."""
     job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True)
@@ -145,6 +147,8 @@ def test_a_slow_pair_with_a_message_of_its_own_size(heavy: float) -> None:
     assert culprit.peers == 3, "the groups of the other stages"
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 @pytest.mark.parametrize("heavy", [2.0, 0.3])
 def test_what_bytes_explain_is_nobodys_fault(heavy: float) -> None:
     job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True, stage_bytes={0: heavy})

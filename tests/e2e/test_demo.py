@@ -15,7 +15,7 @@ from tests.e2e.daemons import Commands, Json, commands, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS = 48
+STEPS = 42
 DEADLINE_S = 280.0
 SMALL = ("--nproc", "2")
 """Two workers a node, pp 2 x dp 2: a step takes less than half of what it takes with eight, and tells as much."""
@@ -84,7 +84,7 @@ def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands) ->
     calm = demo(stage)
     assert incidents(calm) == []
     # The agent that stops rank 6 is the one that was killed: many steps are left for it to come back in.
-    found = demo(stage, "kill@8:rank3", "agent-kill@14:node1", "stop@38:rank6")
+    found = demo(stage, "kill@5:rank3", "agent-kill@9:node1", "stop@33:rank6")
     assert told(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
     assert [i["action"] for i in incidents(found)] == ["restart", "watch", "restart"]
     assert [i["source"] for i in incidents(found)] == ["memory", None, "memory"]

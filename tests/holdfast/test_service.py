@@ -1,17 +1,19 @@
 """The life of a daemon, as real processes with real signals."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.service import report
+from holdfast.service import gathering, report
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,3 +138,15 @@ def test_a_watcher_comes_first_and_what_it_starts_does_not(own: int) -> None:
     command = ["nice", "-n", str(own), sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, start_new_session=True)
     assert done.stdout.splitlines() == ["-10 True", f"{os.getpriority(os.PRIO_PROCESS, 0) + own} False"]
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_no_garbage_is_looked_for_while_a_process_imports(was_enabled: bool) -> None:
+    try:
+        (gc.enable if was_enabled else gc.disable)()
+        with suppress(ImportError), gathering():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == was_enabled
+    finally:
+        gc.enable()

@@ -124,6 +124,7 @@ def test_skips_are_bounded(zygote: Zygote, tiny: list[str], tmp_path: Path) -> N
     assert "step 1: loss nan or a gradient is not finite" in done["results"][0]["stderr"]
 
 
+@pytest.mark.slow
 def test_bfloat16_learns_with_parameters_kept_in_float32(zygote: Zygote, tiny: list[str], tmp_path: Path) -> None:
     outcomes = {}
     for dtype in ("float32", "bfloat16"):

@@ -21,9 +21,12 @@ from striking import STRUCK_AT
 
 def serve() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
-    from holdfast.trainer.preload import preload
+    from holdfast.service import gathering
 
-    preload()
+    with gathering():
+        from holdfast.trainer.preload import preload
+
+        preload()
     importlib.import_module("tasks")
 
     answers = os.fdopen(os.dup(1), "w")

@@ -34,6 +34,8 @@ def test_agrees_with_a_drawn_trace_within_five_percent(pause: float, rate: float
     assert expected(often, pause, shape.checkpoint) == pytest.approx(measured, rel=0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.aside
 @pytest.mark.parametrize("restart", [0.6, 60.0])
 def test_agrees_with_the_controllers_own_decisions_within_five_percent(restart: float) -> None:
     # Spares enough: waiting for people to mend nodes is not what the formula is about.

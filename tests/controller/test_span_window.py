@@ -125,6 +125,7 @@ def test_files_too_old_and_beyond_the_budget_go_the_oldest_first(tmp_path: Path)
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(bytes(100))
         os.utime(file, (now - 100 * age, now - 100 * age))
+    (tmp_path / "j1" / "7.part").touch()  # left by a controller that was killed
     assert sweep(tmp_path, 250, now - 450) == 4
     assert sorted(file.name for file in tmp_path.glob("*/*")) == ["0.parquet", "1.parquet"]
     assert [folder.name for folder in tmp_path.iterdir()] == ["j0"], "an empty folder goes too"

@@ -42,6 +42,9 @@ _HEAD = b'{"holdfast":'
 _MAGIC = b"\x1f\x8b\x08"
 _GZIP = re.compile(rb"(\x1f\x8b\x08(?:\0|(\x08))).{4}(..(?(2)[^\0]+\0))", re.DOTALL)
 """What a compressed file begins with: what is the same for each life, its time, and again the same (RFC 1952, 2.3)."""
+_GZIP_BYTES = 10 + 255 + 1
+"""No more than that, of which up to 255 are the name's."""
+_PAGE = 4096
 REFUSED = "refused"
 """In place of actions: the event was a wish that cannot be."""
 
@@ -119,15 +122,30 @@ def _mend(path: Path) -> None:
         return
     with open_recording(path, "r+b") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            first = next(_lines(path), None)
-            if first is None:  # compressed, and cut off before anything could be read
-                is_ours, end = content[: len(_MAGIC)] == _MAGIC[: len(content)], 0
-            else:
-                is_ours = first[: len(_HEAD)] == _HEAD[: len(first)]
-                end = len(content) if path.suffix == ".gz" else content.rfind(b"\n") + 1
-        if not is_ours:
+            end = _kept(content, path.suffix == ".gz")
+        if end is None:
             raise UsageError(f"recording {path}: there is something else in it; name a file of its own")
         os.ftruncate(file.fileno(), end)
+
+
+def _kept(content: mmap.mmap, is_compressed: bool) -> int | None:
+    """How much of a recording may stay, in bytes; None if it is none."""
+    if not is_compressed:
+        return content.rfind(b"\n") + 1 if _begins(content[: len(_HEAD)]) else None
+    lives = _starts(content, 2 * _PAGE)
+    if lives is None:
+        is_cut_off = len(content) <= _GZIP_BYTES and content[: len(_MAGIC)] == _MAGIC[: len(content)]
+        return 0 if is_cut_off else None
+    next(lives)
+    with contextlib.suppress(zlib.error):
+        first = content[: next(lives, _PAGE)]
+        if _begins(zlib.decompressobj(wbits=31).decompress(first, len(_HEAD))):
+            return len(content)
+    return None
+
+
+def _begins(text: bytes) -> bool:
+    return text == _HEAD[: len(text)]
 
 
 def did(actions: Iterable[Action]) -> list[str]:
@@ -182,11 +200,20 @@ def _lives(file: IO[bytes]) -> Iterator[bytes]:
     if not os.fstat(file.fileno()).st_size:
         return
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        head = _GZIP.match(content)
-        same = re.escape(head[1]) + b".{4}" + re.escape(head[3]) if head else b"$."
-        starts = [0, *(found.start() for found in re.finditer(same, content, re.DOTALL) if found.start())]
-        for start, end in zip(starts, [*starts[1:], len(content)], strict=True):
+        ends = _starts(content, len(content)) or iter(())
+        start = next(ends, 0)
+        for end in [*ends, len(content)]:
             yield content[start:end]
+            start = end
+
+
+def _starts(content: mmap.mmap, until: int) -> Iterator[int] | None:
+    """Where each life's part begins, of the first bytes; None if nothing compressed begins here."""
+    head = _GZIP.match(content)
+    if head is None:
+        return None
+    same = re.compile(re.escape(head[1]) + b".{4}" + re.escape(head[3]), re.DOTALL)
+    return (found.start() for found in same.finditer(content, 0, until))
 
 
 def _start(doc: Json) -> Start:

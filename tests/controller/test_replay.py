@@ -157,7 +157,9 @@ def lives(path: Path) -> list[list[Told]]:
 
 
 @pytest.mark.parametrize("name", ["notes.jsonl", "notes.gz"])
-@pytest.mark.parametrize("content", [b"my notes\n", b"{", gzip.compress(b"my notes")])
+@pytest.mark.parametrize(
+    "content", [b"my notes\n", b"{", gzip.compress(b"my notes"), gzip.compress(b"")[:10] + b"\xff\xff"]
+)
 def test_nothing_is_written_to_what_is_no_recording(name: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content)

@@ -53,7 +53,7 @@ def report(body: Callable[[], int | None]) -> int:
 @contextmanager
 def gathering() -> Iterator[None]:
     """While a process imports all that it will need, nobody looks for garbage: there is next to none, and each look
-    goes through everything imported so far. Of importing torch's parts it takes a fifth."""
+    goes through everything imported so far. Of importing torch's parts it takes a seventh."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -138,8 +138,8 @@ class Checkpoints:
         if self.daemon_pid():
             return
         if self._has_answered:
-            pass  # that it died was told when its line broke, which is before a process can be seen to have ended
-        elif ended is not None and ended < 0:  # which says nothing of the next one
+            ended = None  # its death was told when the line to it broke, which is before its end can be seen
+        if ended is not None and ended < 0:  # which says nothing of the next one
             text = f"the checkpoint daemon was killed at its start, by signal {-ended}; it is started again"
             self._notice(t.Severity.WARNING, text)
         elif ended not in (None, _TAKEN):

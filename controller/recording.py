@@ -5,23 +5,18 @@ its instant and with what came of it. What agents send is kept as it was on the 
 """
 
 import base64
-import contextlib
 import dataclasses
-import gzip
-import io
 import json
-import mmap
-import os
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.controller import events as e
+from holdfast.controller import recording_file
 from holdfast.controller.events import Action, BrainEvent
 from holdfast.controller.json_text import encode
 from holdfast.controller.ledger import StepRow
@@ -37,14 +32,6 @@ _PLAIN: Mapping[str, type[Any]] = {
         e.EvictAsked, e.Tick,
     )
 }  # fmt: skip
-_HEAD = b'{"holdfast":'
-"""How a recording begins."""
-_MAGIC = b"\x1f\x8b\x08"
-_GZIP = re.compile(rb"(\x1f\x8b\x08(?:\0|(\x08))).{4}(..(?(2)[^\0]+\0))", re.DOTALL)
-"""What a compressed file begins with: what is the same for each life, its time, and again the same (RFC 1952, 2.3)."""
-_GZIP_BYTES = 10 + 255 + 1
-"""No more than that, of which up to 255 are the name's."""
-_PAGE = 4096
 REFUSED = "refused"
 """In place of actions: the event was a wish that cannot be."""
 
@@ -72,8 +59,7 @@ class Recorder:
     """Writes a recording, or goes on with one. OSError when the disk does not take it."""
 
     def __init__(self, path: Path, start: Start) -> None:
-        _mend(path)
-        self._file: IO[bytes] = open_recording(path, "ab")
+        self._file = recording_file.go_on(path)
         head = {
             "holdfast": _VERSION,
             "boot": start.boot,
@@ -98,56 +84,6 @@ class Recorder:
         self._file.write(json.dumps(doc, separators=(",", ":")).encode() + b"\n")
 
 
-def open_recording(path: Path, mode: str) -> IO[bytes]:
-    """Plain, or compressed if the name ends with .gz. UsageError in one line when it cannot be opened."""
-    right = "`holdfast controller --record FILE` writes one" if mode == "rb" else "name a file that can be written"
-    try:
-        if path.suffix == ".gz" and mode == "ab":
-            return gzip.open(path, mode)  # type: ignore[return-value]
-        return open(path, mode)
-    except OSError as error:
-        raise UsageError(f"recording {path}: {error.strerror or error}; {right}") from None
-
-
-def _mend(path: Path) -> None:
-    """Leave out what a life that was killed has left of a line, lest ours begins within it.
-
-    UsageError for a file with something else in it, to which nothing is appended.
-    """
-    try:
-        size = path.stat().st_size if path.is_file() else 0
-    except OSError:
-        return  # opening it says why
-    if not size:
-        return
-    with open_recording(path, "r+b") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            end = _kept(content, path.suffix == ".gz")
-        if end is None:
-            raise UsageError(f"recording {path}: there is something else in it; name a file of its own")
-        os.ftruncate(file.fileno(), end)
-
-
-def _kept(content: mmap.mmap, is_compressed: bool) -> int | None:
-    """How much of a recording may stay, in bytes; None if it is none."""
-    if not is_compressed:
-        return content.rfind(b"\n") + 1 if _begins(content[: len(_HEAD)]) else None
-    lives = _starts(content, 2 * _PAGE)
-    if lives is None:
-        is_cut_off = len(content) <= _GZIP_BYTES and content[: len(_MAGIC)] == _MAGIC[: len(content)]
-        return 0 if is_cut_off else None
-    next(lives)
-    with contextlib.suppress(zlib.error):
-        first = content[: next(lives, _PAGE)]
-        if _begins(zlib.decompressobj(wbits=31).decompress(first, len(_HEAD))):
-            return len(content)
-    return None
-
-
-def _begins(text: bytes) -> bool:
-    return text == _HEAD[: len(text)]
-
-
 def did(actions: Iterable[Action]) -> list[str]:
     """Actions as lines to compare: what, of whom, and a checksum of the rest."""
     lines = []
@@ -166,7 +102,7 @@ def did(actions: Iterable[Action]) -> list[str]:
 def read(path: Path) -> Iterator[Start | Told]:
     """UsageError names the line that is not one of a recording. Where a life was cut off in a line, it is left out."""
     begun = False
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(recording_file.lines(path), 1):
         try:
             doc = json.loads(line)
             one = _start(doc) if "holdfast" in doc else _told(number, doc)
@@ -180,40 +116,6 @@ def read(path: Path) -> Iterator[Start | Told]:
         yield one
     if not begun:
         raise UsageError(f"{path} is no recording: `holdfast controller --record FILE` writes one")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with open_recording(path, "rb") as file:
-        if path.suffix != ".gz":
-            yield from file
-            return
-        for life in _lives(file):
-            with contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):  # the controller was killed
-                yield from gzip.GzipFile(fileobj=io.BytesIO(life))
-
-
-def _lives(file: IO[bytes]) -> Iterator[bytes]:
-    """The parts of a compressed recording, each as one life has written it: with the same head but for the time.
-
-    One that was killed has left its part without an end, after which nothing can be read as one with it.
-    """
-    if not os.fstat(file.fileno()).st_size:
-        return
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        ends = _starts(content, len(content)) or iter(())
-        start = next(ends, 0)
-        for end in [*ends, len(content)]:
-            yield content[start:end]
-            start = end
-
-
-def _starts(content: mmap.mmap, until: int) -> Iterator[int] | None:
-    """Where each life's part begins, of the first bytes; None if nothing compressed begins here."""
-    head = _GZIP.match(content)
-    if head is None:
-        return None
-    same = re.compile(re.escape(head[1]) + b".{4}" + re.escape(head[3]), re.DOTALL)
-    return (found.start() for found in same.finditer(content, 0, until))
 
 
 def _start(doc: Json) -> Start:

@@ -95,7 +95,15 @@ def _end_last_line(path: Path) -> None:
         size = file.seek(0, 2)
         file.seek(max(0, size - _LONGEST))
         rest = file.read().rpartition(b"\n")[2]
-        if rest.startswith(b'{"step": '):
+        if rest.startswith(b'{"step": ') and not _is_whole(rest):
             file.truncate(size - len(rest))
-        elif rest:  # somebody else's
+        elif rest:  # only its end is missing, or it is somebody else's
             file.write(b"\n")
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

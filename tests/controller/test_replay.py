@@ -146,6 +146,17 @@ def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name
     assert before >= 10
 
 
+@pytest.mark.parametrize("at", [0.3, 0.6, 0.99])
+def test_a_damaged_recording_is_told_and_not_taken_for_one_that_was_cut_off(at: float, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    a_life(path, "one", 12)
+    content = bytearray(path.read_bytes())
+    content[int(at * len(content))] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"run\.jsonl\.gz: damaged|not a line of a recording"):
+        lives(path)
+
+
 def lives(path: Path) -> list[list[Told]]:
     found: list[list[Told]] = []
     for one in read(path):

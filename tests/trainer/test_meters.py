@@ -113,6 +113,7 @@ def test_the_parts_of_a_step_are_no_more_than_the_step(zygote: Zygote, tiny: lis
         ('{"step": 1}\n{"step": 2, "lo', ['{"step": 1}']),
         ('{"step": 1', []),
         ('{"step": 1}\n', ['{"step": 1}']),
+        ('{"step": 1}', ['{"step": 1}']),
         ("a remark", ["a remark"]),
     ],
 )

@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import log
+from holdfast import bounds, log
 from holdfast import types as t
 from holdfast.agent.probe_layout import PLAN_SUFFIX, RESTORED_SUFFIX
 from holdfast.agent.worker_spec import Key
 
-_MAX_BYTES = 32 << 20
+_MAX_BYTES = {PLAN_SUFFIX: 32 << 20, RESTORED_SUFFIX: 4 << 10}
 
 
 def _plan(job: str, generation: int, data: bytes) -> t.Event:
@@ -19,7 +19,12 @@ def _plan(job: str, generation: int, data: bytes) -> t.Event:
 def _restored(job: str, generation: int, data: bytes) -> t.Event:
     said = json.loads(data)
     return t.StateRestored(
-        job, generation, int(said["step"]), str(said["source"])[:16], float(said["seconds"]), int(said["bytes"])
+        job,
+        generation,
+        step=bounds.whole(int(said["step"]), 0, bounds.MAX_STEP),
+        source=bounds.text(str(said["source"]), 16),
+        seconds=bounds.amount(float(said["seconds"])),
+        num_bytes=bounds.whole(int(said["bytes"]), 0, bounds.MAX_COUNT),
     )
 
 
@@ -54,17 +59,17 @@ class Announcements:
         job, generation, _ = key
         try:
             size = path.stat().st_size
-            data = path.read_bytes() if size <= _MAX_BYTES else b""
+            data = path.read_bytes() if size <= _MAX_BYTES[suffix] and path.is_file() else b""
         except OSError:
             return  # not yet, or never: a script of the user's own has no plan
         self._told.add((key, suffix))
         what = suffix.lstrip(".")
         if not data:
-            log.warning(f"{what}.refused", job=job, generation=generation, bytes=size, limit=_MAX_BYTES)
+            log.warning(f"{what}.refused", job=job, generation=generation, bytes=size, limit=_MAX_BYTES[suffix])
             return
         try:
             event = _KINDS[suffix](job, generation, data)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             log.warning(f"{what}.refused", job=job, generation=generation, error=f"{type(error).__name__}: {error}")
             return
         log.event(f"{what}.found", job=job, generation=generation, bytes=size)

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Coroutine
 from contextlib import suppress
 
-from holdfast import log, service, wire
+from holdfast import log, private, service, wire
 from holdfast import messages as msg
 from holdfast import types as t
-from holdfast.agent import log_rules, node_death
+from holdfast.agent import log_rules, node_death, output_memory
 from holdfast.agent.beat import beat
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.checks import Checks
@@ -36,6 +36,7 @@ from holdfast.agent.worker_logs import WorkerLogs
 from holdfast.agent.workers import Workers
 from holdfast.config import AgentConfig
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.state_lock import StateLock
 
 _LOOK_EVERY = 0.25  # seconds, at most, between looks at the kernel's log, and at the workers' while they are quiet
 _LOGS_EVERY = 0.05  # while they are not
@@ -46,10 +47,12 @@ _ASIDE = 0.1
 _CLOCK_EVERY = 5.0  # seconds between questions for the controller's time ...
 _CLOCK_FIRST = 8  # ... but for the first few
 _NEWS_EVERY = 1.0
+_FULL_APART = 60.0  # between two reports of a disk that refuses
 _HOST_EVERY = 5.0
 _GPUS_EVERY = 2.0
 _DRIVER_TIMEOUT = 10.0
 _END_S = 10.0
+_PATIENT = 5.0  # seconds that a worker has stood still, after which its stacks may be read slowly, without a signal
 _LAST_NEWS_S = 2.0  # to get the news of the workers' ends through
 
 
@@ -73,27 +76,32 @@ class Agent:
         if not config.sysfs_root.is_dir():
             raise UsageError(f"sysfs_root {sysfs}: no such folder; the system's own is /sys")
         self.state_dir = config.state_dir
-        try:
-            self.state_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"state_dir {self.state_dir}: {error.strerror}; give another --state-dir") from None
+        private.state_folder(self.state_dir)
+        incarnation = uuid.uuid4().hex
+        self.lock = StateLock(self.state_dir, "agent", incarnation)
         self.rules = log_rules.load([config.log_rules] if config.log_rules else [])
         self.gpus = GpuCollector()
         self.kernel = KernelLog()
         slots = config.slots or len(self.gpus.gpus) or os.cpu_count() or 1
         self.identity = read_identity(
-            config.node_name, config.switch, slots, sysfs, uuid.uuid4().hex,
-            gpus=self.gpus.gpus, driver=self.gpus.driver,
+            config.node_name, config.switch, slots, sysfs, incarnation,
+            gpus=self.gpus.gpus, driver=self.gpus.driver, predecessors=tuple(self.lock.lives),
         )  # fmt: skip
         names = () if config.nics == ("auto",) else config.nics
         pairs = nic.choose(sysfs, names)
+        if not names and (silent := nic.uncounted(sysfs)):
+            log.event("nic.uncounted", nics=", ".join(silent), sampled=", ".join(pair.name for pair in pairs))
         # Only said: a NIC that is gone must not keep the agent from telling so.
         if missing := sorted(set(names) - {pair.name for pair in pairs}):
             log.warning(
                 "nic.missing", nics=", ".join(missing), known=", ".join(found.name for found in nic.nics(sysfs))
             )
         self.outbox = Outbox(config.buffer_frames)
-        self.logs = WorkerLogs(self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.tell(found))
+        self._full_told = -math.inf
+        self.logs = WorkerLogs(
+            self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.tell(found),
+            on_full=self._disk_refuses,
+        )  # fmt: skip
         self.sampler = Sampler(pairs, config.sample_interval, notice=self._sampler_notice)
         self.link = Link(
             config.address(), self.outbox, self.hello, self.obey, self.durable,
@@ -108,7 +116,11 @@ class Agent:
             on_last_reader=lambda reader: self.spans.take(reader),
             preload=config.preload if config.warm else (),
             environ={**os.environ, **self.checkpoints.environment()},
+            has_time=lambda: self.heart.activities.stood() > _PATIENT,
         )  # fmt: skip
+        for folder in (self.workers.shm, self.checkpoints.folder):
+            with suppress(FileNotFoundError):
+                private.check_shared(folder)
         self.checks = Checks(str(self.state_dir), self._answer)
         folders = [str(self.state_dir), os.getcwd()]
         gauges: list[Gauges] = [HostCollector(folders), nic.NicCollector(sysfs), RdmaCollector(sysfs)]
@@ -118,7 +130,9 @@ class Agent:
                 log.event("collector.absent", collector=collector.name, reason=collector.absent_reason)
         self.faults = NodeFaults(self.kernel.say, self.rules, config.sysfs_root, self.state_dir, self.gpus.gpus)
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
+        self.heart.activities.leaders = self.workers.leaders
         self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
+        self._steps_told = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cadence = self._look_every = _LOOK_EVERY  # of the frame that fills
         self._looks = 1  # until it goes
@@ -149,6 +163,12 @@ class Agent:
         text = f"{count} steps of rank {rank} were overwritten before they were read: the agent was away too long"
         self.tell(t.AgentNotice(time.time_ns(), "probe", t.Severity.WARNING, text))
 
+    def _look_at_outbox(self) -> None:
+        if self.outbox.lost_steps > self._steps_told and self.link.connected:
+            count, self._steps_told = self.outbox.lost_steps - self._steps_told, self.outbox.lost_steps
+            text = f"{count} steps did not fit into what is kept for a controller that is away, the oldest went"
+            self.tell(t.AgentNotice(time.time_ns(), "steps", t.Severity.WARNING, text))
+
     def _dropped_spans(self, count: int) -> None:
         text = f"{count} spans dropped, more may follow: the controller does not take them as fast as they come"
         self.tell(t.AgentNotice(time.time_ns(), "spans", t.Severity.WARNING, text))
@@ -170,6 +190,17 @@ class Agent:
         if self._loop is not None:  # called from the sampler's thread
             self._loop.call_soon_threadsafe(self.tell, notice)
 
+    def _disk_refuses(self, path: str, error: OSError) -> None:
+        """Called from the thread that writes the logs, perhaps often."""
+        now = time.monotonic()
+        if self._loop is None or now - self._full_told < _FULL_APART:
+            return
+        self._full_told = now
+        text = f"cannot write {path}: {error.strerror}; workers go on, what they print is sent but missing there"
+        kind = "disk-full" if error.errno in output_memory.FULL else "logs"
+        notice = t.AgentNotice(time.time_ns(), kind, t.Severity.CRITICAL, text)
+        self._loop.call_soon_threadsafe(self.tell, notice)
+
     def durable(self, events: list[t.Event]) -> None:
         for done in events:
             self.workers.durable(done)
@@ -184,6 +215,8 @@ class Agent:
         if isinstance(command.order, msg.RunCheck):
             self.checks.begin(command, command.order)
         elif isinstance(command.order, msg.DumpStacks | msg.KnockAt):
+            if isinstance(command.order, msg.DumpStacks):
+                self.heart.activities.disturb()
             self._spawn(self._do(command))  # a stop that follows must not wait for it
         else:
             self._commands.put_nowait(command)
@@ -250,6 +283,7 @@ class Agent:
             self._clock_seen = self._clock_gauges()
             self.heart.read_host()
         if crossed(before, now, _NEWS_EVERY):
+            self._look_at_outbox()
             self.workers.look_for_announcements()
             news = self.checkpoints.look() | self._clock_seen | {"warm_ready": float(self.workers.is_warm)}
             # They take all of the host's gauges along: in a big cluster only when those come anyway.
@@ -360,11 +394,13 @@ class Agent:
         await asyncio.gather(warming, *loops, return_exceptions=True)
         await self.checks.close()
         await self.door.close()
+        self.heart.activities.close()
         await self.workers.close(self.config.end_with_workers)
         self.checkpoints.close(self.config.end_with_workers)
         self.sampler.close()
         self.logs.close()
         self.kernel.close()
+        self.lock.close()
         for task in failed:
             task.result()  # a loop that ended by itself is a bug: let it be seen
         return 0

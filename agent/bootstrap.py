@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
-from holdfast.agent import error_file, probe, probe_layout
+from holdfast.agent import error_file, patient_streams, probe, probe_layout
 from holdfast.agent.worker_spec import WorkerSpec
 from holdfast.types import Phase
 
@@ -211,8 +211,12 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
 
 def fresh(spec_path: str) -> int:
     """The way of a worker in an interpreter of its own: the spec from a file, which is removed (it holds secrets)."""
+    patient_streams.install()
     spec = WorkerSpec.from_json(json.loads(Path(spec_path).read_text()))
-    os.unlink(spec_path)
+    if spec_path.startswith("/proc/self/fd/"):
+        os.close(int(spec_path.rpartition("/")[2]))
+    else:
+        os.unlink(spec_path)
     return main(spec)
 
 

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast import log
+from holdfast import log, private
 from holdfast import types as t
 from holdfast.agent import interpreter
+from holdfast.errors import UsageError
 from holdfast.local_socket import short_path
 from holdfast.retry import Backoff
 
@@ -145,9 +146,9 @@ class Checkpoints:
         elif ended not in (None, _TAKEN):
             text = f"the checkpoint daemon ended with {ended} at its start: {self._log_tail()}"
             self._notice(t.Severity.WARNING, text)
-            with contextlib.suppress(OSError):  # workers wait for it as long as nobody says why not
-                self.folder.mkdir(mode=0o700, exist_ok=True)
-                (self.folder / _ABSENT).write_text(f"{text}\n")
+            with contextlib.suppress(OSError, UsageError):  # workers wait for it as long as nobody says why not
+                private.shared_folder(self.folder)
+                private.write_text(self.folder / _ABSENT, f"{text}\n")
         now = self._clock()
         if now - self._started > _STEADY_S:
             self._delays, self._not_before = _RESTART.delays(), now
@@ -162,7 +163,7 @@ class Checkpoints:
         )  # fmt: skip
         self._has_answered = False
         try:
-            self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.make_folder(self._log.parent)
             # Not by subprocess: its objects complain when they are dropped while the process, as it shall, lives on.
             self._pid = os.posix_spawn(
                 command[0],
@@ -175,7 +176,7 @@ class Checkpoints:
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
             )
-            self._pid_file.write_text(f"{self._pid}\n")
+            private.write_text(self._pid_file, f"{self._pid}\n")
         except OSError as error:
             self._notice(t.Severity.WARNING, f"cannot start the checkpoint daemon: {error.strerror}")
 

@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from holdfast import bounds, private
+
 LIMIT = 1 << 20
 """Bytes read of an error file: a script may write what it likes into it."""
 
@@ -21,7 +23,7 @@ def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
         if os.path.exists(path) and os.path.getsize(path):
             return
         part = f"{path}.{os.getpid()}.part"
-        Path(part).write_text(json.dumps({"message": {"message": summary, "extraInfo": extra}}))
+        private.write_text(Path(part), json.dumps({"message": {"message": summary, "extraInfo": extra}}))
         os.rename(part, path)
     except OSError:
         pass
@@ -30,10 +32,12 @@ def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
 def read(path: str) -> str:
     """The traceback in an error file, or its message when it holds no traceback; "" when there is none."""
     try:
+        if not os.path.isfile(path):  # a pipe would be waited for
+            return ""
         with open(path, "rb") as file:
             message = json.loads(file.read(LIMIT))["message"]
-        if isinstance(message, str):
-            return message
-        return str(message.get("extraInfo", {}).get("py_callstack") or message.get("message", ""))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        if not isinstance(message, str):
+            message = str(message.get("extraInfo", {}).get("py_callstack") or message.get("message", ""))
+        return bounds.text(message, LIMIT)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""

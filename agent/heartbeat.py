@@ -8,11 +8,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from holdfast import log
 from holdfast import types as t
+from holdfast.agent.activity import Activities
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector, process_state
 from holdfast.agent.collectors.nic import NicCollector
 from holdfast.agent.collectors.rdma import RdmaCollector
+from holdfast.agent.gpu_use import GpuUses
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.sampler import Sampler
 from holdfast.errors import HoldfastError
@@ -28,6 +31,7 @@ class Heartbeat:
         gpus: GpuCollector,
         readers: Callable[[], Iterable[ProbeReader]],
         on_lost_steps: Callable[[int, int], None] = lambda rank, count: None,
+        activities: Activities | None = None,
     ) -> None:
         self._sampler, self._gauges, self._gpus, self._readers = sampler, list(gauges), gpus, readers
         self._host: dict[str, float] = {}
@@ -36,6 +40,10 @@ class Heartbeat:
         self._gpu: tuple[t.GpuGauges, ...] = ()
         self._lost: dict[int, int] = {}
         self._on_lost = on_lost_steps
+        self._uses = GpuUses(gpus)
+        self.activities = activities or Activities()
+        self.activities.uses = self._uses.of
+        self._failed: set[str] = set()  # probes that we could not read for a fault of our own
 
     def frame(self, cadence: float) -> t.Frame:
         """Everything since the last one; its number is the outbox's to give."""
@@ -78,6 +86,8 @@ class Heartbeat:
         """Read the GPUs for the next frame; returns when they answered."""
         if self._gpus.available:
             self._gpu = await asyncio.to_thread(self._gpus.collect)
+            if standing := self.activities.standing:
+                await asyncio.to_thread(self._uses.look, standing, self._gpu)
 
     def workers(self) -> tuple[tuple[t.WorkerSample, ...], tuple[t.StepRecord, ...]]:
         samples, steps = [], []
@@ -85,10 +95,18 @@ class Heartbeat:
         for reader in self._readers():
             try:
                 steps += reader.new_steps()
-                samples.append(reader.sample(now_ns))
+                sample = reader.sample(now_ns)
+                samples.append(self.activities.attach(sample, reader.path, reader.tick_thread, now_ns / 1e9))
             except HoldfastError:
                 continue  # a worker that tears its own file down cannot be watched; its exit still is
+            except Exception as error:
+                # What is there was written by other people's programs: it must not end the heartbeat of the node.
+                if reader.path not in self._failed:
+                    self._failed.add(reader.path)
+                    log.exception("probe.bug", rank=reader.rank, error=repr(error))
+                continue
             if reader.lost > self._lost.get(reader.rank, 0):
                 self._on_lost(reader.rank, reader.lost - self._lost.get(reader.rank, 0))
                 self._lost[reader.rank] = reader.lost
+        self.activities.settle()
         return tuple(samples), tuple(steps)

@@ -27,6 +27,7 @@ def read_identity(
     environment: Mapping[str, str] = os.environ,
     podinfo_root: str = "/etc/podinfo",
     proc_root: str = "/proc",
+    predecessors: tuple[str, ...] = (),
 ) -> Identity:
     """Everything that can be known of this node; what cannot is left empty. Never raises.
 
@@ -47,6 +48,7 @@ def read_identity(
         boot_id=read_text(f"{proc_root}/sys/kernel/random/boot_id"),
         cpus=_cpus(),
         memory_bytes=psutil.virtual_memory().total,
+        predecessors=predecessors,
     )
 
 

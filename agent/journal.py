@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent import process_tree
+from holdfast import private
+from holdfast.agent import output_memory, process_tree
 from holdfast.agent.worker_spec import Key
 from holdfast.messages import KeptWorker
 from holdfast.types import WorkerExited
 
 NAME = "exits.jsonl"
+RESERVED = 64 << 10
+"""Bytes on the disk for it: some hundred workers' lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +37,28 @@ class Started:
 
 
 class Journal:
-    """The file, open for appending; reading it back shortens it to what still matters."""
+    """The file, open for appending; reading it back shortens it to what still matters.
+
+    On a full disk nothing ends: blocks for it are reserved, and what does not fit waits in memory until it does.
+    """
 
     def __init__(self, run_dir: Path) -> None:
-        path = run_dir / NAME
-        self.started, self.exits = _load(path)
-        part = path.with_suffix(".part")
+        self._path = run_dir / NAME
+        self.started, self.exits = _load(self._path)
+        part = self._path.with_suffix(".part")
         lines = [{"started": _plain(s)} for s in self.started.values()]
         lines += [{"exited": asdict(e)} for e in self.exits.values()]
-        part.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        part.rename(path)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._waiting = b""  # lines that had no room
+        self._is_cut = False  # does the file end in the middle of a line?
+        self._fd = -1
+        try:
+            private.write_text(part, "".join(json.dumps(line) + "\n" for line in lines))
+            part.rename(self._path)
+        except OSError as error:
+            if error.errno not in output_memory.FULL:
+                raise
+            part.unlink(missing_ok=True)  # the file as it was holds all of it
+        self._open()
 
     def start(self, started: Started) -> None:
         self._write({"started": _plain(started)})
@@ -56,10 +70,46 @@ class Journal:
         self._write({"acked": key})
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def retry(self) -> None:
+        """Write what waits, if there is room by now. Cheap when nothing waits."""
+        if self._waiting:
+            self._flush()
 
     def _write(self, line: dict[str, Any]) -> None:
-        os.write(self._fd, (json.dumps(line) + "\n").encode())
+        self._waiting += (json.dumps(line) + "\n").encode()
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._open()
+            if self._fd < 0:
+                return
+            if self._is_cut:
+                os.write(self._fd, b"\n")
+                self._is_cut = False
+            while self._waiting:
+                whole = self._waiting.index(b"\n") + 1
+                done = os.write(self._fd, self._waiting[:whole])
+                self._is_cut = done < whole  # then all of that line is written again
+                if self._is_cut:
+                    return
+                self._waiting = self._waiting[whole:]
+        except OSError as error:
+            if error.errno not in output_memory.FULL:
+                raise
+
+    def _open(self) -> None:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno not in output_memory.FULL:
+                    raise
+                return
+            output_memory.reserve(self._fd, RESERVED)
 
 
 def boot_id() -> str:

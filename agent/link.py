@@ -8,17 +8,29 @@ from typing import Any
 
 import grpc
 
-from holdfast import log, wire
+from holdfast import bounds, log, wire
 from holdfast import messages as msg
 from holdfast import types as t
+from holdfast.address import format_address
 from holdfast.agent.outbox import Outbox
 from holdfast.errors import ProtocolError, UsageError
 from holdfast.retry import Backoff
 
 _METHOD = "/holdfast.v1.Controller/Session"
 _WELCOME_TIMEOUT = 10.0
-_QUEUE = 20_000
+_QUEUE = 20_000  # messages that wait for a stream; half of it may be what is worth nothing later
+_MOST_PAUSE = 60.0
+_REASON_TIMEOUT = 1.0  # seconds for the reader to say why the writer cannot go on
+MAX_MESSAGE = 64 << 20
 _STEADY = 5.0  # seconds of a good stream after which the back-off starts anew
+
+
+class RefusedError(ProtocolError):
+    """The controller does not want us, and said when to ask again: `retry_after`, seconds."""
+
+    def __init__(self, refused: msg.Refused) -> None:
+        super().__init__(f"the controller refuses: {refused.reason}")
+        self.retry_after = min(bounds.amount(refused.retry_after), _MOST_PAUSE) if refused.retry_after > 0 else 0.0
 
 
 class Link:
@@ -39,6 +51,9 @@ class Link:
         self._queue: asyncio.Queue[msg.AgentMessage] | None = None
         self.cadence = 0.25
         self._refused = ""
+        self._stalled = asyncio.Event()
+        self.unsendable = 0
+        """Messages that could not be encoded: a fault of ours, told once and left out."""
 
     @property
     def connected(self) -> bool:
@@ -50,9 +65,17 @@ class Link:
         return self._queue.qsize() if self._queue is not None else 0
 
     def send(self, message: msg.AgentMessage) -> None:
-        """Queue a message for the running stream; without one only what the outbox keeps will arrive."""
-        if self._queue is not None and self._queue.qsize() < _QUEUE:
+        """Queue a message for the running stream; without one only what the outbox keeps will arrive.
+
+        Of a controller that takes nothing for so long, the stream is ended: what the outbox keeps goes into the next.
+        """
+        if self._queue is None:
+            return
+        is_kept = isinstance(message, t.Frame | msg.Numbered)
+        if self._queue.qsize() < (_QUEUE if is_kept else _QUEUE // 2):
             self._queue.put_nowait(message)
+        elif is_kept:
+            self._stalled.set()
 
     async def run(self) -> None:
         """Connect, serve, reconnect; ends only by cancellation."""
@@ -60,16 +83,22 @@ class Link:
         policy = Backoff(initial=0.05, cap=1.0)  # while we are away, nobody sees what breaks here
         delays = policy.delays()
         while True:
-            began = loop.time()
+            began, pause = loop.time(), 0.0
             try:
                 await self._serve()
+            except RefusedError as error:
+                self._tell(error)
+                pause = error.retry_after
             except (grpc.RpcError, ProtocolError, TimeoutError, OSError) as error:
                 self._tell(error)
+            except Exception as error:
+                # A bug of ours in one stream must not take the node's watcher with it: the next one begins anew.
+                log.exception("link.bug", error=repr(error))
             finally:
                 self._queue = None
             if loop.time() - began > _STEADY:
                 delays = policy.delays()
-            await asyncio.sleep(next(delays))
+            await asyncio.sleep(max(next(delays), pause))
 
     def _tell(self, error: Exception) -> None:
         """Say why, once for every new reason."""
@@ -80,7 +109,7 @@ class Link:
                 reason = _handshake(error.details() or "") or reason
         if reason != self._refused:
             self._refused = reason
-            log.warning("controller.away", address=f"{self.address[0]}:{self.address[1]}", reason=reason)
+            log.warning("controller.away", address=format_address(*self.address), reason=reason)
 
     async def _serve(self) -> None:
         async with self._channel() as channel:
@@ -98,7 +127,7 @@ class Link:
             raise await _failure(call)
         welcome = wire.decode_controller(first)
         if isinstance(welcome, msg.Refused):
-            raise ProtocolError(f"the controller refuses: {welcome.reason}")
+            raise RefusedError(welcome)
         if not isinstance(welcome, msg.Welcome):
             raise ProtocolError("the controller did not welcome us")
         self._refused = ""
@@ -108,21 +137,51 @@ class Link:
         for message in self.outbox.unacknowledged():
             queue.put_nowait(message)
         self._queue = queue
-        log.event("controller.joined", address=f"{self.address[0]}:{self.address[1]}", resent=queue.qsize())
+        log.event("controller.joined", address=format_address(*self.address), resent=queue.qsize())
+        self._stalled.clear()
+        reader = asyncio.create_task(self._read(call))
         writer = asyncio.create_task(self._write(call, queue))
+        stalled = asyncio.create_task(self._stalled.wait())
         try:
-            await self._read(call)
+            done, _ = await asyncio.wait({reader, writer, stalled}, return_when=asyncio.FIRST_COMPLETED)
+            if reader not in done:  # it knows better why a stream ended, if that is what happened
+                await asyncio.wait({reader}, timeout=_REASON_TIMEOUT)
+            for task in (reader, writer):
+                if task.done():
+                    task.result()
+            raise ProtocolError(f"the controller has not taken {_QUEUE} messages: the stream begins anew")
         finally:
+            reader.cancel()
             writer.cancel()
-            # Not `await writer` under a suppress: that would swallow a cancellation of ourselves.
-            await asyncio.wait({writer})
-            if not writer.cancelled():
-                writer.exception()  # the reader tells why the stream ended
+            stalled.cancel()
+            # Not `await` under a suppress: that would swallow a cancellation of ourselves.
+            await asyncio.wait({reader, writer, stalled})
+            for task in (reader, writer):
+                if not task.cancelled():
+                    task.exception()
 
     async def _write(self, call: Any, queue: "asyncio.Queue[msg.AgentMessage]") -> None:
+        """Ends with an error, never by itself."""
         while True:
             message = await queue.get()
-            await call.write(wire.encode_agent(message))
+            try:
+                data = wire.encode_agent(message)
+            except Exception as error:
+                self._left_out(message, error)
+                continue
+            if len(data) > MAX_MESSAGE:
+                self._left_out(message, ProtocolError(f"{len(data)} bytes; {MAX_MESSAGE} are the most"))
+                continue
+            try:
+                await call.write(data)
+            except asyncio.InvalidStateError as error:
+                raise ProtocolError(f"the stream ended: {error}") from None
+
+    def _left_out(self, message: msg.AgentMessage, error: Exception) -> None:
+        """It would break every stream that it is sent into: better without it."""
+        self.unsendable += 1
+        if self.unsendable == 1:
+            log.error("message.unsendable", message=type(message).__name__, error=f"{type(error).__name__}: {error}")
 
     async def _read(self, call: Any) -> None:
         while (data := await call.read()) is not grpc.aio.EOF:
@@ -140,15 +199,15 @@ class Link:
                 case msg.ClockTold():
                     self._on_clock(message)
                 case msg.Refused():
-                    raise ProtocolError(f"the controller refuses: {message.reason}")
+                    raise RefusedError(message)
         raise await _failure(call)
 
     def _channel(self) -> grpc.aio.Channel:
         host, port = self.address
-        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        target = format_address(host, port)
         options = [
-            ("grpc.max_receive_message_length", 64 << 20),
-            ("grpc.max_send_message_length", 64 << 20),
+            ("grpc.max_receive_message_length", MAX_MESSAGE),
+            ("grpc.max_send_message_length", MAX_MESSAGE),
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),

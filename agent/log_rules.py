@@ -5,7 +5,6 @@ rows' needles, and then only by the rows that own that needle.
 """
 
 import re
-import tomllib
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import UsageError
+from holdfast.files import parse_toml, read_text
 from holdfast.types import Severity
 
 K = TypeVar("K", bound=Hashable)
@@ -21,7 +21,12 @@ KINDS = frozenset(
     {"gpu", "gpu-memory", "communication", "hang", "memory", "storage", "numeric", "crash", "code", "host"}
 )
 PLACES = frozenset({"worker", "host"})
-_FIELDS = frozenset({"name", "kind", "severity", "needles", "pattern", "exclude", "secondary", "where", "sample"})
+_FIELDS = frozenset(
+    {
+        "name", "kind", "severity", "needles", "pattern", "exclude", "secondary", "where", "sample", "lines", "well",
+        "well_needles",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,12 @@ class Rule:
     exclude: re.Pattern[str] | None = None
     secondary: bool = False
     host: bool = False
+    lines: int = 1
+    """Matching lines of one worker in a row before it counts (see `log_streaks`)."""
+    well: re.Pattern[str] | None = None
+    """What a line looks like that ends such a row, and must have come before it."""
+    well_needles: tuple[str, ...] = ()
+    """Texts of which each such line contains one."""
 
     def matches(self, line: str) -> bool:
         return self.pattern.search(line) is not None and not (self.exclude and self.exclude.search(line))
@@ -104,12 +115,7 @@ def load(extra: Sequence[str | Path] = ()) -> Rules:
     """
     rules: dict[str, Rule] = {}
     for path in extra:
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(f"log rules: cannot read {path}: {why}") from error
-        for rule in parse(text, str(path)):
+        for rule in parse(read_text(Path(path), "a file of log rules in TOML"), str(path)):
             rules.setdefault(rule.name, rule)
     ours = resources.files("holdfast.agent").joinpath("log_rules.toml").read_text(encoding="utf-8")
     for rule in parse(ours, "log_rules.toml"):
@@ -119,14 +125,11 @@ def load(extra: Sequence[str | Path] = ()) -> Rules:
 
 def parse(text: str, source: str) -> list[Rule]:
     """The rows of one rule file. `source` is its name in messages. Raises UsageError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{source}: {error}") from error
+    document = parse_toml(text, source)
     rows = document.pop("rule", [])
     if document:
         raise UsageError(f"{source}: unknown key {next(iter(document))!r}; a rule file holds [[rule]] rows only")
-    if not isinstance(rows, list):
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UsageError(f"{source}: write [[rule]], with two brackets, above each rule")
     rules = [_row(row, f"{source}: rule {number}") for number, row in enumerate(rows, 1)]
     names = [rule.name for rule in rules]
@@ -152,7 +155,7 @@ def _row(row: dict[str, Any], where: str) -> Rule:
     def regex(field: str) -> re.Pattern[str]:
         try:
             return re.compile(text(field))
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise wrong(field, f"not a regular expression: {error}") from error
 
     def one_of(field: str, value: str, known: frozenset[str]) -> str:
@@ -160,23 +163,37 @@ def _row(row: dict[str, Any], where: str) -> Rule:
             raise wrong(field, f"{value!r} is not one of {', '.join(sorted(known))}")
         return value
 
+    def texts(field: str) -> tuple[str, ...]:
+        found = row.get(field, [])
+        if not isinstance(found, list) or not all(isinstance(needle, str) and needle for needle in found):
+            raise wrong(field, "a list of non-empty texts is needed")
+        return tuple(found)
+
     for field in row:
         one_of(field, field, _FIELDS)
-    needles, secondary = row.get("needles", []), row.get("secondary", False)
-    if not isinstance(needles, list) or not all(isinstance(needle, str) and needle for needle in needles):
-        raise wrong("needles", "a list of non-empty texts is needed")
+    secondary, lines = row.get("secondary", False), row.get("lines", 1)
+    needles, well_needles = texts("needles"), texts("well_needles")
     if not isinstance(secondary, bool):
         raise wrong("secondary", "true or false is needed")
+    if type(lines) is not int or not 1 <= lines <= 1000:
+        raise wrong("lines", f"a number from 1 to 1000 is needed, not {lines!r}")
+    if lines > 1 and not ("well" in row and well_needles):
+        raise wrong("lines", "more than one line needs well and well_needles, too")
+    if lines > 1 and row.get("where") == "host":
+        raise wrong("lines", "the kernel's log is read by line")
     rule = Rule(
         name=text("name"),
         kind=one_of("kind", text("kind"), KINDS),
         severity=Severity(one_of("severity", text("severity"), frozenset(Severity))),
         pattern=regex("pattern"),
         sample=text("sample"),
-        needles=tuple(needles),
+        needles=needles,
         exclude=regex("exclude") if "exclude" in row else None,
         secondary=secondary,
         host=one_of("where", text("where", "worker"), PLACES) == "host",
+        lines=lines,
+        well=regex("well") if "well" in row else None,
+        well_needles=well_needles,
     )
     if not rule.matches(rule.sample):
         raise wrong("sample", "the pattern does not match it, or exclude does")

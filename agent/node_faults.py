@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast import xid
+from holdfast import private, xid
 from holdfast.agent.collectors import rdma
 from holdfast.agent.collectors.files import leading_number, read_text
 from holdfast.agent.log_rules import Rules
@@ -75,5 +75,5 @@ class NodeFaults:
         if total > _SMALL:
             raise UsageError(f"{self._state_dir} is on a disk of {total >> 30} GiB: only one up to 1 GiB is filled")
         size = status.f_bavail * status.f_frsize - int(_LEFT * total)
-        with open(self._state_dir / FILL, "wb") as file:
+        with open(self._state_dir / FILL, "wb", opener=private.opener) as file:
             os.posix_fallocate(file.fileno(), 0, max(size, 1))

@@ -7,6 +7,7 @@ to a controller that comes later and are not kept.
 import dataclasses
 from collections import deque
 
+from holdfast import bounds
 from holdfast import messages as msg
 from holdfast import types as t
 
@@ -18,7 +19,10 @@ class Outbox:
         self._frames: deque[t.Frame] = deque()
         self._events: deque[msg.Numbered] = deque()
         self._max_frames = max_frames
+        self._steps = 0  # in all frames kept
         self.frame_seq = self.event_seq = 0
+        self.lost_steps = 0
+        """Steps that did not fit while no controller took them."""
 
     def frame(self, frame: t.Frame, connected: bool) -> t.Frame:
         """Number and keep a frame. Nobody looks at milliseconds that are long past: without a stream only the
@@ -26,12 +30,28 @@ class Outbox:
         self.frame_seq += 1
         frame = dataclasses.replace(frame, seq=self.frame_seq)
         self._frames.append(frame if connected else _without_samples(frame))
+        self._steps += len(frame.steps)
         while len(self._frames) > self._max_frames:
-            oldest = self._frames.popleft()
-            if oldest.steps and self._frames:
-                heir = self._frames[0]
-                self._frames[0] = dataclasses.replace(heir, steps=oldest.steps + heir.steps)
+            self._make_room()
         return frame
+
+    def _make_room(self) -> None:
+        """One frame less. Its steps go to the next one, up to a bound, so that no message gets too large to be sent;
+        beyond another bound, so that no memory does, the oldest steps go."""
+        while self._steps > bounds.MAX_KEPT_STEPS and len(self._frames) > 1:
+            oldest = self._frames.popleft()
+            self._steps -= len(oldest.steps)
+            self.lost_steps += len(oldest.steps)
+        for i in range(len(self._frames) - 1):
+            giver, heir = self._frames[i], self._frames[i + 1]
+            if len(giver.steps) + len(heir.steps) <= bounds.MAX_FRAME_STEPS or not giver.steps:
+                if giver.steps:
+                    self._frames[i + 1] = dataclasses.replace(heir, steps=giver.steps + heir.steps)
+                del self._frames[i]
+                return
+        oldest = self._frames.popleft()  # each of them is full: more frames than steps are kept for
+        self._steps -= len(oldest.steps)
+        self.lost_steps += len(oldest.steps)
 
     def event(self, event: t.Event) -> msg.Numbered:
         self.event_seq += 1
@@ -52,7 +72,7 @@ class Outbox:
     def acknowledged(self, frames: int, events: int) -> list[t.Event]:
         """Forget what is durable at the controller; the events among it."""
         while self._frames and self._frames[0].seq <= frames:
-            self._frames.popleft()
+            self._steps -= len(self._frames.popleft().steps)
         done = []
         while self._events and self._events[0].seq <= events:
             done.append(self._events.popleft().event)

@@ -13,22 +13,26 @@ Everything goes into shared memory (`probe_layout`): no system call and no lock 
 call. Standard library only, because it lives in other people's training processes.
 """
 
+import json
 import math
 import os
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from holdfast import bounds, private
 from holdfast.agent import probe_layout as layout
 from holdfast.agent.probe_memory import PHASE_INDEX, TRAIN, Memory, Operation
 from holdfast.errors import HoldfastError
-from holdfast.types import Phase
+from holdfast.types import SPOILT, Phase
 
 _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
 
 _live: Memory | None = None
+_STEP_IN_PATH = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|epoch)s?[-_=]*(\d{1,18})", re.IGNORECASE)
 
 
 def attach() -> bool:
@@ -61,16 +65,26 @@ def attached() -> bool:
 
 
 def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
-    """Step `n` is done: its loss, and the tokens it trained on (of this worker alone)."""
+    """Step `n` is done: its loss, and the tokens it trained on (of this worker alone).
+
+    Numbers beyond `holdfast.bounds` are clamped: a negative step counts as 0.
+    """
     live = _live
     if live is None:
         return
-    live.spoken = True
+    if not live.spoken:
+        _speaks(live)
     if loss is None:
         loss = math.nan  # none reported; a loss that is NaN is reported as infinite: both mean not finite
     elif not math.isfinite(loss):
         loss = math.inf
     live.record_step(n, loss, tokens or 0)
+
+
+def _speaks(live: Memory) -> None:
+    """The script itself says where it is: from now on nothing is counted for it."""
+    live.spoken = True
+    live.words[layout.WORD_COUNTED] = 0
 
 
 def running_step() -> int:
@@ -88,7 +102,7 @@ def phase(name: str) -> None:
         raise ValueError(f"unknown phase {name!r}: one of {', '.join(PHASE_INDEX)}")
     live = _live
     if live is not None:
-        live.spoken = True
+        _speaks(live)
         live.set_phase(index)
 
 
@@ -127,7 +141,7 @@ def operation(name: str) -> _Restore:
     raw = live.names.get(name)
     if raw is None:
         raw = live.encode(name)
-    live.enter((_monotonic_ns() if raw else 0, raw, 0, 0, -1))
+    live.enter((_monotonic_ns() if raw else 0, raw, 0, 0, -1, 0))
     return _Restore(previous)
 
 
@@ -140,30 +154,31 @@ def group(label: str, ident: int, members: Sequence[int]) -> int:
     return 0 if live is None else live.groups.register(label, ident, members)
 
 
-def begin(kind: int, group: int) -> int:
+def begin(kind: int, group: int, size: int = 0) -> int:
     """An operation of this kind (see OPERATION_KINDS) begins in a group: its sequence number. The running operation
-    belongs to it from here on; `operation` names it."""
+    belongs to it from here on; `operation` names it. `size`: as operation_size packs it, where it is the same at all.
+    """
     live = _live
     if live is None or not group:
         return -1
     number = live.groups.count(group)
     since, name, *_ = live.operation
     if since:
-        live.write_operation((since, name, group, kind, number))
+        live.write_operation((since, name, group, kind, number, size))
     return number
 
 
-def wait(kind: int, group: int, number: int) -> _Restore:
+def wait(kind: int, group: int, number: int, size: int = 0) -> _Restore:
     """What `begin` began is handed over, and waited for in the block that follows."""
     live = _live
     if live is None or not group:
         return _NO_RESTORE
     running = live.operation
-    if running[2:] == (group, kind, number):  # the operation that began it waits for it
+    if running[2:5] == (group, kind, number):  # the operation that began it waits for it
         live.words[layout.WORD_HANDED] = live.numbered
         return _NO_RESTORE
     since = _monotonic_ns()
-    live.write_operation((since, running[1] or layout.OPERATION_KINDS[kind].encode(), group, kind, number))
+    live.write_operation((since, running[1] or layout.OPERATION_KINDS[kind].encode(), group, kind, number, size))
     live.words[layout.WORD_HANDED] = live.numbered
     return _Restore(running)
 
@@ -262,10 +277,10 @@ def requested() -> bool:
     return True
 
 
-def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Iterable[int] = (1, 1, 1)) -> None:
-    """This worker's mesh coordinate, and how many there are along (pp, dp, tp)."""
+def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Sequence[int] = (1, 1, 1)) -> None:
+    """This worker's mesh coordinate, and how many there are along (pp, dp, tp). One that no job has is left out."""
     live = _live
-    if live is not None:
+    if live is not None and all(0 <= value <= bounds.MAX_RANKS for value in (pp, dp, tp, *sizes)):
         live.map[layout.AT_MESH : layout.AT_MESH + 8 + layout.MESH.size] = layout.seal(
             layout.MESH.pack(pp, dp, tp, *sizes)
         )
@@ -277,6 +292,7 @@ def meters(
     """What the step that `step` reports next was worth, as `holdfast.types.Meters`; NaN for what is not known."""
     live = _live
     if live is not None:
+        memory_bytes = bounds.whole(memory_bytes, 0, bounds.MAX_COUNT)
         payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes, grad_norm)
         live.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
 
@@ -302,7 +318,7 @@ def _leave(suffix: str, data: bytes, otherwise: str) -> None:
         return
     path += suffix
     try:
-        with open(f"{path}.part", "wb") as part:
+        with open(f"{path}.part", "wb", opener=private.opener) as part:
             part.write(data)
         os.replace(f"{path}.part", path)
     except OSError as error:
@@ -310,13 +326,33 @@ def _leave(suffix: str, data: bytes, otherwise: str) -> None:
             os.write(2, f"holdfast: {otherwise}: {error}\n".encode())
 
 
-def observed_step(n: int) -> None:
-    """A hook saw optimizer step `n` end. Counts only while the script itself says nothing through this module."""
+def observed_step(n: int, spoilt: bool = False) -> None:
+    """A hook saw optimizer step `n` end. `spoilt`: the parameters are not finite any more. Counts only while the
+    script itself says nothing through this module."""
     live = _live
     if live is not None and not live.spoken:
         if live.phase != TRAIN:
             live.phase = TRAIN  # without its clock: the first step began before it was seen
-        live.record_step(n, math.nan, 0)
+            live.words[layout.WORD_COUNTED] = 1
+        live.record_step(n, SPOILT if spoilt else math.nan, 0)
+
+
+def observed_save(target: object) -> None:
+    """A hook saw a file of state finished: its path, or the open file. Counts after the first step, and only while the
+    script itself says nothing. Many pieces of one file, or of one moment, are one."""
+    live = _live
+    if live is None or live.spoken or live.step < 0:
+        return
+    path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
+    if not isinstance(path, str | os.PathLike):
+        return
+    name, now = os.fsdecode(path), _monotonic_ns()
+    if name == live.saved and now - live.saved_at < 1_000_000_000:
+        return
+    live.saves, live.saved, live.saved_at = live.saves + 1, name, now
+    steps = _STEP_IN_PATH.findall(name)
+    said = {"count": live.saves, "path": name[-500:], "number": int(steps[-1]) if steps else -1}
+    _leave(layout.SAVED_SUFFIX, json.dumps(said).encode(), "what was saved is not told")
 
 
 def observed_phase(name: Phase) -> None:

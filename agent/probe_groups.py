@@ -3,7 +3,7 @@
 import mmap
 from collections.abc import Sequence
 
-from holdfast import rank_sets
+from holdfast import bounds, rank_sets
 from holdfast.agent import probe_layout as layout
 from holdfast.types import GroupCount
 
@@ -51,14 +51,16 @@ class GroupTable:
         return number
 
 
-def read_groups(buffer: mmap.mmap, words: memoryview) -> list[GroupCount]:
+def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
     """The agent's side: all groups by slot, from slot 1 on."""
     found = []
-    for slot in range(1, layout.GROUPS):
-        raw = layout.open_sealed(buffer, layout.AT_GROUPS + slot * layout.GROUP_STRIDE + 8, layout.GROUP.size)
-        if raw is None:
+    raw = buffer[layout.AT_GROUPS : layout.AT_GROUPS + layout.GROUPS * layout.GROUP_STRIDE]
+    for at in range(layout.GROUP_STRIDE, len(raw), layout.GROUP_STRIDE):
+        payload = layout.unsealed(raw[at + 8 : at + 8 + layout.SEAL.size + layout.GROUP.size])
+        if payload is None:
             break
-        ident, label, members = layout.GROUP.unpack(raw)
+        ident, label, members = layout.GROUP.unpack(payload)
         text, ranks = (part.rstrip(b"\0").decode("utf-8", "replace") for part in (label, members))
-        found.append(GroupCount(text, ident, ranks, words[_FIRST_WORD + slot * _WORDS]))
+        begun = bounds.whole(int.from_bytes(raw[at : at + 8], "little", signed=True), 0, bounds.MAX_COUNT)
+        found.append(GroupCount(text, ident, ranks, begun))
     return found

@@ -15,9 +15,11 @@ import mmap
 import os
 import signal
 import struct
+from typing import Protocol
 from zlib import crc32
 
 from holdfast import span_rows
+from holdfast.bounds import MAX_GENERATION, MAX_RANKS
 from holdfast.errors import ProtocolError, Unavailable
 from holdfast.types import STEP_PARTS
 
@@ -27,6 +29,8 @@ ENV_GENERATION = "HOLDFAST_GENERATION"
 PLAN_SUFFIX = ".plan"
 RESTORED_SUFFIX = ".restored"
 """A job's rank 0 leaves its plan beside its probe, under the probe's name and this; and where its state came from."""
+SAVED_SUFFIX = ".saved"
+"""Where a worker whose program says nothing leaves what the hooks saw it save: JSON with count, path and number."""
 STACKS_SUFFIX = ".stacks"
 """Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
@@ -43,14 +47,16 @@ WORD_STEPS = 11  # step records ever written; a hint for a writer that takes ove
 WORD_SPANS = 12
 WORD_NAMES = 13
 WORD_REQUEST = 14  # somebody wants a checkpoint now
+WORD_COUNTED = 24  # 1: the steps are counted by a hook, and the program numbers none
 WORD_HANDED = 15  # number of the operation record whose transfer was handed over and is waited for
+WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not the worker's own doing
 
 STATE = struct.Struct("<qqqdqq")
 """step, phase index, progress_ns, loss, tokens so far, attached_ns."""
 OPERATION_NAME = 56
 OPERATION = struct.Struct(f"<qqqqhhi{OPERATION_NAME}s")
 """since_ns (0: none), changed_ns, number of the record, sequence number in its group (-1: none);
-slot of the group (0: none), kind (as OPERATION_KINDS), 0; name."""
+slot of the group (0: none), kind (as OPERATION_KINDS), size (operation_size, 0: unknown); name."""
 OPERATION_KINDS: tuple[str, ...] = (
     "", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
     "scatter", "send",
@@ -109,7 +115,13 @@ def seal(payload: bytes) -> bytes:
     return SEAL.pack(crc32(payload) | 1 << 32) + payload
 
 
-def open_sealed(buffer: mmap.mmap, at: int, size: int) -> bytes | None:
+class Buffer(Protocol):
+    """Where a probe file's bytes are: mapped, or copied out."""
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
+
+
+def open_sealed(buffer: Buffer, at: int, size: int) -> bytes | None:
     """The payload of `size` bytes sealed at `at`; None when it is half-written or was never written."""
     return unsealed(buffer[at : at + SEAL.size + size])
 
@@ -120,7 +132,7 @@ def unsealed(raw: bytes) -> bytes | None:
     return payload if SEAL.unpack_from(raw)[0] == crc32(payload) | 1 << 32 else None
 
 
-def records(buffer: mmap.mmap, ring: int, slots: int, first: int, end: int) -> list[bytes] | None:
+def records(buffer: Buffer, ring: int, slots: int, first: int, end: int) -> list[bytes] | None:
     """The payloads of records `first` to `end` (exclusive) of the ring at `ring`; None unless all are there and whole.
 
     Looks at them all together: one by one takes four times as long.
@@ -164,14 +176,22 @@ def map_file(path: str) -> tuple[mmap.mmap, int, int]:
     except OSError as error:
         raise Unavailable(f"cannot open the probe file {path}: {error.strerror}") from None
     try:
-        length = os.fstat(fd).st_size
-        if length < HEADER.size:
-            raise ProtocolError(f"{path} is no probe file: {length} bytes are too few for its header")
-        magic, size, steps, spans, names, rank, generation, _ = HEADER.unpack(os.pread(fd, HEADER.size, 0))
-        if magic != MAGIC:
-            raise ProtocolError(f"{path} is no probe file of this version: it starts with {magic!r}, not {MAGIC!r}")
-        if (size, steps, spans, names) != (SIZE, STEPS, SPANS, NAMES) or length < SIZE:
-            raise ProtocolError(f"the probe file {path} is damaged: {length} bytes of {SIZE}, header says {size}")
+        rank, generation = read_header(path, fd, os.fstat(fd).st_size)
         return mmap.mmap(fd, SIZE), rank, generation
     finally:
         os.close(fd)
+
+
+def read_header(path: str, fd: int, length: int) -> tuple[int, int]:
+    """The rank and the generation that a probe file of `length` bytes is for. ProtocolError when it is none."""
+    head = os.pread(fd, HEADER.size, 0)
+    if len(head) < HEADER.size:
+        raise ProtocolError(f"{path} is no probe file: {length} bytes are too few for its header")
+    magic, size, steps, spans, names, rank, generation, _ = HEADER.unpack(head)
+    if magic != MAGIC:
+        raise ProtocolError(f"{path} is no probe file of this version: it starts with {magic!r}, not {MAGIC!r}")
+    if (size, steps, spans, names) != (SIZE, STEPS, SPANS, NAMES) or length < SIZE:
+        raise ProtocolError(f"the probe file {path} is damaged: {length} bytes of {SIZE}, header says {size}")
+    if not 0 <= rank < MAX_RANKS or not 0 <= generation <= MAX_GENERATION:
+        raise ProtocolError(f"the probe file {path} is damaged: it is for rank {rank} of generation {generation}")
+    return rank, generation

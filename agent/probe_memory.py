@@ -2,13 +2,17 @@
 
 import math
 import os
+import struct
 import threading
 import time
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from holdfast import bounds
 from holdfast.agent import probe_layout as layout
 from holdfast.agent.probe_groups import GroupTable
+from holdfast.agent.thread_clock import ThreadClock
+from holdfast.span_rows import THREAD
 from holdfast.types import PHASES, Phase
 
 if TYPE_CHECKING:  # what breaks a process needs modules that a healthy one never loads
@@ -21,9 +25,9 @@ PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(
 TRAIN = PHASE_INDEX[Phase.TRAIN]
 _SEAL_BIT = 1 << 32
 
-Operation = tuple[int, bytes, int, int, int]
-"""since_ns, name, slot of its group, kind, sequence number there."""
-_NOTHING: Operation = (0, b"", 0, 0, -1)
+Operation = tuple[int, bytes, int, int, int, int]
+"""since_ns, name, slot of its group, kind, sequence number there, size (operation_size)."""
+_NOTHING: Operation = (0, b"", 0, 0, -1, 0)
 
 _monotonic_ns = time.monotonic_ns
 _pack_seal = layout.SEAL.pack
@@ -32,6 +36,19 @@ _pack_operation = layout.OPERATION.pack
 _pack_step = layout.STEP.pack
 _pack_span = layout.SPAN.pack
 _AT_SPANS, _SPANS, _RECORD, _WORD_SPANS = layout.AT_SPANS, layout.SPANS, layout.RECORD, layout.WORD_SPANS
+
+
+_MAX_STEP, _MAX_TOKENS = bounds.MAX_STEP, bounds.MAX_TOKENS
+_INT16, _INT32, _INT64 = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
+
+
+def _clamped(start: int, end: int, num_bytes: int, step: int, cpu: int, names: tuple[int, ...]) -> tuple[int, ...]:
+    """A span's numbers, each as near as its field allows."""
+    longs = (bounds.whole(value, -_INT64, _INT64) for value in (start, end, num_bytes))
+    *places, micro_batch, seq = names
+    shorts = (bounds.whole(value, -1, _INT16) for value in places)
+    ints = (bounds.whole(value, -1, _INT32) for value in (micro_batch, seq))
+    return (*longs, bounds.whole(step, 0, bounds.MAX_SPAN_STEP), cpu & 0xFFFFFFFF, *shorts, *ints)
 
 
 class Memory:
@@ -55,9 +72,12 @@ class Memory:
         self.names: dict[str, bytes] = {}
         self.kinds: dict[str, int] = {}
         self.poisoned = False
+        self.saves, self.saved, self.saved_at = 0, "", 0  # files of state that were finished; the newest, and when
         self.spoken = False  # the script itself reports: the hooks for unmodified scripts stay silent
         self.count = self.words[layout.WORD_STEPS]
         self.spans = self.words[layout.WORD_SPANS]
+        self.spans_before = self.spans  # when the running step began
+        self.clock_of_thread = ThreadClock()
 
         self.seconds = 0.0  # of the last step
         self.slow: dict[int, float] = {}
@@ -79,6 +99,7 @@ class Memory:
     def take(self) -> None:
         self.words[layout.WORD_TICK] = _monotonic_ns()
         self.words[layout.WORD_INJECT] = 0
+        self.words[layout.WORD_COUNTED] = 0
         self.groups.clear()
         self.words[layout.WORD_PID] = os.getpid()
         self.write_state()
@@ -86,6 +107,7 @@ class Memory:
 
     def tick(self) -> None:
         words, at, sleep = self.words, layout.WORD_TICK, time.sleep
+        words[layout.WORD_TICK_THREAD] = threading.get_native_id()
         while True:
             words[at] = _monotonic_ns()
             sleep(TICK_S)
@@ -104,14 +126,24 @@ class Memory:
 
     def write_operation(self, operation: Operation) -> None:
         self.operation = operation
-        since, name, group, kind, number = operation
+        since, name, group, kind, number, size = operation
         self.numbered += 1
-        payload = _pack_operation(since, _monotonic_ns(), self.numbered, number, group, kind, 0, name)
+        payload = _pack_operation(since, _monotonic_ns(), self.numbered, number, group, kind, size, name)
         at = layout.AT_OPERATION
         self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
 
     def record_step(self, n: int, loss: float, tokens: int) -> None:
+        if not 0 <= n <= _MAX_STEP:
+            n = bounds.whole(n, 0, _MAX_STEP)
+        if not 0 <= tokens <= _MAX_TOKENS:
+            tokens = bounds.whole(tokens, 0, _MAX_TOKENS)
         now = _monotonic_ns()
+        passed = self.clock_of_thread.since()
+        if passed is not None and self.spans != self.spans_before:  # nobody compares steps without spans
+            cpu, delayed = passed
+            names = (self.number(THREAD), -1, 0, 0, -1, -1)
+            self.record_span(now, now, delayed, self.step + 1, max(cpu // 100, 1), names)
+        self.spans_before = self.spans
         index = self.count
         payload = _pack_step(index, n, time.time_ns(), (now - self.clock) * 1e-9, loss, tokens, self.generation)
         at = layout.AT_STEPS + index % layout.STEPS * layout.RECORD
@@ -120,7 +152,7 @@ class Memory:
         self.words[layout.WORD_STEPS] = index + 1
         self.seconds = (now - self.clock) * 1e-9
         self.step, self.loss, self.progress, self.clock = n, loss, now, now
-        self.tokens += tokens
+        self.tokens = min(self.tokens + tokens, bounds.MAX_COUNT)
         self.write_state()
         if code := self.words[layout.WORD_INJECT]:
             self.words[layout.WORD_INJECT] = 0
@@ -130,7 +162,10 @@ class Memory:
         """`names`: kind, stage, turn, group, micro-batch, sequence number; `cpu` in units of 100 ns, up to 7 min."""
         index = self.spans
         self.spans = index + 1
-        payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
+        try:
+            payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
+        except struct.error:  # a script may number its steps and micro-batches by samples
+            payload = _pack_span(index, *_clamped(start, end, num_bytes, step, cpu, names))
         at = _AT_SPANS + index % _SPANS * _RECORD
         self.map[at : at + _RECORD] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
         self.words[_WORD_SPANS] = index + 1

@@ -1,18 +1,28 @@
-"""The agent's side of a probe file: samples for the heartbeat, finished steps, and faults to inject."""
+"""The agent's side of a probe file: samples for the heartbeat, finished steps, and faults to inject.
+
+The file is the worker's, and any process of its user can write there: whatever the bytes say, what comes out of here
+can be sent, and is within `holdfast.bounds`.
+"""
 
 import math
 import os
+import struct
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from mmap import mmap
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from holdfast import span_rows
+from holdfast import bounds, span_rows
 from holdfast.agent import probe_layout as layout
+from holdfast.agent.probe_file import ProbeFile
 from holdfast.agent.probe_groups import read_groups
 from holdfast.errors import UsageError
 from holdfast.types import PHASES, Meters, Phase, Standing, StepRecord, WorkerSample
 
+_WORD = struct.Struct("<q")
+_MOST_STEPS = 2 * layout.STEPS
+"""Of one call: a file that somebody writes to as fast as it is read would otherwise never end."""
 RETRIES = 8
 """Reads of a block that was being written, before the last good value stands in. One write takes under 0.1 us."""
 MEDIAN_OVER = 21
@@ -20,6 +30,8 @@ MEDIAN_OVER = 21
 TICK_FRESH = 0.2
 """Seconds since a worker's liveness thread last ran, two of its periods, within which its process is not stopped."""
 
+_MOST_FLOAT = 1e29
+"""What a float of 32 bits holds, on the wire."""
 STANDS = 0.5
 """Seconds without entering or leaving an operation after which a worker's sample says what it stands in."""
 
@@ -62,10 +74,13 @@ class _Block(Generic[_T]):
         self._raw = bytes(self._end - at)  # as long as nobody has written it
         self._value: _T | None = None
 
-    def read(self, file: mmap) -> _T | None:
-        """What it says, or said last when it is being written again and again; None before anything was written."""
-        for _ in range(RETRIES):
-            raw = file[self._start : self._end]
+    def read(self, file: layout.Buffer, head: layout.Buffer | None = None) -> _T | None:
+        """What it says, or said last when it is being written again and again; None before anything was written.
+
+        `head`: a copy of the file's beginning, good for the first look.
+        """
+        for attempt in range(RETRIES):
+            raw = (file if head is None or attempt else head)[self._start : self._end]
             if raw == self._raw:
                 break
             if (payload := layout.unsealed(raw)) is not None:
@@ -74,10 +89,9 @@ class _Block(Generic[_T]):
         return self._value
 
 
-def _operation(payload: bytes) -> tuple[int, int, int, int, int, int, str]:
-    *numbers, _, name = layout.OPERATION.unpack(payload)
-    since, changed, record, number, slot, kind = numbers
-    return since, changed, record, number, slot, kind, name.rstrip(b"\0").decode("utf-8", "replace")
+def _operation(payload: bytes) -> tuple[int, int, int, int, int, int, int, str]:
+    since, changed, record, number, slot, kind, size, name = layout.OPERATION.unpack(payload)
+    return since, changed, record, number, slot, kind, size, name.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _mesh(payload: bytes) -> _Mesh:
@@ -87,7 +101,13 @@ def _mesh(payload: bytes) -> _Mesh:
 
 def _meters(payload: bytes) -> Meters:
     _, mfu, tokens_per_s, *parts, memory_bytes, grad_norm = layout.METERS.unpack(payload)
-    return Meters(mfu, tokens_per_s, tuple(parts), memory_bytes, grad_norm)
+    return Meters(
+        bounds.amount(mfu, _MOST_FLOAT),
+        bounds.amount(tokens_per_s, _MOST_FLOAT),
+        tuple(bounds.amount(part) for part in parts),
+        bounds.whole(memory_bytes, 0, bounds.MAX_COUNT),
+        bounds.amount(grad_norm, math.inf),
+    )
 
 
 def _median(values: Collection[float]) -> float:
@@ -104,8 +124,8 @@ class ProbeReader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._map, self.rank, self.generation = layout.map_file(path)
-        self._words = memoryview(self._map).cast("q")
+        self._map = ProbeFile(path)
+        self.rank, self.generation = self._map.rank, self._map.generation
         self._next = 0
         self._recent: deque[float] = deque(maxlen=MEDIAN_OVER)
         self._median = math.nan
@@ -124,34 +144,42 @@ class ProbeReader:
     @property
     def pid(self) -> int:
         """The worker's process id; 0 before it has attached."""
-        return self._words[layout.WORD_PID]
+        return _pid(self._map.word(layout.WORD_PID))
+
+    @property
+    def tick_thread(self) -> int:
+        """The kernel's id of the worker's liveness thread; 0 where it is not known."""
+        return _pid(self._map.word(layout.WORD_TICK_THREAD))
 
     def sample(self, now_ns: int) -> WorkerSample:
         """The worker's state at `now_ns` (CLOCK_MONOTONIC). `tokens` counts all this process has trained on."""
-        state = self._state.read(self._map)
+        head = self._map[0 : layout.AT_NAMES]  # in one copy: each is a system call
+        state = self._state.read(self._map, head)
         if state is None:
             return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid)
         step, phase, progress, loss, tokens, _ = state
         operation, operation_age, still_age, standing = "", math.nan, math.nan, None
-        if (last := self._operation.read(self._map)) is not None:
-            since, changed, record, number, slot, kind, name = last
+        if (last := self._operation.read(self._map, head)) is not None:
+            since, changed, record, number, slot, kind, size, name = last
             still_age = _age(now_ns, changed)
             if since:
                 operation, operation_age = name, _age(now_ns, since)
             if still_age > STANDS:
-                is_handed = self._words[layout.WORD_HANDED] == record
-                standing = self._standing(kind, slot, number, is_handed)
+                is_handed = _word(head, layout.WORD_HANDED) == record
+                standing = self._standing(kind, slot, number, is_handed, size)
         meters = None
         if step != self._metered:
             self._metered = step
-            meters = self._meters.read(self._map)
-        coordinate, sizes = self._mesh.read(self._map) or (None, None)
-        tick_age = _age(now_ns, self._words[layout.WORD_TICK])
+            meters = self._meters.read(self._map, head)
+        coordinate, sizes = self._mesh.read(self._map, head) or (None, None)
+        if not bounds.is_place(coordinate, sizes):
+            coordinate = sizes = None
+        tick_age = _age(now_ns, _word(head, layout.WORD_TICK))
         return WorkerSample(
             rank=self.rank,
             generation=self.generation,
-            pid=self.pid,
-            step=step,
+            pid=_pid(_word(head, layout.WORD_PID)),
+            step=bounds.whole(step, -1, bounds.MAX_STEP),
             phase=PHASES[phase] if 0 <= phase < len(PHASES) else Phase.START,
             operation=operation,
             operation_age=operation_age,
@@ -160,7 +188,7 @@ class ProbeReader:
             # Who ticks runs: the kernel need not be asked ten times a second.
             stopped=not tick_age < TICK_FRESH and self._stopped(),
             loss=loss,
-            tokens=tokens,
+            tokens=bounds.whole(tokens, 0, bounds.MAX_COUNT),
             median_step=self._median,
             coordinate=coordinate,
             sizes=sizes,
@@ -172,10 +200,16 @@ class ProbeReader:
     def new_steps(self) -> list[StepRecord]:
         """Steps finished since the last call, each exactly once, oldest first. Also right after the worker died."""
         found: list[StepRecord] = []
-        for index, step, end_wall_ns, seconds, loss, tokens, generation in self._records():
+        is_counted, now_ns = bool(self._map.word(layout.WORD_COUNTED)), time.time_ns()
+        for index, step, end_wall_ns, seconds, loss, tokens, generation in islice(self._records(), _MOST_STEPS):
             self._next = index + 1
+            if not 0 <= step <= bounds.MAX_STEP or generation != self.generation:
+                continue  # not what a probe writes
+            seconds = 0.0 if math.isnan(seconds) else bounds.amount(seconds)
+            tokens = bounds.whole(tokens, 0, bounds.MAX_TOKENS)
             self._recent.append(seconds)
-            found.append(StepRecord(self.rank, generation, step, end_wall_ns, seconds, loss, tokens))
+            end_wall_ns = bounds.whole(end_wall_ns, 0, now_ns)
+            found.append(StepRecord(self.rank, self.generation, step, end_wall_ns, seconds, loss, tokens, is_counted))
         if found:
             self._median = _median(self._recent)
         return found
@@ -192,7 +226,9 @@ class ProbeReader:
 
     def new_rows(self) -> bytes:
         """The same as they are in the file, row by row. Those overwritten before they were read are counted only."""
-        written = self._words[layout.WORD_SPANS]
+        written = self._map.word(layout.WORD_SPANS)
+        if not 0 <= written <= bounds.MAX_COUNT:
+            return b""
         oldest = max(0, written - layout.SPANS + layout.SPANS // 8)  # some room for the writer
         if self._next_span < oldest:
             self.lost_spans += oldest - self._next_span
@@ -213,7 +249,7 @@ class ProbeReader:
 
     def names(self) -> tuple[str, ...]:
         """What the numbers of kinds and groups stand for; the first is empty."""
-        count = min(max(self._words[layout.WORD_NAMES], 1), layout.NAMES)
+        count = min(max(self._map.word(layout.WORD_NAMES), 1), layout.NAMES)
         raw = self._map[layout.AT_NAMES : layout.AT_NAMES + count * layout.NAME]
         if raw != self._names[0]:
             pieces = (raw[i : i + layout.NAME] for i in range(0, len(raw), layout.NAME))
@@ -233,34 +269,34 @@ class ProbeReader:
         works = [names[0] for names in layout.SLOWED]
         if kind == "slow" and work in works and percent.isdecimal():
             of_what = works.index(work) << 8 | int(percent) << 16
-            self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind) | of_what
+            self._map.put_word(layout.WORD_INJECT, layout.INJECTIONS.index(kind) | of_what)
             return
         if place not in layout.PLACES:
             raise UsageError(f"unknown place {place!r} of a fault: {', '.join(layout.PLACES[1:])}")
-        self._words[layout.WORD_INJECT] = layout.INJECTIONS.index(kind) | layout.PLACES.index(place) << 8
+        self._map.put_word(layout.WORD_INJECT, layout.INJECTIONS.index(kind) | layout.PLACES.index(place) << 8)
 
     def request_checkpoint(self) -> None:
         """Ask the worker for a checkpoint of its job, as soon as all ranks agree on a step."""
-        self._words[layout.WORD_REQUEST] = 1
+        self._map.put_word(layout.WORD_REQUEST, 1)
 
     def close(self) -> None:
-        """Unmap the file, which stays where it is. Harmless to repeat."""
+        """Leave the file where it is. Harmless to repeat."""
         if self._stat is not None:
             os.close(self._stat[1])
             self._stat = None
-        self._words.release()
         self._map.close()
 
-    def _standing(self, kind: int, slot: int, number: int, is_handed: bool) -> Standing:
-        groups = read_groups(self._map, self._words)
+    def _standing(self, kind: int, slot: int, number: int, is_handed: bool, size: int) -> Standing:
+        groups = read_groups(self._map)
         if not 0 < slot <= len(groups):
-            slot, number = 0, -1
+            slot, number, size = 0, -1, 0
+        number = bounds.whole(number, -1, bounds.MAX_COUNT)
         name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
-        return Standing(name, slot - 1, number, is_handed, tuple(groups))
+        return Standing(name, slot - 1, number, is_handed, tuple(groups), max(size, 0))
 
     def _records(self) -> Iterator[_Step]:
         """The unread records, while `_next` is moved on; those that the writer has counted all at once."""
-        count = self._words[layout.WORD_STEPS]
+        count = self._map.word(layout.WORD_STEPS)
         for raw in layout.records(self._map, layout.AT_STEPS, layout.STEPS, self._next, count) or ():
             yield layout.STEP.unpack(raw)
         while (record := self._record()) is not None:
@@ -270,7 +306,7 @@ class ProbeReader:
         """The next unread record; the oldest one left if the writer has lapped us; None when all are read."""
         for _ in range(RETRIES):
             at = layout.AT_STEPS + self._next % layout.STEPS * layout.RECORD
-            if self._words[(at >> 3) + 1] < self._next:  # its index; the cheap answer to most calls
+            if self._map.word((at >> 3) + 1) < self._next:  # its index; the cheap answer to most calls
                 return None
             raw = layout.open_sealed(self._map, at, layout.STEP.size)
             if raw is None:
@@ -281,9 +317,11 @@ class ProbeReader:
             if index == self._next:
                 return (index, *rest)
             # Lapped: the oldest record still there is about to be overwritten, so leave the writer some room.
-            skipped = self._words[layout.WORD_STEPS] - layout.STEPS + layout.STEPS // 8 - self._next
-            self.lost += max(skipped, 0)
-            self._next += max(skipped, 0)
+            skipped = self._map.word(layout.WORD_STEPS) - layout.STEPS + layout.STEPS // 8 - self._next
+            if not 0 < skipped <= index - self._next + layout.STEPS:
+                return None  # the count does not go with the records: no probe wrote that
+            self.lost += skipped
+            self._next += skipped
         return None
 
     def _stopped(self) -> bool:
@@ -303,5 +341,14 @@ class ProbeReader:
         return raw[end + 2 : end + 3] in (b"T", b"t")
 
 
+def _word(head: bytes, index: int) -> int:
+    number: int = _WORD.unpack_from(head, 8 * index)[0]
+    return number
+
+
+def _pid(word: int) -> int:
+    return word if 0 < word <= bounds.MAX_PID else 0
+
+
 def _age(now_ns: int, then_ns: int) -> float:
-    return max(now_ns - then_ns, 0) * 1e-9 if then_ns else math.nan
+    return bounds.amount((now_ns - then_ns) * 1e-9) if then_ns else math.nan

@@ -17,6 +17,8 @@ BUDGET = 16 << 20
 """Packed bytes that wait at most: about a minute of eight workers at 1,000 spans a second each."""
 BACKLOG = 200
 """Messages on the stream ahead of us, beyond which spans wait: heartbeats come first."""
+_MOST_LOST = 1 << 32
+"""Of a probe whose counter jumps: no worker makes more between two looks."""
 
 
 class SpanSender:
@@ -50,7 +52,7 @@ class SpanSender:
         except HoldfastError:
             return
         key = (reader.rank, reader.generation)
-        fresh = lost - self._lost.get(key, 0)
+        fresh = min(lost - self._lost.get(key, 0), _MOST_LOST)
         if not rows and not fresh:
             return
         self._lost[key] = lost
@@ -58,7 +60,7 @@ class SpanSender:
             self._lost.pop(next(iter(self._lost)))
         at, size = span_rows.STEP_AT, span_rows.ROW.size
         steps = [int.from_bytes(row[at : at + 4], "little", signed=True) for row in (rows[:size], rows[-size:]) if row]
-        first, last = (min(steps), max(steps)) if steps else (-1, -1)
+        first, last = (max(min(steps), -1), max(*steps, -1)) if steps else (-1, -1)
         packed = span_rows.pack(rows)
         self._waiting.append(msg.WorkerSpans(*key, len(rows) // size, fresh, first, last, names, packed))
         self._held += len(packed)

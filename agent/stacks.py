@@ -1,7 +1,8 @@
 """What the workers of this node are doing, line by line: their Python stacks, and what the kernel says of them.
 
-First a signal that `bootstrap` has registered with faulthandler: it answers within milliseconds, also while the
-interpreter lock is held. A process that is stopped cannot answer; there py-spy reads its memory, where it is
+Where it matters to be quick, a signal that `bootstrap` has registered with faulthandler: it answers within
+milliseconds, also while the interpreter lock is held, but it interrupts system calls. Where there is time, and for a
+process that is stopped and cannot answer, py-spy reads its memory and the process notices nothing, where that is
 installed. Without either, the kernel's own word on the main thread remains: its state, and where it sleeps.
 """
 
@@ -11,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +46,12 @@ class Process:
     threads: tuple[Thread, ...]
 
 
-async def dump(workers: dict[int, tuple[int, Path]]) -> dict[str, str]:
-    """By rank: process id and probe file. What a command answers: `stacks`, the same ones told once, and `states`."""
-    found = await asyncio.gather(*(read(pid, probe) for pid, probe in workers.values()))
+async def dump(workers: dict[int, tuple[int, Path]], gently: bool = False) -> dict[str, str]:
+    """By rank: process id and probe file. `gently`: there is time.
+
+    What a command answers: `stacks`, the same ones told once, and `states`.
+    """
+    found = await asyncio.gather(*(read(pid, probe, gently) for pid, probe in workers.values()))
     same: dict[Thread, list[int]] = {}
     for rank, process in zip(workers, found, strict=True):
         for thread in process.threads:
@@ -56,13 +61,14 @@ async def dump(workers: dict[int, tuple[int, Path]]) -> dict[str, str]:
     return {"stacks": json.dumps(stacks), "states": json.dumps(states)}
 
 
-async def read(pid: int, probe: Path) -> Process:
-    """One process, which may end meanwhile."""
+async def read(pid: int, probe: Path, gently: bool = False) -> Process:
+    """One process, which may end meanwhile. `gently`: without a signal, if that is possible."""
     state = kernel_state(pid)
-    text = ""
-    if not state.startswith(("T", "t")) and _answers(pid):
-        text = await _ask(pid, probe.with_name(probe.name + STACKS_SUFFIX))
-    threads = parse_faulthandler(text) or parse_spy(await _spy(pid))
+    threads = parse_spy(await _spy(pid)) if gently else ()
+    if not threads and not state.startswith(("T", "t")) and _answers(pid):
+        threads = parse_faulthandler(await _ask(pid, probe.with_name(probe.name + STACKS_SUFFIX)))
+    if not threads and not gently:
+        threads = parse_spy(await _spy(pid))
     return Process(state, threads)
 
 
@@ -154,7 +160,8 @@ async def _ask(pid: int, path: Path) -> str:
 
 async def _spy(pid: int) -> str:
     """py-spy's answer, without stopping the process for it; empty without py-spy, or when it may not look."""
-    program = shutil.which("py-spy")
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")  # a virtual environment need not be on the path
+    program = shutil.which("py-spy") or (beside if os.access(beside, os.X_OK) else None)
     if program is None:
         return ""
     with suppress(OSError, TimeoutError):

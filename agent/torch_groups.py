@@ -13,6 +13,7 @@ from zlib import crc32
 
 from holdfast.agent import probe
 from holdfast.agent.probe_layout import OPERATION_KINDS
+from holdfast.agent.torch_sizes import measure
 
 _COLLECTIVES = {
     "_allgather_base": "all_gather",
@@ -68,7 +69,7 @@ class _Watch:
     def __init__(self, c10d: Any) -> None:
         self._ranks_of: Callable[[Any], list[int]] = c10d.get_process_group_ranks
         self._groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()
-        self._works: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+        self._works: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int]] = weakref.WeakKeyDictionary()
 
     def known(self, group: Any) -> _Group | None:
         found = self._groups.get(group)
@@ -81,15 +82,18 @@ class _Watch:
             self._groups[group] = found
         return found
 
-    def collective(self, method: Callable[..., Any], kind: int) -> Callable[..., Any]:
+    def collective(self, method: Callable[..., Any], name: str, kind: int) -> Callable[..., Any]:
+        sized = measure(name)
+
         @functools.wraps(method)
         def watched(group: Any, *args: Any, **kwargs: Any) -> Any:
             known = self.known(group) if probe.attached() else None
             if known is None:
                 return method(group, *args, **kwargs)
-            number = probe.begin(kind, known.slot)
+            size = sized(args) if sized is not None else 0
+            number = probe.begin(kind, known.slot, size)
             work = method(group, *args, **kwargs)
-            return self.noted(work, kind, known.slot, number)
+            return self.noted(work, kind, known.slot, number, size)
 
         return watched
 
@@ -107,9 +111,9 @@ class _Watch:
 
         return watched
 
-    def noted(self, work: Any, kind: int, slot: int, number: int) -> Any:
+    def noted(self, work: Any, kind: int, slot: int, number: int, size: int = 0) -> Any:
         if slot and work is not None:
-            self._works[work] = (kind, slot, number)
+            self._works[work] = (kind, slot, number, size)
         return work
 
     def wait(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +135,7 @@ def install(torch: Any) -> None:
     groups, works = c10d.ProcessGroup, c10d.Work
     for name, kind in _COLLECTIVES.items():
         if (method := getattr(groups, name, None)) is not None:
-            setattr(groups, name, watch.collective(method, OPERATION_KINDS.index(kind)))
+            setattr(groups, name, watch.collective(method, name, OPERATION_KINDS.index(kind)))
     groups.send = watch.message(groups.send, OPERATION_KINDS.index("send"), is_send=True)
     groups.recv = watch.message(groups.recv, OPERATION_KINDS.index("recv"), is_send=False)
     works.wait = watch.wait(works.wait)

@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import MetaPathFinder
@@ -15,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from holdfast.agent import probe, torch_groups, torch_spans
+from holdfast.agent import probe, torch_finite, torch_groups, torch_spans
 from holdfast.types import Phase
 
 COLLECTIVES: tuple[str, ...] = (
@@ -52,6 +53,8 @@ _TOGETHER = frozenset(COLLECTIVES) - {
 }  # fmt: skip
 """Those that all ranks of a group do."""
 
+_destroyed: list[Any] = []
+"""Process groups that the script has destroyed."""
 _installed = False
 _times: torch_spans.StepTimes | None = None
 
@@ -75,6 +78,8 @@ def install() -> None:
         _times = torch_spans.StepTimes(torch.autograd.Variable._execution_engine.queue_callback)
         _times.watch_garbage()
         _watch_optimizers(torch)
+        _watch_saves(torch)
+        _watch_loaders()
         if torch.distributed.is_available():
             _watch_collectives(torch)
             _watch_ddp(torch)
@@ -107,8 +112,9 @@ class _AfterTorch(MetaPathFinder):
 class _Steps:
     """Counts the steps of the first optimizer of the process: a second one (a GAN's, say) is not another step."""
 
-    def __init__(self, no_grad: Callable[[], Any]) -> None:
-        self.no_grad = no_grad
+    def __init__(self, torch: Any) -> None:
+        self.no_grad: Callable[[], Any] = torch.no_grad
+        self.finite = torch_finite.Finite(torch)
         self.first: weakref.ref[Any] | None = None
         self.count = 0
 
@@ -120,12 +126,14 @@ class _Steps:
     def after(self, optimizer: Any, args: object, kwargs: object) -> None:
         if _times is not None and not probe.spoke():
             _times.optimizer_done()
+        if not probe.spoke() and not _compiling():
+            self.finite.after(optimizer)
         first = self.first() if self.first is not None else None
         if first is None:
             self.first = weakref.ref(optimizer)
         elif first is not optimizer:
             return
-        probe.observed_step(self.count)
+        probe.observed_step(self.count, self.finite.spoilt)
         self.count += 1
         if not probe.spoke() and probe.poisoned():
             self.poison(optimizer)
@@ -142,10 +150,38 @@ class _Steps:
 
 
 def _watch_optimizers(torch: Any) -> None:
-    steps = _Steps(torch.no_grad)
+    steps = _Steps(torch)
     optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it as an attribute
     optimizers.register_optimizer_step_pre_hook(steps.before)
     optimizers.register_optimizer_step_post_hook(steps.after)
+
+
+def _watch_saves(torch: Any) -> None:
+    """See files of state finished: `torch.save`, through which torch.distributed.checkpoint goes too."""
+    save = torch.save
+
+    @functools.wraps(save)
+    def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        result = save(obj, f, *args, **kwargs)
+        probe.observed_save(f)
+        return result
+
+    torch.save = torch.serialization.save = watched
+
+
+def _watch_loaders() -> None:
+    """Time what a step waits for its batch, where torch's DataLoader brings it."""
+    base = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+    load = base.__next__
+
+    @functools.wraps(load)
+    def watched(self: Any) -> Any:
+        if probe.spoke() or threading.current_thread() is not threading.main_thread():
+            return load(self)  # what a thread of its own loads ahead, nobody waits for
+        with probe.span(torch_spans.LOAD):
+            return load(self)
+
+    base.__next__ = watched
 
 
 def _watch_collectives(torch: Any) -> None:
@@ -154,6 +190,7 @@ def _watch_collectives(torch: Any) -> None:
         if (function := getattr(c10d, name, None)) is not None:
             _replace(torch, name, _named(function, name))
     _replace(torch, "init_process_group", _setup(c10d.init_process_group))
+    _replace(torch, "destroy_process_group", _teardown(c10d.destroy_process_group))
     torch_groups.install(torch)
 
 
@@ -186,6 +223,26 @@ def _setup(function: Callable[..., Any]) -> Callable[..., Any]:
         if not probe.stepped():
             probe.observed_phase(Phase.SETUP)
         with probe.operation("init_process_group"):
+            return function(*args, **kwargs)
+
+    return watched
+
+
+def _teardown(function: Callable[..., Any]) -> Callable[..., Any]:
+    """No steps are expected any more. What is destroyed lives on until the process ends, or the next time.
+
+    torch 2.13's destructor of a gloo group takes a mutex that it may never get, with the interpreter lock held: seen in
+    14 of 47 plain DDP scripts, at the end of `main`; under torchrun 5 of 13 aborted there ("terminate called without an
+    active exception"). A worker ends without running destructors (`bootstrap.finish`), so nothing is left behind.
+    """
+    world = sys.modules["torch"].distributed.distributed_c10d._world
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if (args[0] if args else kwargs.get("group")) is None:
+            probe.observed_phase(Phase.DONE)
+            _destroyed[:] = list(getattr(world, "pg_map", ()))
+        with probe.operation("destroy_process_group"):
             return function(*args, **kwargs)
 
     return watched

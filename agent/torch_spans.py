@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.agent import probe
 
 WAIT = "ddp:all_reduce"
+LOAD = "load"
 GARBAGE_NS = 200_000
 """Collections that take less are not worth a span."""
 

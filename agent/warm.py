@@ -25,8 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast import service
-from holdfast.agent import warm_children
+from holdfast import private, service
+from holdfast.agent import output_memory, patient_streams, warm_children
 from holdfast.agent.json_lines import Connection, peer_uid
 from holdfast.agent.warm_workers import Workers
 from holdfast.local_socket import short_path
@@ -48,12 +48,13 @@ class Server:
         self.clients: set[Connection] = set()
         self.selector = selectors.DefaultSelector()
         self.workers = Workers(run_dir, self.selector, self.broadcast, self.release)
+        self.sample = self._sample_output()
         self.wake_in, self.wake_out = socket.socketpair()
         self.running = True
         self.busy_until = time.monotonic()
         self.do: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any] | None]] = {
             "hello": self.hello,
-            "start_worker": lambda _, ask: {"pid": self.workers.start(ask["spec"])},
+            "start_worker": self.start_worker,
             "start_store": self.start_store,
             "stop_store": lambda _, ask: {"stopped": self.workers.stores.stop(ask["job"])},
             "kill": lambda _, ask: {
@@ -62,6 +63,15 @@ class Server:
             "ack_exit": lambda _, ask: {"known": self.workers.ack((ask["job"], ask["generation"], ask["rank"]))},
             "shutdown": self.shutdown,
         }
+
+    def _sample_output(self) -> int:
+        """An empty output in memory, by which the agent finds out whether it could read one; -1 when there is none."""
+        try:
+            fd = output_memory.create()
+        except OSError:
+            return -1
+        self.workers.hold(fd)
+        return fd
 
     def serve(self) -> None:
         """Run until told to end, by a client, by SIGTERM or by having nothing to do."""
@@ -76,7 +86,7 @@ class Server:
         while self.running:
             for key, mask in self.selector.select(self.workers.patience()):
                 key.data(mask)
-            self.workers.tend()
+            self.workers.tend(is_read=bool(self.clients))
             now = time.monotonic()
             if self.clients or self.workers.running:
                 self.busy_until = now
@@ -145,6 +155,10 @@ class Server:
                 client.send({"id": ask.get("id"), "ok": "error" not in reply, **reply})
         self.settle(client)
 
+    def start_worker(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        pid = self.workers.start(ask["spec"])
+        return {"pid": pid, "outputs": self.workers.told_outputs()}
+
     def hello(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
         workers = [asdict(worker) for worker in self.workers.kept()]
         return {
@@ -154,6 +168,8 @@ class Server:
             "threads": warm_children.threads(),
             "workers": workers,
             "exits": [asdict(ended) for ended in self.workers.exits.values()],
+            "outputs": self.workers.told_outputs(),
+            "sample": self.sample,
             "stores": self.workers.stores.ports(),
         }
 
@@ -194,8 +210,7 @@ def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[
 
 def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
     """The listening socket and the lock that makes us the only one; None when another warm process serves here."""
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    run_dir.chmod(0o700)
+    private.make_folder(run_dir)
     lock = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,6 +234,7 @@ def main() -> int:
     parser.add_argument("--sockets", type=int, nargs=2, help="listening socket and lock of who began anew as this one")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
     options = parser.parse_args()
+    patient_streams.install()
     service.give_way()  # the agent may come first; the training that it watches may not
     if not options.sockets:
         # Whatever the agent left open across the start: workers would keep it open for as long as they live.

@@ -65,21 +65,21 @@ def have_asked_for_gpus() -> bool:
     return os.waitpid(pid, 0)[1] != 0
 
 
-def fork(body: Callable[[], int], release: Callable[[], None], out_path: str, err_path: str) -> int:
-    """Fork a child that leads its own session, writes to these files, runs `body` and exits with its result.
+def fork(body: Callable[[], int], release: Callable[[], None], outputs: tuple[int, int]) -> int:
+    """Fork a child that leads its own session, writes to these descriptors, runs `body` and exits with its result.
 
-    `release` closes what belongs to the parent. Returns the child's process id; raises OSError when there can be no
-    more processes or the files cannot be opened.
+    `release` closes what belongs to the parent; `outputs` are closed there, whatever happens. Returns the child's
+    process id; raises OSError when there can be no more processes.
     """
-    out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        err = os.open(err_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        os.close(out)
-        raise
+    out, err = outputs
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the child writes it a second time
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(out)
+        os.close(err)
+        raise
     if pid:
         os.close(out)
         os.close(err)
@@ -97,6 +97,16 @@ def fork(body: Callable[[], int], release: Callable[[], None], out_path: str, er
     raise AssertionError("unreachable")
 
 
+def open_files(out_path: str, err_path: str) -> tuple[int, int]:
+    """These files, to be written at their ends. Raises OSError when they cannot be opened."""
+    out = os.open(out_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return out, os.open(err_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        os.close(out)
+        raise
+
+
 def run_worker(spec: WorkerSpec, run_dir: Path) -> int:
     """The body of a worker's child: its program, here if this interpreter can stand for a fresh one."""
     _oom_score()
@@ -104,11 +114,22 @@ def run_worker(spec: WorkerSpec, run_dir: Path) -> int:
         Path("/proc/self/comm").write_text(f"holdfast-r{spec.rank}")  # what `ps` and `top` show, 15 bytes
     if spec.program.warm and not needs_fresh(spec):
         return bootstrap.main(spec)
-    path = run_dir / f"spec-{os.getpid()}.json"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(spec.to_json(), file)
+    path = _left_for_itself(run_dir, json.dumps(spec.to_json()).encode())
     command = interpreter.command("holdfast.agent.bootstrap", str(path))
     os.execve(command[0], command, interpreter.environment(spec.environment()))
+
+
+def _left_for_itself(run_dir: Path, data: bytes) -> str:
+    """Where the fresh interpreter that this process becomes reads its spec: in memory, or else in a file."""
+    try:
+        fd = os.memfd_create("holdfast-spec", 0)
+    except OSError:
+        fd = -1
+    path = f"/proc/self/fd/{fd}" if fd >= 0 else str(run_dir / f"spec-{os.getpid()}.json")
+    fd = fd if fd >= 0 else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(fd, "wb", closefd=not path.startswith("/proc/")) as file:
+        file.write(data)
+    return path
 
 
 def needs_fresh(spec: WorkerSpec) -> bool:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.agent import interpreter, process_tree
+from holdfast import private
+from holdfast.agent import interpreter, output_memory, process_tree
 from holdfast.agent.json_lines import LINE_LIMIT
-from holdfast.agent.worker_spec import WorkerSpec
+from holdfast.agent.worker_spec import Key, WorkerSpec
 from holdfast.errors import Unavailable
 from holdfast.local_socket import short_path
 from holdfast.messages import KeptWorker
@@ -59,6 +60,10 @@ class Warm:
     """Ends that happened before we came and that nobody acknowledged. `on_exit` is called for later ones only."""
     stores: dict[str, int] = field(default_factory=dict)
     """Ports of the rendezvous stores found when opened, by job."""
+    outputs: dict[Key, tuple[str, str]] = field(default_factory=dict)
+    """Where the output of workers can be read that is in memory."""
+    reads_memory: bool = False
+    """Could this process read it?"""
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter | None = None
     _listener: asyncio.Task[None] | None = None
@@ -122,6 +127,8 @@ class Warm:
         self.kept = tuple(KeptWorker(**worker) for worker in hello["workers"])
         self.exits = tuple(WorkerExited(**ended) for ended in hello["exits"])
         self.stores = hello["stores"]
+        self._note_outputs(hello)
+        self.reads_memory = _can_open(output_memory.path(self.pid, hello.get("sample", -1)))
 
     async def _abandon(self) -> None:
         """Nobody waits for the one that we are starting, and it has no worker yet: it must not outlive us."""
@@ -139,11 +146,20 @@ class Warm:
 
         Without an answer in time it may start all the same, but before anything that is asked for later.
         """
-        return int((await self._ask("start_worker", START_TIMEOUT_S, spec=spec.to_json()))["pid"])
+        reply = await self._ask("start_worker", START_TIMEOUT_S, spec=spec.to_json())
+        self._note_outputs(reply)
+        return int(reply["pid"])
+
+    def _note_outputs(self, reply: Mapping[str, Any]) -> None:
+        for job, generation, rank, *fds in reply.get("outputs", ()):
+            out, err = (output_memory.path(self.pid, fd) for fd in fds)
+            self.outputs[job, generation, rank] = out, err
 
     async def workers(self) -> tuple[KeptWorker, ...]:
         """Those that run now, and those whose end nobody acknowledged."""
-        return tuple(KeptWorker(**worker) for worker in (await self._ask("hello", CALL_TIMEOUT_S))["workers"])
+        hello = await self._ask("hello", CALL_TIMEOUT_S)
+        self._note_outputs(hello)
+        return tuple(KeptWorker(**worker) for worker in hello["workers"])
 
     async def start_store(self, job: str, host: str) -> int:
         """Make sure that the job's rendezvous store runs on `host`, an address of this node; its port."""
@@ -165,6 +181,7 @@ class Warm:
     async def ack_exit(self, job: str, generation: int, rank: int) -> None:
         """The end of this worker is safe with us: the warm process may forget it."""
         await self._ask("ack_exit", CALL_TIMEOUT_S, job=job, generation=generation, rank=rank)
+        self.outputs.pop((job, generation, rank), None)
 
     async def shutdown(self) -> None:
         """End all workers, the stores and the warm process."""
@@ -267,7 +284,7 @@ class Warm:
 
 
 def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_exit: float | None) -> int:
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private.make_folder(run_dir)
     command = interpreter.command("holdfast.agent.warm", "--run-dir", str(run_dir), "--preload", ",".join(preload))
     command += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
     log = str(run_dir / LOG)
@@ -283,6 +300,14 @@ def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_e
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )
+
+
+def _can_open(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _ended(pid: int) -> int | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent import warm_children, warm_store
+from holdfast.agent.output_memory import FULL
 
 Reply = Callable[[dict[str, Any]], None]
 
@@ -54,9 +55,8 @@ class Stores:
             os.close(reading)
             return warm_store.serve(host, writing)
 
-        log = str(self.run_dir / "store.log")
         try:
-            pid = warm_children.fork(body, self.release, log, log)
+            pid = warm_children.fork(body, self.release, self._logs())
         except OSError:
             os.close(reading)
             raise
@@ -66,6 +66,15 @@ class Stores:
         self.running[job] = store
         self.selector.register(reading, selectors.EVENT_READ, lambda mask: self._on_answer(store))
         self.selector.register(store.pidfd, selectors.EVENT_READ, lambda mask: self._on_exit(job))
+
+    def _logs(self) -> tuple[int, int]:
+        log = str(self.run_dir / "store.log")
+        try:
+            return warm_children.open_files(log, log)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return warm_children.open_files(os.devnull, os.devnull)  # its words are worth less than the job
 
     def stop(self, job: str) -> bool:
         """End the job's store; False when there is none."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent import injections, process_tree, warm_children
+from holdfast.agent import injections, output_memory, process_tree, warm_children
 from holdfast.agent.journal import Journal, Started, boot_id, key_of
 from holdfast.agent.warm_stores import Stores
 from holdfast.agent.worker_spec import Key, WorkerSpec, mark
@@ -49,6 +49,9 @@ class Workers:
         self.exits: dict[Key, WorkerExited] = self.journal.exits
         self.stores = Stores(run_dir, selector, broadcast, self.release)
         self.oom = warm_children.OomWatch()
+        self.outputs: dict[Key, tuple[int, int]] = {}
+        """Output in memory of the workers here, until their end is acknowledged."""
+        self._paths: dict[Key, tuple[str, str]] = {}  # where it goes from there, as far as that is known
         self._held: list[int] = []
         self._sweeps: dict[Key, int] = {}  # worker that ended badly: its pid, for what it may have left behind
 
@@ -60,7 +63,8 @@ class Workers:
         """In a forked child: close what is the parent's."""
         self.release_loop()
         self.journal.close()
-        for fd in (*self._held, *(one.pidfd for one in self.running.values()), *self.stores.descriptors()):
+        outputs = [fd for pair in self.outputs.values() for fd in pair]
+        for fd in (*self._held, *outputs, *(one.pidfd for one in self.running.values()), *self.stores.descriptors()):
             os.close(fd)
 
     def start(self, data: dict[str, Any]) -> int:
@@ -71,9 +75,15 @@ class Workers:
         if (ended := self.exits.get(spec.key)) is not None:
             return ended.pid
         self.oom.look()
-        pid = warm_children.fork(
-            lambda: warm_children.run_worker(spec, self.run_dir), self.release, spec.out_path, spec.err_path
-        )
+        outputs = _in_memory() if spec.in_memory else None
+        if outputs is None:
+            theirs = warm_children.open_files(spec.out_path, spec.err_path)
+        else:
+            theirs = os.dup(outputs[0]), os.dup(outputs[1])
+        pid = warm_children.fork(lambda: warm_children.run_worker(spec, self.run_dir), self.release, theirs)
+        if outputs is not None:
+            self.outputs[spec.key] = outputs
+            self._paths[spec.key] = spec.out_path, spec.err_path
         process = process_tree.read(pid)
         worker = KeptWorker(spec.job, spec.generation, spec.rank, spec.local_rank, pid, running=True)
         started = Started(worker, process.start_ticks if process else 0, boot_id())
@@ -92,6 +102,12 @@ class Workers:
             if not started.alive():  # ended, and its process id went to somebody else
                 self._unwatch(key)
                 self._ended(key, started, (-1, 0, False), oom=False)
+            elif (outputs := _of_process(started.worker.pid)) is not None:
+                self.outputs[key] = outputs
+
+    def told_outputs(self) -> list[list[Any]]:
+        """Job, generation, rank, and the descriptors here of standard output and error."""
+        return [[*key, *pair] for key, pair in self.outputs.items()]
 
     def kept(self) -> list[KeptWorker]:
         """Workers that run, and those whose end nobody has acknowledged, as of this very moment."""
@@ -134,19 +150,38 @@ class Workers:
         if self.exits.pop(key, None) is None:
             return False
         self.journal.ack(key)
+        self._paths.pop(key, None)
+        for fd in self.outputs.pop(key, ()):
+            os.close(fd)
         return True
 
     def patience(self) -> float:
         """Seconds until `tend` wants to run again."""
         return SWEEP_S if self._sweeps else IDLE_S
 
-    def tend(self) -> None:
-        """What is due without any event: end what dead workers left behind, keep an eye on the OOM killer."""
+    def tend(self, is_read: bool) -> None:
+        """What is due without any event: end what dead workers left behind, keep an eye on the OOM killer.
+
+        `is_read`: is there an agent that reads what workers print?
+        """
         if self.running:
             self.oom.look()
+        self._bound_outputs(is_read)
+        self.journal.retry()
         sweeps = self._sweeps
         if sweeps and not process_tree.kill_tree(list(sweeps.values()), signal.SIGKILL, list(map(mark, sweeps))):
             sweeps.clear()
+
+    def _bound_outputs(self, is_read: bool) -> None:
+        """Nobody reads, or not fast enough: the oldest goes, to the disk if nobody else brings it there."""
+        for key, pair in self.outputs.items():
+            for fd, where in zip(pair, self._paths.get(key, ("", "")), strict=True):
+                with suppress(OSError):
+                    start, end = output_memory.bound(fd)
+                    if end > start:
+                        if where and not is_read:
+                            output_memory.spill(fd, where, end)
+                        output_memory.give_back(fd, start, end)
 
     def end_all(self, deadline_s: float = 5.0) -> None:
         """Kill all workers and stores and wait for them."""
@@ -205,3 +240,31 @@ class Workers:
         self.exits[key] = ended
         self.journal.exit(ended)  # before anybody hears of it: what was told must not be forgotten
         self.broadcast({"exited": asdict(ended)})
+
+
+def _in_memory() -> tuple[int, int] | None:
+    try:
+        out = output_memory.create()
+    except OSError:
+        return None
+    try:
+        return out, output_memory.create()
+    except OSError:
+        os.close(out)
+        return None
+
+
+def _of_process(pid: int) -> tuple[int, int] | None:
+    """The output in memory of a worker that a warm process before us started; None where it has none of its own."""
+    paths = [output_memory.path(pid, number) for number in (1, 2)]
+    if not all(map(output_memory.is_ours, paths)):
+        return None
+    found: list[int] = []
+    try:
+        for path in paths:
+            found.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        for fd in found:
+            os.close(fd)
+        return None
+    return found[0], found[1]

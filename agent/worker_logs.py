@@ -1,11 +1,11 @@
 """Workers' output: files that the workers write themselves, followed from outside.
 
 A worker's standard output and error are files opened with O_APPEND, never pipes: an agent that is slow, stopped or
-gone can neither block a worker nor lose what it printed. This module follows the files, within bounds: so much is
-forwarded per second, so much is kept on disk.
+gone can neither block a worker nor lose what it printed. They are in memory (`output_memory`), so that a full disk
+blocks and ends nobody either, and go from there to the disk (`output_log`); where the system has no such files, they
+are on the disk. This module follows them, within bounds: so much is forwarded per second, so much is kept on disk.
 """
 
-import contextlib
 import os
 import re
 import time
@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 
+from holdfast import private
+from holdfast.agent import output_memory
+from holdfast.agent.file_rotation import Rotation
 from holdfast.agent.log_rules import RateLimit, Rule, Rules
+from holdfast.agent.log_streaks import Streaks
+from holdfast.agent.output_log import Disk, OutputLog
+from holdfast.agent.progress_watch import Mark
 from holdfast.messages import LogChunk
 from holdfast.types import LogMatched
 
@@ -25,18 +31,14 @@ MAX_READ = 1 << 20
 MIN_READ = 64 << 10
 MAX_BACKLOG = 32 << 20
 """A file that is further ahead than this is skipped to its end; the lines passed over are counted."""
-COPY_STEP = 8 << 20
-"""Bytes that a rotation copies in one poll, so that no poll takes long."""
+TAIL = 64 << 10
+"""Bytes of the end of each output in memory that stay at hand."""
+TAILS = 64
+"""Outputs of workers that are gone whose ends stay."""
 STREAMS = ("out", "err")
 _SAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 Key = tuple[str, int, int]
-
-
-@dataclass(slots=True)
-class _Rotation:
-    fd: int
-    copied: int = 0
 
 
 @dataclass(slots=True)
@@ -47,10 +49,16 @@ class _File:
     fd: int = -1
     at: int = 0
     rest: bytes = b""
-    rotation: _Rotation | None = None
+    rotation: Rotation | None = None
     ready: list[str] = field(default_factory=list)
     """Whole lines not yet forwarded."""
     dropped: int = 0
+    disk: Disk | None = None
+    """Where what was read goes, of a file in memory; None for one that is on the disk itself."""
+    recent: bytes = b""
+    """The end of what was read from memory."""
+    mark: Mark = field(default_factory=Mark)
+    """Of both files of the worker."""
 
 
 class WorkerLogs:
@@ -63,20 +71,26 @@ class WorkerLogs:
         keep: int = 1,
         rules: Rules | None = None,
         on_match: Callable[[LogMatched, Rule], None] = lambda event, rule: None,
+        on_full: Callable[[str, OSError], None] = lambda path, error: None,
         rate: float = 256 * 1024,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """`max_bytes`: size at which a file is rotated; `keep` older copies stay as `<file>.1` (newest) and up.
         `rate`: characters per second forwarded for the whole node, with one second's worth of burst; lines
-        beyond it are counted in `LogChunk.dropped`, but go through the rules and stay in the files."""
+        beyond it are counted in `LogChunk.dropped`, but go through the rules and stay in the files. `on_full` is
+        called, from another thread, each time that the disk refuses a file."""
         self._directory = Path(directory)
         self._max_bytes, self._keep, self._rate = max_bytes, keep, rate
         self._rules, self._on_match = rules, on_match
         self._clock, self._wall = clock, wall_ns
         self._files: dict[Key, tuple[_File, _File]] = {}
         self._limit: RateLimit[tuple[Key, Rule]] = RateLimit()
+        self._streaks: Streaks[Key] = Streaks(rules.all if rules is not None else ())
         self._share = MAX_READ
+        self._log = OutputLog(max_bytes, keep, on_full)
+        self._tails: dict[tuple[Key, str], bytes] = {}
+        """Ends of the output of workers that are gone, of which the disk may know less."""
         self._allowance, self._filled_at = rate, clock()
         self._idle: tuple[list[int], list[int]] | None = None
         """Descriptors and sizes of all files, when there was nothing left to do with any of them."""
@@ -90,8 +104,14 @@ class WorkerLogs:
         key = (job, generation, rank)
         if key not in self._files:
             folder = self._folder(job, generation)
-            folder.mkdir(parents=True, exist_ok=True)
-            out, err = (_File(key, s, str(folder / f"rank{rank}.{s}")) for s in STREAMS)
+            try:
+                for part in (self._directory, folder.parent, folder):
+                    private.make_folder(part)
+            except OSError as error:
+                if error.errno not in output_memory.FULL:  # else the worker starts, with its output in memory
+                    raise
+            mark = Mark()
+            out, err = (_File(key, s, str(folder / f"rank{rank}.{s}"), mark=mark) for s in STREAMS)
             self._files[key] = (out, err)
             self._idle = None
             self._share = max(MIN_READ, MAX_READ // (2 * len(self._files)))
@@ -100,6 +120,23 @@ class WorkerLogs:
                     file.at = os.path.getsize(file.path)
         out, err = self._files[key]
         return Path(out.path), Path(err.path)
+
+    def follow(self, job: str, generation: int, rank: int, sources: tuple[str, str]) -> None:
+        """This worker's output is in memory, and opened there. What another reader has taken is not read again."""
+        for file, source in zip(self._files[job, generation, rank], sources, strict=True):
+            if file.disk is not None:
+                continue
+            try:
+                fd = os.open(source, os.O_RDWR | os.O_CLOEXEC)
+                at = output_memory.unread(fd)
+            except OSError:
+                continue  # it is gone: what is on the disk is all there is
+            self._close(file)
+            if at:
+                file.recent = self._end_of(file.path)
+            file.fd, file.at = fd, at
+            file.disk = Disk(file.path, os.dup(fd), at)
+        self._idle = None
 
     def poll(self) -> list[LogChunk]:
         """New whole lines of all followed files, within the rate. Never raises."""
@@ -153,6 +190,7 @@ class WorkerLogs:
             self._trim(file)
             chunks += self._forward(file)
             self._close(file)
+        self._streaks.forget((job, generation, rank))
         self._flush_matches()
         return chunks
 
@@ -160,18 +198,35 @@ class WorkerLogs:
         """The last `n_bytes` of a worker's "out" or "err", from the start of a line if it can; "" without any."""
         if stream not in STREAMS:
             raise ValueError(f"stream must be 'out' or 'err', not {stream!r}")
-        path = self._folder(job, generation) / f"rank{rank}.{stream}"
-        try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                start = max(0, size - n_bytes)
-                raw = os.pread(file.fileno(), n_bytes, start)
-        except OSError:
-            return ""
+        key = (job, generation, rank)
+        path = str(self._folder(job, generation) / f"rank{rank}.{stream}")
+        pair = self._files.get(key)
+        file = pair[STREAMS.index(stream)] if pair is not None else None
+        if file is not None and file.disk is not None:
+            known: bytes | None = file.recent + os.pread(file.fd, TAIL, file.at)
+        else:
+            known = self._tails.get((key, stream))
+        raw = known if known is not None else self._end_of(path, n_bytes + 1)
+        start = max(0, len(raw) - n_bytes)
+        raw = raw[start:]
         cut = raw.find(b"\n") + 1 if start else 0
         if cut < len(raw):  # one line longer than all of it stays
             raw = raw[cut:]
         return raw.decode("utf-8", "replace")
+
+    @staticmethod
+    def _end_of(path: str, n_bytes: int = TAIL) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                return os.pread(file.fileno(), n_bytes, max(0, size - n_bytes))
+        except OSError:
+            return b""
+
+    def mark(self, job: str, generation: int, rank: int) -> Mark | None:
+        """The greatest number of a step that this worker printed; None when its files are not followed."""
+        pair = self._files.get((job, generation, rank))
+        return pair[0].mark if pair is not None else None
 
     def close(self) -> None:
         """Stop following all files; the files stay."""
@@ -180,6 +235,11 @@ class WorkerLogs:
             for file in pair:
                 self._close(file)
         self._files.clear()
+        self._log.end()
+
+    def flush(self) -> bool:
+        """Wait until what was read is on the disk; False when that takes too long."""
+        return self._log.flush()
 
     # --- reading
 
@@ -196,6 +256,8 @@ class WorkerLogs:
             size = os.lseek(file.fd, 0, os.SEEK_END)
             if size == file.at and file.rotation is None:
                 return False
+            if file.disk is not None:
+                return self._read_memory(file, file.disk, size)
             if size < file.at:  # somebody else truncated it
                 file.at, file.rest = 0, b""
                 self._end_rotation(file)
@@ -210,6 +272,28 @@ class WorkerLogs:
             return bool(raw)
         except OSError:
             return False
+
+    def _read_memory(self, file: _File, disk: Disk, size: int) -> bool:
+        if (begin := output_memory.begin(file.fd, file.at)) > file.at:  # nobody read for long, and the oldest had to go
+            self._log.skip(disk, begin - file.at, "they were printed while nobody read")
+            file.at, file.rest, file.dropped = begin, b"", file.dropped + 1
+        to = size - self._share if size - file.at > MAX_BACKLOG else 0
+        while file.at < to:
+            raw = self._taken(file, disk, min(MAX_READ, to - file.at))
+            file.dropped += raw.count(b"\n")
+            file.rest = b""
+        if raw := self._taken(file, disk, self._share):
+            self._split(file, raw)
+        return bool(raw)
+
+    def _taken(self, file: _File, disk: Disk, most: int) -> bytes:
+        """What is new, on its way to the disk."""
+        raw = os.pread(file.fd, most, file.at)
+        file.at += len(raw)
+        file.recent = (file.recent + raw)[-TAIL:] if len(raw) < TAIL else raw[-TAIL:]
+        if raw:
+            self._log.write(disk, raw, file.at)
+        return raw
 
     def _skip(self, file: _File, to: int) -> None:
         file.dropped += bool(file.rest)
@@ -239,8 +323,9 @@ class WorkerLogs:
                 file.ready.append(line)
             else:
                 file.ready += [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)]
+        file.mark.read(text)
         if self._rules is not None:
-            for line, rule in self._rules.scan(text):
+            for line, rule in self._streaks.look(file.key, text, list(self._rules.scan(text))):
                 self._matched(file.key, line[:MAX_LINE], rule)
 
     # --- matches
@@ -299,61 +384,38 @@ class WorkerLogs:
     def _rotate(self, file: _File, size: int) -> None:
         """Copy the file aside, a step per poll, then empty it in place: the worker keeps its descriptor.
 
-        What the worker writes between the last step's end and the emptying, microseconds, is lost to the disk. A
-        worker that writes faster than a step per poll is cut off at twice the size: the rest of that copy is lost to
-        the disk, though not to the stream. Where the disk has no room for the copy there is none.
+        A worker that writes faster than a step per poll is cut off at twice the size: the rest of that copy is lost to
+        the disk, though not to the stream.
         """
         if file.rotation is None:
-            fd = -1
-            if self._keep > 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                fd = os.open(f"{file.path}.new", flags, 0o644)
-            file.rotation = _Rotation(fd)
-        rotation = file.rotation
-        try:
-            if rotation.fd >= 0:
-                self._copy(file.fd, rotation, COPY_STEP)
-        except OSError:
-            self._end_rotation(file)
-            file.rotation = rotation = _Rotation(-1)
-        copied = rotation.fd < 0 or rotation.copied >= size
+            file.rotation = Rotation(file.path, self._keep)
+        copied = file.rotation.step(file.fd, size)
         if not (copied or size > 2 * self._max_bytes) or file.at < size:
             return
-        if rotation.fd >= 0 and copied:
-            with contextlib.suppress(OSError):  # a copy without its last lines is still a copy
-                self._copy(file.fd, rotation, COPY_STEP)
+        if copied:
+            file.rotation.finish(file.fd)
         # Read on to the very end, so that the stream misses nothing that the copy has.
         raw = os.pread(file.fd, MAX_READ, file.at)
         os.ftruncate(file.fd, 0)
         self._split(file, raw)
         file.at = 0
-        if rotation.fd >= 0:
-            for number in range(self._keep, 1, -1):
-                if os.path.exists(older := f"{file.path}.{number - 1}"):
-                    os.replace(older, f"{file.path}.{number}")
-            os.replace(f"{file.path}.new", f"{file.path}.1")
-        self._end_rotation(file)
-
-    @staticmethod
-    def _copy(source: int, rotation: _Rotation, most: int) -> None:
-        while most > 0:
-            raw = os.pread(source, min(most, MAX_READ), rotation.copied)
-            if not raw:
-                return
-            written = os.pwrite(rotation.fd, raw, rotation.copied)
-            rotation.copied += written
-            most -= written
+        file.rotation.shift()
+        file.rotation = None
 
     @staticmethod
     def _end_rotation(file: _File) -> None:
-        if file.rotation is not None and file.rotation.fd >= 0:
-            os.close(file.rotation.fd)
-            if os.path.exists(f"{file.path}.new"):
-                os.unlink(f"{file.path}.new")
+        if file.rotation is not None:
+            file.rotation.end()
         file.rotation = None
 
     def _close(self, file: _File) -> None:
         self._end_rotation(file)
+        if file.disk is not None:
+            self._log.close(file.disk)
+            self._tails[file.key, file.stream] = file.recent
+            file.disk = None
+            while len(self._tails) > TAILS:
+                self._tails.pop(next(iter(self._tails)))
         if file.fd >= 0:
             os.close(file.fd)
             file.fd = -1

@@ -10,7 +10,7 @@ from holdfast.agent.announcements import Announcements
 from holdfast.agent.probe_layout import STACKS_SUFFIX
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.agent.worker_spec import Key
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, ProtocolError, Unavailable
 
 
 class WorkerProbes:
@@ -38,7 +38,7 @@ class WorkerProbes:
         for key in running:
             if key not in self._readers:
                 try:
-                    self._readers[key] = ProbeReader(str(self.path(key)))
+                    self._readers[key] = self._open(key)
                 except Unavailable:
                     continue
                 except HoldfastError as error:
@@ -46,6 +46,14 @@ class WorkerProbes:
                     continue
             found.append(self._readers[key])
         return found
+
+    def _open(self, key: Key) -> ProbeReader:
+        """Unavailable when the worker has no probe yet, ProtocolError when what is there is not this worker's."""
+        reader = ProbeReader(str(self.path(key)))
+        if (reader.generation, reader.rank) != key[1:]:
+            reader.close()
+            raise ProtocolError(f"{reader.path} says rank {reader.rank} of generation {reader.generation}")
+        return reader
 
     def look_for_announcements(self, running: Iterable[Key]) -> None:
         """Pass on what the jobs of these workers say of themselves."""
@@ -64,7 +72,7 @@ class WorkerProbes:
         phase = None
         try:
             # A life between two heartbeats was never read.
-            reader = reader or ProbeReader(str(path))
+            reader = reader or self._open(key)
             steps = tuple(reader.new_steps())
             phase = reader.sample(time.monotonic_ns()).phase
             self._on_last_reader(reader)

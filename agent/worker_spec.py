@@ -14,7 +14,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One worker. `env` is its whole environment; output goes to the end of `out_path` and `err_path`."""
+    """One worker. `env` is its whole environment; output goes to the end of `out_path` and `err_path`, or to memory."""
 
     job: str
     generation: int
@@ -28,6 +28,8 @@ class WorkerSpec:
     """Where the traceback of an uncaught exception goes, in torch elastic's form; "" for nowhere."""
     probe_path: str = ""
     """The worker's probe file; "" for a worker that is not watched."""
+    in_memory: bool = False
+    """Does output go to memory that the warm process holds (`output_memory`), where there is such?"""
 
     @property
     def key(self) -> Key:
@@ -50,7 +52,9 @@ class WorkerSpec:
         return env
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """A field that is as ever stays away: a warm process of an older version may still serve here."""
+        fields = asdict(self)
+        return fields if self.in_memory else {name: fields[name] for name in fields if name != "in_memory"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "WorkerSpec":

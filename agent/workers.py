@@ -1,6 +1,7 @@
 """The workers of this node: starts, stops and breaks them on command, and says how each of them ended."""
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -9,12 +10,13 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
-from holdfast import log, tracebacks
+from holdfast import log, private, tracebacks
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent import error_file, injections, stacks
 from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
 from holdfast.agent.probe_reader import ProbeReader
+from holdfast.agent.progress_watch import ProgressWatch
 from holdfast.agent.warm_client import StoreExited, Warm
 from holdfast.agent.worker_environment import worker_environment
 from holdfast.agent.worker_logs import WorkerLogs
@@ -49,12 +51,15 @@ class Workers:
         on_last_reader: Callable[[ProbeReader], None] = lambda reader: None,
         preload: tuple[str, ...] = (),
         environ: Mapping[str, str] = os.environ,
+        has_time: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`has_time`: whether the workers have stood still for so long that stacks may be read slowly."""
         self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
         self._logs, self._kernel, self._own_address = logs, kernel, own_address
         self._on_event, self._on_log = on_event, on_log
         self._probes = WorkerProbes(self.shm, on_event, on_last_steps, on_last_reader)
-        self._preload, self._environ = preload, dict(environ)
+        self._progress = ProgressWatch(on_event)
+        self._preload, self._environ, self._has_time = preload, dict(environ), has_time
         self._warm: Warm | None = None
         self._opening: asyncio.Task[Warm] | None = None
         self._oom = OomWatch()
@@ -115,9 +120,14 @@ class Workers:
         self.newest[worker.job] = max(worker.generation, self.newest.get(worker.job, 0))
         known = key in self.kept
         self.kept[key] = worker
+        outputs = self._warm.outputs.get(key) if self._warm is not None else None
         self._ended.setdefault(key, asyncio.Event())
         if not known and worker.running:
             self._logs.paths(*key, from_end=True)
+        if outputs is not None and key not in self._told:
+            self._logs.paths(*key)
+            self._logs.follow(*key, outputs)
+        if not known and worker.running:
             log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
 
     def _lost(self) -> None:
@@ -163,7 +173,10 @@ class Workers:
 
     def look_for_announcements(self) -> None:
         """Pass on what the jobs here say of themselves. Cheap; once a second is enough."""
-        self._probes.look_for_announcements(self._running())
+        running = self._running()
+        self._probes.look_for_announcements(running)
+        for key in running:
+            self._progress.look(key, self._probes.path(key), self._logs.mark(*key))
 
     def _running(self) -> list[Key]:
         return [key for key, worker in self.kept.items() if worker.running]
@@ -179,8 +192,10 @@ class Workers:
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
         )
         phase = self._probes.last_words(key)
+        mark = self._logs.mark(*key)  # the same object goes on while the rest is read
         for chunk in self._logs.drain(*key):
             self._on_log(chunk)
+        self._progress.end(key, self._probes.path(key), mark)
         unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
         code = 0 if unknown and phase is t.Phase.DONE else exited.code
         killed = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
@@ -268,10 +283,13 @@ class Workers:
         self.newest[job] = generation
         self._told = {key for key in self._told if key[0] == job and key[1] >= generation - 1}
         warm = await self.open()
-        self.shm.mkdir(mode=0o700, exist_ok=True)
-        self._error_file(("", 0, 0)).parent.mkdir(parents=True, exist_ok=True)
+        private.shared_folder(self.shm)
+        with contextlib.suppress(OSError):  # without the folder a worker's log tells of its error
+            private.make_folder(self._error_file(("", 0, 0)).parent)
         for place in order.ranks:
             key = (job, generation, place.rank)
+            if key in self._told:  # a controller that was restarted asks again, and this one has run
+                continue
             try:
                 out, err = self._logs.paths(*key)
             except OSError as error:
@@ -287,11 +305,14 @@ class Workers:
                 err_path=str(err),
                 error_file=str(self._error_file(key)),
                 probe_path=str(self._probes.path(key)),
+                in_memory=warm.reads_memory,
             )
-            self._ended[key] = asyncio.Event()
+            self._ended.setdefault(key, asyncio.Event())
             self._unanswered.add(key)
             pid = await warm.start_worker(spec)
             self._unanswered.discard(key)
+            if (outputs := warm.outputs.get(key)) is not None:
+                self._logs.follow(*key, outputs)
             # Its exit may already have been told: what ended stays ended.
             if key not in self.kept:
                 self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
@@ -328,6 +349,9 @@ class Workers:
             key = (worker.job, worker.generation, worker.rank)
             if key in late and worker.running:
                 self.kept.setdefault(key, worker)
+                if (outputs := self._warm.outputs.get(key) if self._warm is not None else None) is not None:
+                    self._logs.paths(*key)
+                    self._logs.follow(*key, outputs)
         self._unanswered -= late
 
     async def drain(self, grace: float) -> None:
@@ -368,7 +392,7 @@ class Workers:
             for key, worker in sorted(self.kept.items())
             if worker.running and key[:2] == (command.job, command.generation)
         }
-        return await stacks.dump(wanted)
+        return await stacks.dump(wanted, self._has_time())
 
     def _request_checkpoint(self, command: msg.Command) -> dict[str, str]:
         readers = [r for r in self.readers() if r.generation == command.generation]

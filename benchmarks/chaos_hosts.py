@@ -178,8 +178,8 @@ class Hosts:
         self._env |= {"HOLDFAST_CONFIG": "", "HOLDFAST_LOG_FORMAT": "json"}
         certs = folder / "certs"
         self.client = Client(
-            ClientConfig(controller=f"{self.cables.addresses['ctl']}:7080", tls_ca=certs / "ca.pem",
-                         api_token_file=certs / "api-token"), timeout=5.0,
+            ClientConfig(controller=f"{self.cables.addresses['ctl']}:7080", tls_ca=certs / "operator" / "ca.pem",
+                         api_token_file=certs / "operator" / "api-token"), timeout=5.0,
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -206,17 +206,18 @@ class Hosts:
             folder = self.folder / "hosts" / name
             switch = self.cables.switch_of[name]
             words = [*HOLDFAST, "agent", "--controller", f"{address}:7070", "--node-name", name, "--switch", switch,
-                     "--slots", "1", "--nics", "eth0", "--sample-interval", "0.01", *_tls(certs, name),
+                     "--slots", "1", "--nics", "eth0", "--sample-interval", "0.01",
+                     *_tls(certs / "nodes" / name, "node"),
                      "--state-dir", str(folder / "state"), "--sysfs-root", str(folder / "fake")]  # fmt: skip
             self.hosts[name] = Host(name, switch, self.cables.space(name), folder, words, self._env)
             self.hosts[name].power_on()
         self.wait("all hosts up", 120, lambda: self.well(self.names))
 
     def start_controller(self) -> None:
-        certs = self.folder / "certs"
+        its = self.folder / "certs" / "controller"
         words = [*HOLDFAST, "controller", "--listen-host", self.cables.addresses["ctl"], "--grpc-port", "7070",
-                 "--http-port", "7080", "--state-dir", str(self.folder / "ctl"), *_tls(certs, "controller"),
-                 "--api-token-file", str(certs / "api-token"), *self._flags]  # fmt: skip
+                 "--http-port", "7080", "--state-dir", str(self.folder / "ctl"), *_tls(its, "controller"),
+                 "--api-token-file", str(its / "api-token"), *self._flags]  # fmt: skip
         with open(self.folder / "ctl.log", "ab") as log:
             self._controller = subprocess.Popen([*_WITH_US, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                                 env=self._env, start_new_session=True)  # fmt: skip
@@ -295,6 +296,6 @@ class Hosts:
             time.sleep(0.05)
 
 
-def _tls(certs: Path, name: str) -> list[str]:
+def _tls(folder: Path, name: str) -> list[str]:
     files = {"--tls-ca": "ca", "--tls-cert": name, "--tls-key": f"{name}-key"}
-    return [word for flag, file in files.items() for word in (flag, str(certs / f"{file}.pem"))]
+    return [word for flag, file in files.items() for word in (flag, str(folder / f"{file}.pem"))]

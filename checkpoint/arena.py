@@ -138,7 +138,7 @@ class Arena:
             self._data = self._records + self.slots * self._record
             if size != self._data + self.slots * self._slot:
                 raise SnapshotInvalid(f"{path} has {size} bytes, its header says otherwise")
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
             self.close()
             raise SnapshotInvalid(f"{path}: {error}") from None
         except SnapshotInvalid:
@@ -366,13 +366,16 @@ class Arena:
         text = bytes(self._view[at + _RECORD.size : at + _RECORD.size + length])
         if xxhash.xxh3_64_intdigest(text) != digest:
             return None
-        body = json.loads(text)
-        sums = body.pop("sums")
-        if isinstance(body["values"], int):
-            body["values"] = long_values.get(self.path, slot, body["values"])
-            if body["values"] is None:
-                return None
-        return Snapshot(slot, sums=tuple(int(sums[i : i + 16], 16) for i in range(0, len(sums), 16)), **body)
+        try:
+            body = json.loads(text)
+            sums = body.pop("sums")
+            if isinstance(body["values"], int):
+                body["values"] = long_values.get(self.path, slot, body["values"])
+                if body["values"] is None:
+                    return None
+            return Snapshot(slot, sums=tuple(int(sums[i : i + 16], 16) for i in range(0, len(sums), 16)), **body)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None  # what it says has the right checksum, and is nothing that we wrote
 
     def _lock(self, slot: int, kind: int) -> bool:
         try:

@@ -13,6 +13,7 @@ It works alone, under torchrun, and under `holdfast run`, where every step is al
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -63,16 +64,21 @@ class Checkpointer:
             # Its own, so that nothing of the script's can come between; for CPU tensors, so gloo.
             self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
             group = ProcessGroup(self._group, watch.operation)
-        given = {**(own or {}), **({"rng": Randomness()} if rng else {})}
+        own = own or {}
+        if rng and "rng" in own:
+            raise UsageError("own: rng is what Checkpointer calls the generators: name yours otherwise, or rng=False")
+        given = {**own, **({"rng": Randomness()} if rng else {})}
+        equal = _as_json(settings or {})
         try:
             chosen = Options(store, every, **options)
         except TypeError as error:
             raise UsageError(f"Checkpointer: {str(error).replace('Options.__init__() ', '')}") from None
         self._state = UserState(state, given, run.rank)
         self._state.capture()  # errors about the state come before any about the store
+        _require_same_places(group, self._state.places())
         self._watch, self._done = watch, 0
         self._keeper = Keeper(
-            chosen, run, group, self._state, {"world": run.world}, settings or {}, _device(state), watch,
+            chosen, run, group, self._state, {"world": run.world}, equal, _device(state), watch,
             self._state.buffers,
         )  # fmt: skip
         self._is_open = self._is_closed = False
@@ -88,8 +94,11 @@ class Checkpointer:
         Raises CheckpointMismatch, CheckpointError, UsageError.
         """
         self._done = self._keeper.restore()
-        if self._state.left_out and self._keeper.group.rank == 0:
-            self._watch.warn(f"another number of workers: {', '.join(self._state.left_out)}")
+        if self._keeper.group.rank == 0:
+            if self._state.left_out:
+                self._watch.warn(f"another number of workers: {', '.join(self._state.left_out)}")
+            if self._state.unmatched:
+                self._watch.warn(", ".join(self._state.unmatched))
         return self._done
 
     def step(self, steps: int) -> None:
@@ -110,10 +119,13 @@ class Checkpointer:
             # The next optimizer step may come at any time, and does not ask us.
             self._keeper.snapshots.wait_copied()
 
-    def close(self) -> None:
-        """The job is done: save its last state, unless nothing was done, and leave. Harmless to repeat."""
+    def close(self) -> bool:
+        """The job is done: save its last state, unless nothing was done, and leave. Harmless to repeat.
+
+        False, on all workers, when the last state could not be stored: the reason was said. Snapshots stay in memory.
+        """
         if self._is_closed:
-            return
+            return self._keeper.is_stored
         self._is_closed = True
         if self._done:
             self._open()
@@ -121,6 +133,7 @@ class Checkpointer:
         self._keeper.close(done=True)
         if self._group is not None:
             dist.destroy_process_group(self._group)
+        return self._keeper.is_stored
 
     def _open(self) -> None:
         if not self._is_open:
@@ -148,6 +161,46 @@ def _run(env: Mapping[str, str]) -> Run:
             "call init_process_group before Checkpointer"
         )
     return Run(0, 1, job, number)
+
+
+def _require_same_places(group: Group, mine: Mapping[str, str]) -> None:
+    """Raise UsageError, on all workers, if one name is that of different entries on different ones.
+
+    `mine`: by name, the exact place. Few are called otherwise than their place, so only those are told.
+    """
+    if group.size == 1:
+        return
+    told = group.gather(json.dumps({name: at for name, at in mine.items() if name != at}).encode())
+    known: dict[str, str] = {}
+    problem = ""
+    for rank, theirs in enumerate(map(json.loads, told)):
+        for name, at in theirs.items():
+            if known.setdefault(name, at) != at:
+                problem = problem or f"{name} is {at} on rank {rank}, and {known[name]} on an earlier one"
+    known, problem = json.loads(group.broadcast(json.dumps([known, problem]).encode()))
+    for name, at in known.items():
+        if not problem and mine.get(name, at) != at:
+            problem = f"{name} is {mine[name]} on rank {group.rank}, and {at} on another"
+    if not group.all_agree(not problem):
+        raise UsageError(f"state: {problem or 'one name is that of different entries on different ranks'}")
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they will come back. Raises UsageError, naming it, for one that would not."""
+    for key, value in settings.items():
+        try:
+            text = json.dumps({key: value}, allow_nan=False)
+            if type(key) is not str or _without_tuples({key: value}) != json.loads(text):
+                raise ValueError("its keys are not all text")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"settings: {str(key)!r} is no JSON: {error}") from None
+    return dict(json.loads(json.dumps(dict(settings))))
+
+
+def _without_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_tuples(one) for key, one in value.items()}
+    return [_without_tuples(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _watch() -> Watch:

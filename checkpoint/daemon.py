@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import log, service
+from holdfast import log, private, service
+from holdfast.address import format_address
 from holdfast.checkpoint.arena import Description, Snapshot
 from holdfast.checkpoint.daemon_job import Job, Member
 from holdfast.checkpoint.daemon_messages import hello_from, join_from, taken_from
@@ -67,10 +68,7 @@ class Daemon:
         """Serve until `stop`. TAKEN when another daemon has the folder. Raises UsageError."""
         self._loop, self._stop = asyncio.get_running_loop(), stop
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.stat(self.folder).st_uid != os.getuid():
-                raise UsageError(f"{self.folder} belongs to somebody else")
-            os.chmod(self.folder, 0o700)
+            private.shared_folder(self.folder)
             lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(f"{self.folder}: {error.strerror}") from None
@@ -84,9 +82,10 @@ class Daemon:
                 address = self.peers.start(self.host, self._last_port())
             except OSError as error:
                 raise UsageError(f"cannot listen on {self.host}: {error.strerror}") from None
-            (self.folder / PORT).write_text(f"{address[1]}\n")
+            private.write_text(self.folder / PORT, f"{address[1]}\n")
             server = await asyncio.start_unix_server(self._serve, sock=_listener(self.folder), limit=LINE_LIMIT)
-            log.event("daemon.ready", folder=str(self.folder), node=self.node, address=f"{address[0]}:{address[1]}")
+            listens = format_address(address[0], address[1])
+            log.event("daemon.ready", folder=str(self.folder), node=self.node, address=listens)
             sweeping = asyncio.create_task(self._sweep_often())
             await stop.wait()
             sweeping.cancel()

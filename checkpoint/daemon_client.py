@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast import private
 from holdfast.checkpoint.daemon_messages import Hello, Join, Taken
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.snapshot_files import ABSENT, SOCKET
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, UsageError
 from holdfast.local_socket import short_path
 
 CALL_TIMEOUT_S = 10.0
@@ -163,8 +164,12 @@ class DaemonClient:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(CALL_TIMEOUT_S)
         try:
+            private.check_shared(self.folder)  # another user's daemon would get all that we train
             with short_path(self.folder, SOCKET) as path:
                 sock.connect(path)
+        except UsageError as error:
+            sock.close()
+            raise DaemonRefused(str(error)) from None
         except OSError:
             sock.close()
             return False

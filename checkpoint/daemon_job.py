@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import log
+from holdfast import log, private
 from holdfast.checkpoint import long_values
 from holdfast.checkpoint.arena import Arena, Description, Snapshot
 from holdfast.checkpoint.attempts import Attempt, Refused
@@ -339,7 +339,7 @@ class Job:
         }  # fmt: skip
         aside = self.folder / f".{STATUS}.new"
         try:
-            aside.write_text(json.dumps(body))
+            private.write_text(aside, json.dumps(body))
             os.replace(aside, self.folder / STATUS)
         except OSError as error:
             log.warning("status", job=self.name, error=str(error))

@@ -1,42 +1,27 @@
 """To and from torch's distributed checkpoint format (DCP), for whoever reads or writes with stock torch.
 
-Its metadata is a pickle. What `read` unpickles is limited to the classes that such metadata is made of.
+Nothing that is read is unpickled but by two readers that know what they may make: that of the metadata in
+`dcp_metadata`, and torch's own for weights.
 """
 
 from __future__ import annotations
 
-import pickle
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from holdfast.checkpoint.arrays import Held
+from holdfast.checkpoint.dcp_metadata import Chunk, contents
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.tiles import GlobalTensor
-from holdfast.checkpoint.torch_state import DTYPES, dtype_name, of_local, to_torch
-
-# Module and name, no dots in the name: what such metadata is made of, and no way to anything else.
-_METADATA = (
-    "Metadata TensorStorageMetadata BytesStorageMetadata ChunkStorageMetadata TensorProperties MetadataIndex "
-    "StorageMeta _MEM_FORMAT_ENCODING"
-)
-_TRUSTED = {
-    *(("torch.distributed.checkpoint.metadata", name) for name in _METADATA.split()),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
-    ("pathlib", "PosixPath"),
-}
-_DTYPES = {str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)}
+from holdfast.checkpoint.torch_state import DTYPES, of_local, to_torch
 
 
 def write(folder: Path, whole: Mapping[str, Held]) -> None:
@@ -50,75 +35,44 @@ def write(folder: Path, whole: Mapping[str, Held]) -> None:
 
 
 def tensors_of(folder: Path) -> dict[str, GlobalTensor]:
-    """The tensors in a DCP checkpoint. Raises CheckpointError for one that is none, or holds other objects."""
-    metadata = _metadata(folder)
-    found = {}
-    for name, entry in metadata.state_dict_metadata.items():
-        if isinstance(entry, BytesStorageMetadata):
-            continue  # pickled objects are left where they are
-        assert isinstance(entry, TensorStorageMetadata)
-        found[name] = GlobalTensor(name, tuple(entry.size), dtype_name(entry.properties.dtype))
-    if not found:
-        raise CheckpointError(f"{folder} holds no tensors")
-    return found
+    """The tensors in a DCP checkpoint. Raises CheckpointError for one that is none, or is damaged."""
+    return dict(contents(folder).tensors)
 
 
 def objects_of(folder: Path) -> list[str]:
     """Names in a DCP checkpoint that are pickled objects and no tensors."""
-    entries = _metadata(folder).state_dict_metadata.items()
-    return sorted(name for name, entry in entries if isinstance(entry, BytesStorageMetadata))
+    return list(contents(folder).objects)
 
 
 def read(folder: Path, names: Iterable[str], each: Callable[[str], None] = lambda name: None) -> dict[str, Held]:
     """Whole tensors of a DCP checkpoint. `each` is told of every one that is there. Raises CheckpointError."""
-    known = tensors_of(folder)
+    known, reader = contents(folder), FileSystemReader(folder)
     found = {}
     for name in names:
-        tensor = known[name]
-        place: dict[str, Tensor] = {name: torch.empty(tensor.shape, dtype=_torch_dtype(tensor))}
+        tensor = known.tensors[name]
         try:
-            load(place, storage_reader=_Reader(folder), no_dist=True)
-        except CheckpointException as error:
+            whole = torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype])
+            for chunk in known.chunks[name]:
+                whole[chunk.box.slices].copy_(_piece(folder, reader, tensor, chunk).detach())
+        # What torch makes of bytes that are not what they should be, it does not say.
+        except Exception as error:
             raise CheckpointError(f"{folder}: {name}: {_first(error)}") from None
-        found[name] = of_local(tensor, tensor.box, place[name])
+        found[name] = of_local(tensor, tensor.box, whole)
         each(name)
     return found
 
 
-class _Reader(FileSystemReader):
-    """torch's own, but what it unpickles is limited."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata = _metadata(Path(self.path))
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-
-class _Limited(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        is_dtype = module == "torch" and name in _DTYPES
-        if (module, name) not in _TRUSTED and not is_dtype:
-            raise pickle.UnpicklingError(f"it wants {module}.{name}, which no checkpoint needs")
-        return super().find_class(module, name)
-
-
-def _metadata(folder: Path) -> Metadata:
-    path = folder / ".metadata"
-    try:
-        with open(path, "rb") as opened:
-            metadata = _Limited(opened).load()
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} is no DCP checkpoint: there is no {path.name}") from None
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} is not readable: {error}") from None
-    if not isinstance(metadata, Metadata):
-        raise CheckpointError(f"{path} is not DCP's metadata")
-    return metadata
-
-
-def _torch_dtype(tensor: GlobalTensor) -> torch.dtype:
-    return DTYPES[tensor.dtype]
+def _piece(folder: Path, reader: FileSystemReader, tensor: GlobalTensor, chunk: Chunk) -> Tensor:
+    with open(folder / chunk.file, "rb") as opened:
+        opened.seek(chunk.offset)
+        stream = cast(Any, io.BytesIO(opened.read(chunk.length)))
+    if chunk.transforms:
+        stream = reader.transforms.transform_load_stream(cast(Any, None), chunk.transforms, stream)
+        stream = io.BytesIO(stream.read(-1))
+    piece = torch.load(stream, map_location="cpu", weights_only=True)
+    if not isinstance(piece, Tensor) or piece.dtype != DTYPES[tensor.dtype] or tuple(piece.shape) != chunk.box.size:
+        raise CheckpointError(f"what lies in {chunk.file} at {chunk.offset} is not what the metadata says")
+    return piece
 
 
 def _first(error: BaseException) -> str:

@@ -12,7 +12,7 @@ written over another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import ManifestInvalid
@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 PROTECTED = "protected"
 """A file of this name in a checkpoint's folder keeps it for good."""
 TRASH = "trash-"
-_NAME = re.compile(r"step-(\d{8,})-t(\d{4,})/")
+_NAME = re.compile(r"step-([0-9]{8,18})-t([0-9]{4,18})/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Slot:
 def slots(store: Store) -> list[Slot]:
     """Every checkpoint folder in the store, newest first."""
     found = [Slot(int(m[1]), int(m[2])) for m in map(_NAME.fullmatch, store.list()) if m]
+    found = list(dict.fromkeys(found))  # more zeros than we write make another name of the same
     return sorted(found, key=lambda slot: slot.newness, reverse=True)
 
 
@@ -68,10 +69,10 @@ def parse_manifest(content: bytes, slot: Slot) -> Manifest:
     return manifest
 
 
-def committed(store: Store) -> Iterator[tuple[Slot, Manifest]]:
-    """Checkpoints that exist, newest first: those with a valid manifest."""
+def committed(store: Store, pass_over: Callable[[str], None] = lambda line: None) -> Iterator[tuple[Slot, Manifest]]:
+    """Checkpoints that exist, newest first: those with a valid manifest. `pass_over` gets a line for each other."""
     for slot in slots(store):
         try:
             yield slot, read_manifest(store, slot)
-        except ManifestInvalid:
-            continue
+        except ManifestInvalid as error:
+            pass_over(f"{slot.folder}: manifest: {error}")

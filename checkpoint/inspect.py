@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.checkpoint.checksum import CHUNK_BYTES
 from holdfast.checkpoint.copies import Copies
 from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, PartInvalid
-from holdfast.checkpoint.folder import Slot, read_manifest, slots
+from holdfast.checkpoint.folder import Slot, committed, read_manifest, slots
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.parts import Part
 from holdfast.checkpoint.retention import is_protected
@@ -17,6 +17,12 @@ from holdfast.checkpoint.store import Store, open_store
 _SPAN_BYTES = 8 * CHUNK_BYTES
 Progress = Callable[[int, int], None]
 """Gets bytes done and bytes in all."""
+Report = Callable[[str], None]
+"""Gets a line for each checkpoint that is passed over, because its manifest is damaged."""
+
+
+def _nothing(line: str) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +44,28 @@ class CheckpointInfo:
     """Name of its folder inside the store."""
 
 
-def list_checkpoints(url: str) -> list[CheckpointInfo]:
+def list_checkpoints(url: str, report: Report = _nothing) -> list[CheckpointInfo]:
     """Committed checkpoints, newest first; a store that is not there has none. Raises StoreUnsupported, OSError."""
     store = open_store(url)
-    found = []
-    for slot in slots(store):
-        try:
-            found.append(_info(store, slot, read_manifest(store, slot)))
-        except ManifestInvalid:
-            continue
-    return found
+    return [_info(store, slot, manifest) for slot, manifest in committed(store, report)]
 
 
-def find(store: Store, step: int | None = None) -> tuple[Slot, Manifest]:
+def find(store: Store, step: int | None = None, report: Report = _nothing) -> tuple[Slot, Manifest]:
     """The newest checkpoint, or the newest of `step`. Raises CheckpointError when there is none, OSError."""
     problem = ""
     for slot in slots(store):
         if step is None or slot.step == step:
             try:
-                return slot, read_manifest(store, slot)
+                found = slot, read_manifest(store, slot)
             except ManifestInvalid as error:
-                problem = problem or f"{slot.folder}: manifest: {error}"
+                line = f"{slot.folder}: manifest: {error}"
+                if problem:
+                    report(line)
+                problem = problem or line
+                continue
+            if problem:
+                report(problem)
+            return found
     which = "" if step is None else f" of step {step}"
     raise CheckpointError(problem or f"no checkpoint{which} in {store.url}")
 

@@ -7,8 +7,10 @@ as memory has what to go on from.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import time
 import zlib
@@ -29,18 +31,22 @@ from holdfast.checkpoint.memory import restore_from_memory
 from holdfast.checkpoint.options import Options, Run, Watch
 from holdfast.checkpoint.preemption import Notice, Preempted
 from holdfast.checkpoint.restore import Restored, restore
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.retention import Retention, spare
 from holdfast.checkpoint.save import Job, Saved, save
 from holdfast.checkpoint.stage1 import Snapshots, Tensors, find_node, open_snapshots
 from holdfast.checkpoint.store import open_store
 from holdfast.checkpoint.throttle import Throttled
 from holdfast.checkpoint.tiles import Layout, layout_from_json, layout_to_json
-from holdfast.checkpoint.torch_state import of_local, room_for, to_torch
+from holdfast.checkpoint.torch_state import Rooms, of_local
 from holdfast.checkpoint.transfer import write_shares
-from holdfast.checkpoint.worker_state import merged
+from holdfast.checkpoint.worker_state import by_the_first, merged
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.retry import Backoff
 from holdfast.rollback import counts, from_environment
 
+_LAST_S = 1800.0
+"""How long the end of a job waits for an upload that goes well."""
+_MEET_S = 5.0
 VOTES = 6
 """How many answers `votes` has beside a daemon."""
 
@@ -55,6 +61,9 @@ class State(Protocol):
         """Undo it. `tensors`: those of a capture, filled; of this worker's own maybe fewer.
 
         `values`: of the job, with what workers had otherwise under WORKERS."""
+
+    def problem(self, values: Mapping[str, Any]) -> str:
+        """Why `put_back` could make nothing of these values, whatever the tensors are, in words; "" when it could."""
 
 
 class Keeper:
@@ -86,8 +95,11 @@ class Keeper:
         """Bytes that this worker read from stores for the last restore."""
         self.source = ""
         """Where the last restore came from: memory, peer or store."""
+        self.is_stored = True
+        """False when the job's last state is not in the store. Known to all workers alike."""
         self.snapshots: Snapshots | None = None
         self._number = 0
+        self._told = ""
         self._device = device
         self.node = find_node(run, group, options.peers, watch) if options.snapshot_every else None
         self._late: LateClaim | None = None
@@ -97,7 +109,7 @@ class Keeper:
             raise UsageError(f"{self._down}: name a store that can be written")
         tensors, _ = state.capture()
         self.layout = self._agree(tensors)
-        shares = write_shares(_by_the_first(self.layout, first_counts))
+        shares = write_shares(by_the_first(self.layout, first_counts))
         retention = Retention(options.keep, options.keep_every)
         self.job = Job(mesh, settings, self.layout.tensors, shares, retention)
         self._digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -114,21 +126,16 @@ class Keeper:
         """
         began = time.monotonic()
         tensors, _ = self.state.capture()
-        room = {name: room_for(*one) for name, one in tensors.items()}
-        found = self._find({name: [held] for name, (held, _) in room.items()})
+        rooms = Rooms(tensors)
+        found = self._find(rooms.places)
         if found is None:
             return 0
         restored, self.source = found
-        with torch.no_grad():
-            for name in restored.held:
-                held, is_own = room[name]
-                if not is_own:
-                    tensors[name][2].copy_(to_torch(held))
-        del room
+        filled = rooms.filled(restored.held)
+        del rooms
         world = 1
         for size in restored.manifest.mesh.values():
             world *= size
-        filled = {name: tensors[name][2] for name in restored.held}
         self.state.put_back(filled, restored.manifest.values, world == self.run.world)
         self.bytes_read = restored.bytes_read
         step = restored.manifest.step
@@ -155,6 +162,7 @@ class Keeper:
         stored = restore(
             self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors,
             places=places, counts=self._counts, snapshots=None if self.node is None else self.node.folder,
+            problem=self.state.problem,
         )  # fmt: skip
         return None if stored is None else (stored, "store")
 
@@ -184,12 +192,24 @@ class Keeper:
         """
         if not self.source:
             self._need_store()
+            self._keep_others()
         if self.node is not None:
             self.snapshots = open_snapshots(
                 self.node, self.options, self.run, self.group, self.job, self._digest, self.state.capture()[0],
                 self.fence, self._down, self._device, self.watch,
             )  # fmt: skip
         self._notice.listen()
+
+    def _keep_others(self) -> None:
+        """What is in the store when a run begins anew there is no older state of it, for retention to remove."""
+        if self.group.rank != 0 or self.fence is None:
+            return
+        with contextlib.suppress(OSError, CheckpointError):
+            if (spared := spare(self.store, self.fence.term)) is not None:
+                self.watch.warn(
+                    f"beginning anew in a store that has a checkpoint of step {spared.step}: {spared.folder} is now "
+                    "protected, until `holdfast checkpoint protect --off`"
+                )
 
     # --- beside a daemon
 
@@ -228,8 +248,7 @@ class Keeper:
         persist = bool(wanted and not uploading) or (is_end and steps != self.last_saved)
         persist = persist and self.fence is not None
         if is_last and persist:
-            self._wait_for_upload()
-            self.group.broadcast(b"")  # a worker that went ahead would take its part of that one back
+            self._wait_for_upload()  # a worker that went ahead would take its part of that one back
         elif not is_end and (full or not (persist or (shots.every and steps % shots.every == 0))):
             return
         tensors, values = self.state.capture()
@@ -240,7 +259,7 @@ class Keeper:
             self._uploading = steps if self.group.rank == 0 else None
         if is_end:
             shots.settle()
-            self._wait_for_upload(is_patient=not is_last)
+            self._wait_for_upload(math.inf if not is_last else _LAST_S)
 
     def _take_over(self, is_last: bool) -> None:
         """Let all know of the claim on a store that was down. At the end of the run it is tried once more."""
@@ -257,20 +276,27 @@ class Keeper:
             except HoldfastError as error:
                 self.watch.warn(f"rank {self.run.rank}: {error}")
 
-    def _wait_for_upload(self, is_patient: bool = False) -> None:
-        """Rank 0 sees the last upload end: until then the job is not at its end.
+    def _wait_for_upload(self, patience_s: float = 0.0) -> None:
+        """Rank 0 sees the last upload end: until then the job is not at its end. Called by all workers together.
 
-        One that is patient waits for as long as it goes well: somebody else will see to it that it ends.
+        It waits for as long as the upload goes well, within `patience_s`; of one that fails it gives up soon. They
+        meet now and then: a collective that takes too long is an error.
         """
         assert self.snapshots is not None
         client, give_up = self.snapshots.node.client, time.monotonic() + self.options.timeout_s
-        with self.watch.operation("checkpoint:upload"):
-            while self._uploading is not None and time.monotonic() < give_up:
-                for note in self.snapshots.notes():
-                    self._heed(note)
-                if is_patient and client.is_connected and not self._failing:
-                    give_up = time.monotonic() + self.options.timeout_s
-                time.sleep(0.005)
+        patient_until = time.monotonic() + patience_s
+        is_under_way = True
+        while is_under_way:
+            meet_at = time.monotonic() + _MEET_S
+            with self.watch.operation("checkpoint:upload"):
+                while self._uploading is not None and time.monotonic() < min(give_up, meet_at):
+                    for note in self.snapshots.notes():
+                        self._heed(note)
+                    if client.is_connected and not self._failing and time.monotonic() < patient_until:
+                        give_up = time.monotonic() + self.options.timeout_s
+                    time.sleep(0.005)
+            is_mine = self._uploading is not None and time.monotonic() < give_up
+            is_under_way = self.group.broadcast(b"wait" if is_mine else b"") == b"wait"
 
     def _leave(self, steps: int) -> None:
         """Somebody was told to end: all do when the state is where it outlives their nodes. Raises Preempted."""
@@ -303,7 +329,7 @@ class Keeper:
         self._notice.stop()
         if self.snapshots is not None:
             # What did not get to the store stays in memory for a while.
-            self.snapshots.close(forget=done and self.fence is not None and self._uploading is None)
+            self.snapshots.close(forget=done and self.is_stored)
         elif self.node is not None:
             self.node.client.close()
 
@@ -322,10 +348,26 @@ class Keeper:
             self._snapshot(steps, votes, is_last)
         elif self._is_due(steps, is_last or is_preempted):
             self.watch.phase("checkpoint")
-            self.save(steps)
+            saved = self.save(steps)
+            if is_last and not saved.ok:
+                self._save_again(steps)
             self.watch.phase("train")
         if is_preempted:
             self._leave(steps)
+        if is_last:
+            self.is_stored = self.group.broadcast(b"stored" if self.last_saved == steps else b"") == b"stored"
+
+    def _save_again(self, steps: int) -> None:
+        """There is no next checkpoint that would make up for the last one: try for a while, all workers together."""
+        give_up, delays = time.monotonic() + self.options.timeout_s, Backoff(initial=0.5, cap=5.0).delays()
+        while True:
+            wait = min(next(delays), give_up - time.monotonic())
+            if self.group.broadcast(b"again" if wait > 0 else b"") != b"again":
+                return
+            with self.watch.operation("checkpoint:again"):
+                time.sleep(max(wait, 0.0))
+            if self.save(steps).ok:
+                return
 
     def _is_due(self, steps: int, is_last: bool) -> bool:
         if steps == self.last_saved:
@@ -348,7 +390,10 @@ class Keeper:
             self.last_saved = steps
         elif self.group.rank == 0:
             good = "none" if saved.last_good is None else f"step {saved.last_good}"
-            self.watch.warn(f"checkpoint of step {steps} failed: {saved.reason}; last good: {good}")
+            text = f"checkpoint of step {steps} failed: {saved.reason}; last good: {good}"
+            if text != self._told:  # the last one is tried again and again
+                self.watch.warn(text)
+            self._told = text
         return saved
 
     def _gathered(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,13 +438,3 @@ class Keeper:
         except (OSError, CheckpointError) as error:
             return {"failed": f"checkpoint.store {self.store.url}: {getattr(error, 'strerror', None) or error}"}
         return {"stale": str(found)} if isinstance(found, StaleGeneration) else {"fence": asdict(found)}
-
-
-def _by_the_first(layout: Layout, names: frozenset[str]) -> Layout:
-    """`layout` as if only the first worker that has a tensor of `names` held it."""
-    seen: set[str] = set()
-    held = []
-    for mine in layout.held:
-        held.append({name: boxes for name, boxes in mine.items() if name not in seen})
-        seen |= names.intersection(mine)
-    return Layout(layout.tensors, held)

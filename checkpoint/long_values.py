@@ -11,6 +11,7 @@ from typing import Any
 
 import xxhash
 
+from holdfast import private
 from holdfast.checkpoint.errors import SnapshotRefused
 
 LONGEST = 48 << 20
@@ -25,7 +26,8 @@ def put(arena: Path, slot: int, text: bytes) -> int:
             f"{size}: at most {LONGEST / 1e6:.1f} MB fit beside a snapshot; keep long lists in tensors or arrays"
         )
     try:
-        _file(arena, slot).write_bytes(text)
+        with open(_file(arena, slot), "wb", opener=private.opener) as file:
+            file.write(text)
     except OSError as error:
         raise SnapshotRefused(f"no room for {size} in {arena.parent}: {error.strerror}") from None
     return xxhash.xxh3_64_intdigest(text)

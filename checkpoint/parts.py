@@ -73,7 +73,10 @@ def header(
     for name, box in order:
         tensor = tensors[name]
         stop = at + box.count * tensor.item_bytes
-        table[entry_name(tensor, box)] = {"dtype": tensor.dtype, "shape": list(box.size), "data_offsets": [at, stop]}
+        entry = entry_name(tensor, box)
+        while entry in table:  # a tensor may be called like a part of another one
+            entry += "'"
+        table[entry] = {"dtype": tensor.dtype, "shape": list(box.size), "data_offsets": [at, stop]}
         places.append((name, box, at))
         at = stop
     text = json.dumps(table, separators=(",", ":")).encode()

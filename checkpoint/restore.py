@@ -59,6 +59,7 @@ def restore(
     places: Mapping[str, Sequence[Held]] | None = None,
     counts: Callable[[Manifest], bool] = always,
     snapshots: Path | None = None,
+    problem: Callable[[Mapping[str, Any]], str] = lambda values: "",
 ) -> Restored | None:
     """The newest checkpoint that is whole, cut to `layout`; None when there is none at all.
 
@@ -67,13 +68,14 @@ def restore(
     Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `snapshots`: folder of
     the job's snapshots on this node, which repair what a store has wrong of the same step. `places`: this worker's
     boxes, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
+    `problem`: why nobody can use what a checkpoint has besides tensors, in words, "" where one can.
     `warn` gets a line at rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises
     CheckpointMismatch on all ranks when the newest one belongs to another model or state, and CheckpointError when
     there are checkpoints but not one of them is whole.
     """
     listing = b""
     if group.rank == 0:
-        listing = json.dumps(_candidates(store, state, counts, warn)).encode()
+        listing = json.dumps(_candidates(store, state, counts, problem, warn)).encode()
     found = json.loads(group.broadcast(listing))
     if found["failed"]:
         raise CheckpointError(found["failed"])
@@ -85,21 +87,35 @@ def restore(
             warn(f"checkpoint of step {slot.step} passed over: {problems}")
     if found["mismatch"]:
         raise CheckpointMismatch(found["mismatch"])
-    if found["slots"]:
-        raise CheckpointError(f"none of the {len(found['slots'])} checkpoints in {store.url} is whole")
+    if there := len(found["slots"]) + found["damaged"]:
+        raise CheckpointError(f"none of the {there} checkpoints in {store.url} is whole")
     return None
 
 
 def _candidates(
-    store: Store, state: Mapping[str, Any], counts: Callable[[Manifest], bool], warn: Callable[[str], None]
+    store: Store,
+    state: Mapping[str, Any],
+    counts: Callable[[Manifest], bool],
+    problem: Callable[[Mapping[str, Any]], str],
+    warn: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Checkpoints that fit, newest first, up to the first that does not; and why that one does not."""
+    """Checkpoints that fit, newest first, up to the first that does not, and why that one does not; how many damaged
+    ones were passed over."""
     fitting: list[tuple[int, int]] = []
     left_behind: list[tuple[int, int]] = []
+    damaged: list[str] = []
     mismatch = failed = ""
+
+    def pass_over(line: str) -> None:
+        damaged.append(line)
+        warn(f"checkpoint passed over: {line}")
+
     try:
-        for slot, manifest in committed(store):
+        for slot, manifest in committed(store, pass_over):
             require_match(manifest, state)
+            if reason := problem(manifest.values):
+                pass_over(f"{slot.folder}: {reason}")
+                continue
             (fitting if counts(manifest) else left_behind).append((slot.step, slot.term))
     except CheckpointMismatch as error:
         mismatch = str(error)
@@ -108,7 +124,7 @@ def _candidates(
     if left_behind and not fitting and not failed:
         fitting = [min(left_behind)]
         warn(f"no checkpoint is as old as was asked for: going back to the oldest, of step {fitting[0][0]}")
-    return {"slots": fitting, "mismatch": mismatch, "failed": failed}
+    return {"slots": fitting, "mismatch": mismatch, "failed": failed, "damaged": len(damaged)}
 
 
 def _load(

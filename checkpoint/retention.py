@@ -47,6 +47,18 @@ def protect(store: Store, slot: Slot, wanted: bool = True) -> None:
         store.remove(path)
 
 
+def spare(store: Store, term: int) -> Slot | None:
+    """Protect the newest checkpoint of terms before this one; which, or None if there is none, or it was protected.
+
+    Raises OSError.
+    """
+    newest = next((slot for slot, _ in committed(store) if slot.term < term), None)
+    if newest is None or is_protected(store, newest):
+        return None
+    protect(store, newest)
+    return newest
+
+
 def retain(store: Store, retention: Retention) -> list[Slot]:
     """Remove what has expired; those removed, oldest first. Checkpoints without a valid manifest do not count.
 

@@ -8,12 +8,14 @@ all, for every reader at once. Nothing else is asked for: no locks, so that HDFS
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
+from holdfast.address import parse_address
 from holdfast.checkpoint.checksum import Buffer
 from holdfast.checkpoint.errors import CheckpointError, StoreUnsupported
+from holdfast.errors import UsageError
+from holdfast.files import expand
 
 Content = Callable[[], Iterable[Buffer]]
 """Opens the pieces of a file from its beginning; called again when an upload has to start over."""
@@ -62,12 +64,19 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
     """
     from holdfast.checkpoint.file_store import FileStore
 
-    parts = urlsplit(url)
-    if "://" not in url:
-        return FileStore(Path(url).expanduser().absolute())
+    if not url.strip():
+        raise StoreUnsupported("checkpoint store '': names nothing; use file:///path, hdfs:// or webhdfs://")
+    if "://" not in url and url.startswith(("file:", "hdfs:", "webhdfs:")):
+        raise StoreUnsupported(f"checkpoint store {url!r}: write file:///path, hdfs://host:port/path or webhdfs://...")
+    try:
+        if "://" not in url:
+            return FileStore(expand(url).absolute())
+        parts = urlsplit(url)
+        folder = expand(unquote(parts.path, errors="surrogateescape"))
+    except ValueError as error:  # brackets around no address, a NUL, nobody's home folder
+        raise StoreUnsupported(f"checkpoint store {url!r}: {error}") from None
     if parts.scheme in ("hdfs", "webhdfs"):
-        if not parts.netloc or not parts.path.strip("/"):
-            raise StoreUnsupported(f"checkpoint store {url!r}: write {parts.scheme}://host:port/folder")
+        _check_hosts(url, parts)
         if parts.scheme == "hdfs":
             from holdfast.checkpoint.hdfs_store import HdfsStore
 
@@ -83,7 +92,23 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
         raise StoreUnsupported(f"checkpoint store {url!r}: a file URL has three slashes, as in file:///path")
     if not parts.path.strip("/"):
         raise StoreUnsupported(f"checkpoint store {url!r}: names no folder; use file:///path")
-    return FileStore(Path(unquote(parts.path)))
+    return FileStore(folder)
+
+
+def _check_hosts(url: str, parts: SplitResult) -> None:
+    """StoreUnsupported for hosts that nobody can be asked at: asking them again and again would not help."""
+    user, _, hosts = parts.netloc.rpartition("@")
+    try:
+        unquote(user, errors="strict").encode()
+        for host in hosts.split(","):
+            parse_address(host, 8020)
+        unquote(parts.path, errors="strict").encode()
+    except (UsageError, UnicodeError) as error:
+        raise StoreUnsupported(
+            f"checkpoint store {url!r}: {error}; write {parts.scheme}://host:port/folder in UTF-8"
+        ) from None
+    if not parts.path.strip("/"):
+        raise StoreUnsupported(f"checkpoint store {url!r}: names no folder; write {parts.scheme}://host:port/folder")
 
 
 def inside(path: str) -> str:

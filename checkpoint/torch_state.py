@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # torch's own planners use it too
 
@@ -18,6 +20,56 @@ DTYPES = {
     "U64": torch.uint64, "F64": torch.float64, "C64": torch.complex64,
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+_PLAIN_TYPES = (Tensor, nn.Parameter, DTensor)
+
+
+def unkept(tensor: Tensor, in_place: bool = False) -> str:
+    """Why a tensor cannot be kept, "" for one that can. `in_place`: it is itself filled again, and keeps its type."""
+    kind = type(tensor)
+    if nn.parameter.is_lazy(tensor):
+        return "has no shape yet: run its module once first"
+    has_memory = kind.__torch_dispatch__ is Tensor.__torch_dispatch__  # it is no wrapper around other tensors
+    if kind not in _PLAIN_TYPES and not (in_place and has_memory):
+        return f"is a {kind.__module__}.{kind.__qualname__}: only plain tensors and DTensors are kept"
+    if tensor.is_nested:
+        return "is a nested tensor: pad it, or keep its values and offsets"
+    if tensor.layout is not torch.strided:
+        return f"is sparse ({tensor.layout}): keep its indices and values, or make it dense"
+    if tensor.is_meta:
+        return "is on the meta device, where tensors have no values"
+    if tensor.dtype not in _NAMES:
+        return f"is of type {tensor.dtype}, for which safetensors has no name"
+    if in_place and not is_dense(local_of(tensor)):
+        return "has elements that share memory, as expand makes them, and cannot be filled again: use .contiguous()"
+    return ""
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether each element surely has memory of its own."""
+    if tensor.is_contiguous():
+        return True
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (size - 1)
+    return True
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this worker holds of a tensor: the same memory, or a copy where that cannot be read and written as it is."""
+    local = local_of(tensor).detach()
+    if local.is_conj() or local.is_neg() or local.is_inference() or not is_dense(local):
+        return local.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return local
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """What this worker holds of a tensor: the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -60,9 +112,55 @@ def room_for(tensor: GlobalTensor, box: Box, local: Tensor) -> tuple[Held, bool]
     return new(tensor, box), False
 
 
+class Rooms:
+    """Memory for what is to be restored: a worker's own tensors wherever they can be filled in place."""
+
+    def __init__(self, tensors: Mapping[str, tuple[GlobalTensor, Box, Tensor]]) -> None:
+        self._tensors = tensors
+        # They may have been different when they were kept, and are given back as tensors of their own.
+        self._apart = _overlapping(tensors)
+        self._rooms = {name: room_for(*one) for name, one in tensors.items() if name not in self._apart}
+        self._rooms |= {name: (new(*tensors[name][:2]), False) for name in self._apart}
+
+    @property
+    def places(self) -> dict[str, list[Held]]:
+        """To be filled."""
+        return {name: [held] for name, (held, _) in self._rooms.items()}
+
+    def filled(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """These, now that their places are filled."""
+        found = {}
+        with torch.no_grad():
+            for name in names:
+                (held, is_own), found[name] = self._rooms[name], self._tensors[name][2]
+                if name in self._apart:
+                    found[name] = to_torch(held).to(found[name].device)
+                elif not is_own:
+                    found[name].copy_(to_torch(held))
+        return found
+
+
+def _overlapping(tensors: Mapping[str, tuple[GlobalTensor, Box, Tensor]]) -> set[str]:
+    """Those that share memory with one that is not named here: filled in place, one would overwrite the other."""
+    spans = []
+    for name, (_, _, local) in tensors.items():
+        if local.numel():
+            reach = sum(stride * (size - 1) for stride, size in zip(local.stride(), local.shape, strict=True)) + 1
+            start = local.data_ptr()
+            spans.append((str(local.device), start, start + reach * local.element_size(), name))
+    found, end, where = set(), 0, ""
+    for device, start, stop, name in sorted(spans):
+        if device == where and start < end:
+            found.add(name)
+        end, where = max(end, stop) if device == where else stop, device
+    return found
+
+
 def memory(local: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, shared."""
-    return local.reshape(-1).view(torch.uint8).numpy().data if local.numel() else memoryview(b"")
+    # A dimension of size 1 may have any stride, which reshape keeps and view minds.
+    flat = local.as_strided((local.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data if local.numel() else memoryview(b"")
 
 
 def to_torch(one: Held) -> Tensor:

@@ -7,7 +7,7 @@ parameters the same names whatever wraps them. So what was saved under one wrapp
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -22,11 +22,12 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from holdfast.checkpoint.plain_data import join, split
+from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.plain_data import Leaf, Place, check, join, name_all, split
 from holdfast.checkpoint.stage1 import Tensors
 from holdfast.checkpoint.tiles import Box, GlobalTensor
-from holdfast.checkpoint.torch_state import place
-from holdfast.checkpoint.worker_state import WORKERS, differing, of_worker, own_name
+from holdfast.checkpoint.torch_state import local_of, local_part, place, unkept
+from holdfast.checkpoint.worker_state import WORKERS, differing, is_own_name, of_worker, own_name
 from holdfast.errors import UsageError
 
 
@@ -58,33 +59,45 @@ class UserState:
         if twice := shared.keys() & own.keys():
             raise UsageError(f"{min(twice)} is both shared and a worker's own")
         self._objects = {**shared, **own}
+        for name, one in self._objects.items():
+            if type(name) is not str or name == WORKERS or not name.isprintable():
+                raise UsageError(f"state cannot be called {name!r}: name it otherwise, in plain text")
+            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")) and not isinstance(one, Tensor):
+                raise UsageError(f"{name} is a {type(one).__qualname__}: it needs state_dict() and load_state_dict()")
         self._own, self._rank = frozenset(own), rank
         modules = {name: one for name, one in shared.items() if isinstance(one, nn.Module)}
         self._model_of = {
             name: _model_of(name, one, modules) for name, one in shared.items() if isinstance(one, Optimizer)
         }
-        for name, one in self._objects.items():
-            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")) and not isinstance(one, Tensor):
-                raise UsageError(f"{name} is a {type(one).__qualname__}: it needs state_dict() and load_state_dict()")
         self._what: dict[str, tuple[GlobalTensor, Box]] | None = None
-        self._raws: dict[str, Tensor] = {}
+        self._leaves: dict[str, list[Leaf]] = {}
         self.left_out: list[str] = []
-        """What `put_back` could not give back, in words."""
+        """What `put_back` could not give back in a world of another size, in words."""
+        self.unmatched: list[str] = []
+        """What only the checkpoint has, or only this run, in words."""
 
     @property
     def buffers(self) -> frozenset[str]:
         """Tensors that workers may have otherwise: DDP gives them those of the first in the next step."""
+        self._split()
         return frozenset(
-            f"{name}.{key}"
+            leaf.name
             for name, one in self._objects.items()
             if isinstance(one, nn.Module)
-            for key, value in self._raw(name).items()
-            if isinstance(value, Tensor) and not isinstance(value, DTensor) and not _is_parameter(one, value)
+            for leaf in self._leaves[name]
+            if not isinstance(leaf.value, DTensor) and not _is_parameter(one, leaf.value)
         )
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         """Raises UsageError when other tensors are there than in the beginning."""
-        found, values = self._split()
+        values = self._split()
+        if self._what is None:
+            self._require_kept()
+        found = {}
+        for name, leaves in self._leaves.items():
+            for leaf in leaves:
+                full = self._full(name, leaf.name)
+                found[full] = (*place(full, leaf.value), local_part(leaf.value))
         what = {name: (tensor, box) for name, (tensor, box, _) in found.items()}
         if self._what is None:
             self._what = what
@@ -93,53 +106,95 @@ class UserState:
                 raise UsageError(
                     f"{name} is not what it was when the Checkpointer was made: state keeps its names, shapes and types"
                 )
-        return found, values
+        # A snapshot's boxes are told apart by their order, and the order of a user's dict may change.
+        return {name: found[name] for name in self._what}, values
+
+    def places(self) -> dict[str, str]:
+        """Of what the workers share, by name: the exact place."""
+        self._split()
+        shared = (leaf for name, leaves in self._leaves.items() if name not in self._own for leaf in leaves)
+        return {leaf.name: leaf.place.exact for leaf in shared}
+
+    def problem(self, values: Mapping[str, Any]) -> str:
+        """Why what a checkpoint has besides tensors cannot be put back, in words; "" when it can."""
+        try:
+            for worker in [values, *values.get(WORKERS, {}).values()]:
+                for name, tree in worker.items():
+                    if name != WORKERS:
+                        self._read(name, tree, None)
+        except (AttributeError, CheckpointError) as error:
+            return str(error)
+        return ""
 
     def put_back(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
         changed = set() if is_same_world else differing(values) & (self._objects.keys() - self._own)
         self.left_out = [f"all take {name} of the first" for name in sorted(changed)]
         mine = of_worker(values if is_same_world else {k: v for k, v in values.items() if k != WORKERS}, self._rank)
+        self.unmatched = [f"{name} is in the checkpoint only" for name in sorted(mine.keys() - self._objects.keys())]
         self._split()
         for name, one in self._objects.items():
             if name in self._own and not is_same_world:
                 self.left_out.append(f"{name} of each begins anew")
                 continue
             if name not in mine and name in self._own:
-                continue  # it was not kept then
-            # A tensor that was kept and one that is there now are the same memory, except where a type makes new ones.
-            named = {at: self._full(name, at) for at in self._raws if at.startswith(f"{name}.")}
-            whole = {at: _as_here(tensors[full], self._raws[at]) for at, full in named.items() if full in tensors}
+                self.unmatched.append(f"{name} is not in the checkpoint and begins anew")
+                continue
             if name not in mine:
                 raise UsageError(f"{name} is not in the checkpoint; it has {', '.join(sorted(mine))}")
-            kept = join(mine[name], whole)
-            if isinstance(one, nn.Module):
-                kept = _with_tensors(kept, self._raw(name), name, whole)
-            elif name in self._model_of:
-                kept["state"] = _with_tensors(kept["state"], self._raw(name)["state"], f"{name}.state", whole)
-            self._load(name, one, kept)
+            # A tensor that was kept and one that is there now are the same memory, except where a type makes new ones.
+            full = {leaf.name: self._full(name, leaf.name) for leaf in self._leaves[name]}
+            raws = {leaf.name: leaf.value for leaf in self._leaves[name]}
+            whole = {at: _as_here(tensors[there], raws[at]) for at, there in full.items() if there in tensors}
+            self._load(name, one, self._read(name, mine[name], whole))
 
     def _full(self, name: str, at: str) -> str:
         return own_name(self._rank, at) if name in self._own else at
 
-    def _split(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Places of local tensors by name, and JSON by object."""
-        self._raws = {}
-        values, found = {}, {}
-        for name in self._objects:
-            raws: dict[str, Tensor] = {}
-            tree = split(self._raw(name), name, raws)
+    def _split(self) -> dict[str, Any]:
+        """JSON by object; tensors into `_leaves`."""
+        self._leaves = {name: [] for name in self._objects}
+        values: dict[str, Any] = {}
+        for name, leaves in self._leaves.items():
+            raw, root = self._raw(name), Place.of(name)
             # Of modules and optimizers the names say what goes where: thousands of them have no room in a snapshot.
-            if isinstance(self._objects[name], nn.Module):
-                tree = _without_tensors(tree)
-            elif name in self._model_of:
-                tree["state"] = _without_tensors(tree["state"])
-            values[name] = tree
-            for at, value in raws.items():
-                local = value.to_local() if isinstance(value, DTensor) else value
-                full = self._full(name, at)
-                found[full] = (*place(full, value), local.detach())
-            self._raws |= raws
-        return found, values
+            if levels := self._levels(name):
+                values[name] = _without_tensors(raw, root, leaves, levels)
+            else:
+                values[name] = split(raw, root, leaves)
+        name_all([leaf for leaves in self._leaves.values() for leaf in leaves])
+        return values
+
+    def _levels(self, name: str) -> int:
+        """In how many levels of dicts the tensors of an object are told by their names alone."""
+        return 1 if isinstance(self._objects[name], nn.Module) else 3 if name in self._model_of else 0
+
+    def _require_kept(self) -> None:
+        """Raise UsageError, naming it, for a tensor that could not be kept or filled again."""
+        for name, leaves in self._leaves.items():
+            is_in_place = isinstance(self._objects[name], Tensor | nn.Module)
+            for leaf in leaves:
+                if reason := unkept(leaf.value, is_in_place):
+                    raise UsageError(f"{leaf.place} {reason}")
+                if name not in self._own and is_own_name(leaf.name):
+                    raise UsageError(f"{leaf.place} is called as one worker's own state is: name it otherwise")
+                try:
+                    place(leaf.name, leaf.value)
+                except CheckpointError as error:
+                    raise UsageError(str(error)) from None
+
+    def _read(self, name: str, tree: Any, whole: Mapping[str, Tensor] | None) -> Any:
+        """What `_split` made of an object's state, undone; without tensors only looked at. Raises CheckpointError."""
+        one = self._objects.get(name)
+        if one is not None and not _fits(tree, isinstance(one, Tensor | nn.Module), name in self._model_of):
+            raise CheckpointError(f"what it has of {name} is that of something else")
+        levels = self._levels(name) if one is not None else 0
+        if not levels:
+            return check(tree) if whole is None else join(tree, whole)
+        kept = _joined(tree, levels, whole)
+        if whole is not None:
+            names = {leaf.place.exact: leaf.name for leaf in self._leaves[name]}
+            _add_tensors(kept, self._raw(name), Place.of(name), lambda at: _found(whole, names[at.exact]))
+        return kept
 
     def _raw(self, name: str) -> Any:
         one = self._objects[name]
@@ -155,7 +210,11 @@ class UserState:
 
     def _load(self, name: str, one: Any, state: Any) -> None:
         if isinstance(one, Tensor):
-            return  # filled in place
+            here, there = local_of(one), local_of(state["value"]).detach()
+            if here.data_ptr() != there.data_ptr():
+                with torch.no_grad():
+                    here.copy_(there)
+            return  # else it is filled in place
         if isinstance(one, nn.Module):
             set_model_state_dict(one, state)
         elif name in self._model_of:
@@ -174,28 +233,60 @@ class UserState:
             one.load_state_dict(state)
 
 
-def _without_tensors(tree: dict[str, Any]) -> dict[str, Any]:
-    """What `split` made, without the places of tensors, and without what is then empty."""
+def _fits(tree: Any, is_dict: bool, is_optimizer: bool) -> bool:
+    """Whether JSON looks like that of such an object. Of others nobody but they themselves knows."""
+    if is_optimizer:
+        groups = tree.get("param_groups") if isinstance(tree, dict) else None
+        return isinstance(groups, list) and all(isinstance(g, dict) and g.get("$", "dict") == "dict" for g in groups)
+    return isinstance(tree, dict) or not is_dict
+
+
+def _without_tensors(value: Mapping[str, Any], at: Place, leaves: list[Leaf], levels: int) -> dict[str, Any]:
+    """`value` as JSON without the tensors in its outer levels of dicts, and without dicts there that are then empty."""
     found = {}
-    for key, one in tree.items():
-        if isinstance(one, dict) and one.get("$") != "tensor":
-            one = _without_tensors(one) if "$" not in one else one
-            if one:
-                found[key] = one
-        elif not isinstance(one, dict):
-            found[key] = one
+    for key, one in value.items():
+        here = at.child(key)
+        if isinstance(one, Tensor):
+            leaves.append(Leaf(here, one))
+        elif levels > 1 and isinstance(one, Mapping):
+            if inner := _without_tensors(one, here, leaves, levels - 1):
+                found[key] = inner
+        else:
+            found[key] = split(one, here, leaves)
     return found
 
 
-def _with_tensors(kept: Mapping[str, Any], here: Mapping[str, Any], path: str, whole: Mapping[str, Tensor]) -> Any:
-    """`kept` with a tensor wherever there is one in `here`, which is what `kept` was made of."""
-    found = dict(kept)
+def _joined(tree: Any, levels: int, whole: Mapping[str, Tensor] | None) -> dict[str, Any]:
+    """Undo `_without_tensors`, but for the tensors. Raises CheckpointError."""
+    if not isinstance(tree, dict):
+        raise CheckpointError("state of a module or an optimizer that is none")
+    found: dict[str, Any] = {}
+    for key, one in tree.items():
+        if levels > 1 and isinstance(one, dict) and "$" not in one:
+            found[key] = _joined(one, levels - 1, whole)
+        elif whole is None:
+            check(one)
+        else:
+            found[key] = join(one, whole)
+    return found
+
+
+def _add_tensors(kept: dict[str, Any], here: Mapping[str, Any], at: Place, get: Callable[[Place], Tensor]) -> None:
+    """Put a tensor into `kept` wherever there is one in `here`, and in `kept` nothing."""
     for key, one in here.items():
         if isinstance(one, Tensor):
-            found[key] = whole[f"{path}.{key}"]
+            if key not in kept:
+                kept[key] = get(at.child(key))
         elif isinstance(one, Mapping):
-            found[key] = _with_tensors(kept.get(key, {}), one, f"{path}.{key}", whole)
-    return found
+            inner = kept.setdefault(key, {})
+            if isinstance(inner, dict):
+                _add_tensors(inner, one, at.child(key), get)
+
+
+def _found(whole: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in whole:
+        raise CheckpointError(f"{name} is in this run's state, but not in the checkpoint")
+    return whole[name]
 
 
 def _as_here(value: Tensor, raw: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class WebHdfsStore:
             raise StoreUnsupported(f"checkpoint store {url!r}: install holdfast[hdfs] to use it") from None
         parts = urlsplit(url)
         user, _, hosts = parts.netloc.rpartition("@")
-        user = unquote(user) or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        user = unquote(user) or os.environ.get("HADOOP_USER_NAME") or _own_name(url)
         self.timeout_s = timeout_s
         self._errors: tuple[type[Exception], type[Exception]] = (hdfs.HdfsError, requests.RequestException)
         servers = ";".join(f"http://{host}" for host in hosts.split(","))
@@ -122,6 +122,13 @@ class WebHdfsStore:
 
     def _at(self, path: str) -> str:
         return str(self._root / inside(path)) if path else str(self._root)
+
+
+def _own_name(url: str) -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        raise StoreUnsupported(f"checkpoint store {url!r}: this user has no name: write user@host") from None
 
 
 def _bytes(content: Content) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ only in a world of the same size: with more or fewer workers nobody knows whose 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.tiles import Layout
 
 WORKERS = "workers"
-_OWN = re.compile(r"worker\.\d{5,}\.")
+_OWN = re.compile(r"worker\.[0-9]{5,}\.")
 
 
 def own_name(worker: int, name: str) -> str:
@@ -23,15 +24,25 @@ def own_name(worker: int, name: str) -> str:
     return f"worker.{worker:05d}.{name}"
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a tensor is called like one that a single worker has."""
+    return _OWN.match(name) is not None
+
+
 def merged(values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """What the workers each have, as values of a job. Undone by `of_worker`."""
     job = dict(values[min(values)])
     others = {
-        str(worker): {key: value for key, value in theirs.items() if key not in job or value != job[key]}
+        str(worker): {key: value for key, value in theirs.items() if key not in job or not _is_same(value, job[key])}
         for worker, theirs in sorted(values.items())
     }
     differing = {worker: theirs for worker, theirs in others.items() if theirs}
     return {**job, WORKERS: differing} if differing else job
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """As JSON: 1, 1.0 and true are equal to Python, and so are 0.0 and -0.0."""
+    return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def of_worker(values: Mapping[str, Any], worker: int) -> dict[str, Any]:
@@ -55,10 +66,20 @@ def without_missing(layout: Layout, manifest: Manifest) -> Layout:
     gone = {
         name
         for name, tensor in layout.tensors.items()
-        if _OWN.match(name) and not (fits and manifest.tensors.get(name) == tensor)
+        if is_own_name(name) and not (fits and manifest.tensors.get(name) == tensor)
     }
     if not gone:
         return layout
     tensors = {name: tensor for name, tensor in layout.tensors.items() if name not in gone}
     held = [{name: boxes for name, boxes in mine.items() if name not in gone} for mine in layout.held]
     return Layout(tensors, held, layout.values)
+
+
+def by_the_first(layout: Layout, names: frozenset[str]) -> Layout:
+    """`layout` as if only the first worker that has a tensor of `names` held it."""
+    seen: set[str] = set()
+    held = []
+    for mine in layout.held:
+        held.append({name: boxes for name, boxes in mine.items() if name not in seen})
+        seen |= names.intersection(mine)
+    return Layout(layout.tensors, held)

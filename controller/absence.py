@@ -7,6 +7,7 @@ from holdfast.controller import incidents as books
 from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.together import away_together
+from holdfast.controller.ending import Ending
 from holdfast.controller.events import Action, Say
 from holdfast.controller.lifecycle import Stage
 from holdfast.controller.model import Finding, IncidentState, Instant, Job
@@ -17,8 +18,8 @@ _DEAD_GRACE = 0.75  # seconds that an agent may be away whose workers went down 
 
 
 class Absence:
-    def __init__(self, cluster: Cluster, recovery: Recovery) -> None:
-        self.c, self.recovery = cluster, recovery
+    def __init__(self, cluster: Cluster, recovery: Recovery, ending: Ending) -> None:
+        self.c, self.recovery, self.ending = cluster, recovery, ending
 
     def tick(self, job: Job, now: Instant) -> list[Action]:
         """Called often while there is a job."""
@@ -37,8 +38,12 @@ class Absence:
             return []
         away = [n for n in job.nodes if not self.c.present(n)]
         if not away and is_up and watching:
-            live.reason = "the watcher is back and training never stopped"
+            live.reason = self.c.life.story or "the watcher is back, and no worker was ended"
+            self.c.life.story = ""
             return books.closed(live, IncidentState.CLOSED, now)
+        if self.ending.unreported(job) is not None:
+            return []  # what can be seen of the job is over: how it ends is not for us to say
+        away = [n for n in away if not self.ending.is_over_at(job, n)]
         median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
         patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
         if now.mono - self.c.progress_at < patience or not (gone := self._overdue(away, job, now)):

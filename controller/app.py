@@ -3,18 +3,26 @@
 import asyncio
 import gc
 import json
+import os
 import sys
 import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
-from holdfast import log, service
+from holdfast import log, private, service
 from holdfast import types as t
+from holdfast.address import format_address
 from holdfast.config import ControllerConfig
 from holdfast.controller.alerts.decide import Decider
 from holdfast.controller.alerts.send import Sender, parse_receiver
 from holdfast.controller.auth import Auth
 from holdfast.controller.blame_watch import BlameWatch
 from holdfast.controller.brain import Brain
+from holdfast.controller.certificate_watch import CertificateWatch
+from holdfast.controller.detectors.input import journal_finding
 from holdfast.controller.event_store import EventStore
+from holdfast.controller.events import Found
 from holdfast.controller.http import create_app
 from holdfast.controller.ingest import Ingest, serving_grpc
 from holdfast.controller.journal import Journal
@@ -30,8 +38,11 @@ from holdfast.controller.schedulers.slurm import Slurm
 from holdfast.controller.serve import serving
 from holdfast.controller.shell import Shell, now
 from holdfast.controller.span_window import SpanWindow
+from holdfast.errors import HoldfastError
+from holdfast.state_lock import StateLock
 
 _YOUNG = 50_000  # objects made between two collections: a frame has dozens, in no cycle, and seldom gets that old
+_AFTER_A_BUG = 1.0  # seconds
 _SWITCH = 0.0005  # seconds that a thread (one that writes metrics, say) may keep the interpreter from the loop
 
 
@@ -49,6 +60,10 @@ def _options(config: ControllerConfig) -> Options:
         silence_beats=config.silence_beats,
         hang_steps=config.hang_steps,
         hang_floor=config.hang_floor,
+        pause_limit=config.pause_limit,
+        idle_limit=config.idle_limit,
+        idle_limit_start=config.idle_limit_start,
+        pause_alert=config.pause_alert,
         agent_grace=config.agent_grace,
         grow_after=config.grow_after,
         spare_grace=config.spare_grace,
@@ -68,19 +83,36 @@ def build(config: ControllerConfig) -> Shell:
     brain = Brain(boot, options)
     journal = Journal(config.state_dir / "controller.sqlite")
     entities = journal.entities()
-    jobs = [doc for kind, _, doc in entities if kind == "job"]
-    newest = max(jobs, key=lambda doc: float(doc["submitted_at"]), default=None)
-    steps = journal.steps(newest["spec"]["id"]) if newest else []
+    steps = journal.steps(_newest_job(entities))
     at = now()
     brain.restore(entities, steps, at)
     spans = SpanWindow(config.span_memory_mb << 20)
     shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub(), spans)
     if config.record is not None:
         shell.recorder = Recorder(config.record, Start(boot, options, entities, steps, at))
+    if damaged := [*journal.damaged, *brain.damaged]:
+        log.error("journal.damaged", rows=len(damaged), first=damaged[0])
+        shell.handle(Found(journal_finding(f"{len(damaged)} row(s) could not be read and are left out", damaged, at)))
     if brain.c.active is not None:
         shell.logs.begin(brain.c.active.spec.id)
         log.event("controller.back", job=brain.c.active.spec.id, state=brain.c.active.state.value)
     return shell
+
+
+def _lock(folder: Path) -> StateLock:
+    """UsageError when another controller has the folder, or it cannot be made."""
+    private.state_folder(folder)
+    return StateLock(folder, "controller", str(os.getpid()))
+
+
+def _newest_job(entities: list[tuple[str, str, dict[str, Any]]]) -> str:
+    """Its id; empty before the first. Documents that cannot be read are the brain's to tell of."""
+    found = {"": -1.0}
+    for kind, key, doc in entities:
+        at = doc.get("submitted_at")
+        if kind == "job" and isinstance(at, int | float):
+            found[key] = float(at)
+    return max(found, key=lambda key: found[key])
 
 
 def _scheduler(config: ControllerConfig) -> Scheduler | None:
@@ -92,35 +124,55 @@ def _scheduler(config: ControllerConfig) -> Scheduler | None:
     return None
 
 
+async def _lasting(run: Callable[[], Awaitable[None]], shell: Shell) -> None:
+    """Run it again whenever a bug of ours ends it: the watcher of a month's training must outlive one value."""
+    while True:
+        try:
+            await run()
+        except HoldfastError:
+            raise  # it says what is wrong and what would be right
+        except Exception as error:
+            shell.bugs += 1
+            log.exception("controller.bug", where=getattr(run, "__qualname__", ""), error=repr(error))
+            await asyncio.sleep(_AFTER_A_BUG)
+
+
 async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     config.check()
     scheduler, receivers = _scheduler(config), [parse_receiver(text) for text in config.notify]
+    lock = _lock(config.state_dir)
     shell = build(config)
     shell.span_folder = config.state_dir / "spans"
     store = EventStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
     shell.spans.keeper = store
     watch = BlameWatch(shell, shell.brain.c.tuning)
+    watch.restore(shell.journal.entities())
     shell.figures, shell.blame = watch.figures, watch.found
     ingest = Ingest(shell, verified=config.tls_ca is not None)
-    app = create_app(Report(shell, config.max_restarts), Auth(config.token() or None, any_host=config.insecure))
+    certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)
+    auth = Auth(config.token() or None, config.readers() or None, any_host=config.insecure)
+    app = create_app(Report(shell, config.max_restarts), auth)
     host = config.listen_host
     try:
         async with (
             serving_grpc(ingest, host, config.grpc_port, config.tls_ca, config.tls_cert, config.tls_key) as grpc_port,
             serving(app, host, config.http_port, config.tls_cert, config.tls_key) as http_port,
         ):
-            print(json.dumps({"grpc": f"{host}:{grpc_port}", "http": f"{host}:{http_port}"}), flush=True)
+            ready = {"grpc": format_address(host, grpc_port), "http": format_address(host, http_port)}
+            print(json.dumps(ready), flush=True)
             gc.collect()
             gc.freeze()  # what is here now stays for ever
             gc.set_threshold(_YOUNG)
-            log.event("controller.ready", grpc=f"{host}:{grpc_port}", http=f"{host}:{http_port}")
-            work = [shell.run(), store.run(), watch.run(), stop.wait()]
+            log.event("controller.ready", **ready)
+            lasting = [shell.run, store.run, watch.run]
             if scheduler is not None:
-                work.append(keeper.of_shell(scheduler, shell).run())
+                lasting.append(keeper.of_shell(scheduler, shell).run)
             if receivers:
                 decider = Decider(least=t.Severity(config.notify_from))
                 book = shell.brain.c.book.incidents
-                work.append(Sender(receivers, decider, lambda: list(book.values()), config.page_url).run())
+                lasting.append(Sender(receivers, decider, lambda: list(book.values()), config.page_url).run)
+            lasting.append(certificates.run)  # after the sender, which takes what is there already for told
+            work = [stop.wait(), *(_lasting(one, shell) for one in lasting)]
             done, others = await asyncio.wait(
                 [asyncio.ensure_future(one) for one in work], return_when=asyncio.FIRST_COMPLETED
             )
@@ -135,4 +187,5 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
         shell.journal.close()
         if shell.recorder is not None:
             shell.recorder.close()
+        lock.close()
     return 0

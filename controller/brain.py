@@ -9,17 +9,25 @@ from typing import Any
 
 from holdfast import faults as fault_syntax
 from holdfast import types as t
+from holdfast.bounds import MAX_STEP
 from holdfast.controller import comeback, timekeeping
 from holdfast.controller import incidents as books
 from holdfast.controller.absence import Absence
 from holdfast.controller.cluster import Cluster
+from holdfast.controller.detectors import table
 from holdfast.controller.detectors.ensemble import Ensemble
-from holdfast.controller.detectors.exits import exit_finding
 from holdfast.controller.detectors.silence import note_arrival, silence_finding
 from holdfast.controller.detectors.traffic import TrafficDetector
-from holdfast.controller.detectors.training import log_finding, loss_finding, notice_finding, store_finding
+from holdfast.controller.detectors.training import (
+    full_finding,
+    log_finding,
+    loss_finding,
+    notice_finding,
+    store_finding,
+)
 from holdfast.controller.diagnoses import Diagnoses
 from holdfast.controller.elastic import Elastic
+from holdfast.controller.ending import Ending
 from holdfast.controller.events import (
     Action,
     AgentJoined,
@@ -35,6 +43,7 @@ from holdfast.controller.events import (
     FrameSeen,
     JobSubmitted,
     Record,
+    RestartAsked,
     ResultSeen,
     Say,
     StacksAsked,
@@ -63,10 +72,12 @@ from holdfast.controller.recovery import Recovery
 from holdfast.controller.requests import Requests
 from holdfast.controller.store_watch import StoreWatch
 from holdfast.controller.suspects import Suspects
+from holdfast.controller.worker_exits import WorkerExits
 from holdfast.errors import UsageError
 
 _TRAIN, _RUNNING = t.PHASES.index(t.Phase.TRAIN), RANK_STATES.index(RankState.RUNNING)
 _HEARD = frozenset({t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING})
+_AHEAD = 3600.0  # seconds by which a node's clock may be ahead of ours
 _ABSENT = 0.2  # seconds that we did not run at all, beyond which we did not hear anybody
 
 
@@ -77,7 +88,8 @@ class Brain:
         self.c = Cluster(options, Lifecycle(boot, options))
         self.recovery = Recovery(self.c)
         self.requests = Requests(self.c)
-        self.absence = Absence(self.c, self.recovery)
+        self.ending = Ending(self.c)
+        self.absence = Absence(self.c, self.recovery, self.ending)
         self.membership = Membership(self.c, self.recovery, self.absence)
         self.elastic = Elastic(self.c, self.recovery, self.requests)
         self.diagnoses = Diagnoses(self.c)
@@ -86,9 +98,12 @@ class Brain:
         self.hangs = HangWatch(self.c, self.recovery)
         self.detectors = Ensemble(self.c.tuning)
         self.knocking = Knocking(self.c)
+        self.exits = WorkerExits(self.c, self.recovery, self.ending)
         self.version = 0
         self._ticked_at, self._late = 0.0, 0.0  # mono of the last tick; seconds that frames may have waited for us
         self.steps_total = 0
+        self.damaged: list[str] = []
+        """What of an earlier life's journal could not be understood, one line each."""
 
     def restore(self, entities: list[tuple[str, str, dict[str, Any]]], steps: list[StepRow], now: Instant) -> None:
         """Take up what an earlier life of the controller wrote down; nodes will report what really is."""
@@ -123,6 +138,8 @@ class Brain:
                 return self._submitted(event, now)
             case StopAsked():
                 return self._stop_asked(event, now)
+            case RestartAsked():
+                return self._restart_asked(now)
             case FaultAsked():
                 return self.requests.fault(fault_syntax.parse_fault(event.fault))
             case CheckpointAsked():
@@ -160,8 +177,9 @@ class Brain:
         job = self.c.active
         if job is None:
             return actions + self._gauges(node, frame, False, now)
+        held = job.ranks_on(node.name)
         for sample in frame.workers:
-            if sample.rank < self.c.ranks.world and sample.generation == job.generation:
+            if sample.rank in held and sample.generation == job.generation:
                 self.c.ranks.update(sample, now.mono, node.lag, frame.cadence)
                 if sample.meters is not None:
                     actions += self._found(self.detectors.gradients(sample.step, sample.meters, now), now)
@@ -209,7 +227,7 @@ class Brain:
         median = float(self.c.ranks.median_step[ranks.start])
         finding = self.c.traffic.observe(node.name, fresh, busy, median, self.c.progress_at, now)
         # Quiet is a fault only where everybody waits in communication: a rank that saves or evaluates is in none.
-        if finding is not None and all(self.c.ranks.operation):
+        if finding is not None and all(self.c.ranks.operation) and self.hangs.is_transfer_stuck:
             return self.recovery.found(finding, now)
         return self._found(self.detectors.traffic(node, frame, job, self.c.ranks, now), now)
 
@@ -217,16 +235,25 @@ class Brain:
         job = self.c.job
         if job is None or record.generation > job.generation or record.rank >= self.c.ranks.world:
             return []
+        if record.generation == job.generation and record.rank not in job.ranks_on(node):
+            return []  # not its to tell
+        if record.end_wall_ns > (now.wall + _AHEAD) * 1e9:
+            record = record._replace(end_wall_ns=int(now.wall * 1e9))
+        actions: list[Action] = []
+        if record.is_counted:
+            if not job.progress.counted:
+                job.progress.counted = True
+                actions.append(Record("job", job.spec.id, job.to_doc()))
+            record = record._replace(step=min(record.step + job.progress.base(record.generation), MAX_STEP))
         if record.generation == job.generation:
             # An agent that was restarted reads its workers' last steps again.
             if record.step <= self.c.ranks.counted[record.rank]:
                 self.c.ledger.complete(record)  # nor do we know, after a restart of ours, whose record was there
-                return []
+                return actions
             self.c.ranks.counted[record.rank] = record.step
         elif self.c.ledger.has(record):
             self.c.ledger.complete(record)  # last words of an earlier life, read again by the agent's successor
-            return []
-        actions: list[Action] = []
+            return actions
         finding = loss_finding(record, node, now) if record.generation == job.generation else None
         if finding is not None:
             actions += self.recovery.found(finding, now)
@@ -250,7 +277,7 @@ class Brain:
     def _event(self, event: EventSeen, now: Instant) -> list[Action]:
         match event.event:
             case t.WorkerExited() as exited:
-                return self._exited(exited, event.node, now)
+                return self.exits.exited(exited, event.node, now)
             case t.LogMatched() as matched:
                 actions = self._logged(matched, event.node, now)
                 # What the host itself says (its kernel, its GPU driver) comes before the worker feels it.
@@ -258,6 +285,10 @@ class Brain:
                 return actions + (self.requests.precaution(now) if foretells else [])
             case t.AgentNotice(kind="checkpoint-store", severity=t.Severity.WARNING) as notice:
                 return self.stores.told(event.node, store_finding(notice, now), now)
+            case t.AgentNotice(kind="disk-full") as notice:
+                if (node := self.c.nodes.get(event.node)) is not None:
+                    node.refused_at = now.mono
+                return self.recovery.found(full_finding(notice, event.node, now), now)
             case t.AgentNotice() as notice:
                 actions = self.recovery.alert(notice_finding(notice, event.node, now), now)
                 if notice.kind != "drain":
@@ -265,10 +296,12 @@ class Brain:
                 self.membership.leaving(event.node)
                 return actions + self.requests.precaution(now)
             case t.PlanPublished() as published:
-                return self._planned(published)
+                return self._planned(published, event.node)
+            case t.ProgressSeen() as seen:
+                return self._progressed(seen)
             case t.StateRestored() as told:
                 job = self.c.job
-                is_ours = job is not None and told.job == job.spec.id
+                is_ours = job is not None and told.job == job.spec.id and 0 in job.ranks_on(event.node)
                 return self.recovery.restored(told, now) if is_ours else []
 
     def _logged(self, matched: t.LogMatched, name: str, now: Instant) -> list[Action]:
@@ -278,41 +311,26 @@ class Brain:
             return self._found(found, now)
         return self.recovery.logged(log_finding(matched, name, now), matched.generation, now)
 
-    def _planned(self, published: t.PlanPublished) -> list[Action]:
+    def _progressed(self, seen: t.ProgressSeen) -> list[Action]:
+        job = self.c.active
+        if job is not None and (seen.job, seen.generation) == (job.spec.id, job.generation):
+            before = job.progress.advanced
+            job.progress.saw(seen.source, seen.number, seen.count, seen.text[:200])
+            if job.progress.advanced != before:  # what a restarted controller must know of this life
+                return [Record("job", job.spec.id, job.to_doc())]
+        return []
+
+    def _planned(self, published: t.PlanPublished, node: str) -> list[Action]:
         job, known = self.c.job, self.c.plan
         if job is None or published.job != job.spec.id or published.generation != job.generation:
             return []
+        if 0 not in job.ranks_on(node):
+            return []  # rank 0 speaks for the job, and its agent for rank 0
         self.c.plan = published
         if known is not None and known.data == published.data:
             return []  # every generation tells again: one copy in the journal is enough
         data = base64.b64encode(published.data).decode()
         return [Record("plan", "newest", {"job": published.job, "generation": published.generation, "data": data})]
-
-    def _exited(self, exited: t.WorkerExited, node: str, now: Instant) -> list[Action]:
-        job = self.c.job
-        if job is None or exited.job != job.spec.id or exited.generation != job.generation or job.state.ended:
-            return []
-        clean = exited.code == 0 and not exited.signal
-        self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.EXITED)
-        if self.c.life.stage is Stage.ENDING:
-            return []
-        if clean:
-            # The agent forgets what we acknowledge: without a record a restarted controller would miss this rank.
-            done = Record("exit", f"{exited.job}:{exited.rank}", {"job": exited.job, "generation": exited.generation})
-            return [done, *self._finish_if_done(job, now)]
-        finding = exit_finding(exited, node, now)
-        if self.c.life.stage is Stage.CLEARING:
-            # We ended them ourselves; only what says something else is evidence of the cause.
-            live = self.c.book.live()
-            if live is not None and not exited.ordered and self.c.book.attach(live, finding):
-                return [books.saved(live)]
-            return []
-        return self.recovery.found(finding, now)
-
-    def _finish_if_done(self, job: Job, now: Instant) -> list[Action]:
-        if self.c.life.stage is Stage.UP and self.c.ranks.is_in(RankState.DONE).all():
-            return self.recovery.finished(job, now)
-        return []
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -320,7 +338,7 @@ class Brain:
         measured = self.diagnoses.answered(event.result, now)
         if measured is not None:
             return measured
-        if (kept := self.hangs.answered(event.result)) is not None:
+        if (kept := self.hangs.answered(event.result, now)) is not None:
             return kept
         if (heard := self.knocking.answered(event.result, now)) is not None:
             return self._found(heard, now)
@@ -366,6 +384,15 @@ class Brain:
         actions += books.closed(live, IncidentState.CLOSED, now) if live is not None else []
         return actions + self._end_by_hand(job, event.grace, now)
 
+    def _restart_asked(self, now: Instant) -> list[Action]:
+        job = self.c.job
+        if job is None or job.state.ended or self.c.life.stage is not Stage.UP:
+            raise UsageError("no job is running that could be restarted")
+        finding = table.finding(t.FindingKind.RESTART, "job", "restarted by hand", now)
+        actions = self.recovery.found(finding, now)
+        job.uncounted_restarts += 1  # it counts neither as a try nor towards max_restarts
+        return [*actions, *self.hangs.keep_stacks()]
+
     def _end_by_hand(self, job: Job, grace: float, now: Instant) -> list[Action]:
         return self.c.life.end(job, self.c.nodes, (JobState.STOPPED, "stopped by hand", 130), grace, now)
 
@@ -403,11 +430,13 @@ class Brain:
         actions += self.suspects.tick(job, now)
         actions += self.elastic.tick(job, now) if job.spec.node_counts else []
         actions += self.recovery.stray_logs(now)
+        if self.c.life.is_adopting and now.mono >= self.c.reconcile_until:
+            self.c.life.unreported.clear()  # whoever has not come back is awaited as in any running generation
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(job, now):
             # We died in the middle of a change, or of ending the job.
             again = self._end_by_hand(job, 0.0, now) if job.stop_asked else self.recovery.clear_for_restart(job, now)
             actions += again
-        actions += self._finish_if_done(job, now)
+        actions += self.exits.finish_if_done(job, now)
         return [*actions, *self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
     def _pardon(self, away: float, now: Instant) -> None:

@@ -19,6 +19,7 @@ class Cluster:
     options: Options
     life: Lifecycle
     nodes: dict[str, Node] = field(default_factory=dict)
+    connected: int = 0  # nodes that have a stream: a name that was said once makes nobody speak less often
     histories: dict[str, History] = field(default_factory=dict)  # by node, of absent ones too
     job: Job | None = None
     plan: t.PlanPublished | None = None  # what the job's rank 0 said that it does in every step
@@ -38,7 +39,7 @@ class Cluster:
     @property
     def cadence(self) -> float:
         """Seconds between frames that each agent is asked for."""
-        return frame_interval(len(self.nodes), self.options)
+        return frame_interval(self.connected, self.options)
 
     @property
     def active(self) -> Job | None:

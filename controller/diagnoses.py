@@ -11,7 +11,8 @@ from typing import Any
 from holdfast import messages as msg
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.diagnosing import Ask, DiagnoseSession
-from holdfast.controller.diagnosis_verdicts import Candidate, Figures, from_passes, passes
+from holdfast.controller.diagnosis_pairs import Candidate
+from holdfast.controller.diagnosis_verdicts import Figures, from_passes, passes
 from holdfast.controller.events import Action, DiagnoseAsked, Record, Say, Send
 from holdfast.controller.model import Instant, Node
 from holdfast.controller.placement import natural

@@ -16,15 +16,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast import messages as msg
-from holdfast.controller.diagnosis_verdicts import Candidate, Judgement, Past
+from holdfast.controller.diagnosis_pairs import LINK, Candidate, Past, between
+from holdfast.controller.diagnosis_verdicts import Judgement
 from holdfast.controller.model import Instant
 from holdfast.diagnostics.catalog import LIMIT_S, NEIGHBOURS_S, NODE_S, PAIR_S, Check, Scope, Suite
-from holdfast.diagnostics.isolation import Isolation, Pair
+from holdfast.diagnostics.isolation import Isolation, Kind, Pair
 from holdfast.diagnostics.results import CheckResult
 from holdfast.diagnostics.verdicts import Grade, Verdict
 
 _PATIENCE = 3.0  # seconds beyond its deadline after which a check's answer is not waited for
 _REPEATS = 2  # more tries for a figure that is not good, before it is believed
+_ACROSS_ROUNDS = 3  # in which each switch reduces with another one
+_ACROSS_NODES = 4  # of each of the two
 _FIRST_PORT, _PORTS = 20_000, 12_000  # below the range that Linux gives away by itself
 
 
@@ -56,6 +59,8 @@ class _Job:
     results: dict[str, tuple[CheckResult, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     pair: Pair | None = None
+    kind: Kind = Kind.NEAR
+    way: Pair | None = None  # the two switches of a group across
 
     def open(self) -> bool:
         return any(a.node not in self.results and a.node not in self.errors for a in self.asks)
@@ -88,7 +93,12 @@ class DiagnoseSession:
         self._repeats = 0
         self._over: float | None = None
         self._judgement = Judgement(self._all, past or {})
-        self._isolation = Isolation(list(self._all), switches={n: c.switch for n, c in self._all.items()}, seed=seed)
+        # On one machine nothing goes through a switch, unless each has a network, and so an address, of its own.
+        addresses = {c.address for c in self._all.values()} - {""}
+        hosts = {c.host or c.node for c in self._all.values()}
+        self._is_one_machine = len(hosts) == 1 and len(addresses) < len(self._all)
+        switches = {} if self._is_one_machine else {n: c.switch for n, c in self._all.items()}
+        self._isolation = Isolation(list(self._all), switches=switches, seed=seed)
         self.stage = Stage.NODES
         self.began: Instant | None = None
         self.finished: Instant | None = None
@@ -115,7 +125,8 @@ class DiagnoseSession:
     def cleared(self) -> list[str]:
         """Targets of which something was tested and everything that was tested passed."""
         passed = {v.node for v in self.verdicts if v.grade is Grade.PASS}
-        blemished = {v.node for v in self.verdicts if v.grade in (Grade.FAIL, Grade.DEGRADED)}
+        bad = (Grade.FAIL, Grade.DEGRADED)
+        blemished = {v.node for v in self.verdicts if v.grade in bad and not v.component.startswith(LINK)}
         return sorted((passed - blemished) & set(self.targets))
 
     @property
@@ -212,7 +223,10 @@ class DiagnoseSession:
 
     def _take(self, job: _Job) -> None:
         if job.pair is not None:
-            self._judgement.pair(job.pair, job.results, job.errors)
+            self._judgement.pairs.take(job.pair, job.results, job.errors, job.kind)
+            return
+        if job.way is not None and (errors := [*job.errors.values(), *_errors_of(job)]):
+            self._judgement.broken_ways[job.way] = errors[0]
             return
         for ask in job.asks:
             for check in ask.order.checks:
@@ -229,7 +243,7 @@ class DiagnoseSession:
                     self.stage = Stage.PAIRS
                     self._queue = self._pair_jobs()
             case Stage.PAIRS:
-                self._isolation.report(self._judgement.round_results())
+                self._isolation.report(self._judgement.pairs.round_results())
                 self._queue = self._pair_jobs()
                 if not self._queue:
                     self.stage = Stage.NEIGHBOURS
@@ -245,7 +259,8 @@ class DiagnoseSession:
                 case Scope.NODE:
                     self.verdicts += self._judgement.node_verdicts(check, self.targets)
                 case Scope.PAIR:
-                    self.verdicts += self._judgement.pair_verdicts(check, self.targets, self._isolation)
+                    late = self._judgement.out_of_time
+                    self.verdicts += self._judgement.pairs.verdicts(check, self.targets, self._isolation, late)
                 case Scope.NEIGHBOURS:
                     self.verdicts += self._judgement.neighbour_verdicts(check, self.targets)
         return []
@@ -280,7 +295,7 @@ class DiagnoseSession:
             self._ask(server, names, {**common, "role": "server", "rdma": [rail[1] for rail in rails]}, deadline),
             self._ask(client, names, {**common, "role": "client", "rdma": [rail[0] for rail in rails]}, deadline),
         ]
-        return _Job(pair, asks, deadline, pair=pair)
+        return _Job(pair, asks, deadline, pair=pair, kind=self._isolation.kind(pair))
 
     def _reach(self, server: str, client: str) -> str:
         """Loopback reaches only who is on the same machine."""
@@ -288,25 +303,45 @@ class DiagnoseSession:
         return "127.0.0.1" if not there.address and there.host == here.host else there.address
 
     def _neighbour_jobs(self) -> list[_Job]:
+        """The good nodes of each switch, then some of every two switches."""
         names = self._names(Scope.NEIGHBOURS)
         groups: dict[str, list[str]] = {}
         for node in sorted(self._isolation.good or self.targets):
             groups.setdefault(self._all[node].switch, []).append(node)
-        jobs = []
-        for members in groups.values():
-            if not names or len(members) < 3:
-                continue
-            first = members[0]
-            port = _FIRST_PORT + (self._seed + 31 * self._issued) % _PORTS
-            asks = [
-                self._ask(
-                    node,
-                    names,
-                    {"port": port, "rank": rank, "ranks": len(members), "address": self._all[first].address or
-                     "127.0.0.1", "own": self._all[node].address},
-                    NEIGHBOURS_S,
-                )
-                for rank, node in enumerate(members)
-            ]  # fmt: skip
-            jobs.append(_Job(tuple(members), asks, NEIGHBOURS_S))
+        if not names:
+            return []
+        jobs = [self._group_job(members, names) for members in groups.values() if len(members) > 2]
+        switches = [] if self._is_one_machine else sorted(switch for switch in groups if switch)
+        for one, other in some_pairs(switches, _ACROSS_ROUNDS):
+            members = groups[one][:_ACROSS_NODES] + groups[other][:_ACROSS_NODES]
+            if len(members) > 2:
+                jobs.append(self._group_job(members, names, (one, other)))
         return jobs
+
+    def _group_job(self, members: Sequence[str], names: tuple[str, ...], way: Pair | None = None) -> _Job:
+        first = members[0]
+        port = _FIRST_PORT + (self._seed + 31 * self._issued) % _PORTS
+        common = {"port": port, "ranks": len(members), "address": self._all[first].address or "127.0.0.1",
+                  "part": between(way) if way is not None else ""}  # fmt: skip
+        asks = [
+            self._ask(node, names, {**common, "rank": rank, "own": self._all[node].address}, NEIGHBOURS_S)
+            for rank, node in enumerate(members)
+        ]
+        return _Job(tuple(members), asks, NEIGHBOURS_S, way=way)
+
+
+def _errors_of(job: _Job) -> list[str]:
+    """Why members of a group have no figure; a check that cannot run there is no error."""
+    silent = [f"{ask.node} gave no result" for ask in job.asks if not job.results.get(ask.node)]
+    return [result.error for results in job.results.values() for result in results if result.error] + silent
+
+
+def some_pairs(names: Sequence[str], rounds: int) -> list[Pair]:
+    """Every two of them by the circle method, as far as so many rounds go in which each is in one pair."""
+    ring = [*names, ""] if len(names) % 2 else list(names)
+    found: list[Pair] = []
+    for _ in range(min(rounds, len(ring) - 1)):
+        half = len(ring) // 2
+        found += [(a, b) for a, b in zip(ring[:half], reversed(ring[half:]), strict=True) if a and b]
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return found

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import log
-from holdfast.controller.span_window import Part, decoded
+from holdfast import log, private
+from holdfast.controller.span_window import Part, decoded, memory_of
 from holdfast.diagnostics import span_files
 from holdfast.diagnostics.job_shape import JobShape
 
@@ -43,11 +43,11 @@ class EventStore:
             return
         self._added = time.monotonic()
         self._waiting.append(part)
-        self._held += len(part[1].data)
+        self._held += memory_of(part)
         while self._held > _WAITING:
-            oldest = self._waiting.popleft()[1]
-            self._held -= len(oldest.data)
-            self.dropped += oldest.count
+            oldest = self._waiting.popleft()
+            self._held -= memory_of(oldest)
+            self.dropped += oldest[1].count
 
     def cut(self) -> None:
         """Another job begins: what waits is of the one before."""
@@ -83,7 +83,8 @@ class EventStore:
         try:
             table = decoded(parts)
             folder = self.folder / (shape.job or "unknown")
-            folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.folder)
+            private.make_folder(folder)
             span_files.write(table, shape, folder / f"{time.time_ns() // 1_000_000}.parquet")
             self.written += len(table)
             if time.monotonic() - self._swept > _SWEEP_EVERY or not self._swept:
@@ -91,6 +92,9 @@ class EventStore:
                 sweep(self.folder, self._budget, time.time() - self._max_age)
         except OSError as error:
             log.error("spans.failed", error=str(error))
+        except Exception as error:
+            # Spans are made by other people's programs: what they break here must not end the watcher of the job.
+            log.exception("spans.failed", error=repr(error))
 
     def close(self) -> None:
         """Write what waits."""

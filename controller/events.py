@@ -59,6 +59,11 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """Start the running job again from its newest whole state, by hand."""
+
+
+@dataclass(frozen=True, slots=True)
 class FaultAsked:
     """Inject now or, with a step, when that is reached; `fault` is formatted as in holdfast.faults."""
 
@@ -118,6 +123,7 @@ BrainEvent = (
     | Found
     | JobSubmitted
     | StopAsked
+    | RestartAsked
     | FaultAsked
     | CheckpointAsked
     | DiagnoseAsked

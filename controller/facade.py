@@ -30,10 +30,11 @@ class Facade(Protocol):
         """{id, name, state: pending|starting|running|recovering|finished|failed|stopped, reason, generation,
         world_size, nnodes, node_counts: [int], nproc_per_node, program: {target, args, module}, submitted_at,
         started_at, ended_at, exit_code, step (last finished, -1 none), loss, tokens_per_s,
-        step_seconds (recent median), mfu|None, restarts, goodput,
+        step_seconds (recent median), mfu|None, restarts, goodput, pause|None,
         time: {wall, productive, unsaved, lost: {reason: s}, last_hour: ratio|None},
         at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
-        sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None}"""
+        sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None, steps_counted (by a hook, over
+        all lives), progress (what its checkpoints or its log said last)|None}; a loss of None is unknown"""
 
     def plan(self) -> Json | None:
         """What the job does in every step, if its rank 0 has told: {job, generation, schedule, micro_batches,
@@ -75,6 +76,7 @@ class Facade(Protocol):
 
     def metrics(self) -> Json:
         """What /metrics needs beyond the above: {frames_total, frame_bytes_total, events_total, malformed_total,
+        refused_total: {reason: number}, alerts_suppressed_total,
         bugs_total, spans_total,
         spans_lost_total, blame: {self_ratio: {rank: x}, induced_s: {rank: s}, victim_s: {rank: s}},
         commands_total: {result: n}, steps_total, journal_seconds_total, loop_lag_seconds, findings_total: {kind: n},
@@ -91,11 +93,14 @@ class Facade(Protocol):
 
     async def submit(self, spec: Json) -> str:
         """Start a job: {name, program: {target, args, module, cwd, env, hooks, warm}, nnodes, nproc_per_node,
-        max_restarts, max_steps|None, faults: ["kill@20:rank3", ...], node_counts: [int]} (smaller numbers of nodes that
-        will do as well) -> job id. UsageError when it cannot be."""
+        max_restarts, max_steps|None, faults: ["kill@20:rank3", ...], node_counts: [int] (smaller
+        numbers of nodes that will do as well), limits: {option: seconds}} -> job id. UsageError when it cannot be."""
 
     async def stop(self, grace: float = 10.0) -> None:
         """End the running job by hand."""
+
+    async def restart(self, dump: bool = False) -> None:
+        """Restart the running job; `dump`: keep its workers' stacks with the incident. UsageError: none runs."""
 
     async def inject(self, fault: str) -> Json:
         """`KIND[@STEP]:TARGET`, e.g. "kill@20:rank3"; without a step at once -> {id, armed: bool}."""

@@ -13,6 +13,7 @@ from typing import Any
 
 _KEPT = 200_000  # newest steps whose worth is remembered
 _USUAL = 1.1  # of the median: what a step takes beyond it, somebody straggled
+_PAUSE = 5.0  # times the median: a step that takes longer, after one that did not, had a pause in it
 _WINDOW = 3600.0
 _SAMPLE = 15.0
 
@@ -37,7 +38,8 @@ class Account(StrEnum):
     STRAGGLING = "straggling"
     """What steps took beyond the usual."""
     OTHER = "other"
-    """Phases that the program itself named: evaluation, compilation."""
+    """Phases that the program itself named (evaluation, compilation), and pauses between steps of one that names
+    none: an evaluation is not a straggler."""
 
 
 LOSSES = tuple(a for a in Account if a not in (Account.TRAINING, Account.PRODUCTIVE))
@@ -92,12 +94,14 @@ class Goodput:
         before = Account.CHECKPOINT if self.account is Account.TRAINING else self.account
         if before is Account.CHECKPOINT and self.aside:
             before = Account.OTHER
-        self.aside = False
         self._book(before, end - own)
-        usual = _USUAL * sorted(self.recent)[len(self.recent) // 2] if len(self.recent) >= 8 else math.inf
+        median = sorted(self.recent)[len(self.recent) // 2] if len(self.recent) >= 8 else math.inf
+        # Two long steps in a row are no pause: somebody is that slow.
+        paused = self.aside or (seconds >= _PAUSE * median > self.recent[-1])
+        self.aside = False
         self.recent.append(seconds)
-        useful = min(own, usual)
-        self._book(Account.STRAGGLING, end - useful)
+        useful = min(own, _USUAL * median)
+        self._book(Account.OTHER if paused else Account.STRAGGLING, end - useful)
         self.at, self.account = end, Account.TRAINING
         self._take_back(number)
         self.unsaved[number] = useful

@@ -38,6 +38,11 @@ class History:
         """People looked at it: it begins anew."""
         self.cordoned, self.evicted, self.evicted_at, self.barred, self.offences = False, "", 0.0, False, []
 
+    @property
+    def is_blank(self) -> bool:
+        """Nothing speaks against it, and nobody has said anything of it."""
+        return not (self.cordoned or self.evicted or self.barred or self.offences)
+
     def to_doc(self) -> dict[str, Any]:
         return {
             "cordoned": self.cordoned,

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 MEANING = {
     "400": "Something in the request is wrong.",
     "401": "The API token is missing or wrong.",
+    "403": "The token may only read.",
     "404": "There is no such thing.",
     "409": "Not in the present state.",
 }
@@ -91,21 +92,23 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = Problem.model_json_schema()
         content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
         for path, methods in schema["paths"].items():
-            for operation in methods.values():
+            for method, operation in methods.items():
                 answers = operation["responses"]
                 answers.pop("422", None)
-                for status in _statuses(path, operation):
+                for status in _statuses(path, method, operation):
                     answers[status] = {"description": MEANING[status], "content": content}
         app.openapi_schema = schema
     return app.openapi_schema
 
 
-def _statuses(path: str, operation: Mapping[str, Any]) -> Sequence[str]:
+def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Sequence[str]:
     found = []
     if operation.get("parameters") or "requestBody" in operation:
         found.append("400")
     if operation.get("security"):
         found.append("401")
+    if method == "post":
+        found.append("403")
     if "{" in path or path.endswith("/logs"):
         found.append("404")
     if path.endswith(("/jobs", "/stop")):

@@ -1,13 +1,23 @@
-"""What every request and answer goes through: refusal of foreign pages, and the security headers."""
+"""What every request and answer goes through: the token and the sender before anything of a body is read, the size
+and the time of the body, and the security headers."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.controller.auth import Auth
+from holdfast.controller.auth import Auth, Refusal
 from holdfast.controller.json_text import encode
+
+BODY_BYTES = 1 << 20
+"""The longest body that is taken: a job with its environment has some kB."""
+BODY_S = 10.0
+"""How long a body may take to arrive."""
+_LINGER_S = 1.0
+"""How long a refused body is read on and forgotten: closed at once, the client would see a reset, not the answer."""
 
 SECURITY = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; "
@@ -42,14 +52,72 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
-        problem = self._auth.foreign(headers.get("host"), headers.get("origin"))
-        if problem is None:
+        refusal = self._auth.refusal(scope["method"], scope["path"], headers)
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        if refusal is None and has_body:
+            whole = await _body(headers, receive)
+            if isinstance(whole, bytes):
+                receive = _replayed(whole, receive)
+            else:
+                refusal = whole
+        if refusal is None:
             await self._app(scope, receive, send_guarded)
-            return
-        body = encode({"error": problem})
-        fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send_guarded({"type": "http.response.start", "status": 403, "headers": fields})
-        await send_guarded({"type": "http.response.body", "body": body})
+        else:
+            await _refuse(refusal, has_body, receive, send_guarded)
+
+
+async def _body(headers: Headers, receive: Receive) -> bytes | Refusal:
+    """The whole body, if it is short enough and comes in time."""
+    too_long = Refusal(413, f"the body is longer than {BODY_BYTES >> 20} MiB, which nothing here needs", {})
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > BODY_BYTES:
+        return too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return Refusal(400, "the connection ended before the body did", {})
+                body += message.get("body", b"")
+                if len(body) > BODY_BYTES:
+                    return too_long
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        return Refusal(408, f"the body did not arrive within {BODY_S:g} s", {})
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body in one piece, then what comes: that the client has gone."""
+    is_given = False
+
+    async def replay() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _refuse(refusal: Refusal, has_body: bool, receive: Receive, send: Send) -> None:
+    """Answer at once. With a body on its way the connection ends: there is no other way not to take it."""
+    body = encode({"error": refusal.text})
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
+    if has_body:
+        fields["connection"] = "close"
+    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": has_body})
+    if has_body:
+        left = BODY_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while left > 0 and (message := await receive()).get("more_body", False):
+                    left -= len(message.get("body", b""))
+        await send({"type": "http.response.body"})
 
 
 class EventStream(StreamingResponse):

@@ -33,6 +33,21 @@ class ProgramSpec(_Request):
     warm: bool = Field(default=True, description="Fork from the warm process; else a fresh interpreter.")
 
 
+class JobLimits(_Request):
+    hang_steps: float | None = Field(default=None, gt=0, le=1e6, description="Median steps without life.")
+    hang_floor: float | None = Field(default=None, ge=0, le=1e6, description="Seconds on top of that.")
+    pause_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds of a busy pause.")
+    idle_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds of an idle one.")
+    idle_limit_start: float | None = Field(
+        default=None, gt=0, le=1e8, description="The same before the first step, and where no steps are expected."
+    )
+    pause_alert: float | None = Field(default=None, gt=0, le=1e8, description="Seconds until people are alerted.")
+
+
+class RestartSpec(_Request):
+    dump: bool = Field(default=False, description="Keep the stacks of all workers with the incident first.")
+
+
 class JobSpec(_Request):
     name: str = Field(default="job", min_length=1, max_length=200, description="For people and metrics.")
     program: ProgramSpec
@@ -44,6 +59,7 @@ class JobSpec(_Request):
     node_counts: list[int] = Field(default=[], description="Smaller numbers of nodes that will do as well.")
     max_steps: int | None = Field(default=None, ge=1, description="Where the job ends, if known: for progress.")
     faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
+    limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
 
 
 class StopSpec(_Request):
@@ -99,8 +115,22 @@ class Spent(_Answer):
     wall: float = Field(description="Seconds since the job was submitted; the others add up to it.")
     productive: float = Field(description="Steps that can no longer be lost.")
     unsaved: float = Field(description="Steps that a fault could still take, and the one under way.")
-    lost: dict[str, float] = Field(description="By reason.")
+    lost: dict[str, Number] = Field(
+        description="By reason. Null: unknown. What a program did again that numbers no steps, nobody knows."
+    )
     last_hour: Number = Field(description="Share of the last hour in steps that count, saved by now or not.")
+
+
+class JobPause(_Answer):
+    life: Literal["busy", "idle", "unknown"] = Field(description="What those do that hold up the job.")
+    text: str = Field(description="Who does what, and how many wait for it.")
+    place: str = Field(description="Where in the script, as far as it is known.")
+    ranks: list[int]
+    waiting: int = Field(description="How many ranks wait for them.")
+    since: float = Field(description="When the last rank stopped moving, Unix time.")
+    seconds: float
+    limit_seconds: Number = Field(description="After how long the job is restarted: of idleness, if it is idle.")
+    usual_seconds: float = Field(description="The longest pause at the same place that ended by itself; 0: none.")
 
 
 class Job(_Answer):
@@ -118,7 +148,7 @@ class Job(_Answer):
     started_at: Instant
     ended_at: Instant
     exit_code: int | None
-    step: int = Field(description="Last finished step; -1: none.")
+    step: int = Field(description="Last finished step; -1: none. See `steps_counted`.")
     loss: Number
     tokens_per_s: Number
     step_seconds: Number = Field(description="Median of the last steps.")
@@ -126,10 +156,15 @@ class Job(_Answer):
     restarts: int
     goodput: Number = Field(description="Productive time over wall time, 0 to 1.")
     time: Spent = Field(description="Where its time went, in seconds.")
+    pause: JobPause | None = Field(default=None, description="Why no rank makes steps, while they may go on.")
     at_risk: AtRisk | None = Field(description="What a fault would cost right now; null when the job has ended.")
     sizes: tuple[int, int, int] | None = Field(description="Of the mesh: pp, dp, tp.")
     assignment: list[Placement]
     max_steps: int | None
+    steps_counted: bool = Field(
+        default=False, description="Counted by a hook, over all lives: the program itself numbers none."
+    )
+    progress: str | None = Field(default=None, description="What its checkpoints, else its log, said last.")
 
 
 class Layers(_Answer):

@@ -22,7 +22,9 @@ class Culprit(BaseModel):
     """Who is slow. Seconds are per step."""
 
     model_config = ConfigDict(extra="allow")
-    kind: str = Field(description="compute, link, data loading, garbage collection, host interference, imbalance.")
+    kind: str = Field(
+        description="compute, link, data loading, garbage collection, host interference, waiting, imbalance."
+    )
     rank: int = Field(description="-1: the plan itself.")
     peer: int = Field(description="The other end of a link, or -1.")
     node: str
@@ -34,6 +36,10 @@ class Culprit(BaseModel):
     induced_s: float = Field(description="What the other ranks together would wait less.")
     victims: int
     text: str = Field(description="All of it in one line.")
+    works: dict[str, float] = Field(default={}, description="Ratio over its peers by each work that is too slow.")
+    by_design: bool = Field(
+        default=False, description="So since the job's first steps, the program's: for information."
+    )
 
 
 class BlameBrief(BaseModel):

@@ -1,5 +1,6 @@
 """The book of incidents: one is open at a time for a job, later findings join it, and each tells its own story."""
 
+from holdfast.bounds import MAX_INCIDENTS
 from holdfast.controller.detectors.exits import root_cause
 from holdfast.controller.events import Action, Record, Say
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job
@@ -9,6 +10,8 @@ class IncidentBook:
     def __init__(self) -> None:
         self.incidents: dict[str, Incident] = {}
         self.counts: dict[str, int] = {}  # findings by kind
+        self.forgotten: dict[str, int] = {}  # incidents that are in the journal alone by now, by kind of their cause
+        self._issued = 0
         self._newest: Incident | None = None  # of those that were not over at once
 
     def live(self) -> Incident | None:
@@ -21,7 +24,7 @@ class IncidentBook:
 
     def open(self, finding: Finding, job: Job | None, now: Instant) -> Incident:
         incident = Incident(
-            id=f"i{len(self.incidents) + 1}",
+            id=f"i{self._issued + 1}",
             opened=now.wall,
             findings=[finding],
             since=finding.since,
@@ -35,8 +38,19 @@ class IncidentBook:
 
     def _keep(self, incident: Incident) -> None:
         self.incidents[incident.id] = incident
+        number = incident.id.removeprefix("i")
+        self._issued = max(self._issued, int(number) if number.isdecimal() and len(number) < 19 else 0)
         if self.live() is None:
             self._newest = incident
+        if len(self.incidents) > MAX_INCIDENTS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """The oldest that is over leaves memory; the journal keeps it."""
+        oldest = next((i for i in self.incidents.values() if not i.is_open and i is not self._newest), None)
+        if oldest is not None:
+            del self.incidents[oldest.id]
+            self.forgotten[oldest.cause.kind.value] = self.forgotten.get(oldest.cause.kind.value, 0) + 1
 
     def attach(self, incident: Incident, finding: Finding) -> bool:
         """Add evidence; True when the incident has another cause now. The same finding again adds nothing."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import math
 import time
+import urllib.parse
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,23 +15,38 @@ from holdfast import log, wire
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.address import claim_port, format_address
-from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, ResultSeen
-from holdfast.controller.shell import Shell
+from holdfast.bounds import MAX_NODES
+from holdfast.controller.claims import RETRY_S, Claim, judge, taken_finding
+from holdfast.controller.detectors.input import refused_finding
+from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, Found, FrameSeen, ResultSeen
+from holdfast.controller.model import Job
+from holdfast.controller.shell import Shell, now
 from holdfast.errors import ProtocolError, UsageError
+from holdfast.wire_bounds import Refused, admitted, count
 
 _HELLO_TIMEOUT = 10.0
 _MAX_MESSAGE = 64 << 20
 _WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
 _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
+_NO_ROOM = f"there are {MAX_NODES} nodes already, each of them in use: no more names are taken"
+_TOLD_AGAIN = 600.0  # seconds between two findings of what one node is refused for
+_MOST_TOLD = 10_000
 _ACK_FLOOR = 0.5  # seconds between acknowledgements of frames, at least; events are acknowledged at once
 _ACK_FRAMES = 4  # frames in one acknowledgement: what an agent would send again after a break
+
+
+class _TakenError(ProtocolError):
+    """The node's name is another agent's."""
 
 
 class Session:
     """One agent's stream: what was received, what of it is durable, what goes out."""
 
-    def __init__(self, hello: msg.Hello) -> None:
+    def __init__(self, hello: msg.Hello, peer: str, heard_at: float) -> None:
+        """`peer`: the address that it comes from; `heard_at`: when it last said anything, by the loop's clock."""
         self.hello = hello
+        self.claim = Claim(hello.identity, peer)
+        self.heard_at = heard_at
         self.node = hello.identity.node
         self.incarnation = hello.identity.incarnation
         self.out: asyncio.Queue[msg.ControllerMessage | None] = asyncio.Queue()
@@ -48,6 +65,9 @@ class Ingest:
         self.shell = shell
         self.verified = verified
         self.sessions: dict[str, Session] = {}
+        self._counts: dict[tuple[str, str], int] = {}  # what was left out, by node and reason
+        self._told: dict[tuple[str, str], float] = {}  # findings, by node and what they are about
+        self.certificates: dict[str, bytes] = {}  # node -> what it showed last, PEM
         self.progress: dict[str, tuple[int, int, int]] = {}  # incarnation -> frames received, durable frames, events
         shell.flushed.append(self._acknowledge)
 
@@ -58,14 +78,21 @@ class Ingest:
 
     async def session(self, _: Any, context: Any) -> None:
         """One stream from beginning to end; ends by itself when either side goes."""
+        loop = asyncio.get_running_loop()
         try:
             hello = await self._hello(context)
+            if why := self._whose(hello, context):
+                raise _TakenError(why)
         except (ProtocolError, TimeoutError) as error:
-            self.shell.malformed += 1
-            log.warning("session.refused", peer=context.peer(), reason=str(error) or "no hello in time")
-            await context.write(wire.encode_controller(msg.Refused(str(error) or "no hello in time")))
+            why, reason = str(error) or "no hello in time", "name" if isinstance(error, _TakenError) else "hello"
+            self.shell.malformed += reason == "hello"
+            self.shell.refused[reason] += 1
+            log.warning("session.refused", peer=context.peer(), reason=why)
+            await context.write(wire.encode_controller(msg.Refused(why, RETRY_S if reason == "name" else 0.0)))
             return
-        session = Session(hello)
+        session = Session(hello, _address(context), loop.time())
+        if self.verified:
+            self.certificates[session.node] = b"".join(context.auth_context().get("x509_pem_cert", []))
         before = self.sessions.get(session.node)
         if before is not None and before.incarnation == session.incarnation:
             self._remember(before)  # its stream broke, and we have not noticed yet
@@ -80,35 +107,50 @@ class Ingest:
         self.shell.outboxes[session.node] = session.send
         log.event("node.joined", node=session.node, incarnation=session.incarnation, workers=len(hello.workers))
         self.shell.handle(AgentJoined(hello))
+        reader = asyncio.create_task(self._read(context, session))
         writer = asyncio.create_task(self._write(context, session))
         try:
-            await self._read(context, session)
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            writer.cancel()
+            for task in (reader, writer):
+                task.cancel()
             self._forget(session)
+        for task in (reader, writer):
+            if task.done() and not task.cancelled():
+                task.result()  # what should not be is the library's to log; the agent comes again
 
     async def _hello(self, context: Any) -> msg.Hello:
         async with asyncio.timeout(_HELLO_TIMEOUT):
             data = await context.read()
         if data is grpc.aio.EOF:
             raise ProtocolError("the stream ended before a hello")
-        hello = wire.decode_agent(data)
+        refused: Refused = {}
+        hello = admitted(wire.decode_agent(data), refused)
         if not isinstance(hello, msg.Hello):
             raise ProtocolError("the first message must be a hello")
+        if refused:
+            self._refuse(hello.identity.node, refused)
         wire.common_protocol(hello.protocol_min, hello.protocol_max)
         node = hello.identity.node
         if self.verified and node not in _names(context):
             raise ProtocolError(
                 f"the certificate is not for node {node!r}: make one with `holdfast certs --node {node}`"
             )
-        other = self.sessions.get(node)
-        if other is not None and _is_stranger(other.hello.identity, hello.identity):
-            host = other.hello.identity.hostname
-            raise ProtocolError(f"the node name {node!r} is taken by an agent on {host}: give another --node-name")
         return hello
 
+    def _whose(self, hello: msg.Hello, context: Any) -> str:
+        """Why the name is not this agent's to say, if it is another's; people are told."""
+        holder = self.sessions.get(hello.identity.node)
+        if holder is None:
+            members = self.shell.brain.membership
+            return members.waits_for_another(hello, now()) if members.has_room(hello.identity.node) else _NO_ROOM
+        loop_now, newcomer = asyncio.get_running_loop().time(), Claim(hello.identity, _address(context))
+        why = judge(holder.claim, loop_now - holder.heard_at, self.shell.brain.c.cadence, newcomer)
+        if why and self._is_news((holder.node, f"{newcomer.identity.hostname} {newcomer.address}"[:200])):
+            self.shell.handle(Found(taken_finding(holder.claim, newcomer, now())))
+        return why
+
     async def _read(self, context: Any, session: Session) -> None:
-        shell = self.shell
         while True:
             try:
                 data = await context.read()
@@ -118,15 +160,43 @@ class Ingest:
                 return
             if self.sessions.get(session.node) is not session:
                 return
+            session.heard_at = asyncio.get_running_loop().time()
+            refused: Refused = {}
             try:
-                message = wire.decode_agent(data)
+                message = admitted(wire.decode_agent(data), refused)
             except ProtocolError as error:
-                shell.malformed += 1
+                refused = {"message": 1}
                 log.warning("message.malformed", node=session.node, bytes=len(data), error=str(error))
-                continue
-            self._take(session, message, len(data))
+            else:
+                self._take(session, message, len(data), refused)
+            if refused:
+                self._refuse(session.node, refused)
 
-    def _take(self, session: Session, message: msg.AgentMessage, size: int) -> None:
+    def _refuse(self, node: str, refused: Refused) -> None:
+        """Count what was left out; people are told once in a while."""
+        self.shell.malformed += "message" in refused
+        for reason, many in refused.items():
+            self.shell.refused[reason] += many
+            total = self._counts.pop((node, reason), 0) + many
+            self._counts[node, reason] = total
+            while len(self._counts) > _MOST_TOLD:
+                self._counts.pop(next(iter(self._counts)))
+            if self._is_news((node, reason)):
+                log.warning("message.refused", node=node, reason=reason, count=total)
+                self.shell.handle(Found(refused_finding(node, reason, total, now())))
+
+    def _is_news(self, what: tuple[str, str]) -> bool:
+        """Was it not told for a while?"""
+        loop_now = asyncio.get_running_loop().time()
+        if loop_now - self._told.get(what, -math.inf) <= _TOLD_AGAIN:
+            return False
+        self._told.pop(what, None)
+        self._told[what] = loop_now
+        while len(self._told) > _MOST_TOLD:
+            self._told.pop(next(iter(self._told)))
+        return True
+
+    def _take(self, session: Session, message: msg.AgentMessage, size: int, refused: Refused) -> None:
         shell = self.shell
         match message:
             case t.Frame():
@@ -147,11 +217,11 @@ class Ingest:
             case msg.LogChunk():
                 shell.logs.add(message)
             case msg.Spans():
-                shell.spans.add(session.node, message)
+                shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c.job, refused))
             case msg.ClockAsked():
                 session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
             case msg.Hello():
-                shell.malformed += 1
+                count(refused, "message")
 
     def _ack(self, session: Session) -> msg.Ack:
         session.acked = (session.durable_frames, session.events, self.shell.brain.c.cadence)
@@ -171,10 +241,22 @@ class Ingest:
     async def _write(self, context: Any, session: Session) -> None:
         while (message := await session.out.get()) is not None:
             try:
-                await context.write(wire.encode_controller(message))
+                data = wire.encode_controller(message)
+            except Exception as error:
+                self._unsendable(session, message, error)
+                continue
+            try:
+                await context.write(data)
             except (grpc.RpcError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 return
         context.cancel()
+
+    def _unsendable(self, session: Session, message: msg.ControllerMessage, error: Exception) -> None:
+        """A command that no message can hold was not carried out: that is its answer."""
+        log.error("message.unsendable", node=session.node, message=type(message).__name__, error=repr(error))
+        if isinstance(message, msg.Command):
+            text = f"the command cannot be sent: {type(error).__name__}: {error}"
+            self.shell.handle(ResultSeen(session.node, msg.CommandResult(message.id, False, text)))
 
     def _remember(self, session: Session) -> None:
         self.progress[session.incarnation] = (session.frames, session.durable_frames, session.events)
@@ -193,15 +275,30 @@ class Ingest:
             self.shell.handle(AgentLeft(session.node, session.incarnation))
 
 
+def held_spans(spans: msg.Spans, node: str, job: Job | None, refused: Refused) -> msg.Spans:
+    """Those of ranks that the node holds, or may have held in an earlier generation."""
+
+    def is_held(part: msg.WorkerSpans) -> bool:
+        if job is None or part.generation > job.generation:
+            return False
+        return part.generation < job.generation or part.rank in job.ranks_on(node)
+
+    workers = tuple(part for part in spans.workers if is_held(part))
+    if len(workers) < len(spans.workers) and job is not None:
+        count(refused, "foreign", len(spans.workers) - len(workers))
+    return msg.Spans(workers, spans.offset_ns, spans.error_ns, spans.dropped)
+
+
 def _names(context: Any) -> set[str]:
     auth = context.auth_context()
     values = [*auth.get("x509_common_name", []), *auth.get("x509_subject_alternative_name", [])]
     return {v.decode() if isinstance(v, bytes) else str(v) for v in values}
 
 
-def _is_stranger(old: t.Identity, new: t.Identity) -> bool:
-    """Another host under the same name; the same host again is an agent that was restarted."""
-    return (old.boot_id, old.hostname) != (new.boot_id, new.hostname)
+def _address(context: Any) -> str:
+    """Where the stream comes from, without the port: `ipv4:10.0.0.1:4711`, `ipv6:%5Bfe80::1%5D:4711`."""
+    peer = urllib.parse.unquote(str(context.peer() or ""))
+    return peer.partition(":")[2].rpartition(":")[0].strip("[]")[:64]
 
 
 @contextlib.asynccontextmanager

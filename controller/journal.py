@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast import private
+from holdfast.controller.comeback import REMEDY
 from holdfast.controller.events import Record
 from holdfast.controller.ledger import StepRow
 from holdfast.errors import UsageError
@@ -25,15 +27,31 @@ CREATE TABLE IF NOT EXISTS step (job TEXT NOT NULL, step INTEGER NOT NULL, loss 
                                  PRIMARY KEY (job, step)) WITHOUT ROWID;
 """
 _VERSION = 1
+_OF_ENTITIES = (
+    "INSERT OR REPLACE INTO entity (kind, id, doc, at) VALUES (?, ?, ?, ?)",
+    "INSERT INTO history (kind, id, doc, at) VALUES (?, ?, ?, ?)",
+)
+_OF_STEPS = "INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?, ?)"
+_OF_THE_ROW = (
+    sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError,
+    ValueError, OverflowError, TypeError, RecursionError,
+)  # fmt: skip
+"""What a row is refused for, and the next one may not be: a disk that is full is another matter."""
 
 
 class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create. UsageError in one line when the file is not ours or cannot be written."""
+        self._path = path
+        self.damaged: list[str] = []
+        """What was read and could not be understood, one line each."""
+        private.state_folder(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite gives what it makes beside it the same mode.
+            for one in (path, *path.parent.glob(f"{path.name}-*")):
+                private.make_file(one)
         except OSError as error:
-            raise UsageError(f"state_dir {path.parent}: {error.strerror}; give another --state-dir") from None
+            raise UsageError(f"{path}: cannot be used as the controller's journal: {error.strerror}") from None
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -46,34 +64,92 @@ class Journal:
         except sqlite3.Error as error:
             raise UsageError(f"{path}: cannot be used as the controller's journal: {error}") from None
 
-    def write(self, records: Iterable[Record], at: float) -> None:
-        """Commit all of them or none. sqlite3.Error when the disk does not take it."""
-        rows = [(r.kind, r.id, json.dumps(_plain(r.doc)), at) for r in records]
-        if not rows:
-            return
-        with _Transaction(self._db) as db:
-            db.executemany("INSERT OR REPLACE INTO entity (kind, id, doc, at) VALUES (?, ?, ?, ?)", rows)
-            db.executemany("INSERT INTO history (kind, id, doc, at) VALUES (?, ?, ?, ?)", rows)
+    def write(self, records: Iterable[Record], at: float) -> list[str]:
+        """Commit all of them or none, but for what no file could hold: that is left out and named.
 
-    def write_steps(self, job: str, rows: Iterable[StepRow]) -> None:
+        sqlite3.Error when the disk does not take it.
+        """
+        rows, left_out = [], []
+        for r in records:
+            try:
+                rows.append((r.kind, r.id, json.dumps(_plain(r.doc)), at))
+            except _OF_THE_ROW as error:
+                left_out.append(f"{r.kind} {r.id}: {error}")
+        return left_out + self._commit(rows, *_OF_ENTITIES) if rows else left_out
+
+    def write_steps(self, job: str, rows: Iterable[StepRow]) -> list[str]:
+        """The same for steps."""
         values = [
             (job, r.step, None if math.isnan(r.loss) else r.loss, r.seconds, r.tokens, r.at, r.generation) for r in rows
         ]
-        if not values:
-            return
+        return self._commit(values, _OF_STEPS) if values else []
+
+    def _commit(self, rows: list[tuple[Any, ...]], *statements: str) -> list[str]:
+        try:
+            with _Transaction(self._db) as db:
+                for statement in statements:
+                    db.executemany(statement, rows)
+        except _OF_THE_ROW:
+            return self._commit_what_fits(rows, statements)
+        return []
+
+    def _commit_what_fits(self, rows: list[tuple[Any, ...]], statements: tuple[str, ...]) -> list[str]:
+        left_out = []
         with _Transaction(self._db) as db:
-            db.executemany("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            for row in rows:
+                db.execute("SAVEPOINT one")
+                try:
+                    for statement in statements:
+                        db.execute(statement, row)
+                except _OF_THE_ROW as error:
+                    db.execute("ROLLBACK TO one")
+                    left_out.append(f"{' '.join(str(value)[:40] for value in row[:2])}: {error}")
+                db.execute("RELEASE one")
+        return left_out
 
     def entities(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Every entity's newest document, oldest change first."""
-        rows = self._db.execute("SELECT kind, id, doc FROM entity ORDER BY at, id")
-        return [(kind, key, json.loads(doc)) for kind, key, doc in rows]
+        """Every entity's newest document, oldest change first; `damaged` names those that cannot be read.
+
+        UsageError when the newest job is among them: without it a controller would end what runs as nobody's.
+        """
+        found: list[tuple[str, str, dict[str, Any]]] = []
+        newest_job: str | None = None
+        try:
+            for kind, key, raw in self._db.execute("SELECT kind, id, doc FROM entity ORDER BY at, id"):
+                try:
+                    doc = json.loads(raw)
+                    if not isinstance(doc, dict):
+                        raise ValueError("no document of JSON")
+                except _OF_THE_ROW as error:
+                    self.damaged.append(f"{kind} {key}: {error}")
+                    newest_job = f"{key}: {error}" if kind == "job" else newest_job
+                    continue
+                newest_job = None if kind == "job" else newest_job
+                found.append((kind, key, doc))
+        except sqlite3.Error as error:
+            raise UsageError(f"{self._path}: {error}; {REMEDY}") from None
+        if newest_job is not None:
+            raise UsageError(f"{self._path}: the document of the newest job is damaged ({newest_job}); {REMEDY}")
+        return found
 
     def steps(self, job: str) -> list[StepRow]:
-        rows = self._db.execute(
-            "SELECT step, loss, seconds, tokens, at, generation FROM step WHERE job = ? ORDER BY step", (job,)
-        )
-        return [StepRow(s, math.nan if loss is None else loss, *rest) for s, loss, *rest in rows]
+        """Those that can be read; `damaged` names the others."""
+        rows: list[StepRow] = []
+        try:
+            for step, loss, seconds, *rest in self._db.execute(
+                "SELECT step, loss, seconds, tokens, at, generation FROM step WHERE job = ? ORDER BY step", (job,)
+            ):
+                try:
+                    tokens, at, generation = rest
+                    known = math.nan if loss is None else float(loss)
+                    row = StepRow(_int(step), known, float(seconds), _int(tokens), float(at), _int(generation))
+                except _OF_THE_ROW as error:
+                    self.damaged.append(f"step {step!r:.40} of {job}: {error}")
+                    continue
+                rows.append(row)
+        except sqlite3.Error as error:
+            raise UsageError(f"{self._path}: {error}; {REMEDY}") from None
+        return rows
 
     def close(self) -> None:
         self._db.close()
@@ -88,7 +164,10 @@ class _Transaction:
         return self._db
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+        if kind is None:
+            self._db.execute("COMMIT")
+        elif self._db.in_transaction:  # a disk that is full has ended it already
+            self._db.execute("ROLLBACK")
 
 
 def _plain(value: Any) -> Any:
@@ -99,4 +178,10 @@ def _plain(value: Any) -> Any:
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
+    return value
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r:.40} is no whole number")
     return value

@@ -5,6 +5,7 @@ answered that they are gone, or is lost (its workers cannot join: each generatio
 agent that comes back is told to end them first).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -57,6 +58,10 @@ class Lifecycle:
     held_since: float = 0.0
     dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
     taken: list[str] = field(default_factory=list)  # and those that it has in addition
+    unreported: set[str] = field(default_factory=set)  # after our own restart: nodes of whose launch nothing is known
+    repeated: list[str] = field(default_factory=list)  # nodes that held too few workers of it, and were told again
+    is_adopting: bool = False
+    story: str = ""  # what came of the adoption, in words
 
     # --- commands ----------------------------------------------------------------------------------------------
 
@@ -77,6 +82,8 @@ class Lifecycle:
         """Clear what is left of the running generation and prepare the next one, in parallel."""
         self.stage = Stage.CLEARING
         self.waiting.clear()
+        self.unreported.clear()
+        self.is_adopting, self.story, job.launching = False, "", False
         self.final = None
         self.store = ""
         self.deadline = now.mono + self.options.stop_timeout
@@ -117,10 +124,11 @@ class Lifecycle:
         """Go on as far as the answers allow. Called after every answer, arrival, loss and tick."""
         if self.stage is Stage.CLEARING:
             return self._clear(job, nodes, now)
-        if self.stage is Stage.LAUNCHING and not self.waiting:
+        if self.stage is Stage.LAUNCHING and not self.waiting and not self.unreported:
             self.stage = Stage.UP
             self.up_at = now.mono
-            job.state = JobState.RUNNING
+            job.state, job.launching = JobState.RUNNING, False
+            self._tell_of_adoption(job)
             return [Record("job", job.spec.id, job.to_doc())]
         if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:
             job.state, job.reason, job.exit_code = self.final
@@ -180,32 +188,47 @@ class Lifecycle:
         else:
             job.started_at = now.wall
         job.generation += 1
+        job.launching = True
         job.unanswered.clear()
         job.life_first = job.life_last = -1
+        job.progress.launch(job.generation, job.best_step + 1, now.wall)
         self.dropped = [name for name in job.nodes if name not in self.placement]
         self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""
-        host, _, port = self.store.rpartition(":")
-        program = job.spec.program
-        if job.rollbacks:
-            told = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
-            program = replace(program, env={**program.env, **told})
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
-        for group, name in enumerate(job.nodes):
-            ranks = tuple(msg.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)))
-            order = msg.StartWorkers(
-                program=program,
-                ranks=ranks,
-                world_size=job.world,
-                nnodes=len(job.nodes),
-                master_addr=host,
-                master_port=int(port),
-                max_restarts=max(job.spec.max_restarts, 0),
-            )
-            actions.append(self.send(job, name, "start", order))
+        actions += [self.send(job, name, "start", _start_order(job, name)) for name in job.nodes]
         placed = dict(enumerate(job.nodes))
         actions.append(Say("job.launch", {"job": job.spec.id, "generation": job.generation, "nodes": placed}))
         return actions
+
+    # --- after our own restart ---------------------------------------------------------------------------------
+
+    def adopt(self, job: Job, now: Instant) -> None:
+        """We died while the generation was launched: each node's report decides whether it is told again."""
+        self.stage, self.is_adopting = Stage.LAUNCHING, True
+        self.unreported, self.repeated = set(job.nodes), []
+        self.placement, self.store = list(job.nodes), job.store
+        self.deadline = now.mono + self.options.start_timeout
+
+    def reported(self, job: Job, name: str, missing: Collection[int]) -> list[Action]:
+        """A node told what it holds. `missing`: ranks of the generation that is being adopted which it lacks; should
+        an older order of the same reach it yet, it starts none twice."""
+        if self.stage is not Stage.LAUNCHING or name not in self.unreported:
+            return []
+        self.unreported.discard(name)
+        if not missing:
+            return []
+        self.repeated.append(name)
+        return [self.send(job, name, "start", _start_order(job, name, missing))]
+
+    def _tell_of_adoption(self, job: Job) -> None:
+        if not self.is_adopting:
+            return
+        self.is_adopting = False
+        held = [name for name in job.nodes if name not in self.repeated]
+        parts = [f"{', '.join(held)} held the workers of generation {job.generation}"] if held else []
+        parts += [f"it was started again on {', '.join(self.repeated)}, which lacked them"] if self.repeated else []
+        self.story = f"{'; '.join(parts)}: the launch was adopted, and nothing was ended"
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -246,10 +269,30 @@ class Lifecycle:
         return late
 
 
+def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> msg.StartWorkers:
+    """What this node is told to start of the running generation: all its ranks, or only these."""
+    program = job.spec.program
+    if job.rollbacks:
+        told = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
+        program = replace(program, env={**program.env, **told})
+    host, _, port = job.store.rpartition(":")
+    group = job.nodes.index(name)
+    return msg.StartWorkers(
+        program=program,
+        ranks=tuple(msg.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)) if only is None or r in only),
+        world_size=job.world,
+        nnodes=len(job.nodes),
+        master_addr=host,
+        master_port=int(port),
+        max_restarts=max(job.spec.max_restarts, 0),
+    )
+
+
 def fresh_table(job: Job) -> RankTable:
     """All ranks of a new generation: expected to run, nothing known of them yet."""
     table = RankTable(job.world)
     table.generation[:] = job.generation
+    table.base = job.progress.base(job.generation)
     for rank in range(job.world):
         table.mark(rank, RankState.RUNNING)
     return table

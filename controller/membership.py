@@ -2,6 +2,7 @@
 
 from holdfast import messages as msg
 from holdfast import types as t
+from holdfast.bounds import MAX_NODES
 from holdfast.controller.absence import Absence
 from holdfast.controller.cluster import Cluster
 from holdfast.controller.detectors.exits import LOST
@@ -22,9 +23,11 @@ class Membership:
         hello, name = event.hello, event.hello.identity.node
         node = self.c.nodes.get(name)
         if node is None:
+            self._make_room()
             node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
         if node.identity.incarnation != hello.identity.incarnation:
             node.leaving = False
+        self.c.connected += not node.connected
         node.identity, node.connected = hello.identity, True
         # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
         node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
@@ -35,9 +38,46 @@ class Membership:
         actions = self._end_strays(hello, job)
         holds = any(w.running and (w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
         actions += self.c.life.node_back(job, name, now, holds)
-        if self.c.life.stage is Stage.UP:
-            actions += self._compare(job, name, hello, now)
+        lost = self._lost(job, name, hello)
+        if self.c.life.stage is Stage.UP and lost:
+            actions += self._lacks(name, lost, now)
+        if self.c.life.is_adopting and name in job.nodes:
+            actions += self.c.life.reported(job, name, missing=lost)
         return actions + self.c.life.advance(job, self.c.nodes, now) + self.absence.watch(now)
+
+    def has_room(self, name: str) -> bool:
+        """May a node of this name join? It may not if it is one more than `MAX_NODES` and none can be forgotten."""
+        return name in self.c.nodes or len(self.c.nodes) < MAX_NODES or self._least() is not None
+
+    def waits_for_another(self, hello: msg.Hello, now: Instant) -> str:
+        """Why this agent is not the one that a controller waits for that has just come back; empty when it may be.
+
+        Of two agents that say one name, the one with the workers is right, also where the other asks first.
+        """
+        job, name = self.c.active, hello.identity.node
+        if job is None or name not in job.nodes or name in self.c.nodes or now.mono >= self.c.reconcile_until:
+            return ""
+        holds = any((w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
+        ranks = job.ranks_on(name)
+        over = self.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
+        if holds or over or self.c.life.stage is not Stage.UP or self.c.life.is_adopting:
+            return ""
+        return f"the controller has just come back, and waits for the agent of {name} that holds ranks of its job"
+
+    def _make_room(self) -> None:
+        if len(self.c.nodes) < MAX_NODES:
+            return
+        least = self._least()
+        if least is not None:
+            del self.c.nodes[least.name]
+            self.c.histories.pop(least.name, None)
+
+    def _least(self) -> Node | None:
+        """Of the nodes that nothing speaks of, neither a job nor what was found of them, the one that left first."""
+        job = self.c.job
+        placed = set(job.nodes) if job is not None else set()
+        idle = [n for n in self.c.nodes.values() if not n.connected and n.name not in placed and n.history.is_blank]
+        return min(idle, key=lambda node: node.left_at, default=None)
 
     def _end_strays(self, hello: msg.Hello, job: Job | None) -> list[Action]:
         """Workers of jobs or generations that are over must not run on."""
@@ -53,12 +93,12 @@ class Membership:
             actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
         return actions
 
-    def _compare(self, job: Job, name: str, hello: msg.Hello, now: Instant) -> list[Action]:
-        """What the node holds against what it should hold; an exit that it knows of comes as an event of its own."""
+    def _lost(self, job: Job, name: str, hello: msg.Hello) -> list[int]:
+        """What the node lacks of what it should hold; an exit that it knows of comes as an event of its own."""
         held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
-        lost = [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
-        if not lost:
-            return []
+        return [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
+
+    def _lacks(self, name: str, lost: list[int], now: Instant) -> list[Action]:
         finding = Finding(
             kind=t.FindingKind.WORKER_EXIT,
             severity=t.Severity.CRITICAL,
@@ -77,6 +117,7 @@ class Membership:
         if node is None or node.identity.incarnation != event.incarnation:
             return []  # an older stream of a node that is back already
         finding = stream_finding(node, now)
+        self.c.connected -= node.connected
         node.connected, node.left_at = False, now.mono
         if node.state is not t.NodeState.LOST:
             node.state, node.reason = t.NodeState.SUSPECT, finding.text

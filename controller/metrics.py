@@ -18,6 +18,7 @@ import holdfast
 from holdfast.controller.facade import Facade, Json
 from holdfast.controller.metrics_text import blame_families, diagnostic_families, node_families, rank_families
 from holdfast.types import FindingKind, NodeState
+from holdfast.wire_bounds import REASONS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JOB_STATES = ("pending", "starting", "running", "recovering", "finished", "failed", "stopped")
@@ -38,6 +39,7 @@ CONTROLLER_COUNTERS = {
     "frame_bytes": ("frame_bytes_total", "Bytes of the heartbeat frames received."),
     "malformed_frames": ("malformed_total", "Heartbeat frames that could not be read."),
     "events": ("events_total", "Events received from agents."),
+    "alerts_suppressed": ("alerts_suppressed_total", "Alerts beyond what is kept of one node or subject a minute."),
     "controller_bugs": ("bugs_total", "Events that the controller failed at: report each, its log has the traceback."),
     "spans": ("spans_total", "Spans received from workers."),
     "spans_lost": ("spans_lost_total", "Spans that were dropped or overwritten on their way: blame lacks them."),
@@ -133,9 +135,18 @@ def _job(job: Json | None) -> Iterable[Metric]:
     for fault, seconds in ((job or {}).get("at_risk") or {}).items():
         if _known(seconds):
             risk.add_metric([name, fault], seconds)
+    paused = GaugeMetricFamily(
+        "holdfast_job_pause_seconds", "How long the job has stood still that may go on by itself; 0: it moves.",
+        labels=["job", "state"],
+    )  # fmt: skip
+    pause = (job or {}).get("pause")
+    if job is not None:
+        for life in ("busy", "idle", "unknown"):
+            paused.add_metric([name, life], pause["seconds"] if pause and pause["life"] == life else 0.0)
     yield restarts
     yield states
     yield risk
+    yield paused
 
 
 def _incidents(state: State) -> Iterable[Metric]:
@@ -171,6 +182,9 @@ def _controller(metrics: Json) -> Iterable[Metric]:
         results | metrics["commands_total"],
         counter=True,
     )
+    refused: dict[str, float] = dict.fromkeys(REASONS, 0)
+    text = "What of agents' messages was left out, by reason."
+    yield _each("holdfast_ingest_malformed", text, "reason", refused | metrics["refused_total"], counter=True)
     lost = metrics["lost_seconds"]
     yield _each("holdfast_lost_seconds", "Job time lost, by reason.", "reason", lost, counter=True)
     for name, (key, text) in CONTROLLER_GAUGES.items():

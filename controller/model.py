@@ -3,7 +3,8 @@
 Every moment comes in as an `Instant`: `mono` decides, `wall` is for people and for the journal.
 """
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.history import History
+from holdfast.controller.progress import Progress
 from holdfast.rollback import Rollback
 
 Floats = npt.NDArray[np.float64]
@@ -41,6 +43,14 @@ class Options:
     """A worker that shows no life is late after this many median steps ..."""
     hang_floor: float = 0.75
     """... plus this many seconds, half of them when the kernel says that its process is stopped."""
+    pause_limit: float = 1800.0
+    """Seconds after which a job is restarted that stands still while what holds it up is busy."""
+    idle_limit: float = 60.0
+    """The same where what holds it up is idle: it neither computes nor reads, writes or moves anything."""
+    idle_limit_start: float = 300.0
+    """The same before the first step of a life, and in a phase in which the script expects no steps."""
+    pause_alert: float = 300.0
+    """Seconds after which people are alerted to a pause, unless it was as long at the same place before."""
     agent_grace: float = 10.0
     """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: float = 3.0
@@ -62,6 +72,10 @@ class Options:
     start_timeout: float = 120.0
     detectors: tuple[str, ...] = ()
     """Settings of single detectors, "NAME.KEY=VALUE": see detectors/table.py."""
+
+
+LIMITS = ("hang_steps", "hang_floor", "pause_limit", "idle_limit", "idle_limit_start", "pause_alert")
+"""Those of the options that a job may set for itself."""
 
 
 class JobState(StrEnum):
@@ -89,6 +103,7 @@ class Node:
     connected: bool = False
     left_at: float = 0.0
     host_at: float = 0.0  # mono of the newest gauges of the host
+    refused_at: float = -math.inf  # mono at which its agent last said that a disk has no room
     frame_at: float = 0.0  # mono of the newest frame's arrival
     cadence: float = 0.25
     lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
@@ -133,6 +148,7 @@ class RankTable:
         self.pid: Ints = np.zeros(world, np.int64)
         self.step: Ints = np.full(world, -1, np.int64)
         self.counted: Ints = np.full(world, -1, np.int64)  # newest step of each rank that the ledger has
+        self.base = 0  # added to what workers say of their step, where that is counted anew in every life
         self.phase: Ints = np.zeros(world, np.int64)
         self.state: Ints = np.zeros(world, np.int64)
         self.seen_at: Floats = np.full(world, np.nan)
@@ -150,6 +166,8 @@ class RankTable:
         self.operation_at: Floats = np.full(world, np.nan)
         self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
         self.standing: list[t.Standing | None] = [None] * world
+        self.activity: list[t.Activity | None] = [None] * world
+        self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
         self.coordinate: Ints = np.full((world, 3), -1, np.int64)
         self.sizes: tuple[int, int, int] | None = None
 
@@ -158,7 +176,7 @@ class RankTable:
         self.lag[r], self.period[r] = lag, period
         self.generation[r] = sample.generation
         self.pid[r] = sample.pid
-        self.step[r] = sample.step
+        self.step[r] = sample.step + self.base if sample.step >= 0 else sample.step
         self.phase[r] = t.PHASES.index(sample.phase)
         self.seen_at[r] = at
         self.progress_at[r] = at - sample.progress_age
@@ -173,6 +191,8 @@ class RankTable:
         self.operation_at[r] = at - sample.operation_age
         self.still_at[r] = at - sample.still_age
         self.standing[r] = sample.standing
+        self.activity[r] = activity = sample.activity
+        self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet
         if sample.coordinate is not None:
             self.coordinate[r] = sample.coordinate
             self.sizes = sample.sizes
@@ -197,6 +217,8 @@ class JobSpec:
     faults: tuple[str, ...] = ()
     node_counts: tuple[int, ...] = ()
     """Smaller numbers of nodes on which it may go on as well."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Its own `LIMITS`, in place of the controller's."""
 
     @property
     def world(self) -> int:
@@ -233,14 +255,33 @@ class Job:
     tries_node: str = ""  # the node at which all of them ended; empty when they differ
     life_first: int = -1  # first and newest step of the running generation, as its program numbers them
     life_last: int = -1
-    life_before: int = 0  # steps that the generation before it did
     fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
     unanswered: dict[str, str] = field(default_factory=dict)  # fault -> id of the running generation's order
+    launching: bool = False  # were the running generation's starts sent, and not all of them answered yet?
+    pauses: dict[str, list[float]] = field(default_factory=dict)
+    """By place: how often a pause there was ended, and the longest that ended by itself, seconds."""
+    uncounted_restarts: int = 0  # for pauses, and by hand: they do not count towards max_restarts
     stop_asked: bool = False
     rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
     rolled_at: int = -1  # the step of the trouble that the last of them was for
+    progress: Progress = field(default_factory=Progress)
     _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def life_steps(self) -> int:
+        """Steps that the running generation did, as far as its numbers tell."""
+        return self.life_last - self.life_first + 1 if self.life_first >= 0 else 0
+
+    @property
+    def numbers_steps(self) -> bool:
+        """Does the program say which step it is at, by all that is known?"""
+        return self.best_step >= 0 and not self.progress.counted
+
+    @property
+    def is_repeat_known(self) -> bool:
+        """Is it known which of its steps were done again?"""
+        return self.generation < 2 or not self.progress.counted
 
     @property
     def world(self) -> int:
@@ -264,6 +305,8 @@ class Job:
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":
+        known = {one.name for one in fields(cls)}
+        doc = {key: value for key, value in doc.items() if key in known}  # of another version, maybe
         spec = dict(doc["spec"])
         program = dict(spec["program"])
         program["args"] = tuple(program["args"])
@@ -271,7 +314,9 @@ class Job:
         spec["faults"] = tuple(spec["faults"])
         spec["node_counts"] = tuple(spec.get("node_counts", ()))
         backs = [Rollback(**one) for one in doc.get("rollbacks", ())]
-        return cls(**{**doc, "spec": JobSpec(**spec), "state": JobState(doc["state"]), "rollbacks": backs})
+        progress = Progress.from_doc(doc.get("progress", {}))
+        state = JobState(doc["state"])
+        return cls(**{**doc, "spec": JobSpec(**spec), "state": state, "rollbacks": backs, "progress": progress})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast import types as t
-from holdfast.controller.model import Finding, Job, Options
+from holdfast.controller.model import Finding, Instant, Job, Options
+from holdfast.diagnostics.hang_graph import Reason
+from holdfast.diagnostics.stillness import Life
 
 
 class Move(StrEnum):
@@ -64,7 +66,10 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.WORKER_EXCEPTION: Row(Move.RESTART, Fault.SCRIPT),
     t.FindingKind.WORKER_HANG: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.WORKER_STOPPED: Row(Move.RESTART),
+    t.FindingKind.WORKER_PAUSED: Row(Move.ALERT),
     t.FindingKind.WORKER_PREEMPTED: Row(Move.RESTART),
+    t.FindingKind.WORKER_LEFT: Row(Move.RESTART, Fault.SCRIPT),
+    t.FindingKind.LIVES_ALIKE: Row(Move.ALERT, Fault.SCRIPT),
     t.FindingKind.LOSS_NONFINITE: Row(Move.RESTART, Fault.SCRIPT),
     t.FindingKind.TRAFFIC_STOPPED: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.AGENT_EXIT: Row(Move.WATCH),
@@ -72,6 +77,7 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.NODES_AWAY: Row(Move.WATCH),
     t.FindingKind.CAPACITY: Row(Move.ALERT),
     t.FindingKind.EVICTION: Row(Move.RESTART),
+    t.FindingKind.RESTART: Row(Move.RESTART),
     t.FindingKind.ROOM: Row(Move.GROW),
     t.FindingKind.LOG_RULE: Row(Move.ALERT),
     t.FindingKind.AGENT: Row(Move.ALERT),
@@ -81,8 +87,10 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.GPU_XID: Row(Move.RESTART, Fault.BROKEN),
     t.FindingKind.GPU_XID_APP: Row(Move.ALERT, Fault.SCRIPT),
     t.FindingKind.GPU_XID_REPEATED: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.GPU_SXID: Row(Move.RESTART, Fault.BROKEN),
     t.FindingKind.GPU_LOST: Row(Move.RESTART, Fault.BROKEN),
     t.FindingKind.GPU_RECOVERY: Row(Move.RESTART, Fault.BROKEN),
+    t.FindingKind.GPU_DRAIN: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.GPU_ECC: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.GPU_ROW_REMAP: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.GPU_THROTTLE: Row(Move.ALERT, Fault.NODE),
@@ -98,6 +106,7 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.DISK_FULL: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.MEMORY_PRESSURE: Row(Move.ALERT),
     t.FindingKind.CLOCK_OFFSET: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.CERTIFICATE_EXPIRES: Row(Move.ALERT),
     t.FindingKind.WORKER_BLOCKED: Row(Move.ALERT, Fault.NODE),
     t.FindingKind.WORKER_ZOMBIE: Row(Move.ALERT),
     t.FindingKind.LOSS_SPIKE: Row(Move.ALERT, Fault.SCRIPT),
@@ -108,6 +117,10 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.NODE_UNREACHABLE: Row(Move.ALERT),
     t.FindingKind.NODE_CUT_OFF: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.STRAGGLER: Row(Move.ALERT),
+    t.FindingKind.NODE_NAME_TAKEN: Row(Move.ALERT),
+    t.FindingKind.INPUT_REFUSED: Row(Move.ALERT),
+    t.FindingKind.ALERTS_SUPPRESSED: Row(Move.ALERT),
+    t.FindingKind.JOURNAL_DAMAGED: Row(Move.ALERT),
 }
 
 
@@ -123,6 +136,8 @@ class Case:
     """Starts of the job in a row that made no progress."""
     tries_node: str = ""
     """The node at which all of them ended; empty when they differ."""
+    stillborn: int = 0
+    """Lives in a row that the program itself ended before its first step, whatever its error."""
     node: str = ""
     """Whom the finding is about, where that is a node or a worker on one."""
     offences: int = 0
@@ -137,6 +152,8 @@ class Case:
     """Is there a checkpoint of this job in the store?"""
     goes_back: bool = False
     """Did the operator ask to go back where a finding of this kind is only told otherwise?"""
+    no_room: bool = False
+    """Did a worker end for want of room, on a node of which a disk is full?"""
     went_back: bool = False
     """Did the job go back for the same steps before?"""
 
@@ -173,8 +190,14 @@ RULES: tuple[Rule, ...] = (
         lambda c: "by hand",
     ),
     Rule(
+        "a pause is at its limit, and the job's `max_restarts` is used up: no pause makes a job failed",
+        lambda c: is_pause(c.cause) and 0 <= c.max_restarts <= c.restarts,
+        Move.ALERT,
+        lambda c: f"the job may be restarted {c.max_restarts} times and has been; a pause does not make it failed",
+    ),
+    Rule(
         "the job's `max_restarts` is used up",
-        lambda c: 0 <= c.max_restarts <= c.restarts,
+        lambda c: 0 <= c.max_restarts <= c.restarts and c.cause.kind is not t.FindingKind.RESTART,
         Move.STOP,
         lambda c: f"the job may be restarted {c.max_restarts} times and has been",
     ),
@@ -189,6 +212,12 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.row.fault is Fault.BROKEN and bool(c.node),
         Move.EVICT,
         lambda c: f"{c.node} cannot be used: {c.cause.text}",
+    ),
+    Rule(
+        "a worker ended for want of room on its node, of which a disk is full, and there is another to take",
+        lambda c: c.no_room and bool(c.node) and c.replaceable,
+        Move.EVICT,
+        lambda c: f"a disk of {c.node} is full: take another; {c.cause.text}",
     ),
     Rule(
         "the node and its peers do not reach each other, and there is another to take",
@@ -213,6 +242,12 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.tries >= c.limit,
         Move.STOP,
         _again,
+    ),
+    Rule(
+        "as many starts in a row as `tries_fault` were ended by the program itself before its first step, by any error",
+        lambda c: c.row.fault is Fault.SCRIPT and c.stillborn >= c.options.tries_fault,
+        Move.STOP,
+        lambda c: f"{c.stillborn} starts in a row ended before the first step, the last with: {c.cause.text}",
     ),
     Rule(
         "a loss is no number again, without a good step since the restart, and there is a checkpoint in the store",
@@ -261,6 +296,8 @@ def decide(case: Case) -> Decision:
     for rule in RULES:
         if rule.holds(case):
             return Decision(rule.move, rule.reason(case))
+    if not counts_as_try(case.cause):
+        return Decision(move, "start again from the newest whole state; it counts neither as a try nor against a node")
     return Decision(move, f"start again from the newest whole state (try {case.tries} of {case.limit})")
 
 
@@ -281,21 +318,27 @@ _WHY = {
 }
 
 
-def count_try(job: Job, cause: Finding) -> None:
+def count_try(job: Job, cause: Finding, now: Instant) -> None:
     """Note a failed life of the job before deciding: progress since the last one starts the count anew.
 
-    A script whose steps were counted for it counts from 0 in every life, wherever it resumed. Of such a one a bug that
-    strikes at the same place is told by lives of the same length.
+    Of a program that numbers no steps any life got on that went further than its start.
     """
-    life = job.life_last - job.life_first + 1 if job.life_first >= 0 else 0
-    counts_anew = job.generation > 1 and job.life_first == 0 and job.best_step >= job.life_last
-    moved = counts_anew and life > 0 and abs(life - job.life_before) > 0.1 * max(life, job.life_before)
-    if job.best_step > job.tries_step or moved or job.signature != cause.signature:
+    life = job.progress.end(job.generation, cause.signature, job.life_steps, now.wall)
+    ended_at_its_start = job.progress.ended_at_its_start(life)
+    if job.numbers_steps:
+        # One that begins at 0 each time has no checkpoints: a bug at one place is told by lives of one length.
+        began_anew = job.generation > 1 and job.life_first == 0
+        got_on = job.best_step > job.tries_step or (began_anew and job.progress.is_longer_or_shorter())
+    else:
+        got_on = not ended_at_its_start
+    is_stillborn = ended_at_its_start and not life.steps and FIRST[cause.kind].fault is Fault.SCRIPT
+    job.progress.stillborn = job.progress.stillborn + 1 if is_stillborn else 0
+    if got_on or job.signature != cause.signature:
         job.tries, job.tries_node = 1, cause.node
     else:
         job.tries += 1
         job.tries_node = cause.node if cause.node == job.tries_node else ""
-    job.tries_step, job.signature, job.life_before = job.best_step, cause.signature, life
+    job.tries_step, job.signature = job.best_step, cause.signature
 
 
 def is_alert(kind: t.FindingKind) -> bool:
@@ -313,6 +356,21 @@ def is_failure(kind: t.FindingKind) -> bool:
     return FIRST[kind].move in RECOVERS
 
 
+def is_pause(cause: Finding) -> bool:
+    """Is it about a worker that may have gone on by itself, and was ended at a limit?"""
+    return cause.evidence.get("life") in _PAUSES
+
+
+def counts_as_try(cause: Finding) -> bool:
+    """Does the life of the job that it ended count towards giving the job up?"""
+    return is_failure(cause.kind) and cause.kind is not t.FindingKind.RESTART and not is_pause(cause)
+
+
 def counts_against(cause: Finding) -> bool:
-    """Does it go into the history of the node that it is about?"""
-    return not cause.secondary and FIRST[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
+    """Does it go into the history of the node that it is about? What speaks against the program does not."""
+    is_programs = is_pause(cause) or cause.evidence.get("reason") in _PROGRAM
+    return not cause.secondary and not is_programs and FIRST[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
+
+
+_PAUSES = (Life.BUSY, Life.IDLE, Life.UNKNOWN)
+_PROGRAM = (Reason.ORDER, Reason.TRANSFER, Reason.STACK)

@@ -106,7 +106,7 @@ def read(path: Path) -> Iterator[Start | Told]:
         try:
             doc = json.loads(line)
             one = _start(doc) if "holdfast" in doc else _told(number, doc)
-        except (ValueError, KeyError, TypeError, HoldfastError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, HoldfastError) as error:
             if begun and not line.endswith(b"\n"):
                 continue
             raise UsageError(f"{path}, line {number}: not a line of a recording: {error}") from None

@@ -8,11 +8,13 @@ import io
 import mmap
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from holdfast import private
 from holdfast.errors import UsageError
 
 _HEAD = b'{"holdfast":'
@@ -23,11 +25,16 @@ _GZIP = re.compile(rb"(\x1f\x8b\x08(?:\0|(\x08))).{4}(..(?(2)[^\0]+\0))", re.DOT
 _GZIP_BYTES = 10 + 255 + 1
 """No more than that, of which up to 255 are the name's."""
 _PAGE = 4096
+_LINE_BYTES = 256 << 20
+"""No line is longer: the first one holds all that the journal had."""
 
 
 def go_on(path: Path) -> IO[bytes]:
     """Open it to append a life: plain, or compressed if the name ends with .gz. UsageError in one line otherwise."""
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"recording {path}: not a regular file; name one that is not there yet")
+        private.make_file(path)
         _mend(path)
         return gzip.open(path, "ab") if path.suffix == ".gz" else open(path, "ab")  # type: ignore[return-value]
     except OSError as error:
@@ -73,7 +80,10 @@ def lines(path: Path) -> Iterator[bytes]:
     """The lines of all lives, as far as each was written. UsageError in one line when the file cannot be read."""
     with _opened(path) as file:
         if path.suffix != ".gz":
-            yield from file
+            while line := file.readline(_LINE_BYTES):
+                if len(line) == _LINE_BYTES:
+                    raise UsageError(f"recording {path}: damaged, or none: a line of {_LINE_BYTES >> 20} MiB or more")
+                yield line
             return
         for life in _lives(file):
             try:
@@ -85,11 +95,16 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> IO[bytes]:
+    right = "`holdfast controller --record FILE` writes one"
     try:
-        return open(path, "rb")
+        # A pipe into which nobody writes would keep us for ever.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as error:
-        right = "`holdfast controller --record FILE` writes one"
         raise UsageError(f"recording {path}: {error.strerror or error}; {right}") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UsageError(f"recording {path}: not a regular file; {right}")
+    return file
 
 
 def _lives(file: IO[bytes]) -> Iterator[bytes]:

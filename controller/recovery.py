@@ -8,16 +8,20 @@ from holdfast import types as t
 from holdfast.controller import incidents as books
 from holdfast.controller import policy
 from holdfast.controller.cluster import Cluster
-from holdfast.controller.detectors.table import Response
+from holdfast.controller.detectors.host import has_full_disk
+from holdfast.controller.detectors.table import Response, finding
 from holdfast.controller.events import Action, Record, Say
 from holdfast.controller.lifecycle import Stage, fresh_table
 from holdfast.controller.model import Finding, Incident, IncidentState, Instant, Job, JobState
 from holdfast.controller.placement import has_spare, may_shrink
+from holdfast.controller.progress import pattern_text
+from holdfast.controller.quota import Quota, suppressed_finding
 from holdfast.rollback import Rollback
 
 _STAYS_UP = 5.0  # seconds
 _SAME_PLACE = 20  # steps
 _TOLD_AGAIN = 600.0  # seconds between two alerts of the same
+_MOST_TOLD = 10_000
 _WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
 
 
@@ -27,7 +31,13 @@ class Recovery:
         self.settling: Finding | None = None  # a victim's echo that waits for its cause, until `stop_at` (mono)
         self.stop_at = math.inf
         self.told: dict[tuple[t.FindingKind, str, str], float] = {}  # alerts and when (mono)
+        self.quota = Quota()
         self.logs: deque[tuple[float, Finding]] = deque(maxlen=100)  # critical lines that nothing followed yet
+
+    @property
+    def suppressed(self) -> int:
+        """Alerts beyond what is kept."""
+        return self.quota.suppressed
 
     # --- findings to moves -------------------------------------------------------------------------------------
 
@@ -129,14 +139,32 @@ class Recovery:
 
     def _note_fault(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
         """Count a failed life of the job, and what it says against its node."""
-        if not policy.is_failure(cause.kind):
+        if not policy.counts_as_try(cause):
             return []
-        policy.count_try(job, cause)
+        policy.count_try(job, cause, now)
+        told = self._pattern(cause, job, now)
         name = self._node_of(cause)
         # The same again without a step of progress may well be the script's, whose own bug counts against nobody.
         if not name or job.tries > 1 or not policy.counts_against(cause):
+            return told
+        return [*told, *self.offend(name, cause.kind, now)]
+
+    def _pattern(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
+        """Lives that end alike again and again are told, and go on: of a program that numbers no steps nobody knows
+        that it does not get on."""
+        lives = [] if job.numbers_steps else job.progress.pattern()
+        if not lives or self.c.tuning.response(t.FindingKind.LIVES_ALIKE) is Response.OFF:
             return []
-        return self.offend(name, cause.kind, now)
+        found = finding(
+            t.FindingKind.LIVES_ALIKE,
+            cause.subject,
+            pattern_text(lives, job.progress.alike, cause.text),
+            now,
+            node=cause.node,
+            rank=cause.rank,
+            evidence={"lives": [dataclasses.asdict(life) for life in lives], "told": job.progress.told},
+        )
+        return self.alert(found, now)
 
     def offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
         history = self.c.history(name)
@@ -151,15 +179,17 @@ class Recovery:
         return policy.Case(
             cause=cause,
             options=o,
-            restarts=job.restarts,
+            restarts=job.restarts - job.uncounted_restarts,
             max_restarts=job.spec.max_restarts,
-            tries=job.tries if policy.is_failure(cause.kind) else 1,
+            tries=job.tries if policy.counts_as_try(cause) else 1,
             tries_node=job.tries_node,
+            stillborn=job.progress.stillborn,
             node=name,
             offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
             evictions=self.c.evictions(now),
             tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
             replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes) or may_shrink(job.spec, job.nodes),
+            no_room=bool(cause.evidence.get("no_room")) and bool(name) and has_full_disk(self.c.nodes[name], now),
             stored=self.c.time.safe >= 0,
             goes_back=self.c.tuning.response(cause.kind) is Response.ROLL_BACK,
             went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
@@ -191,6 +221,8 @@ class Recovery:
         """Keep table and incident in step with the lifecycle's stage."""
         live = self.c.book.live()
         recovering = live is not None and live.action in policy.RECOVERS
+        if live is not None and recovering and self.c.life.story:
+            live.reason, self.c.life.story = f"{live.reason}; {self.c.life.story}", ""
         if recovering and live is not None and self.c.life.waiting_since is not None and live.phase != "replenishing":
             live.enter("replenishing", now.wall)
             return [books.saved(live)]
@@ -247,7 +279,10 @@ class Recovery:
         return []
 
     def alert(self, finding: Finding, now: Instant) -> list[Action]:
-        """A finding that nothing is done about: kept as an incident that is over at once."""
+        """A finding that nothing is done about: kept as an incident that is over at once, if there is room for it."""
+        if finding.kind is not t.FindingKind.ALERTS_SUPPRESSED and not self.quota.takes(finding, now.mono):
+            self.c.book.count(finding)
+            return self.noted(suppressed_finding(finding, self.quota.suppressed), now)
         if finding.severity is t.Severity.INFO:
             return [Say("notice", {"node": finding.node, "text": finding.text})]
         incident = self.c.book.open(finding, self.c.job, now)
@@ -264,7 +299,10 @@ class Recovery:
         key = finding.kind, finding.subject, finding.signature
         if now.mono - self.told.get(key, -math.inf) < _TOLD_AGAIN:
             return []
+        self.told.pop(key, None)
         self.told[key] = now.mono
+        while len(self.told) > _MOST_TOLD:
+            self.told.pop(next(iter(self.told)))
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
         return [said, *self.alert(finding, now)]
 
@@ -284,15 +322,19 @@ class Recovery:
         if live is None or live.action not in policy.RECOVERS or record.generation <= live.generation_from:
             return []
         if live.step_resumed is None:
-            live.step_resumed, live.generation_to = record.step, record.generation
+            live.generation_to = record.generation
+            if not record.is_counted:  # else it is known how many steps were done, not at which the program is
+                live.step_resumed = record.step
         return books.closed(live, IncidentState.CLOSED, now)
 
-    def finished(self, job: Job, now: Instant) -> list[Action]:
+    def finished(self, job: Job, now: Instant, why: str = "") -> list[Action]:
+        """`why`: what else there is to know of its end."""
         actions: list[Action] = []
         live = self.c.book.live()
         if live is not None:
+            live.reason = f"{live.reason}; {why}" if why else live.reason
             actions += books.closed(live, IncidentState.CLOSED, now)
-        return actions + self.c.life.end(job, self.c.nodes, (JobState.FINISHED, "", 0), 0.0, now)
+        return actions + self.c.life.end(job, self.c.nodes, (JobState.FINISHED, why, 0), 0.0, now)
 
     def at_node(self, finding: Finding, job: Job) -> Finding:
         if finding.rank < 0:

@@ -26,10 +26,23 @@ class Replay:
     decisions: int = 0
     difference: Difference | None = None
     incidents: list[Incident] = field(default_factory=list)
+    then: dict[str, int] = field(default_factory=dict)
+    """Incidents that were opened then, by id, and the lines of the recording in which they were."""
+    now: dict[str, int] = field(default_factory=dict)
+    """Those that are opened now."""
+
+    @property
+    def changed(self) -> list[str]:
+        """What opened no incident, another one, or one at another line: verdicts that changed."""
+        ids = dict.fromkeys([*self.then, *self.now])
+        return [one for one in ids if self.then.get(one) != self.now.get(one)]
 
 
-def replay(path: Path) -> Replay:
-    """Run it until its end, or until the decisions part. UsageError when it is no recording."""
+def replay(path: Path, through: bool = False) -> Replay:
+    """Run it until its end, or until the decisions part; `through`: to its end all the same.
+
+    UsageError when it is no recording.
+    """
     found = Replay()
     brain: Brain | None = None
     for one in read(path):
@@ -44,9 +57,13 @@ def replay(path: Path) -> Replay:
         found.events += 1
         found.decisions += len(one.did)
         found.incidents = list(brain.c.book.incidents.values())
+        for opened, lines in ((found.then, one.did), (found.now, now)):
+            for name in filter(None, map(_incident, lines)):
+                opened.setdefault(name, one.line)
         if now != one.did:
-            found.difference = _difference(one, now)
-            break
+            found.difference = found.difference or _difference(one, now)
+            if not through:
+                break
     return found
 
 
@@ -55,6 +72,12 @@ def decide(brain: Brain, told: Told) -> list[str]:
         return did(brain.handle(told.event, told.at))
     except HoldfastError:
         return [REFUSED]
+
+
+def _incident(line: str) -> str:
+    """The id in a line that records an incident; empty for other lines."""
+    words = line.split(" ")
+    return words[2] if words[:2] == ["record", "incident"] and len(words) > 2 else ""
 
 
 def _difference(told: Told, now: list[str]) -> Difference:

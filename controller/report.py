@@ -20,12 +20,16 @@ from holdfast.controller.events import (
     EvictAsked,
     FaultAsked,
     JobSubmitted,
+    RestartAsked,
     StacksAsked,
     StopAsked,
 )
 from holdfast.controller.goodput import LOSSES, Account, Goodput
 from holdfast.controller.history import History, node_history
+from holdfast.controller.job_size import check_size
+from holdfast.controller.lifecycle import Stage
 from holdfast.controller.model import RANK_STATES, Incident, Job, JobSpec, Node
+from holdfast.controller.pauses import REPORTED
 from holdfast.controller.placement import natural
 from holdfast.controller.shell import Shell
 from holdfast.controller.span_reader import read_kept, read_newest
@@ -146,22 +150,48 @@ class Report:
             "restarts": job.restarts,
             "goodput": self._c.time.ratio(until),
             "time": self._time(until),
+            "pause": self._pause(job),
             "at_risk": self._at_risk(job, median),
             "sizes": list(self._c.ranks.sizes) if self._c.ranks.sizes else None,
             "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
             "max_steps": job.spec.max_steps,
+            "steps_counted": job.progress.counted,
+            "progress": job.progress.told or None,
+        }
+
+    def _pause(self, job: Job) -> Json | None:
+        watch = self.shell.brain.hangs.pauses
+        pause = watch.current
+        if pause is None or self._c.life.stage is not Stage.UP or pause.still < REPORTED:
+            return None
+        return {
+            "life": pause.life.value,
+            "text": pause.text,
+            "place": watch.place,
+            "ranks": list(pause.ranks),
+            "waiting": len(pause.waiting),
+            "since": watch.since,
+            "seconds": max(0.0, time.time() - watch.since),
+            "limit_seconds": _number(watch.limit),
+            "usual_seconds": job.pauses.get(watch.place, [0.0, 0.0])[1],
         }
 
     def _time(self, until: float) -> Json:
         time: Goodput = self._c.time
         totals = time.totals(until)
+        unknown = self._unknown()
         return {
             "wall": time.wall(until),
             "productive": totals[Account.PRODUCTIVE],
             "unsaved": totals[Account.TRAINING],
-            "lost": {account.value: totals[account] for account in LOSSES},
+            "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
             "last_hour": time.recent_ratio(until),
         }
+
+    def _unknown(self) -> tuple[Account, ...]:
+        """Losses of which nobody knows: what a program that numbers no steps did again."""
+        job: Job | None = self._c.job
+        return () if job is None or job.is_repeat_known else (Account.RECOMPUTE,)
 
     def _at_risk(self, job: Job, step_seconds: float | None) -> Json | None:
         if job.state.ended:
@@ -245,7 +275,7 @@ class Report:
     def metrics(self) -> Json:
         job: Job | None = self._c.job
         spent = self._time((job.ended_at if job is not None else 0.0) or time.time())
-        kinds: dict[str, int] = {}
+        kinds: dict[str, int] = dict(self._c.book.forgotten)
         for incident in self._c.book.incidents.values():
             kinds[incident.cause.kind.value] = kinds.get(incident.cause.kind.value, 0) + 1
         return {
@@ -253,6 +283,8 @@ class Report:
             "frame_bytes_total": self.shell.frame_bytes,
             "events_total": self.shell.events,
             "malformed_total": self.shell.malformed,
+            "refused_total": dict(self.shell.refused),
+            "alerts_suppressed_total": self.shell.brain.recovery.suppressed,
             "bugs_total": self.shell.bugs,
             "commands_total": dict(self.shell.commands),
             "steps_total": self.shell.brain.steps_total,
@@ -261,7 +293,8 @@ class Report:
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
             "restarts_total": job.restarts if job is not None else 0,
-            "lost_seconds": {a.value: self._c.time.booked[a] for a in LOSSES},  # what is booked never shrinks
+            # What is booked never shrinks.
+            "lost_seconds": {a.value: self._c.time.booked[a] for a in LOSSES if a not in self._unknown()},
             "diagnoses_running": len(self.shell.brain.diagnoses.running),
             "diagnostics": self.shell.brain.diagnoses.rows(),
             "productive_seconds": spent["productive"],
@@ -296,14 +329,18 @@ class Report:
             max_steps=spec.get("max_steps"),
             faults=tuple(spec.get("faults") or ()),
             node_counts=tuple(sorted(set(spec.get("node_counts") or ()) - {int(spec.get("nnodes") or 1)})),
+            limits={name: float(value) for name, value in (spec.get("limits") or {}).items() if value is not None},
         )
-        if job.nnodes < 1 or job.nproc < 1:
-            raise UsageError(f"a job needs at least 1 node and 1 worker, not {job.nnodes} and {job.nproc}")
-        if job.node_counts and not 1 <= min(job.node_counts) <= max(job.node_counts) < job.nnodes:
-            raise UsageError(f"node_counts must be from 1 to nnodes, {job.nnodes}, not {list(job.node_counts)}")
+        check_size(job)
         parse_faults(job.faults, job.world, job.nnodes, job.max_steps)
         self.shell.handle(JobSubmitted(job))
         return job.id
+
+    async def restart(self, dump: bool = False) -> None:
+        """Restart the running job by hand; with `dump`, its workers' stacks are kept with the incident."""
+        if dump:
+            await self.stacks()
+        self.shell.handle(RestartAsked())
 
     async def stop(self, grace: float = 10.0) -> None:
         self.shell.handle(StopAsked(grace))

@@ -1,6 +1,8 @@
 """Millisecond traffic samples of all nodes, within one budget of memory: the more nodes, the less of each is kept."""
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,6 +11,8 @@ import numpy as np
 from holdfast import types as t
 
 _SECONDS = 60.0
+_SILENT_S = 600.0
+"""After so long without a sample a node has no share of the memory any more."""
 
 
 class _Kept(NamedTuple):
@@ -23,17 +27,24 @@ class _Kept(NamedTuple):
 class _Ring:
     frames: deque[_Kept] = field(default_factory=deque)
     held: int = 0
+    added_at: float = 0.0  # monotonic
 
 
 class Samples:
-    def __init__(self, budget_bytes: int) -> None:
-        self._budget = budget_bytes
+    def __init__(self, budget_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._budget, self._clock = budget_bytes, clock
+        self._looked_at = clock()
         self._rings: dict[str, _Ring] = {}
 
     def add(self, node: str, frame: t.Frame) -> None:
         if not frame.offsets:
             return
+        now = self._clock()
+        if now - self._looked_at > _SECONDS:
+            self._looked_at = now
+            self._rings = {name: ring for name, ring in self._rings.items() if now - ring.added_at < _SILENT_S}
         ring = self._rings.setdefault(node, _Ring())
+        ring.added_at = now
         kept = _Kept(frame.wall_ns, frame.offsets, frame.nics)
         ring.frames.append(kept)
         ring.held += _size(kept)

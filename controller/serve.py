@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Generator
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
+from holdfast.address import format_address
+from holdfast.controller.http_connections import Listener, Protocol
 from holdfast.errors import HoldfastError, UsageError
 
 STOP_S = 2.0
@@ -38,16 +42,18 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serve `app` while the block runs; gives the port (`port` 0 takes a free one). UsageError when it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = Listener(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}; give another --http-port") from error
+        address = format_address(host, port)
+        raise UsageError(f"cannot listen on {address}: {error.strerror}; give another --http-port") from error
     listener.setblocking(False)
     config = uvicorn.Config(
         app,
+        http=cast(type[asyncio.Protocol], partial(Protocol, listener=listener)),
         log_config=None,
         access_log=False,
         ws="none",

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast import log
+from holdfast import log, wire_bounds
 from holdfast import messages as msg
 from holdfast.controller.brain import Brain
-from holdfast.controller.events import Action, BrainEvent, FrameSeen, JobSubmitted, Record, Say, Send, Tick
+from holdfast.controller.detectors.input import journal_finding
+from holdfast.controller.events import Action, BrainEvent, Found, FrameSeen, JobSubmitted, Record, Say, Send, Tick
 from holdfast.controller.journal import Journal
 from holdfast.controller.log_hub import LogHub
 from holdfast.controller.model import Instant
@@ -48,8 +49,10 @@ class Shell:
         self.journal_seconds = 0.0
         self.commands: dict[str, int] = {"ok": 0, "error": 0}
         self.frames = self.frame_bytes = self.events = self.malformed = 0
+        self.refused: wire_bounds.Refused = dict.fromkeys(wire_bounds.REASONS, 0)
+        """What of agents' messages was left out, by reason."""
         self.bugs = 0
-        self._journal_failing = False
+        self._journal_failing = self._telling = False
         self.recorder: Recorder | None = None
 
     def handle(self, event: BrainEvent) -> None:
@@ -98,12 +101,17 @@ class Shell:
         if job is not None and job.state.ended:
             self.logs.end()
 
+    def keep(self, records: list[Record]) -> None:
+        """Write to the journal what is not the brain's."""
+        self._write(records)
+
     def _write(self, records: list[Record]) -> None:
         if not records:
             return
         start = time.perf_counter()
+        left_out: list[str] = []
         try:
-            self.journal.write(records, time.time())
+            left_out = self.journal.write(records, time.time())
             self._journal_failing = False
         except sqlite3.Error as error:
             # Acting without a record beats standing still: agents report what really is when we come back.
@@ -111,16 +119,16 @@ class Shell:
                 log.error("journal.failed", error=str(error))
             self._journal_failing = True
         self.journal_seconds += time.perf_counter() - start
+        self._tell_left_out(left_out)
 
     def flush_steps(self) -> None:
-        if self.recorder is not None:
-            self.recorder.flush()
+        self._flush_recording()
         job = self.brain.c.job
         rows = self.brain.c.ledger.take_dirty()
         if job is not None and rows:
             start = time.perf_counter()
             try:
-                self.journal.write_steps(job.spec.id, rows)
+                self._tell_left_out(self.journal.write_steps(job.spec.id, rows))
             except sqlite3.Error as error:
                 self.brain.c.ledger.dirty.update(row.step for row in rows)
                 log.error("journal.failed", error=str(error))
@@ -128,6 +136,25 @@ class Shell:
             self.journal_seconds += time.perf_counter() - start
         for done in self.flushed:
             done()
+
+    def _flush_recording(self) -> None:
+        try:
+            if self.recorder is not None:
+                self.recorder.flush()
+        except OSError as error:
+            log.error("recording.ended", error=str(error))
+            self.recorder = None
+
+    def _tell_left_out(self, rows: list[str]) -> None:
+        """What the journal cannot hold is no reason to stop: it is left out, and people are told."""
+        if not rows or self._telling:
+            return
+        log.error("journal.left-out", rows=len(rows), first=rows[0])
+        self._telling = True  # lest the news of it, which is written as well, be news again
+        try:
+            self.handle(Found(journal_finding(f"{len(rows)} row(s) were not written", rows, now())))
+        finally:
+            self._telling = False
 
     def shape(self) -> JobShape:
         """The job, for who reads its spans; an empty one before the first."""

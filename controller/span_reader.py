@@ -16,7 +16,7 @@ from holdfast.errors import UsageError
 Read = Callable[[], tuple[SpanTable, JobShape]]
 """Takes a while; in any thread."""
 
-_NEWEST = 64
+_NEWEST = 256
 """Steps that are looked at where nobody says which."""
 
 

@@ -9,12 +9,20 @@ from collections import deque
 from typing import Protocol
 
 from holdfast import messages as msg
+from holdfast.bounds import MAX_NODES
 from holdfast.diagnostics import span_table
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import ProtocolError
 
 Part = tuple[int, msg.WorkerSpans]
 """Clock offset of the node, ns, and what one of its workers said."""
+_OVERHEAD = 400
+"""Bytes that a part takes besides what is in it."""
+
+
+def memory_of(part: Part) -> int:
+    """Bytes that it takes in memory, about."""
+    return len(part[1].data) + sum(len(name) for name in part[1].names) + 60 * len(part[1].names) + _OVERHEAD
 
 
 class Keeper(Protocol):
@@ -47,6 +55,9 @@ class SpanWindow:
 
     def add(self, node: str, spans: msg.Spans) -> None:
         self.clock_error_ns[node] = spans.error_ns
+        for known in (self.clock_error_ns, self._dropped):
+            while len(known) > MAX_NODES:
+                known.pop(next(iter(known)))
         before = self._dropped.get(node, 0)
         self._dropped[node] = spans.dropped
         self.lost += max(0, spans.dropped - before) if spans.dropped >= before else spans.dropped
@@ -58,11 +69,11 @@ class SpanWindow:
             part = (spans.offset_ns, worker)
             self._newest[worker.rank] = worker.last
             self._parts.append(part)
-            self._held += len(worker.data)
+            self._held += memory_of(part)
             if self.keeper is not None:
                 self.keeper.add(part)
         while self._held > self._budget and len(self._parts) > 1:
-            self._held -= len(self._parts.popleft()[1].data)
+            self._held -= memory_of(self._parts.popleft())
 
     def whole_steps(self) -> tuple[int, int] | None:
         """The first and last step of which all ranks should have told everything; None when there is none."""

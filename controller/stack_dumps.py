@@ -60,6 +60,10 @@ class StackDumps:
         if since <= self._since + 0.05:
             return []
         self._since = since
+        return self.ask_again(now)
+
+    def ask_again(self, now: Instant) -> list[Action]:
+        """The same, if that can be now."""
         try:
             return self.ask(now)
         except UsageError:

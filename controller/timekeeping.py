@@ -41,7 +41,7 @@ def keep(c: Cluster, now: Instant) -> list[Action]:
 
 def step(c: Cluster, job: Job, record: t.StepRecord, now: Instant) -> None:
     """A step that nobody had told of before; call it before the job's own notes of it."""
-    if record.generation == job.generation and job.life_first < 0:
+    if record.generation == job.generation and job.life_first < 0 and not record.is_counted:
         c.time.resumed(record.step)
     c.time.step(record.step, record.seconds, record.end_wall_ns / 1e9, now.wall)
 

@@ -51,12 +51,22 @@ ALERTS = (
     ),
     Alert(
         "HoldfastJobStandsStill", "page",
-        'job:holdfast_rank_progress_age_seconds:min > 600 and on (job) holdfast_job_state{state="running"} == 1', "1m",
+        'job:holdfast_rank_progress_age_seconds:min > 600 and on (job) holdfast_job_state{state="running"} == 1 '
+        'unless on (job) holdfast_job_pause_seconds{state="busy"} > 0', "1m",
         "No rank of job {{ $labels.job }} made progress for {{ $value | humanizeDuration }}.",
-        "All ranks are there and none of them steps: a hang that no detector named, a step that is much longer than "
-        "any before, or a script that reports no steps at all (one that reports none has no such series).",
-        "`holdfast status` says where the ranks are (phase, operation, since when). A checkpoint or evaluation phase "
-        "that takes this long is a store that is down: see `holdfast checkpoint list`.",
+        "All ranks are there, none of them steps, and what holds them up is not seen to work: it is idle below its "
+        "limit, or nothing could be measured (one that reports no steps has no such series). A busy pause does not "
+        "page.",
+        "`holdfast status` says who is waited for and what it does, and where the ranks are (phase, operation, since "
+        "when). A checkpoint phase that takes this long is a store that is down: see `holdfast checkpoint list`.",
+    ),
+    Alert(
+        "HoldfastJobPaused", "warning", 'max by (job) (holdfast_job_pause_seconds{state="busy"}) > 900', "0m",
+        "Job {{ $labels.job }} has made no step for {{ $value | humanizeDuration }}, and something in it works.",
+        "One rank or all of them compute, read, write or move bytes outside of training steps: a long save, upload or "
+        "evaluation, or a loop that never ends. Below `--pause-limit` (30 minutes) nothing is ended.",
+        "`holdfast status` names the rank, what it does and where in the script; `holdfast stacks` shows all ranks. If "
+        "it never ends, `holdfast job restart --dump` keeps the stacks and restarts the job at once.",
     ),
     Alert(
         "HoldfastJobRecoversLong", "page", 'holdfast_job_state{state=~"recovering|starting"} == 1', "10m",
@@ -64,7 +74,8 @@ ALERTS = (
         "The next generation does not come up: state that cannot be read, a node that does not start workers, a "
         "rendezvous that does not meet.",
         "`holdfast incidents ID` shows the phase that it hangs in. In `restoring`: is the store there "
-        "(`holdfast checkpoint verify`)? In `starting`: the newest lines of `holdfast job logs`.",
+        "(`holdfast checkpoint verify`)? In `starting`: the last lines of its "
+        "workers, which `holdfast incidents ID` shows too.",
     ),
     Alert(
         "HoldfastJobWaitsForNodes", "page", 'holdfast_job_state{state="pending"} == 1', "10m",
@@ -99,7 +110,8 @@ ALERTS = (
     Alert(
         "HoldfastLossNotFinite", "warning", 'increase(holdfast_incidents_total{kind="loss-nonfinite"}[10m]) > 0', "0m",
         "The loss was not finite.",
-        "A worker reported infinite or NaN. The job was restarted from its newest checkpoint.",
+        "A worker reported infinite or NaN, or its parameters became so. The job was restarted from its newest "
+        "checkpoint.",
         "The same step again and again is data or arithmetic; one rank alone may be a broken GPU.",
     ),
     # --- nodes and the controller ------------------------------------------------------------------------------

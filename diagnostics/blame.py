@@ -16,9 +16,10 @@ import numpy.typing as npt
 from holdfast.diagnostics import blame_text
 from holdfast.diagnostics.blame_model import Limits, Slowness, Suspect
 from holdfast.diagnostics.blame_path import PathPart, critical_path
-from holdfast.diagnostics.blame_peers import compare
+from holdfast.diagnostics.blame_peers import compare, nanmean
 from holdfast.diagnostics.blame_samples import Samples, computes
 from holdfast.diagnostics.blame_suspects import suspects
+from holdfast.diagnostics.blame_threads import Threads
 from holdfast.diagnostics.blame_whatif import balanced, cured, ideal
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.step_graph import Graph
@@ -52,6 +53,8 @@ class Culprit:
     victims: int
     """How many ranks would wait less."""
     text: str = ""
+    works: dict[str, float] = field(default_factory=dict)
+    """By each of its own works that is too slow: the ratio over its peers."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Blame:
     """The same with every rank as fast as the median of its peers."""
     ranks: Ints
     work_s: Floats
+    """NaN, as in all that follows, of a rank that has no whole step."""
     wait_s: Floats
     transfer_s: Floats
     self_ratio: Floats
@@ -83,9 +87,14 @@ class Blame:
 
 
 def analyse(
-    graphs: Iterable[Graph], shape: JobShape, limits: Limits | None = None, garbage: Floats | None = None
+    graphs: Iterable[Graph],
+    shape: JobShape,
+    limits: Limits | None = None,
+    garbage: Floats | None = None,
+    threads: Threads | None = None,
 ) -> Blame | None:
-    """Blame over steps; None where none of them is whole. `garbage` (ranks,): seconds of collections per step."""
+    """Blame over steps; None where none of them is whole. `garbage` (ranks,): seconds of collections per step.
+    `threads`: why work took more time than the processor spent on it; without them the host is blamed."""
     limits = limits or Limits()
     whole = list(graphs)
     if not whole:
@@ -97,7 +106,7 @@ def analyse(
         for c, column in enumerate(samples[: len(graph.columns)]):
             column.add(graph, parts, c, by_element=len(whole) < 8)
     chosen = np.unique(np.linspace(0, len(whole) - 1, min(limits.replays, len(whole))).round().astype(int))
-    found = suspects(whole[0], samples, float(lengths.mean()), limits, garbage)
+    found = suspects(whole[0], samples, float(lengths.mean()), limits, garbage, threads)
     return _judged(whole, seen, lengths, [int(i) for i in chosen], found, samples, shape, limits)
 
 
@@ -139,8 +148,7 @@ def _judged(
         shorter[n] = spans[0] - spans[1:]
         waits = np.stack([flat(list(w)) for w in zip(*played.waits, strict=True)])
         less_wait[n] = waits[0] - waits[1:]
-    gained, eased = shorter.mean(axis=0), less_wait.mean(axis=0)
-    mean = np.nanmean
+    gained, eased = shorter.mean(axis=0), nanmean(less_wait)
     blame = Blame(
         first=whole[0].step,
         last=whole[-1].step,
@@ -148,9 +156,9 @@ def _judged(
         step_s=float(lengths.mean()),
         ideal_s=float(lengths.mean() - gained[0]),
         ranks=ranks,
-        work_s=mean([flat([c.own.sum(axis=0) for c in g.columns]) for g in whole], axis=0),
-        wait_s=mean([flat([w.sum(axis=0) for w in m.waits]) for m in seen], axis=0),
-        transfer_s=mean([flat([x.sum(axis=0) for x in m.transfers]) for m in seen], axis=0),
+        work_s=nanmean(np.stack([flat([c.own.sum(axis=0) for c in g.columns]) for g in whole])),
+        wait_s=nanmean(np.stack([flat([w.sum(axis=0) for w in m.waits]) for m in seen])),
+        transfer_s=nanmean(np.stack([flat([x.sum(axis=0) for x in m.transfers]) for m in seen])),
         self_ratio=flat(
             [_compute_ratio(sample, len(c.ranks)) for sample, c in zip(samples, model.columns, strict=True)]
         ),
@@ -162,7 +170,7 @@ def _judged(
     place = {int(rank): i for i, rank in enumerate(ranks)}
     for n, s in enumerate(accused):
         rank = int(model.columns[s.column].ranks[s.lane])
-        mine = eased[n + 2].copy()
+        mine = np.nan_to_num(eased[n + 2])  # of a rank without spans nothing is known
         mine[place[rank]] = 0.0
         cost = float(gained[n + 2])
         induced = float(np.clip(mine, 0, None).sum())
@@ -174,6 +182,7 @@ def _judged(
         culprit = Culprit(
             s.kind, rank, others[0] if len(others) == 1 else -1, what, s.ratio, s.z, peers, s.self_s, cost,
             induced, int((mine > 0.2 * max(cost, 1e-9)).sum()) if cost > 0 else 0,
+            works={role: 1 / (1 - share) for role, share in s.works.items()},
         )  # fmt: skip
         blame.culprits.append(culprit)
     works = np.mean(stage_works, axis=0)

@@ -177,7 +177,7 @@ def _standing(took: Floats, lanes: Sequence[int], names: tuple[str, ...], kept: 
 
 def _excess(took: Floats, members: Sequence[int]) -> dict[int, float]:
     """Seconds that each member takes beyond the ranks outside; beyond the least of them where they are all."""
-    middle = np.nan_to_num(np.nanmedian(took, axis=0))
+    middle = np.nan_to_num(nanmedian(took))
     rest = np.delete(middle, list(members))
     usual = float(np.median(rest)) if len(rest) else float(middle.min())
     return {lane: float(middle[lane]) - usual for lane in members}
@@ -223,7 +223,7 @@ def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_St
         ranks.append(int(graph.columns[way.source].ranks[ends[0]]))
     moves = []
     for name in names:
-        took = np.nan_to_num(np.nanmedian(way.took[name,], axis=0))
+        took = np.nan_to_num(nanmedian(way.took[name,]))
         usual = float(np.median(np.delete(took, members))) if len(members) < len(took) else took.mean() / best.ratio
         shares = [1 - usual / took[lane] if took[lane] > usual else 0.0 for lane in members]
         moves.append(Move(way.column, members, name, tuple(map(float, shares)), tuple(ranks)))

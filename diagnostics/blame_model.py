@@ -15,6 +15,8 @@ class Slowness(StrEnum):
     GARBAGE = "garbage collection"
     HOST = "host interference"
     """Ready to run and kept from it: its work took more time, but no more of the processor's."""
+    WAIT = "waiting"
+    """Its work took more time and no more of the processor's, and nobody kept it: asleep, at a lock, in a read."""
     IMBALANCE = "imbalance"
     """One stage has more to do than another, on all its ranks: the plan's doing and nobody's fault."""
 
@@ -25,12 +27,15 @@ class Limits:
 
     ratio: float = 1.03
     """Over its peers."""
-    chance: float = 0.01
+    chance: float = 0.001
     """That anybody at all is named in a job where only noise tells ranks apart."""
     z: float = 3.4
     """Standard errors at the least, however few there are to be named."""
     host: float = 0.05
     """Share of the step that a rank is kept from running beyond its peers."""
+    moments: float = 0.05
+    """Seconds in the whole window that a rank is off its processor, or outside of its work, beyond its peers: less is
+    a few slices of the host's scheduler, however many short steps it is spread over."""
     garbage: float = 0.01
     """Share of the step in garbage collection beyond its peers."""
     link: float = 1.15

@@ -17,8 +17,16 @@ _PAIRS = 1 << 21
 """Means of pairs that are worth making."""
 _FLOOR = 0.004
 """Of a relative standard error: a run that never varies is not known any better than this."""
+_PASSING, _MOST_PASSING = 0.2, 0.15
+"""The same of one second watched, which falls with the square of time, and at most: who shares a core's cache or clock
+comes and goes by the second, and takes a third of a rank's speed for as long, however many steps fit into it. Of few
+ranks only: of more it is seen how far apart they are."""
 _STRETCH, _STRETCHES = 8, 10
 """Samples of a stretch at least, and stretches at most."""
+_STEADY = 0.3
+"""Of what a rank takes longer in a window, each half of it shows so much: what came and went is not the rank's."""
+_HALVES = 8
+"""Samples from which on there are halves."""
 _FEW = 7
 """Ranks from which on the spread of one's peers is known."""
 
@@ -35,8 +43,14 @@ class Compared:
     """Seconds a step beyond the peers' median; may be negative."""
 
 
-def compare(samples: Floats) -> Compared:
-    """`samples` (samples, ranks), seconds of the same work: per step, or per micro-batch of few steps."""
+def floor_of(seconds: float) -> float:
+    """Of a relative standard error: how well ranks can be told apart that were watched for so long."""
+    return min(max(_PASSING / max(seconds, 0.1) ** 2, _FLOOR), _MOST_PASSING)
+
+
+def compare(samples: Floats, floor: float = _FLOOR) -> Compared:
+    """`samples` (samples, ranks), seconds of the same work: per step, or per micro-batch of few steps. `floor`: as
+    `floor_of`."""
     others = _medians_of_others(samples)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(samples / others)
@@ -50,7 +64,12 @@ def compare(samples: Floats) -> Compared:
     between = _between(center) if ranks >= _FEW else np.zeros_like(center)
     if len(samples) < 3:  # no telling from so few; only the peers' spread can, the better the more they are
         error, between = 0.0 * error, between * (1 + 10 / max(ranks, 1))
-    z = center / np.sqrt(error**2 + between**2 + _FLOOR**2)
+    if ranks > 2 * _FEW:
+        floor = _FLOOR  # how far apart they are is seen of the others
+    z = center / np.sqrt(error**2 + between**2 + floor**2)
+    if len(samples) >= _HALVES:
+        halves = np.stack([nanmedian(half) for half in np.array_split(logs, 2)])
+        z = np.where((halves >= _STEADY * center).all(axis=0) | (center < 0) | np.isnan(halves).any(axis=0), z, 0.0)
     if ranks < 2 or (len(samples) < 3 and ranks < _FEW):
         z = np.zeros_like(center)
     return Compared(np.exp(center), z, nanmedian(samples - others))
@@ -100,6 +119,14 @@ def _medians_of_others(samples: Floats) -> Floats:
         rest = np.delete(samples, rank, axis=1)
         if rest.shape[1]:
             found[:, rank] = nanmedian(rest, axis=1)
+    return found
+
+
+def nanmean(values: Floats) -> Floats:
+    """Over the first axis; NaN without a warning where there is nothing."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
     return found
 
 

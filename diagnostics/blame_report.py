@@ -12,10 +12,12 @@ import numpy.typing as npt
 from holdfast.diagnostics import step_graph
 from holdfast.diagnostics.blame import Blame, Culprit, analyse
 from holdfast.diagnostics.blame_model import Limits
+from holdfast.diagnostics.blame_threads import Threads, threads_of
 from holdfast.diagnostics.heat import Heat, heat
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import UsageError
+from holdfast.span_rows import THREAD
 
 Json = dict[str, Any]
 
@@ -37,18 +39,20 @@ def blame_of(table: SpanTable, shape: JobShape, limits: Limits | None = None) ->
     if not len(table):
         return None
     world = world_of(table, shape)
-    regular, garbage = _apart(table, world)
-    return analyse(step_graph.graphs(regular, shape.decoded(), world), shape, limits, garbage)
+    regular, garbage, threads = _apart(table, world)
+    return analyse(step_graph.graphs(regular, shape.decoded(), world), shape, limits, garbage, threads)
 
 
-def _apart(table: SpanTable, world: int) -> tuple[SpanTable, npt.NDArray[np.float64] | None]:
-    """The spans without collections; and seconds of those per step, by rank, if there are any."""
-    is_garbage = np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE])
-    if not is_garbage.any():
-        return table, None
-    took = (table.end - table.start)[is_garbage] * 1e-9
-    garbage = np.bincount(table.rank[is_garbage], took, minlength=world) / len(np.unique(table.step))
-    return table.take(~is_garbage), garbage
+def _apart(table: SpanTable, world: int) -> tuple[SpanTable, npt.NDArray[np.float64] | None, Threads | None]:
+    """The spans of the step's list; seconds of collections per step, by rank, if there are any; and what is known of
+    the threads."""
+    is_garbage = table.is_of(GARBAGE)
+    threads = threads_of(table.take(table.is_of(THREAD)), world)
+    garbage = None
+    if is_garbage.any():
+        took = (table.end - table.start)[is_garbage] * 1e-9
+        garbage = np.bincount(table.rank[is_garbage], took, minlength=world) / len(np.unique(table.step))
+    return table.without(GARBAGE, THREAD), garbage, threads
 
 
 def newest(table: SpanTable) -> SpanTable:
@@ -64,7 +68,7 @@ def heat_of(table: SpanTable, shape: JobShape) -> Heat | None:
     """Heat maps of all steps of a table; None where no step has all its spans."""
     table = newest(table.newest_generation())
     world = world_of(table, shape)
-    regular, garbage = _apart(table, world)
+    regular, garbage, _ = _apart(table, world)
     return heat(list(step_graph.graphs(regular, shape.decoded(), world)), shape, garbage)
 
 

@@ -21,6 +21,11 @@ class Samples:
         self.transfers: dict[str, list[Floats]] = {}
         """A row for each step; NaN where a step has no such transfer."""
         self.off: list[Floats] = []
+        """Seconds of work without processor time, loading apart: that waits for its data."""
+        self.off_of: dict[str, list[Floats]] = {}
+        """The same of each role."""
+        self.worked: list[Floats] = []
+        """Processor seconds of all work."""
         self.is_timed = True
         """Whether the processor's time is known."""
         self.totals: list[Floats] = []
@@ -35,7 +40,13 @@ class Samples:
                 store.setdefault(role, []).extend(values if by_element else [values.sum(axis=0)])
         self.wall.setdefault(OTHER, []).append(column.other)
         known = np.isfinite(cpu)
-        self.off.append(np.where(known, np.clip(column.spent - cpu, 0, None), 0).sum(axis=0))
+        off = np.where(known, np.clip(column.spent - cpu, 0, None), 0)
+        own = [i for i, name in enumerate(roles) if not name.startswith("load")]
+        self.off.append(off[own].sum(axis=0))
+        for role in dict.fromkeys(roles[i] for i in own):
+            rows = [i for i, name in enumerate(roles) if name == role]
+            self.off_of.setdefault(role, []).append(off[rows].sum(axis=0))
+        self.worked.append(np.nan_to_num(cpu).sum(axis=0))
         self.is_timed &= bool(known.any())
         self.totals.append(column.own.sum(axis=0))
         moved: dict[str, list[Floats]] = {}

@@ -9,8 +9,10 @@ import numpy.typing as npt
 
 from holdfast.diagnostics.blame_links import slow_links
 from holdfast.diagnostics.blame_model import Limits, Slowness, Suspect
-from holdfast.diagnostics.blame_peers import compare
+from holdfast.diagnostics.blame_peers import compare, floor_of, nanmedian
 from holdfast.diagnostics.blame_samples import Samples
+from holdfast.diagnostics.blame_text import work
+from holdfast.diagnostics.blame_threads import Threads
 from holdfast.diagnostics.step_graph import Graph
 from holdfast.diagnostics.step_shape import OTHER
 
@@ -18,15 +20,25 @@ Floats = npt.NDArray[np.float64]
 
 
 def suspects(
-    graph: Graph, samples: list[Samples], step_s: float, limits: Limits, garbage: Floats | None
+    graph: Graph,
+    samples: list[Samples],
+    step_s: float,
+    limits: Limits,
+    garbage: Floats | None = None,
+    threads: Threads | None = None,
 ) -> list[Suspect]:
     """The worst first, no more than `limits.candidates`. `graph` is any step of those that were sampled."""
     tests = sum(s.totals[0].size * (len(s.wall) + len(s.transfers)) for s in samples)
     z = max(limits.z, NormalDist().inv_cdf(1 - limits.chance / max(tests, 2)))
     found: list[Suspect] = []
     for c, sample in enumerate(samples):
-        found += _slow_workers(c, sample, step_s, limits, z)
-        found += _kept_from_running(c, sample, step_s, limits, z, {s.lane for s in found if s.column == c})
+        slow = _slow_workers(c, sample, step_s, limits, z)
+        off = _kept_from_running(c, sample, step_s, limits, z)
+        slow, off = _larger(slow, off), _larger(off, slow)
+        if threads is not None:
+            for suspect in slow + off:
+                _explain(suspect, graph.columns[c].ranks, sample, threads)
+        found += slow + off
         if garbage is not None:
             found += _collectors(graph, c, garbage, step_s, limits)
     found += slow_links(graph, samples, step_s, limits, z)
@@ -42,14 +54,14 @@ def _slow_workers(c: int, sample: Samples, step_s: float, limits: Limits, z: flo
         # The processor's time is the work itself; the clock's includes what kept it from running.
         cpu = np.stack(cpus) if cpus else wall
         is_known = role != OTHER and not role.startswith("load") and np.isfinite(cpu).all()
-        seen = compare(cpu if is_known else wall)
+        seen = compare(cpu if is_known else wall, floor_of(step_s * len(sample.totals)))
         least = limits.between if role == OTHER else limits.least
         per_step = len(wall) / max(len(sample.totals), 1)
-        mean = np.nanmedian(wall, axis=0) * per_step
+        mean = nanmedian(wall) * per_step
         for lane in np.flatnonzero((seen.ratio >= limits.ratio) & (seen.z >= z)).tolist():
             ratio = float(seen.ratio[lane])
             excess = float(mean[lane]) * (1 - 1 / ratio)
-            if excess >= least * step_s:
+            if excess >= least * step_s and (role != OTHER or excess * len(sample.totals) >= limits.moments):
                 by_lane.setdefault(lane, []).append((role, ratio, float(seen.z[lane]), excess))
     found = []
     for lane, works in by_lane.items():
@@ -61,22 +73,40 @@ def _slow_workers(c: int, sample: Samples, step_s: float, limits: Limits, z: flo
     return found
 
 
-def _kept_from_running(
-    c: int, sample: Samples, step_s: float, limits: Limits, z: float, slow: set[int]
-) -> list[Suspect]:
+def _larger(some: list[Suspect], others: list[Suspect]) -> list[Suspect]:
+    """Without those of ranks that lose more time for another reason. Loading is apart from both."""
+    more = {s.lane: s.self_s for s in others if s.kind is not Slowness.DATA}
+    return [s for s in some if s.kind is Slowness.DATA or s.self_s > more.get(s.lane, 0.0)]
+
+
+def _kept_from_running(c: int, sample: Samples, step_s: float, limits: Limits, z: float) -> list[Suspect]:
     off = np.stack(sample.off)
     if len(off) < 3 or not sample.is_timed:
         return []
-    seen = compare(off + 0.01 * step_s)  # next to nothing over next to nothing is no ratio
-    wall = np.median(np.stack(sample.totals), axis=0)
+    seen = compare(off + 0.01 * step_s, floor_of(step_s * len(off)))  # next to nothing over next to nothing is no ratio
+    wall = nanmedian(np.stack(sample.totals))
     found = []
-    for lane in np.flatnonzero((seen.excess >= limits.host * step_s) & (seen.z >= z + 1.5)):
-        if int(lane) not in slow:
-            excess, own = float(seen.excess[lane]), float(wall[lane])
-            share = min(excess / own, 0.99)
-            ratio = 1 / (1 - share)
-            found.append(Suspect(Slowness.HOST, c, int(lane), ratio, float(seen.z[lane]), excess, whole=share))
+    least = max(limits.host * step_s, limits.moments / len(off))
+    for lane in np.flatnonzero((seen.excess >= least) & (seen.z >= z + 1.5)):
+        excess, own = float(seen.excess[lane]), float(wall[lane])
+        share = min(excess / own, 0.99)
+        suspect = Suspect(Slowness.HOST, c, int(lane), 1 / (1 - share), float(seen.z[lane]), excess, whole=share)
+        more = {role: float(compare(np.stack(rows)).excess[lane]) for role, rows in sample.off_of.items()}
+        suspect.what = work(max(more, key=lambda role: more[role]))
+        found.append(suspect)
     return found
+
+
+def _explain(suspect: Suspect, ranks: npt.NDArray[np.int64], sample: Samples, threads: Threads) -> None:
+    """Kept from running by the host, or waiting by itself? By what the kernel says of its thread."""
+    if suspect.kind is Slowness.COMPUTE:
+        worked = np.stack(sample.worked)[:, suspect.lane]
+        computed = threads.computes(int(ranks[suspect.lane]), worked, suspect.self_s)
+        if next(iter(suspect.works)) != OTHER or not sample.is_timed or computed:
+            return
+    elif suspect.kind is not Slowness.HOST:
+        return
+    suspect.kind = threads.kept(ranks, suspect.lane, suspect.self_s)
 
 
 def _collectors(graph: Graph, c: int, garbage: Floats, step_s: float, limits: Limits) -> list[Suspect]:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.step_shape import OTHER
 
 if TYPE_CHECKING:
     from holdfast.diagnostics.blame import Culprit
@@ -49,8 +50,15 @@ def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
             return f"{place(c.rank, shape)}: {seconds(c.self_s)} of garbage collection per step; {cost}{waited}"
         case "host interference":
             kept = f"kept from running for {seconds(c.self_s)} more than its {_peers(c.peers)}"
-            return f"{place(c.rank, shape)}: {kept}; {cost}{waited}"
+            return f"{place(c.rank, shape)}: {kept}, most of it in {_part(c.what)}; {cost}{waited}"
+        case "waiting":
+            idle = f"{seconds(c.self_s)} more than its {_peers(c.peers)} asleep, at a lock or in a read"
+            return f"{place(c.rank, shape)}: {idle}, in {_part(c.what)}; {cost}{waited}"
     return f"{place(c.rank, shape)}: {c.what} {slower}; {cost}{waited}"
+
+
+def _part(what: str) -> str:
+    return "what lies between its spans" if what == OTHER else what
 
 
 def _peers(count: int) -> str:

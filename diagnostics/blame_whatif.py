@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame_model import Slowness, Suspect
+from holdfast.diagnostics.blame_peers import nanmedian
 from holdfast.diagnostics.blame_samples import computes
 from holdfast.diagnostics.step_graph import Graph
 from holdfast.diagnostics.step_replay import Measured, Variant
@@ -43,8 +44,8 @@ def cured(graph: Graph, seen: Measured, s: Suspect) -> Variant:
 
 def ideal(graph: Graph, seen: Measured) -> Variant:
     """Everybody takes what the median of its peers does."""
-    own = {c: np.nanmedian(column.own, axis=1, keepdims=True) - column.own for c, column in enumerate(graph.columns)}
-    moved = {c: np.nanmedian(took, axis=1, keepdims=True) - took for c, took in enumerate(seen.transfers)}
+    own = {c: nanmedian(column.own, axis=1)[:, None] - column.own for c, column in enumerate(graph.columns)}
+    moved = {c: nanmedian(took, axis=1)[:, None] - took for c, took in enumerate(seen.transfers)}
     return Variant(own, moved, {})
 
 
@@ -53,7 +54,7 @@ def balanced(graph: Graph) -> tuple[Variant, Floats]:
     works = []
     for column in graph.columns:
         rows = [i for i, role in enumerate(column.shape.roles[:-1]) if computes(role)]
-        works.append(float(np.nanmedian(column.spent[rows].sum(axis=0))) if rows else 0.0)
+        works.append(float(nanmedian(column.spent[rows].sum(axis=0))) if rows else 0.0)
     mean = float(np.mean(works))
     own: dict[int, Floats] = {}
     for c, column in enumerate(graph.columns):

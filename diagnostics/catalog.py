@@ -20,7 +20,7 @@ class Suite(StrEnum):
 class Scope(StrEnum):
     NODE = "node"  # a node by itself
     PAIR = "pair"  # two nodes, in rounds that isolate a bad one
-    NEIGHBOURS = "neighbours"  # all good nodes under one switch
+    NEIGHBOURS = "neighbours"  # all good nodes under one switch, then some of every two switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "kernel-log", Scope.NODE, Suite.QUICK,
-        "Hardware errors in the kernel's log of the last day: machine checks, memory, PCIe, disks, NICs, Xid",
+        "Hardware errors in the kernel's log of the last day: machine checks, memory, PCIe, disks, NICs, Xid, SXid",
         "leave to read /dev/kmsg", "follow the line: it names the part",
     ),
     Check(
@@ -112,8 +112,9 @@ CHECKS: tuple[Check, ...] = (
         ),
     ),
     Check(
-        "all-reduce", Scope.NEIGHBOURS, Suite.FULL, "All-reduce among the good nodes under each switch, busbw",
-        "torch on three nodes or more under one switch", "look at the switch",
+        "all-reduce", Scope.NEIGHBOURS, Suite.FULL,
+        "All-reduce among the good nodes under each switch, then between switches, busbw",
+        "torch on three nodes or more under one switch, or under two", "look at the switch",
         (Metric("busbw", "bytes/s", True, degraded=0.75, fail=0.5),),
     ),
 )  # fmt: skip

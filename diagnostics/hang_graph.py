@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast.operation_size import words
 from holdfast.rank_sets import compact
 
 MOST_WAITS = 8
@@ -47,6 +48,8 @@ class State:
     begun: Mapping[Group, int] = field(default_factory=dict)
     others: tuple[int, ...] = ()
     """With whom an operation without a known group may be, itself included."""
+    size: int = 0
+    """Of its operation (operation_size), where it must be the same for all; 0: not known."""
 
 
 class Reason(StrEnum):
@@ -58,7 +61,7 @@ class Reason(StrEnum):
     WITHIN = "within"
     """In a pass that does operations of its own, unseen, and computes as well."""
     ORDER = "order"
-    """Operations begun in different orders, or different ones under the same number."""
+    """Operations begun in different orders, or different ones, or of different sizes, under the same number."""
     STACK = "stack"
     """In the same operation as its peers, but elsewhere in its code."""
     TRANSFER = "transfer"
@@ -115,6 +118,7 @@ def judge(states: Iterable[State]) -> Verdict | None:
     )
     return (
         _differing_kinds(meetings.values(), waits)
+        or _differing_sizes(meetings.values(), waits)
         or _sinks(known, meetings, waits)
         or _within(meetings, waits)
         or _circle(known, meetings, waits)
@@ -188,6 +192,21 @@ def _differing_kinds(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> V
         group, number = meeting.inside[0].group, meeting.inside[0].number
         said = ", ".join(f"{kind} (ranks {_ranks(s for s in meeting.inside if s.kind == kind)})" for kind in kinds)
         return Verdict(Reason.ORDER, odd, f"operation {number} of {group} is not the same everywhere: {said}", waits)
+    return None
+
+
+def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+    """The same operation, of another size: it never ends, or it spoils memory. Sizes that are not known say nothing."""
+    for meeting in meetings:
+        known = [state for state in meeting.inside if state.size and state.group is not None and state.number >= 0]
+        sizes = Counter(state.size for state in known)
+        if len(sizes) < 2:
+            continue
+        usual, count = sizes.most_common(1)[0]
+        is_majority = count * 2 > sizes.total()
+        odd = tuple(sorted(s.rank for s in known if s.size != usual or not is_majority))
+        said = ", ".join(f"{words(size)} (ranks {_ranks(s for s in known if s.size == size)})" for size in sizes)
+        return Verdict(Reason.ORDER, odd, f"{meeting.name} is not of the same size everywhere: {said}", waits)
     return None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame_peers import compare
+from holdfast.diagnostics.blame_peers import compare, nanmean
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.step_graph import Column, Graph
 from holdfast.diagnostics.step_replay import Measured, measured
@@ -63,7 +63,7 @@ def heat(graphs: Sequence[Graph], shape: JobShape, garbage: Floats | None = None
             if not known:
                 continue
             stacked = np.stack(known)
-            seconds[rows, p] = _mean(stacked)
+            seconds[rows, p] = nanmean(stacked)
             if phase != WAIT:
                 ratio[rows, p] = compare(stacked).ratio
     if garbage is not None:
@@ -105,14 +105,6 @@ def _by_node(columns: Sequence[Column], own: Sequence[Floats], shape: JobShape) 
     np.fmax.at(found, number, np.concatenate(ratios, axis=1).T)
     found[~np.isfinite(found)] = np.nan
     return tuple(shape.node_of(i * max(shape.nproc, 1)) or f"node {i}" for i in range(len(found))), found
-
-
-def _mean(values: Floats) -> Floats:
-    """Over steps; NaN of a rank that is in none."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        found: Floats = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
-    return found
 
 
 def _median(values: Floats) -> Floats:

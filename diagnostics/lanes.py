@@ -13,6 +13,7 @@ from holdfast.diagnostics.blame_report import GARBAGE, world_of
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.errors import UsageError
+from holdfast.span_rows import THREAD
 
 Json = dict[str, Any]
 
@@ -24,7 +25,7 @@ MOST_ARROWS = 20_000
 def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: int = 0) -> Json:
     """Spans of `ranks` (none: of all) in the last so many steps (0: all). Times in microseconds since `zero`, Unix
     seconds, on the controller's clock. UsageError where there are no such spans."""
-    table = table.newest_generation()
+    table = table.newest_generation().without(THREAD)
     chosen = table.take(np.isin(table.rank, np.array(ranks))) if ranks else table
     chosen = _within(chosen, steps)
     if not len(chosen):
@@ -72,8 +73,7 @@ def _within(table: SpanTable, steps: int) -> SpanTable:
 def _arrows(table: SpanTable, shape: JobShape, ranks: npt.NDArray[np.int32], zero: int) -> Json:
     """Columns {name (0 message, 1 last to arrive), source, sent, target, seen}: ranks, and microseconds since zero."""
     columns: dict[str, list[int]] = {name: [] for name in ("name", "source", "sent", "target", "seen")}
-    garbage = [i for i, kind in enumerate(table.kinds) if kind == GARBAGE]
-    regular = table.take(~np.isin(table.kind, garbage))
+    regular = table.without(GARBAGE)
     if len(regular):
         first = (int(regular.start.min()) - zero) / 1e3
         wanted = frozenset(ranks.tolist())

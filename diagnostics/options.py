@@ -29,6 +29,8 @@ class Options:
     """RDMA devices to measure, in the order of the other end's."""
     rank: int = 0
     ranks: int = 0
+    part: str = ""
+    """What a group measures, if not its own switch: its figure's component."""
     sysfs: str = "/sys"
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast import private
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import COLUMNS, SpanTable, concatenated, from_columns
 from holdfast.errors import ProtocolError, UsageError
@@ -40,7 +41,8 @@ def write(table: SpanTable, shape: JobShape, path: Path) -> int:
     columns["node"] = _dictionary(pa, np.minimum(table.rank // max(shape.nproc, 1), len(nodes) - 1), nodes)
     arrow = pa.table(columns).replace_schema_metadata({_SHAPE: shape.to_json().encode()})
     part = path.with_suffix(".part")
-    pq.write_table(arrow, part, compression="zstd")
+    with open(part, "wb", opener=private.opener) as file:
+        pq.write_table(arrow, file, compression="zstd")
     os.replace(part, path)
     return path.stat().st_size
 
@@ -52,7 +54,11 @@ def read(path: Path, first: int = 0, last: int = 1 << 30) -> tuple[SpanTable, Jo
     """
     if not is_available():
         raise UsageError("reading files of spans needs pyarrow: pip install 'holdfast[spans]'")
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError:  # a name that is too long
+        is_there = False
+    if not is_there:
         raise UsageError(f"no spans at {path}: name a job's folder, STATE_DIR/spans/JOB, or one .parquet file of it")
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:

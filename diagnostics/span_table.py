@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from holdfast import messages as msg
 from holdfast import span_rows
+from holdfast.bounds import MAX_KINDS
 from holdfast.plan import SPANS, Action, Op
 
 Ints = npt.NDArray[np.int64]
@@ -59,13 +60,24 @@ class SpanTable:
         """Those of the steps from `first` to `last`, both included."""
         return self.take((self.step >= first) & (self.step <= last))
 
+    def is_of(self, *kinds: str) -> npt.NDArray[np.bool_]:
+        """A mask of the spans of these kinds."""
+        return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind in kinds])
+
+    def without(self, *kinds: str) -> SpanTable:
+        """Those of other kinds."""
+        gone = self.is_of(*kinds)
+        return self.take(~gone) if gone.any() else self
+
     def newest_generation(self) -> SpanTable:
         """Of a step that was done again after a restart, only the last time."""
         if not len(self) or (self.generation == self.generation[0]).all():
             return self
-        newest = np.full(int(self.step.max()) + 2, -1, np.int32)
-        np.maximum.at(newest, self.step, self.generation)
-        return self.take(self.generation == newest[self.step])
+        # As many entries as there are steps: their numbers may be anything, also negative.
+        steps, place = np.unique(self.step, return_inverse=True)
+        newest = np.full(len(steps), -1, np.int32)
+        np.maximum.at(newest, place, self.generation)
+        return self.take(self.generation == newest[place])
 
     def actions(self) -> tuple[npt.NDArray[np.int64], list[str]]:
         """For each span a number, and the plan's id of the action with that number; "" for what is no action."""
@@ -154,6 +166,15 @@ class _Names(list[str]):
     def numbers(self, names: Sequence[str]) -> npt.NDArray[np.int16]:
         for name in names:
             if name not in self._known:
+                if len(self) >= MAX_KINDS:  # a program that makes names up has no more of them
+                    self._known[name] = self._other()
+                    continue
                 self._known[name] = len(self)
                 self.append(name)
         return np.array([self._known[name] for name in names] or [0], np.int16)
+
+    def _other(self) -> int:
+        if "other" not in self._known:
+            self._known["other"] = len(self)
+            self.append("other")
+        return self._known["other"]

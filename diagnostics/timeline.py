@@ -23,6 +23,7 @@ from holdfast.diagnostics.step_graph import Graph
 from holdfast.diagnostics.step_replay import measured
 from holdfast.diagnostics.step_shape import Meeting
 from holdfast.errors import UsageError
+from holdfast.span_rows import THREAD
 
 Json = dict[str, Any]
 
@@ -45,6 +46,7 @@ def write(table: SpanTable, shape: JobShape, out: TextIO) -> int:
 
 def events(table: SpanTable, shape: JobShape) -> Iterator[Json]:
     """Names first, then spans, then arrows. Times in microseconds from the first span."""
+    table = table.without(THREAD)
     if not len(table):
         raise UsageError("no spans of these steps")
     zero = int(table.start.min())
@@ -105,7 +107,7 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(table: SpanTable, shape: JobShape, world: int) -> list[_Drawn]:
-    regular = table.take(~np.isin(table.kind, [i for i, kind in enumerate(table.kinds) if kind == GARBAGE]))
+    regular = table.without(GARBAGE)
     found = []
     for graph in step_graph.graphs(regular, shape.decoded(), world):
         first = int(regular.start.min())

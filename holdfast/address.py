@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import re
 import socket
 
 from holdfast.errors import UsageError
@@ -10,14 +11,33 @@ from holdfast.errors import UsageError
 def parse_address(text: str, default_port: int | None = None) -> tuple[str, int]:
     """("host", port) of "host:port", "[::1]:port" or, with a default port, a bare host."""
     host, colon, port = text.strip().rpartition(":")
-    if not colon or (":" in host and not host.startswith("[")):
+    if not colon or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         host, port = text.strip(), ""  # no port at all, or a bare IPv6 address
     if not port and default_port is not None:
         port = str(default_port)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"not an address: {text!r}; write HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        is_host = _is_ip(host, 6)
+    else:
+        is_host = is_host_name(host) or _is_ip(host, 6)
+    if not is_host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise UsageError(f"not an address: {text!r}; write HOST:PORT, or [HOST]:PORT for an IPv6 address")
     return host, int(port)
+
+
+def is_host_name(host: str) -> bool:
+    """Whether this can be a host's name, or is an IPv4 address. Names in other alphabets must be written as xn--..."""
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not all(re.fullmatch("[A-Za-z0-9_-]{1,63}", label) for label in labels):
+        return False
+    return not labels[-1].isdigit() or _is_ip(host, 4)
+
+
+def _is_ip(host: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == version
+    except ValueError:
+        return False
 
 
 def format_address(host: str, port: int) -> str:
@@ -74,8 +94,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise UsageError(f"cannot listen on {host!r}: {error.strerror}") from None
+    except (socket.gaierror, UnicodeError) as error:
+        raise UsageError(f"cannot listen on {host!r}: {getattr(error, 'strerror', None) or error}") from None
     bound = socket.socket(family, kind, protocol)
     try:
         # Connections of a controller that has just died must not keep its successor out.

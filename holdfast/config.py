@@ -4,6 +4,7 @@ Every field is also `HOLDFAST_SECTION_FIELD` and a flag; the text under it is th
 """
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,19 +13,24 @@ from typing import Any, TypeVar
 
 from holdfast.address import check_exposure, check_target, parse_address
 from holdfast.errors import UsageError
+from holdfast.files import expand, read_text
 from holdfast.settings import Assignments, Seconds, nearest
 from holdfast.settings import load as load_section
 
 T = TypeVar("T")
 
 
+_TERABYTE_MB = 1 << 20
 SEVERITIES = ("info", "warning", "critical")
 SCHEDULERS = ("none", "slurm", "kubernetes")
 
 
 def default_state_dir() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "holdfast"
+    try:
+        return expand(base) / "holdfast"
+    except ValueError:
+        raise UsageError("this user has no home folder: name a --state-dir, or set XDG_STATE_HOME") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,10 @@ class ControllerConfig:
     """What HTTP clients must send as a bearer token. Prefer the file: other users of the host can read flags."""
     api_token_file: Path | None = None
     """File with the API token."""
+    reader_token: str = field(default="", repr=False)
+    """A second token, for those who may look at everything and change nothing. Prefer the file."""
+    reader_token_file: Path | None = None
+    """File with the reader's token."""
     insecure: bool = False
     """Listen beyond loopback without TLS and token all the same."""
     cadence: Seconds = 0.25
@@ -68,6 +78,14 @@ class ControllerConfig:
     """A worker that shows no life is late after this many median steps plus the hang floor."""
     hang_floor: Seconds = 0.75
     """What a worker gets on top of that, half of it when its process is stopped. Raise it where steps vary much."""
+    pause_limit: Seconds = 1800.0
+    """How long a job may stand still while what holds it up is busy (computes, reads, writes, moves bytes)."""
+    idle_limit: Seconds = 60.0
+    """How long it may be idle instead. Twice as long at a place where a restart brought the same picture again."""
+    idle_limit_start: Seconds = 300.0
+    """How long it may be idle before the first step of a life, or in a phase of which the script expects no steps."""
+    pause_alert: Seconds = 300.0
+    """After how long a pause alerts people, if none at the same place took as long before."""
     agent_grace: Seconds = 10.0
     """How long an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: Seconds = 3.0
@@ -124,6 +142,10 @@ class ControllerConfig:
             "silence_floor",
             "silence_beats",
             "hang_steps",
+            "pause_limit",
+            "idle_limit",
+            "idle_limit_start",
+            "pause_alert",
             "spare_grace",
             "grow_after",
             "start_timeout",
@@ -131,22 +153,33 @@ class ControllerConfig:
         )
         for name in (*positive, "tries", "tries_fault", "offences", "max_evictions"):
             _check_positive(name, getattr(self, name))
-        _check_positive("span_memory_mb", self.span_memory_mb)
+        for name in ("silence_beats", "hang_steps", "tries", "tries_fault", "offences", "max_evictions"):
+            _check_range(name, getattr(self, name), 0, 1_000_000)
+        _check_range("cadence", self.cadence, 0.001, 3600.0)
+        _check_range("sample_memory_mb", self.sample_memory_mb, 1, _TERABYTE_MB)
+        _check_range("span_memory_mb", self.span_memory_mb, 1, _TERABYTE_MB)
+        _check_range("span_store_mb", self.span_store_mb, 0, 512 * _TERABYTE_MB)
         _check_positive("span_store_age", self.span_store_age)
-        if self.span_store_mb < 0:
-            raise UsageError(f"span_store_mb must not be negative, but is {self.span_store_mb}")
+        if self.page_url and not self.page_url.startswith(("http://", "https://")):
+            raise UsageError(f"page_url must begin with http:// or https://, but is {self.page_url!r}")
+        if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.kubernetes_namespace):
+            raise UsageError(f"kubernetes_namespace is no name of a namespace: {self.kubernetes_namespace!r}")
         if self.notify_from not in SEVERITIES:
             raise UsageError(f"unknown severity {self.notify_from!r}{nearest(self.notify_from, SEVERITIES)}")
         if self.scheduler not in SCHEDULERS:
             raise UsageError(f"unknown scheduler {self.scheduler!r}{nearest(self.scheduler, SCHEDULERS)}")
-        if self.max_restarts < -1:
-            raise UsageError(f"max_restarts must be -1 (no limit) or more, but is {self.max_restarts}")
+        if not -1 <= self.max_restarts <= 1_000_000:
+            raise UsageError(f"max_restarts must be -1 (no limit) to 1,000,000, but is {self.max_restarts}")
 
     def tls(self) -> Tls | None:
         return _tls(self.tls_ca, self.tls_cert, self.tls_key)
 
     def token(self) -> str:
         return _token(self.api_token, self.api_token_file)
+
+    def readers(self) -> str:
+        """The reader's token; empty without one."""
+        return _token(self.reader_token, self.reader_token_file)
 
     def check(self) -> None:
         """Refuse what must not start: see `check_exposure`."""
@@ -170,7 +203,7 @@ class AgentConfig:
     sample_interval: Seconds = 0.001
     """Time between two samples of the traffic counters. Shorter shows finer bursts and costs more CPU."""
     nics: tuple[str, ...] = ("auto",)
-    """Devices to sample, or auto: all RDMA devices, and Ethernet where there are none."""
+    """Devices to sample, or auto: all RDMA devices that count bytes, and Ethernet where none of them is active."""
     log_rules: Path | None = None
     """TOML file with more rules for lines in the logs of workers and kernel."""
     preload: tuple[str, ...] = ("torch", "holdfast.trainer.preload")
@@ -198,11 +231,16 @@ class AgentConfig:
         if self.drain < 0:
             raise UsageError(f"drain must not be negative, but is {self.drain:g}")
         _check_positive("sample_interval", self.sample_interval)
-        _check_positive("buffer_frames", self.buffer_frames)
-        if self.slots < 0:
-            raise UsageError(f"slots must not be negative, but is {self.slots}")
-        if not self.node_name or not all(c.isalnum() or c in "-_." for c in self.node_name):
-            raise UsageError(f"node_name may have letters, digits, '-', '_' and '.', not {self.node_name!r}")
+        _check_range("sample_interval", self.sample_interval, 1e-4, 1.0)
+        _check_range("buffer_frames", self.buffer_frames, 1, 10_000_000)
+        _check_range("slots", self.slots, 0, 4096)
+        if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", self.node_name):
+            raise UsageError(
+                f"node_name may have letters, digits, '-', '_' and '.', up to 253, with neither '-' nor '.' first, "
+                f"not {self.node_name!r}"
+            )
+        if len(self.switch) > 253:
+            raise UsageError(f"switch may have up to 253 characters, but has {len(self.switch)}")
 
     def tls(self) -> Tls | None:
         return _tls(self.tls_ca, self.tls_cert, self.tls_key)
@@ -225,6 +263,8 @@ class ClientConfig:
     """File with the API token."""
     tls_ca: Path | None = None
     """Certificate authority (PEM) of the controller; its presence means HTTPS."""
+    insecure: bool = False
+    """Send the API token over plain HTTP beyond loopback all the same, where others can read it."""
 
     def address(self) -> tuple[str, int]:
         return parse_address(self.controller.removeprefix("https://").removeprefix("http://").rstrip("/"), 7080)
@@ -262,6 +302,7 @@ class DemoConfig:
     def __post_init__(self) -> None:
         for name in ("nodes", "nproc", "steps"):
             _check_positive(name, getattr(self, name))
+        _check_range("steps", self.steps, 1, 10_000_000)
         for name in ("pp", "dp", "tp", "spares", "min_nodes"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
@@ -281,7 +322,10 @@ SECTIONS: Mapping[str, type[Any]] = {
 def find_file(env: Mapping[str, str]) -> Path | None:
     """The file that is read when no --config is given: HOLDFAST_CONFIG (empty: none), the folder we are in, /etc."""
     if "HOLDFAST_CONFIG" in env:
-        return Path(env["HOLDFAST_CONFIG"]).expanduser() if env["HOLDFAST_CONFIG"] else None
+        try:
+            return expand(env["HOLDFAST_CONFIG"]) if env["HOLDFAST_CONFIG"] else None
+        except ValueError as error:
+            raise UsageError(f"HOLDFAST_CONFIG: {error}") from None
     places = (Path("holdfast.toml"), Path("/etc/holdfast/holdfast.toml"))
     return next((place for place in places if place.is_file()), None)
 
@@ -312,19 +356,28 @@ def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
 
 def _token(token: str, file: Path | None) -> str:
     if token or file is None:
-        return token
-    try:
-        content = file.read_text().strip()
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from None
+        return _header(token, "--api-token") if token else ""
+    content = read_text(file, "a file that holds the API token", most=1 << 16).strip()
     if not content:
         raise UsageError(f"{file}: holds no API token")
-    return content
+    return _header(content, str(file))
+
+
+def _header(token: str, where: str) -> str:
+    """What a header of HTTP can carry: nothing else can ever be a token."""
+    if not re.fullmatch("[!-~]{1,4096}", token):
+        raise UsageError(f"{where}: an API token is 1 to 4096 printable ASCII characters, without blanks")
+    return token
 
 
 def _check_port(name: str, port: int) -> None:
     if not 0 <= port <= 65535:
         raise UsageError(f"{name} must be from 0 to 65535, but is {port}")
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{name} must be from {least:g} to {most:g}, but is {value:g}")
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.errors import UsageError
-from holdfast.settings import nearest
+from holdfast.settings import nearest, parse_whole
 
 RANK_KINDS = ("kill", "stop", "segfault", "oom", "exception", "nan", "hang", "gil", "exit", "sigterm", "slow")
 NODE_KINDS = ("agent-kill", "agent-stop", "node-kill", "xid", "log", "counter", "link-down", "disk-full")
@@ -29,7 +29,7 @@ SLOWED = ("forward", "backward", "load")
 """What `slow` can make slower; loading by so many percent of a step."""
 
 _SHAPE = re.compile(r"(?P<kind>[^@:\s]+)(?:@(?P<step>[^:\s]*))?(?::(?P<target>\S+))?")
-_TARGET = re.compile(r"(rank|node)(\d+)(?:/((?:before-|after-)?(?:tp|dp|pp)|[a-z]+\+[0-9]+))?")
+_TARGET = re.compile(r"(rank|node)([0-9]{1,9})(?:/((?:before-|after-)?(?:tp|dp|pp)|[a-z]+\+[0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def parse_fault(text: str) -> FaultSpec:
     if not re.fullmatch(VALUE_KINDS.get(name, ""), value) or bool(equals) != (name in VALUE_KINDS):
         example = f"{name}=79" if name == "xid" else f"{name}=NAME" if name in VALUE_KINDS else name
         raise UsageError(f"fault {text!r}: write {example}")
-    if step is not None and not re.fullmatch(r"[0-9]+", step):
+    if step is not None and parse_whole(step, 12) is None:
         raise UsageError(f"fault {text!r}: the step must be a whole number from 0, not {step!r}")
     target, place = _target(text, kind, target)
     return FaultSpec(kind, None if step is None else int(step), target, place)

@@ -213,6 +213,8 @@ class Ack:
 @dataclass(frozen=True, slots=True)
 class Refused:
     reason: str
+    retry_after: float = 0.0
+    """Seconds before it makes sense to ask again."""
 
 
 @dataclass(frozen=True, slots=True)

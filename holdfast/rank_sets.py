@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable
 
-_RUN = re.compile(r"(\d+)(?:-(\d+)(?:/(\d+))?)?")
+from holdfast.bounds import MAX_RANKS
+
+_RUN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?")
 
 
 def compact(ranks: Iterable[int]) -> str:
@@ -25,14 +27,17 @@ def compact(ranks: Iterable[int]) -> str:
 
 
 def expand(text: str) -> tuple[int, ...]:
-    """The inverse of `compact`. ValueError for what is none."""
+    """The inverse of `compact`. ValueError for what is none, or holds more ranks than a job has."""
     ranks: list[int] = []
     for part in text.split(",") if text else ():
         match = _RUN.fullmatch(part)
         if match is None:
             raise ValueError(f"{text!r} is no set of ranks: write it like 0-7 or 0,4,8-28/4")
         first = int(match[1])
-        ranks += range(first, int(match[2] or first) + 1, int(match[3] or 1))
+        run = range(first, int(match[2] or first) + 1, int(match[3] or 1))
+        if first >= MAX_RANKS or len(ranks) + len(run) > MAX_RANKS:
+            raise ValueError(f"{text[:80]!r} holds more than {MAX_RANKS} ranks")
+        ranks += run
     return tuple(ranks)
 
 

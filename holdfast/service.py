@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from holdfast import log
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.plain import one_line
 
 PARENT = "HOLDFAST_PARENT_PID"
 """Set by a local cluster for its daemons: the process that they must not outlive."""
@@ -41,10 +42,10 @@ def report(body: Callable[[], int | None]) -> int:
     try:
         return body() or 0
     except UsageError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        print("holdfast:", one_line(error), file=sys.stderr)
         return 2
     except HoldfastError as error:
-        print(f"holdfast: {error}", file=sys.stderr)
+        print("holdfast:", one_line(error), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -79,8 +80,10 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
         elif loop.time() - first > _ECHO_S:
             cancelled.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # What whoever started us ignores was meant to be: SIGHUP under nohup, SIGINT behind `&` in a script.
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, on_signal, number)
     task = asyncio.ensure_future(main(stop))
     stopping = asyncio.ensure_future(stop.wait())
     second = asyncio.ensure_future(cancelled.wait())
@@ -108,7 +111,7 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
 
 def _be_deaf(loop: asyncio.AbstractEventLoop) -> None:
     """What has ended in order must not die of an echo of the signal while the interpreter goes."""
-    numbers = {signal.SIGTERM, signal.SIGINT}
+    numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in numbers:
         loop.remove_signal_handler(number)

@@ -8,9 +8,9 @@ the section and the field: `HOLDFAST_AGENT_SLOTS` is `slots` in `[agent]`.
 import ast
 import difflib
 import inspect
+import math
 import re
 import textwrap
-import tomllib
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from holdfast.errors import UsageError
+from holdfast.files import expand, parse_toml, read_text
 
 Seconds = Annotated[float, "seconds"]
 """A duration: a number of seconds, or text such as "250ms", "5s", "2m", "1h"."""
@@ -26,6 +27,9 @@ Bytes = Annotated[int, "bytes"]
 
 Assignments = Annotated[tuple[str, ...], "assignments"]
 """Settings of parts by name: tables in the file, texts "NAME.KEY=VALUE" with commas between them elsewhere."""
+
+LONGEST_S = 10 * 366 * 86400.0
+"""No duration is longer: ten years."""
 
 T = TypeVar("T")
 
@@ -42,7 +46,7 @@ def parse_seconds(text: str) -> float:
     match = re.fullmatch(_NUMBER + r"([a-z]*)\s*", text.lower())
     if not match or match[2] not in _SECONDS:
         raise ValueError(f"not a duration: {text!r}")
-    return float(match[1]) * _SECONDS[match[2]]
+    return _finite(float(match[1]) * _SECONDS[match[2]])
 
 
 def parse_bytes(text: str) -> int:
@@ -52,7 +56,18 @@ def parse_bytes(text: str) -> int:
         raise ValueError(f"not a size: {text!r}")
     power = " kmgt".index(match[2] or " ")
     base = 1000 if match[2] and match[3] == "b" else 1024
-    return round(float(match[1]) * float(base**power))
+    return round(_finite(float(match[1]) * float(base**power)))
+
+
+def parse_whole(text: str, digits: int = 9) -> int | None:
+    """The number in up to so many plain digits, None for any other text: Python takes "1_0" and "\u0663"."""
+    return int(text) if re.fullmatch(f"[0-9]{{1,{digits}}}", text) else None
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return value
 
 
 def nearest(word: str, known: Collection[str], quote: str = "") -> str:
@@ -105,12 +120,7 @@ def _from_environment(cls: type[Any], section: str, hints: Mapping[str, Any], en
 
 
 def _read_file(file: Path, sections: Mapping[str, type[Any]]) -> dict[str, dict[str, object]]:
-    try:
-        content = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
+    content = parse_toml(read_text(file, "a file of settings in TOML"), str(file))
     for section, keys in content.items():
         if section not in sections:
             raise UsageError(f"{file}: unknown section [{section}]{nearest(section, sections)}")
@@ -129,23 +139,23 @@ def from_text(hint: Any, text: str, where: str) -> object:
     try:
         match kind:
             case "text":
-                return text
+                return _utf8(text)
             case "switch":
                 if text.lower() in _TRUE | _FALSE:
                     return text.lower() in _TRUE
                 raise ValueError
             case "whole number":
-                return int(text)
+                return _whole(int(text))
             case "number":
-                return float(text)
+                return _finite(float(text))
             case "duration":
-                return parse_seconds(text)
+                return _duration(parse_seconds(text))
             case "size":
                 return parse_bytes(text)
             case "path":
-                return Path(text).expanduser() if text else None
+                return _path(hint, text)
             case _:
-                parts = tuple(part.strip() for part in text.split(",") if part.strip())
+                parts = tuple(part.strip() for part in _utf8(text).split(",") if part.strip())
                 if kind == "assignments" and not all("=" in part for part in parts):
                     raise ValueError
                 return parts
@@ -156,10 +166,18 @@ def from_text(hint: Any, text: str, where: str) -> object:
 def from_toml(hint: Any, value: object, where: str, folder: Path) -> object:
     """A typed value out of the file; relative paths count from the file's own folder."""
     kind = _kind(hint)
+    try:
+        return _from_toml(hint, kind, value, where, folder)
+    except ValueError:
+        raise _wrong(where, kind, value) from None
+
+
+def _from_toml(hint: Any, kind: str, value: object, where: str, folder: Path) -> object:
     if kind == "path" and isinstance(value, str):
-        return folder / Path(value).expanduser() if value else None
+        path = _path(hint, value)
+        return None if path is None else folder / path
     if kind == "list" and isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return tuple(value)
+        return tuple(_utf8(part) for part in value)
     if kind in ("duration", "size") and isinstance(value, str):
         return from_text(hint, value, where)
     if kind == "assignments" and isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()):
@@ -173,17 +191,46 @@ def from_toml(hint: Any, value: object, where: str, folder: Path) -> object:
         "duration": (int, float),
     }
     # A bool is an int to Python, never to a person.
-    if isinstance(value, accepts.get(kind, ())) and isinstance(value, bool) == (kind == "switch"):
-        return float(value) if kind in ("number", "duration") and isinstance(value, int) else value
-    raise _wrong(where, kind, value)
+    if not isinstance(value, accepts.get(kind, ())) or isinstance(value, bool) != (kind == "switch"):
+        raise ValueError
+    if isinstance(value, str):
+        return _utf8(value)
+    if kind in ("number", "duration") and isinstance(value, int | float):
+        number = _finite(float(_whole(value) if isinstance(value, int) else value))
+        return _duration(number) if kind == "duration" else number
+    return _whole(value) if isinstance(value, int) else value
+
+
+def _utf8(text: str) -> str:
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("a NUL, or bytes that are not UTF-8")
+    return text
+
+
+def _path(hint: Any, text: str) -> Path | None:
+    if not text and hint is Path:
+        raise ValueError("this path cannot be left out")
+    return expand(_utf8(text)) if text else None
+
+
+def _duration(value: float) -> float:
+    if not 0 <= value <= LONGEST_S:
+        raise ValueError("negative, or longer than any job")
+    return value
+
+
+def _whole(value: int) -> int:
+    if abs(value) >= 1 << 53:
+        raise ValueError("beyond what JSON and SQLite keep exactly")
+    return value
 
 
 _KIND_HINTS = {
-    "text": "text",
+    "text": "text in UTF-8",
     "switch": "true or false",
     "whole number": "a whole number",
     "number": "a number",
-    "duration": 'a duration such as 0.5, "250ms" or "2m"',
+    "duration": 'a duration such as 0.5, "250ms" or "2m", ten years at most',
     "size": 'a size such as 65536, "64KiB" or "1G"',
     "path": "a path",
     "list": "a list of texts",

@@ -12,6 +12,9 @@ from holdfast.errors import ProtocolError
 ROW = struct.Struct("<qqqqiIhhhhii")
 """index, start_ns, end_ns, bytes; step, CPU time of the thread in units of 100 ns (0: not known); kind, stage, turn,
 group (kind and group: numbers of names, 0 none); micro-batch (-1 none), sequence number (-1 none)."""
+THREAD = "thread"
+"""Kind of the row, without length, that ends a step: of the thread that made the step its CPU time, and in place of
+bytes the nanoseconds for which it was ready to run and kept from it (-1: not known)."""
 STEP_AT = 32
 """Where a row has its step."""
 

@@ -32,6 +32,10 @@ _SECONDARY = re.compile(
     r"|ends with a worker that was told to",
     re.IGNORECASE,
 )
+_BETWEEN_RANKS = re.compile(
+    r"gloo|nccl|c10d|torch[/.]distributed|ProcessGroup|DistBackend|DistNetwork|\b(?:MPI|UCX|UCC)\b", re.IGNORECASE
+)
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]")
 _SIGNALLED = re.compile(
     r"^(?:KeyboardInterrupt|SystemExit)\b|SignalException|received signal 15|Received SIGTERM", re.MULTILINE
 )
@@ -154,6 +158,17 @@ def is_secondary(text: str) -> bool:
         message = "\n".join(_messages(last))
         return bool(_SECONDARY.search(message) or _SIGNALLED.search(message))
     return bool(_SECONDARY.search(text) or _SIGNALLED.search(text))
+
+
+def is_want_of_room(text: str) -> bool:
+    """Whether these last words say that a disk is full, or a quota used up."""
+    last = last_traceback(text)
+    return bool(_NO_ROOM.search("\n".join(_messages(last)) if last else text))
+
+
+def is_between_ranks(text: str) -> bool:
+    """Whether these last words are of what ranks talk to each other by, and not of some other connection."""
+    return bool(_BETWEEN_RANKS.search(last_traceback(text) or text))
 
 
 def _messages(traceback: str) -> list[str]:

@@ -55,7 +55,10 @@ class FindingKind(StrEnum):
     WORKER_EXCEPTION = "worker-exception"
     WORKER_HANG = "worker-hang"
     WORKER_STOPPED = "worker-stopped"
+    WORKER_PAUSED = "worker-paused"
     WORKER_PREEMPTED = "worker-preempted"
+    WORKER_LEFT = "worker-left"
+    LIVES_ALIKE = "lives-alike"
     AGENT_EXIT = "agent-exit"
     NODE_SILENT = "node-silent"
     NODES_AWAY = "nodes-away"
@@ -67,13 +70,16 @@ class FindingKind(StrEnum):
     STORE = "store"
     CAPACITY = "capacity"
     EVICTION = "eviction"
+    RESTART = "restart"
     ROOM = "room"
     AGENT = "agent"
     GPU_XID = "gpu-xid"
     GPU_XID_APP = "gpu-xid-app"
     GPU_XID_REPEATED = "gpu-xid-repeated"
+    GPU_SXID = "gpu-sxid"
     GPU_LOST = "gpu-lost"
     GPU_RECOVERY = "gpu-recovery"
+    GPU_DRAIN = "gpu-drain"
     GPU_ECC = "gpu-ecc"
     GPU_ROW_REMAP = "gpu-row-remap"
     GPU_THROTTLE = "gpu-throttle"
@@ -89,6 +95,7 @@ class FindingKind(StrEnum):
     DISK_FULL = "disk-full"
     MEMORY_PRESSURE = "memory-pressure"
     CLOCK_OFFSET = "clock-offset"
+    CERTIFICATE_EXPIRES = "certificate-expires"
     WORKER_BLOCKED = "worker-blocked"
     WORKER_ZOMBIE = "worker-zombie"
     LOSS_SPIKE = "loss-spike"
@@ -99,6 +106,10 @@ class FindingKind(StrEnum):
     NODE_PARTITIONED = "node-partitioned"
     NODE_UNREACHABLE = "node-unreachable"
     NODE_CUT_OFF = "node-cut-off"
+    NODE_NAME_TAKEN = "node-name-taken"
+    INPUT_REFUSED = "input-refused"
+    ALERTS_SUPPRESSED = "alerts-suppressed"
+    JOURNAL_DAMAGED = "journal-damaged"
 
 
 # --- identity ------------------------------------------------------------------------------------------------
@@ -152,6 +163,8 @@ class Identity:
     """Its own address on the way to the controller; loopback where both are on one machine."""
     ping_port: int = 0
     """Where its agent answers its peers' knocking; 0 if it does not."""
+    predecessors: tuple[str, ...] = ()
+    """Incarnations of earlier agents with the same state folder, whose lock it has: none of them runs."""
 
 
 # --- heartbeat -----------------------------------------------------------------------------------------------
@@ -194,6 +207,56 @@ class Standing:
     number: int = -1  # which of that group's operations it is, from 0
     is_handed: bool = False  # handed over and waited for; else the worker is on its way there
     groups: tuple[GroupCount, ...] = ()
+    size: int = 0  # of its operation, as operation_size packs it: the same on all ranks; 0 where that is not known
+
+
+class GpuUse(StrEnum):
+    """What a worker's GPU does, as far as it can be seen from outside."""
+
+    UNKNOWN = ""
+    WORKS = "works"
+    WAITS = "waits"
+    """It draws idle power and moves no bytes: a kernel that only waits for a peer reads as full utilization."""
+
+
+FROZEN = "a frozen cgroup"
+"""What `Activity.waits_for` says of a process that the kernel's cgroup freezer holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What an agent saw from outside of a worker that entered and left no operation for a while.
+
+    Of the worker's process and all its descendants. Rates are of the newest window of about half a second.
+    """
+
+    watched: float = 0.0
+    """Seconds since the watch of this standstill began."""
+    quiet: float = 0.0
+    """Seconds since anything moved: processor time, bytes read, written or sent, new descriptors, children that come
+    and go. As long as `watched` if nothing did. Processor time of a process that has a GPU does not count by itself."""
+    state: str = ""
+    """Of the main thread, the letter in /proc/PID/stat; T: stopped, t: traced by a process that is no debugger at a
+    prompt, Z: zombie. Empty: not readable."""
+    cpu: float = 0.0
+    """Cores that its own threads use, without the probe's."""
+    children_cpu: float = 0.0
+    """Cores that its descendants use, and the process at the other end of the socket or pipe that it waits on."""
+    read: float = 0.0
+    """Bytes a second."""
+    written: float = 0.0
+    network: float = 0.0
+    """Bytes a second over its sockets, both directions, as far as the kernel tells."""
+    waits_for: str = ""
+    """In words what the main thread waits for: "a lock", "its child tar (pid 123)", "a read from a pipe"."""
+    ends_in: float = NAN
+    """Seconds until the main thread's system call ends by itself, where it has a deadline."""
+    is_prompt: bool = False
+    """It waits at a terminal, or is held by a debugger that does."""
+    has_gpu: bool = False
+    gpu: GpuUse = GpuUse.UNKNOWN
+    thread: str = ""
+    """Another thread of the process that moves while the main one waits: its name."""
 
 
 class WorkerSample(NamedTuple):
@@ -217,12 +280,17 @@ class WorkerSample(NamedTuple):
     meters: Meters | None = None  # only in the first sample after the step that they are of
     still_age: float = NAN  # since it last entered or left an operation
     standing: Standing | None = None  # only when that was a while ago
+    activity: Activity | None = None  # likewise
+
+
+SPOILT = -math.inf
+"""In place of a step's loss: nobody reported one, but the parameters are not finite any more."""
 
 
 class StepRecord(NamedTuple):
     """One finished step as one worker saw it. `seconds` since that worker's previous step or phase start.
 
-    `loss` NaN: none reported. Infinite: reported, and not finite.
+    `loss` NaN: none reported. Infinite: reported, and not finite; or SPOILT.
     """
 
     rank: int
@@ -232,6 +300,7 @@ class StepRecord(NamedTuple):
     seconds: float
     loss: float = NAN
     tokens: int = 0
+    is_counted: bool = False  # by a hook, from 0 in every life: the program numbers no steps
 
 
 class NicSamples(NamedTuple):
@@ -335,4 +404,21 @@ class StateRestored:
     """Of all ranks together, read from there."""
 
 
-Event = WorkerExited | LogMatched | AgentNotice | PlanPublished | StateRestored
+@dataclass(frozen=True, slots=True)
+class ProgressSeen:
+    """What a worker's checkpoints or its log say of how far it is, of a program that numbers no steps."""
+
+    job: str
+    generation: int
+    rank: int
+    wall_ns: int
+    source: str
+    """`checkpoint`: files that it finished; `log`: numbers of steps that it printed."""
+    number: int = -1
+    """Of a step, as the newest file's path or line says; -1 when it names none."""
+    count: int = 0
+    """Files finished in this life; or how often it printed a greater number than before."""
+    text: str = ""
+
+
+Event = WorkerExited | LogMatched | AgentNotice | PlanPublished | StateRestored | ProgressSeen

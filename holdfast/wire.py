@@ -26,6 +26,7 @@ _EVENT_FIELDS: dict[str, type[t.Event]] = {
     "notice": t.AgentNotice,
     "plan_published": t.PlanPublished,
     "state_restored": t.StateRestored,
+    "progress_seen": t.ProgressSeen,
 }
 
 
@@ -96,7 +97,7 @@ def controller_message(message: msg.ControllerMessage) -> c.ControllerMessage:
         case msg.Welcome():
             return c.ControllerMessage(welcome=c.Welcome(**_fields(message)))
         case msg.Refused():
-            return c.ControllerMessage(refused=c.Refused(reason=message.reason))
+            return c.ControllerMessage(refused=c.Refused(**_fields(message)))
         case msg.ClockTold():
             return c.ControllerMessage(clock_told=c.ClockTold(**_fields(message)))
 
@@ -112,7 +113,7 @@ def decode_controller(data: bytes) -> msg.ControllerMessage:
         w = message.welcome
         return msg.Welcome(w.protocol, w.cadence, w.frames_acked, w.events_acked)
     if kind == "refused":
-        return msg.Refused(message.refused.reason)
+        return msg.Refused(message.refused.reason, message.refused.retry_after)
     if kind == "clock_told":
         return msg.ClockTold(message.clock_told.sent_ns, message.clock_told.wall_ns)
     raise ProtocolError("a controller message of no known kind")
@@ -148,6 +149,7 @@ def _hello(h: msg.Hello) -> c.Hello:
             memory_bytes=i.memory_bytes,
             address=i.address,
             ping_port=i.ping_port,
+            predecessors=i.predecessors,
         ),
     )
 
@@ -173,6 +175,7 @@ def _from_hello(h: c.Hello) -> msg.Hello:
             memory_bytes=i.memory_bytes,
             address=i.address,
             ping_port=i.ping_port,
+            predecessors=tuple(i.predecessors),
         ),
         workers=tuple(msg.KeptWorker(w.job, w.generation, w.rank, w.local_rank, w.pid, w.running) for w in h.workers),
         protocol_min=h.protocol_min,
@@ -193,6 +196,8 @@ def _event(n: msg.Numbered) -> c.Event:
             return c.Event(seq=n.seq, plan_published=p.PlanPublished(**_fields(n.event)))
         case t.StateRestored():
             return c.Event(seq=n.seq, state_restored=p.StateRestored(**_fields(n.event)))
+        case t.ProgressSeen():
+            return c.Event(seq=n.seq, progress_seen=p.ProgressSeen(**_fields(n.event)))
 
 
 def _from_event(e: c.Event) -> msg.Numbered:

@@ -1,6 +1,7 @@
 """Frames to messages and back: what is sent often, as columns. Used by `wire` only."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +14,7 @@ _OF_WORKER = (
     "rank", "generation", "pid", "step", "phase", "operation", "operation_age", "progress_age", "tick_age", "stopped",
     "loss", "tokens", "median_step", "coordinate", "sizes", "still_age",
 )  # fmt: skip
-_OF_STEP = ("rank", "generation", "step", "end_wall_ns", "seconds", "loss", "tokens")
+_OF_STEP = ("rank", "generation", "step", "end_wall_ns", "seconds", "loss", "tokens", "is_counted")
 _worker_fields, _step_fields = attrgetter(*_OF_WORKER), attrgetter(*_OF_STEP)
 _PHASE = _OF_WORKER.index("phase")
 _PHASE_INDEX = {phase: index for index, phase in enumerate(t.PHASES)}
@@ -30,6 +31,8 @@ def frame_message(f: t.Frame) -> c.Frame:
             workers["meters"] = _meters(f.workers)
         if any(w.standing is not None for w in f.workers):
             workers["standing"] = _standing(f.workers)
+        if any(w.activity is not None for w in f.workers):
+            workers["activity"] = _activity(f.workers)
     return c.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
@@ -86,6 +89,7 @@ def _standing(workers: Sequence[t.WorkerSample]) -> p.Standing:
         ident=[g.ident for g in groups],
         members=[g.members for g in groups],
         begun=[g.begun for g in groups],
+        size=[s.size for _, s in known],
     )
 
 
@@ -95,12 +99,41 @@ def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
     groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, strict=True)]
     found: list[t.Standing | None] = [None] * workers
     first = 0
-    columns = (m.worker, m.groups, m.kind, m.group, m.number, m.is_handed)
-    for worker, count, kind, group, number, is_handed in zip(*columns, strict=True):
+    sizes = m.size or [0] * len(m.worker)  # older agents tell none
+    _same_length("standing workers", len(m.worker), sizes)
+    columns = (m.worker, m.groups, m.kind, m.group, m.number, m.is_handed, sizes)
+    for worker, count, kind, group, number, is_handed, size in zip(*columns, strict=True):
         if worker >= workers or group >= count:
             raise ProtocolError("frame: a standing worker, or a group of it, that it lacks")
-        found[worker] = t.Standing(kind, group, number, is_handed, tuple(groups[first : first + count]))
+        found[worker] = t.Standing(kind, group, number, is_handed, tuple(groups[first : first + count]), size)
         first += count
+    return found
+
+
+_OF_ACTIVITY = tuple(field.name for field in fields(t.Activity))
+_activity_fields = attrgetter(*_OF_ACTIVITY)
+
+
+def _activity(workers: Sequence[t.WorkerSample]) -> p.Activity:
+    known = [(i, w.activity) for i, w in enumerate(workers) if w.activity is not None]
+    columns: dict[str, Any] = dict(
+        zip(_OF_ACTIVITY, zip(*(_activity_fields(a) for _, a in known), strict=True), strict=True)
+    )
+    return p.Activity(worker=[i for i, _ in known], **columns)
+
+
+def _from_activity(m: p.Activity, workers: int) -> list[t.Activity | None]:
+    columns = _activity_fields(m)
+    _same_length("activity", len(m.worker), *columns)
+    found: list[t.Activity | None] = [None] * workers
+    for worker, *row in zip(m.worker, *columns, strict=True):
+        if worker >= workers:
+            raise ProtocolError("frame: activity of a worker that it lacks")
+        values = dict(zip(_OF_ACTIVITY, row, strict=True))
+        try:
+            found[worker] = t.Activity(**{**values, "gpu": t.GpuUse(values["gpu"])})
+        except ValueError:
+            raise ProtocolError(f"frame: unknown use of a GPU {values['gpu']!r:.40}") from None
     return found
 
 
@@ -135,12 +168,14 @@ def _workers(w: p.Workers) -> tuple[t.WorkerSample, ...]:
     columns[_PHASE] = [t.PHASES[v] for v in columns[_PHASE]]
     meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
     standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
-    rows = zip(*columns, _triples(coordinate), _triples(sizes), meters, still_age, standing, strict=True)
+    activity = _from_activity(w.activity, n) if w.HasField("activity") else [None] * n
+    rows = zip(*columns, _triples(coordinate), _triples(sizes), meters, still_age, standing, activity, strict=True)
     return tuple(map(t.WorkerSample._make, rows))
 
 
 def _steps(s: p.Steps) -> tuple[t.StepRecord, ...]:
     columns = [column[:] for column in _step_fields(s)]
+    columns[-1] = columns[-1] or [False] * len(columns[0])  # older agents do not say
     _same_length("steps", len(columns[0]), *columns)
     return tuple(map(t.StepRecord._make, zip(*columns, strict=True)))
 

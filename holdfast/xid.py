@@ -2,7 +2,8 @@
 
 Source: docs.nvidia.com/deploy/xid-errors (Ampere and newer), 172 codes. Where other monitors call a number fatal and
 NVIDIA says restart the application (63, 94, 31 ...), NVIDIA is followed: evicting a good node costs as much as
-keeping a bad one. A few codes say something only together with their neighbours: see `FOLLOW`.
+keeping a bad one. A few codes say something only together with their neighbours: see `FOLLOW`. 144 to 150 are decoded
+by `nvlink5`; the SXids of NVSwitches are another catalogue (`sxid`).
 """
 
 import re
@@ -10,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from holdfast import nvlink4, nvlink5
+from holdfast.nvlink5 import Advice
 from holdfast.types import Severity
 
 
@@ -20,6 +23,9 @@ class Action(StrEnum):
     """Count it."""
     RESTART_APP = "restart the application"
     RESET_GPU = "reset the GPU"
+    DRAIN = "drain the GPU, then reset it"
+    """It works on, at less than its capacity: what runs may go on, and nothing new should start on it."""
+    RESET_FABRIC = "reset all GPUs and NVSwitches of the host"
     RESTART_VM = "restart the virtual machine"
     REBOOT = "reboot the node"
     CHECK_POWER = "check the power cable"
@@ -31,7 +37,9 @@ class Action(StrEnum):
     @property
     def takes_gpu_away(self) -> bool:
         """Must the job leave this GPU?"""
-        return self in (Action.RESET_GPU, Action.RESTART_VM, Action.REBOOT, Action.CHECK_POWER)
+        return self in (
+            Action.RESET_GPU, Action.RESET_FABRIC, Action.RESTART_VM, Action.REBOOT, Action.CHECK_POWER,
+        )  # fmt: skip
 
 
 class Fault(StrEnum):
@@ -56,10 +64,10 @@ class Entry:
 OFF_THE_BUS = 79
 DOUBLE_BIT = 48
 CLEANUP = 45
+NVLINK = 74
 RECOVERY_CHANGED = 154
 CONTAINED = 94
 UNCONTAINED = 95
-NVLINK5 = range(144, 151)
 _I, _A, _G, _S, _F = Action.IGNORE, Action.RESTART_APP, Action.RESET_GPU, Action.SUPPORT, Action.FOLLOW
 _APP, _HW, _DRV, _ANY = Fault.APPLICATION, Fault.HARDWARE, Fault.DRIVER, Fault.UNKNOWN
 _UNUSED = "not in use on Ampere and newer"
@@ -113,7 +121,7 @@ _ROWS: tuple[tuple[Iterable[int], Action, Fault, str], ...] = (
     ((141,), _I, _ANY, "CUDA fast path error"),
     ((142,), _S, _ANY, "video encoder error"),
     ((143,), _G, _HW, "GPU initialization error"),
-    (NVLINK5, _F, _HW, "NVLink 5 error; the line says whether it is fatal"),
+    (nvlink5.CODES, _F, _HW, "NVLink 5 error; the registers in its line say what to do"),
     ((151,), Action.RESTART_VM, _DRV, "key rotation error"),
     ((152, 153), _I, _ANY, "deep learning accelerator error"),
     ((154,), _F, _ANY, "the GPU's recovery action changed"),
@@ -136,13 +144,14 @@ CATALOGUE: Mapping[int, Entry] = {
     code: Entry(code, action, fault, meaning) for codes, action, fault, meaning in _ROWS for code in codes
 }
 
+PREFIX = r"^(?:.*\bkernel: )?\W*(?:\d+\.\d+\]\s*)?"
+"""What may stand before the driver's own words in a kernel line: nothing, a log's own stamp, or dmesg's."""
 # NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
-_XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)[^)]*\).*?: (\d+)\b,?\s*(.*)")
+# NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000 ...)
+_XID = re.compile(PREFIX + r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)[^)]*\).*?: (\d+)\b,?\s*(.*)")
 # NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.
-_FELL = "fallen off the bus"
+_FELL = re.compile(PREFIX + r"NVRM: .*\bGPU has fallen off the bus")
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?")
-# NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...)
-_NVLINK5_FATAL = re.compile(r"\bFatal\b")
 # NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
 _RECOVERY = re.compile(r"to 0x([0-9a-fA-F]+)")
 
@@ -151,12 +160,13 @@ RECOVERY_ACTIONS: tuple[tuple[Action, str], ...] = (
     (Action.RESET_GPU, "reset the GPU"),
     (Action.REBOOT, "reboot the node"),
     (Action.IGNORE, "drain peer-to-peer traffic"),
-    (Action.RESET_GPU, "drain, then reset the GPU"),
+    (Action.DRAIN, "drain, then reset the GPU"),
     (Action.RESTART_APP, "recover the IMEX domain"),
     (Action.RESET_GPU, "reset the bus"),
     (Action.REBOOT, "reboot the system"),
 )
-"""By NVML's number of the recovery action (field 230), which Xid 154 also tells."""
+"""By NVML's number of the recovery action (field 230), which Xid 154 also tells. What each asks for: NVIDIA GPU memory
+error management, "Error Recovery and Response Flags" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +182,26 @@ class Xid:
         return entry(self.code)
 
     @property
+    def nvlink(self) -> nvlink5.Report | None:
+        """What a line of Xids 144 to 150 says; NVML gives no line."""
+        return nvlink5.parse(self.text) if self.code in nvlink5.CODES else None
+
+    @property
+    def advice(self) -> Advice:
+        """NVIDIA's decoding of Xids 144 to 150. What is not in its table, and not called fatal, is for the records."""
+        report = self.nvlink
+        if report is None:
+            return Advice.UNKNOWN
+        found = nvlink5.advice(self.code, report)
+        return Advice.IGNORE if found is Advice.UNKNOWN and not report.fatal else found
+
+    @property
     def action(self) -> Action:
         """The action of this report alone. `FOLLOW`: only its neighbours can say."""
-        if self.code in NVLINK5:
-            return Action.RESET_GPU if _NVLINK5_FATAL.search(self.text) else Action.IGNORE
+        if self.code in nvlink5.CODES:
+            return _NVLINK5[self.advice]
+        if self.code == NVLINK and nvlink4.is_harmless(self.text):
+            return Action.IGNORE
         if self.code == RECOVERY_CHANGED and (match := _RECOVERY.search(self.text)) is not None:
             number = int(match[1], 16)
             return RECOVERY_ACTIONS[number][0] if number < len(RECOVERY_ACTIONS) else Action.SUPPORT
@@ -186,6 +212,14 @@ class Xid:
         if self.action.takes_gpu_away:
             return Severity.CRITICAL
         return Severity.INFO if self.action is Action.IGNORE else Severity.WARNING
+
+
+_NVLINK5 = {
+    Advice.IGNORE: Action.IGNORE,
+    Advice.RESET: Action.RESET_GPU,
+    Advice.FOLLOW_154: Action.FOLLOW,
+    Advice.UNKNOWN: Action.FOLLOW,
+}
 
 
 def entry(code: int) -> Entry:
@@ -200,11 +234,11 @@ def entries() -> Iterator[Entry]:
 
 def parse(line: str) -> Xid | None:
     """The Xid that a kernel log line reports, or None."""
-    if "NVRM" not in line and _FELL not in line:
+    if "NVRM" not in line:
         return None
     if (match := _XID.search(line)) is not None:
         return Xid(int(match[2]), match[1].removeprefix("PCI:"), match[3].strip())
-    if _FELL in line:
+    if _FELL.match(line):
         address = _ADDRESS.search(line)
         return Xid(OFF_THE_BUS, address[0] if address else "", line.strip())
     return None

@@ -100,6 +100,15 @@ class Cables:
         _must("tc", "-n", self.space(name), "qdisc", "replace", "dev", "eth0", *shape)
         _must("tc", "-n", self._switches, "qdisc", "replace", "dev", f"p-{name}", *shape)
 
+    def narrow(self, rate: str) -> None:
+        """Both ways of the link between the two switches; empty: as wide as it can be."""
+        for uplink in ("up0", "up1"):
+            if rate:
+                shape = ("root", "tbf", "rate", rate, "burst", "64kb", "latency", "1s")
+                _must("tc", "-n", self._switches, "qdisc", "replace", "dev", uplink, *shape)
+            else:
+                _run("tc", "-n", self._switches, "qdisc", "del", "dev", uplink, "root")
+
     def lose(self, name: str, per_thousand: int) -> None:
         """So many of a thousand packets to this host get lost; 0: none."""
         self._filter(name, "loss", f"chain in {{ type filter hook input priority 0; iif eth0 numgen random mod 1000 "

@@ -29,6 +29,14 @@ _FLAGS: dict[str, tuple[str, type, str]] = {
 }
 
 
+NOT_STORED = 74
+"""Exit code when all steps are done and the last checkpoint is not in the store: EX_IOERR of sysexits.h."""
+_EXIT_CODES = (
+    "exit codes: 0 all steps are done; 1 training failed; 2 the input was wrong; 74 all steps are done, but the last "
+    "checkpoint could not be stored; 143 ended by SIGTERM, after a checkpoint"
+)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         raise ConfigError(f"{message}, on the command line; see --help")
@@ -55,7 +63,7 @@ def parse(argv: Sequence[str]) -> Config:
 
 def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     """As `parse`, and what is wanted instead of training."""
-    parser = _Parser(prog="holdfast train", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="holdfast train", description=__doc__, epilog=_EXIT_CODES, allow_abbrev=False)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
     parser.add_argument(
         "--set",
@@ -128,7 +136,7 @@ def _do_instead(config: Config, wanted: Instead) -> None:
     from holdfast.trainer.tokens import vocab_of
     from holdfast.trainer.weights import newest
 
-    trained = newest(config.checkpoint.store)
+    trained = newest(config.checkpoint.store, lambda line: print(f"holdfast train: {line}", file=sys.stderr))
     if wanted.export_hf is not None:
         try:
             export(wanted.export_hf, trained.model, vocab_of(trained.tokenizer), trained.seq_len, trained.weights)
@@ -140,7 +148,7 @@ def _do_instead(config: Config, wanted: Instead) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train; 0 when all steps are done, 1 when training failed, 2 when the input was wrong."""
+    """Train; 0 when all steps are done, 1 when training failed, 2 when the input was wrong, NOT_STORED."""
     try:
         config, instead = parse_all(sys.argv[1:] if argv is None else argv)
         if instead is not None:
@@ -151,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
             from holdfast.trainer.launch import from_environment
             from holdfast.trainer.loop import run
 
-        run(config, from_environment(os.environ))
+        outcome = run(config, from_environment(os.environ))
     except UsageError as error:
         return _fail_together(error, 2)
     except HoldfastError as error:
@@ -161,7 +169,10 @@ def main(argv: list[str] | None = None) -> int:
         if reason is None:
             raise
         return _fail(f"rank {os.environ.get('RANK', 0)} lost a peer: {reason}", 1)
-    return 0
+    if outcome.is_stored:
+        return 0
+    text = f"all {config.train.steps} steps are done, but {config.checkpoint.store} does not have the last checkpoint"
+    return _fail_together(HoldfastError(text), NOT_STORED)
 
 
 def _lost_peer(error: BaseException | None) -> str | None:
@@ -192,4 +203,10 @@ def _fail(text: str, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    if os.environ.get("HOLDFAST_PROBE"):  # the agent's bootstrap ends this process
+        sys.exit(ended)
+    # torch's threads may outlive the interpreter, and then abort a process whose work is done: -6 in place of its code.
+    from holdfast.agent.bootstrap import finish
+
+    finish(ended)

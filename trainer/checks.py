@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from holdfast.trainer.config import Config, ModelConfig
 
 RECOMPUTE = ("none", "selective", "full")
+_MOST = 1 << 20
+"""No model or job is laid over more of anything."""
 ZERO_BUBBLE = ("zbv", "interleaved-zero-bubble")
 
 
@@ -61,6 +63,16 @@ def _check_ranges(config: Config) -> None:
                 value = getattr(getattr(config, section), key)
                 if not value >= low:
                     raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
+    sizes = {
+        "model": ("layers", "d_model", "heads", "kv_heads", "ffn_mult", "ffn_width", "window"),
+        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "zero"),
+        "train": ("micro_batches", "micro_batch_size"),
+    }
+    for section, keys in sizes.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            if value > _MOST:
+                raise ConfigError(f"{section}.{key} is {value}: must be {_MOST} or less")
     below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum")}
     for section, keys in below_one.items():
         for key in keys:

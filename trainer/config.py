@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from holdfast.errors import UsageError
+from holdfast.files import parse_toml, read_text
 from holdfast.trainer.checks import check
 from holdfast.trainer.errors import ConfigError
 
@@ -263,17 +265,15 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(f"{text!r} in --set: write section.key=value, as in train.steps=100")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; --config takes a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+        return parse_toml(read_text(path), str(path))
+    except UsageError as error:
+        raise ConfigError(f"{error}; --config takes a file in TOML") from None
 
 
 def _merge(config: Config, sections: Mapping[str, Any], source: str) -> Config:
@@ -308,11 +308,15 @@ def _converted(kind: Any, value: Any, where: str) -> Any:
         if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
             return tuple(value)
         raise ConfigError(f'{where} is {value!r}: write a list of strings, as in [".txt"]')
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value) is not kind:
         name = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
         raise ConfigError(f"{where} is {value!r}: write {name}")
+    if isinstance(value, int | float) and not abs(value) < 1 << 53:  # NaN too, which no limit below would catch
+        raise ConfigError(f"{where} is {value!r}: write a finite number of a sensible size")
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
+        raise ConfigError(f"{where} is {value!r}: write it in UTF-8")
     return value
 
 

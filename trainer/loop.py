@@ -163,6 +163,8 @@ class Outcome:
     """Step that it began with: 0, or where the checkpoint left off."""
     losses: list[float]
     """Global loss of each step done."""
+    is_stored: bool = True
+    """False when there is a store, and it does not have the state after the last step."""
 
 
 def run(config: Config, launch: Launch) -> Outcome:
@@ -249,10 +251,10 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
                 keeper.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
             mesh.keep_meeting_place()
             collect_garbage(step + 1)
-    if keeper and first == train.steps:
+    if keeper and first >= train.steps:
         keeper.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
     probe.phase("done")
-    return Outcome(first, losses)
+    return Outcome(first, losses, keeper is None or keeper.is_stored)
 
 
 def _moved(tokens: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:

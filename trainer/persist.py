@@ -19,7 +19,7 @@ from holdfast.trainer.launch import Launch
 from holdfast.trainer.mesh import Mesh
 from holdfast.trainer.optimizer import Optimizer
 from holdfast.trainer.slices import Slice
-from holdfast.trainer.state import put_back, tensors, values
+from holdfast.trainer.state import APPLIED, put_back, tensors, values
 
 
 class TrainerState:
@@ -33,6 +33,9 @@ class TrainerState:
 
     def put_back(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
         put_back(tensors, values, self.slices, self.optimizer)
+
+    def problem(self, values: Mapping[str, Any]) -> str:
+        return "" if type(values.get(APPLIED)) is int else f"{APPLIED} is not there, or no number"
 
 
 def make_keeper(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -38,15 +39,22 @@ class Trained:
     """Whole parameters by name; of a bfloat16 model the finer ones that the optimizer kept."""
 
 
-def newest(url: str) -> Trained:
-    """The newest checkpoint in a store that is whole, put together. Raises CheckpointError when there is none."""
+def newest(url: str, report: Callable[[str], None] = lambda line: None) -> Trained:
+    """The newest checkpoint in a store that is whole, put together. Raises CheckpointError when there is none.
+
+    `report` gets a line for each that was passed over.
+    """
     store = open_store(url)
-    problems = []
-    for slot, manifest in committed(store):
+    problems: list[str] = []
+    for slot, manifest in committed(store, problems.append):
         try:
-            return trained(store, slot, manifest)
+            found = trained(store, slot, manifest)
         except (OSError, CheckpointError) as error:
             problems.append(f"{slot.folder}: {error}")
+            continue
+        for line in problems:
+            report(f"checkpoint passed over: {line}")
+        return found
     raise CheckpointError(problems[0] if problems else f"no checkpoint in {url}: train with --store first")
 
 
@@ -58,6 +66,10 @@ def trained(store: Store, slot: Slot, manifest: Manifest, progress: Progress | N
         tokenizer, seq_len = state["data.tokenizer"], state["data.seq_len"]
     except KeyError as error:
         raise CheckpointError(f"{slot.folder} was not written by holdfast train: it has no setting {error}") from None
+    for name, default in {**asdict(ModelConfig()), "tokenizer": "", "seq_len": 0}.items():
+        value = {**asdict(model), "tokenizer": tokenizer, "seq_len": seq_len}[name]
+        if type(value) is not type(default) and not (isinstance(default, float) and type(value) is int):
+            raise CheckpointError(f"{slot.folder} was not written by holdfast train: its {name} is {value!r:.40}")
     config = Config(model=model, data=DataConfig(seq_len=seq_len))
     needed = [held.name for held in held_by(config, Layout(pp=1, dp=1, tp=1, chunks=1, local_micro_batches=1), 0, 0)]
     if missing := [name for name in needed if name not in names]:

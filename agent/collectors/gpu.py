@@ -41,6 +41,7 @@ LINK_FIELDS: tuple[tuple[str, str], ...] = (  # asked per link, added up
     ("nvlink_link_recoveries", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS"),
 )
 _VALUE = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+_ALL_LINKS = 0xFFFFFFFF
 
 Query = Callable[[Any, Any], dict[str, float]]
 """(nvml, handle) -> values"""
@@ -85,10 +86,12 @@ class GpuCollector:
         """Whether Xids come as events; if not, the kernel log has them."""
         self._clock, self._slow_every, self._round = clock, max(1, slow_every), 0
         self._handles: list[Any] = []
+        self._denied: set[int] = set()  # GPUs that this process may not ask: another container's, and not lost
         self._rests: dict[tuple[int, str], float] = {}
         self._slow: list[dict[str, float]] = []
         self._links: list[tuple[int, ...]] = []
         self._fields_off: set[tuple[int, str]] = set()
+        self._limits: dict[int, float] = {}
         self._event_set: Any = None
         if nvml is None:
             nvml, self.absent_reason = load_nvml()
@@ -112,7 +115,7 @@ class GpuCollector:
         self.driver = str(self._call("nvmlSystemGetDriverVersion", default=""))
         found = []
         for index in range(count):
-            handle = self._call("nvmlDeviceGetHandleByIndex", index)
+            handle = self._handle(index)
             self._handles.append(handle)
             self._slow.append({})
             self._links.append(())
@@ -132,6 +135,16 @@ class GpuCollector:
             )
             self._links[index] = self._present_links(handle)
         self.gpus = tuple(found)
+
+    def _handle(self, index: int) -> Any:
+        """None for a GPU that cannot be reached, or must not be."""
+        nvml = self._nvml
+        try:
+            return nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            if error.value == nvml.NVML_ERROR_NO_PERMISSION:
+                self._denied.add(index)
+            return None
 
     def _present_links(self, handle: Any) -> tuple[int, ...]:
         """Links that exist. NOT_SUPPORTED is no link at all; a link that exists but is off is a fault to show."""
@@ -180,7 +193,7 @@ class GpuCollector:
     def _one(self, index: int, slow: bool) -> dict[str, float]:
         handle = self._handles[index]
         if handle is None:
-            return {"lost": 1.0}
+            return {} if index in self._denied else {"lost": 1.0}
         values: dict[str, float] = {"lost": 0.0}
         for name, query in FAST:
             if self._ask(index, name, partial(query, self._nvml, handle), values):
@@ -240,6 +253,41 @@ class GpuCollector:
     def _link_states(self, index: int, handle: Any) -> dict[str, float]:
         states = [self._nvml.nvmlDeviceGetNvLinkState(handle, link) for link in self._links[index]]
         return {"nvlinks": float(len(states)), "nvlinks_down": float(states.count(self._nvml.NVML_FEATURE_DISABLED))}
+
+    # --- what a worker's GPU does (gpu_use); each NaN or empty where it is not told, and never raising
+
+    def processes(self) -> dict[int, frozenset[int]]:
+        """By GPU, the processes that compute on it, as this process knows them: none of another process namespace."""
+        found = {}
+        for index, handle in enumerate(self._handles if self.available else ()):
+            listed = (
+                self._call("nvmlDeviceGetComputeRunningProcesses", handle, default=()) if handle is not None else ()
+            )
+            found[index] = frozenset(int(process.pid) for process in listed)
+        return found
+
+    def power_limit_w(self, index: int) -> float:
+        if index not in self._limits:
+            milliwatts = self._call("nvmlDeviceGetEnforcedPowerLimit", self._handles[index])
+            self._limits[index] = float("nan") if milliwatts is None else milliwatts / 1e3
+        return self._limits[index]
+
+    def pcie_bytes_s(self, index: int) -> float:
+        """Both directions, over the 20 ms before."""
+        counters = (self._nvml.NVML_PCIE_UTIL_TX_BYTES, self._nvml.NVML_PCIE_UTIL_RX_BYTES)
+        rates = [self._call("nvmlDeviceGetPcieThroughput", self._handles[index], counter) for counter in counters]
+        return float("nan") if None in rates else sum(rates) * 1024.0
+
+    def link_bytes(self, index: int) -> float:
+        """Over all NVLinks, both directions, since the driver was loaded."""
+        names = ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")
+        if not self._links[index] or not all(hasattr(self._nvml, name) for name in names):
+            return float("nan")
+        fields = [(getattr(self._nvml, name), _ALL_LINKS) for name in names]
+        answers = self._call("nvmlDeviceGetFieldValues", self._handles[index], fields, default=())
+        if len(answers) != len(fields) or any(one.nvmlReturn != self._nvml.NVML_SUCCESS for one in answers):
+            return float("nan")
+        return sum(float(getattr(one.value, _VALUE[one.valueType])) for one in answers) * 1024.0
 
     def poll_xids(self) -> list[Xid]:
         """Xids since the last call, repeats included; returns at once. Never raises."""

@@ -11,7 +11,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from holdfast import xid
+from holdfast import sxid, xid
 from holdfast.agent.collectors.files import read_text
 from holdfast.agent.log_rules import Rules
 from holdfast.types import LogMatched, Severity
@@ -26,11 +26,13 @@ MAX_RECORDS = 4096
 
 @dataclass(frozen=True, slots=True)
 class KernelLine:
-    """One record. `mono` is the kernel's clock in seconds (CLOCK_MONOTONIC), `level` 0 (emergency) to 7."""
+    """One record. `mono` is the kernel's clock in seconds (CLOCK_MONOTONIC), `level` 0 (emergency) to 7.
+    `written`: a program wrote it into /dev/kmsg; the kernel never lets one write as the kernel itself."""
 
     mono: float
     level: int
     text: str
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,24 @@ def parse_record(record: str) -> KernelLine | None:
     if not separator or len(fields) < 3 or head.startswith(" "):
         return None
     try:
-        return KernelLine(int(fields[2]) / 1e6, int(fields[0]) & 7, text.strip())
+        priority = int(fields[0])  # the facility's number above the level's three bits; 0: the kernel
+        return KernelLine(int(fields[2]) / 1e6, priority & 7, text.strip(), priority >> 3 > 0)
     except ValueError:
         return None
 
 
 def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
-    """What a kernel line tells the controller: a GPU fault, an OOM kill, a host rule, or nothing."""
+    """What a kernel line tells the controller: a fault of a GPU or an NVSwitch, an OOM kill, a host rule, or nothing.
+
+    What a program wrote there (systemd, a test of monitoring, a container) is no word of the driver's.
+    """
+    if line.written:
+        return None
     if (fault := xid.parse(line.text)) is not None:
         return xid_event(fault, wall_ns, line.text)
+    if (report := sxid.parse(line.text)) is not None:
+        rule, device = f"sxid-{report.code}", f"{report.switch}/{report.pci}"
+        return LogMatched("", 0, -1, wall_ns, rule, "gpu", report.severity, line.text, device)
     if (kill := oom_kill(line.text)) is not None:
         # A group at its own limit is its owner's matter; a host without memory is everybody's.
         rule, kind = "host-oom-kill", "memory"
@@ -161,7 +172,7 @@ class KernelLog:
     def _take(self, lines: list[KernelLine]) -> None:
         self._lines += lines
         for line in lines:
-            if (kill := oom_kill(line.text)) is not None:
+            if not line.written and (kill := oom_kill(line.text)) is not None:
                 self.oom_killed_pids.pop(kill.pid, None)
                 self.oom_killed_pids[kill.pid] = line.mono
         while len(self.oom_killed_pids) > KEPT_PIDS:

@@ -74,19 +74,36 @@ def nics(sysfs_root: str = "/sys") -> tuple[Nic, ...]:
 
 
 def choose(sysfs_root: str = "/sys", names: Iterable[str] = ()) -> tuple[BytePair, ...]:
-    """The NICs worth sampling: those in `names` if any, else RDMA ports, else interfaces that are up and
-    physical, else up, else lo. A name that does not exist is left out."""
+    """The NICs worth sampling: those in `names` if any, else RDMA ports whose byte counters can be read, and beside
+    them, unless one of these ports is active, interfaces that are up and physical, else up, else lo.
+
+    A name that does not exist is left out."""
     wanted = frozenset(names)
-    fabric = tuple(pair for port in rdma.ports(sysfs_root) if (pair := _rdma_pair(port)) is not None)
+    ports = rdma.ports(sysfs_root)
     plain = interfaces(sysfs_root)
     if wanted:
-        pairs = fabric + tuple(_net_pair(i) for i in plain)
+        pairs = tuple(pair for port in ports if (pair := _rdma_pair(port)) is not None)
+        pairs += tuple(_net_pair(i) for i in plain)
         return tuple(pair for pair in pairs if pair.name in wanted)
-    if fabric:
+    # A port that is down now may come up: it is sampled, but does not stand for the node's network.
+    usable = [(port, pair) for port in ports if (pair := _rdma_pair(port)) is not None and _counts(pair)]
+    fabric = tuple(pair for _, pair in usable)
+    if any(port.state == "ACTIVE" for port, _ in usable):
         return fabric
     up = [i for i in plain if i.operstate in UP and not i.loopback]
     chosen = [i for i in up if i.physical] or up or [i for i in plain if i.loopback]
-    return tuple(_net_pair(i) for i in chosen)
+    return fabric + tuple(_net_pair(i) for i in chosen)
+
+
+def uncounted(sysfs_root: str = "/sys") -> tuple[str, ...]:
+    """Names of the RDMA ports without byte counters that can be read: their traffic is not seen."""
+    pairs = {port.name: _rdma_pair(port) for port in rdma.ports(sysfs_root)}
+    return tuple(name for name, pair in pairs.items() if pair is None or not _counts(pair))
+
+
+def _counts(pair: BytePair) -> bool:
+    """Do both files hold a number now? A file may be there and refuse, or say that there is none."""
+    return read_text(pair.tx_path).isdecimal() and read_text(pair.rx_path).isdecimal()
 
 
 def _net_pair(interface: Interface) -> BytePair:
@@ -95,15 +112,22 @@ def _net_pair(interface: Interface) -> BytePair:
     return BytePair(interface.name, kind, f"{base}/tx_bytes", f"{base}/rx_bytes")
 
 
+_RDMA_PAIRS = (
+    # Where a driver has both, those without _64 have 32 bits and stop at their end.
+    ("counters_ext/port_xmit_data_64", "counters_ext/port_rcv_data_64", rdma.WORD_BYTES),
+    ("counters/port_xmit_data", "counters/port_rcv_data", rdma.WORD_BYTES),
+    ("hw_counters/tx_bytes", "hw_counters/rx_bytes", 1),  # EFA and bnxt_re have no IB counters, but count bytes
+)
+
+
 def _rdma_pair(port: rdma.Port) -> BytePair | None:
-    words = f"{port.path}/counters"
-    if os.path.exists(f"{words}/port_xmit_data"):
-        tx, rx = f"{words}/port_xmit_data", f"{words}/port_rcv_data"
-        return BytePair(port.name, "rdma", tx, rx, rdma.WORD_BYTES)
-    octets = f"{port.path}/hw_counters"  # EFA has no IB counters, but counts bytes here
-    if os.path.exists(f"{octets}/tx_bytes"):
-        return BytePair(port.name, "rdma", f"{octets}/tx_bytes", f"{octets}/rx_bytes")
-    return None
+    """The best pair of counters that the port has: one that can be read, where there is one."""
+    found = [
+        BytePair(port.name, "rdma", f"{port.path}/{tx}", f"{port.path}/{rx}", scale)
+        for tx, rx, scale in _RDMA_PAIRS
+        if os.path.exists(f"{port.path}/{tx}")
+    ]
+    return next((pair for pair in found if _counts(pair)), next(iter(found), None))
 
 
 class NicCollector:

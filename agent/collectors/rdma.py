@@ -1,15 +1,19 @@
 """RDMA devices from sysfs: ports, their state, and every counter they offer.
 
-`port_{xmit,rcv}_data` count words of four octets; they leave this module as bytes.
+`port_{xmit,rcv}_data`, and their copies of 64 bits under `counters_ext`, count words of four octets (InfiniBand
+specification, PortCountersExtended); they leave this module as bytes. Which counters a device has is its driver's
+choice: soft-RoCE has none in bytes, a virtual function's may refuse, and older kernels write "N/A (no PMA)" into them.
 """
 
 import os
+import re
 import time
 from dataclasses import dataclass
 
 from holdfast.agent.collectors.files import CounterFiles, leading_number, list_dir, read_text
 
-WORDS = frozenset({"port_xmit_data", "port_rcv_data"})
+WORDS = re.compile(r"(?:\w+_)?port_\w+_data(?:_64)?")
+"""Counters of words: port_xmit_data, port_rcv_data_64 and the like, whatever stands before."""
 WORD_BYTES = 4
 NOT_COUNTERS = frozenset({"lifespan"})
 """`hw_counters/lifespan` is the age in ms at which the kernel refreshes its copies, not a count."""
@@ -111,7 +115,7 @@ class RdmaCollector:
             self._files.add(f"{key}/rate_bps", f"{port}/rate", 1e9)
             for folder in ("counters", "counters_ext", "hw_counters"):
                 for counter in list_dir(f"{port}/{folder}"):
-                    if counter in WORDS:
+                    if WORDS.fullmatch(counter):
                         self._files.add(f"{key}/{counter}_bytes", f"{port}/{folder}/{counter}", WORD_BYTES)
                     elif counter not in NOT_COUNTERS:
                         self._files.add(f"{key}/{counter}", f"{port}/{folder}/{counter}")

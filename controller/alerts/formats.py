@@ -5,6 +5,7 @@ Alertmanager: POST /api/v2/alerts. A webhook gets our own fields as JSON.
 """
 
 import datetime
+import re
 from collections.abc import Callable
 from email.message import EmailMessage
 from typing import Any
@@ -52,9 +53,13 @@ def alertmanager(message: Message, page: str) -> Any:
 
 
 def slack(message: Message, page: str) -> Any:
-    escaped = message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    link = f"\n<{page}|Look at it>" if page else ""
-    return {"text": message.title, "attachments": [{"color": _COLOUR[message.severity], "text": f"{escaped}{link}"}]}
+    # Escaped, nothing calls a channel or hides where a link goes; without markup, a name with `*` or `_` stays a name.
+    title, text = _entities(_line(message.title)), _entities(_lines(message.text))
+    body: dict[str, Any] = {"color": _COLOUR[message.severity], "fallback": title, "text": text, "mrkdwn_in": []}
+    if page:
+        body |= {"title": "Look at it", "title_link": page}
+    quiet = {"mrkdwn": False, "link_names": False, "unfurl_links": False, "unfurl_media": False}
+    return {"text": title, **quiet, "attachments": [body]}
 
 
 def feishu(message: Message, page: str) -> Any:
@@ -67,14 +72,15 @@ def feishu(message: Message, page: str) -> Any:
 
 
 def dingtalk(message: Message, page: str) -> Any:
+    title, text = _line(message.title), _lines(message.text).replace("\n", "\n\n")
     link = f"\n\n[Look at it]({page})" if page else ""
-    text = "### {}\n\n{}{}".format(message.title, message.text.replace("\n", "\n\n"), link)
-    return {"msgtype": "markdown", "markdown": {"title": message.title, "text": text}}
+    body = f"### {_markdown(title)}\n\n{_markdown(text)}{link}"
+    return {"msgtype": "markdown", "markdown": {"title": title, "text": body}, "at": {"isAtAll": False}}
 
 
 def email(message: Message, page: str, sender: str, receivers: list[str]) -> EmailMessage:
     mail = EmailMessage()
-    mail["Subject"] = f"[holdfast] {' '.join(message.title.split())}"
+    mail["Subject"] = f"[holdfast] {_line(message.title)}"
     mail["From"], mail["To"] = sender, ", ".join(receivers)
     # Mail programs put what belongs together in one thread.
     mail["References"] = f"<{message.key}.{message.opened:.0f}@holdfast>"
@@ -89,6 +95,29 @@ JSON: dict[str, Callable[[Message, str], Any]] = {
     "feishu": feishu,
     "dingtalk": dingtalk,
 }
+
+
+_MARKS = re.compile(r"[\\`*_{}\[\]()#+\-.!|~:@]")
+"""What Markdown may read as markup, addresses and calls for people among it. A backslash before punctuation is that
+character and no markup."""
+
+
+def _entities(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _markdown(text: str) -> str:
+    """The same text for a reader of Markdown, where names and lines of a log could be links, images or headings."""
+    return _MARKS.sub(lambda found: f"\\{found[0]}", _entities(text))
+
+
+def _lines(text: str) -> str:
+    """Without control characters, which a receiver may act on or refuse; a line stays a line."""
+    return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
+def _line(text: str) -> str:
+    return " ".join(_lines(text).split())
 
 
 def _time(wall: float) -> str:

@@ -2,14 +2,17 @@
 
 import math
 
+from holdfast import sxid
 from holdfast import types as t
 from holdfast.controller.detectors.gpu import GpuDetector
 from holdfast.controller.detectors.host import HostDetector
 from holdfast.controller.detectors.links import LinkDetector
 from holdfast.controller.detectors.pace import PaceDetector
 from holdfast.controller.detectors.spikes import SpikeDetector
+from holdfast.controller.detectors.sxids import SXidDetector
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.volumes import VolumeDetector
+from holdfast.controller.detectors.windows import Bounded
 from holdfast.controller.detectors.xids import XidDetector
 from holdfast.controller.model import Finding, Instant, Job, Node, RankTable
 from holdfast.xid import Xid
@@ -22,8 +25,9 @@ class Ensemble:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._gpus = GpuDetector(tuning)
-        self._gpus_at: dict[str, float] = {}
+        self._gpus_at: Bounded[str, float] = Bounded()
         self._xids = XidDetector(tuning)
+        self._sxids = SXidDetector(tuning)
         self._links = LinkDetector(tuning)
         self._host = HostDetector(tuning)
         self.begin_job()
@@ -67,6 +71,8 @@ class Ensemble:
     def logged(self, event: t.LogMatched, node: Node, now: Instant) -> list[Finding]:
         """A line of the node's own log."""
         prefix, _, code = event.rule.partition("-")
+        if prefix == "sxid" and (report := sxid.parse(event.line)) is not None:
+            return self._sxids.observe(report, node, now)
         if prefix != "xid" or not code.isdigit():
             return []
         return self._xids.observe(Xid(int(code), event.device, event.line), node, now)

@@ -33,7 +33,9 @@ def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
         exit_code=128 + event.signal if event.signal else max(event.code, 1),
         evidence={
             "pid": event.pid, "code": event.code, "signal": event.signal, "core_dumped": event.core_dumped,
-            "oom_killed": event.oom_killed, "error": event.error[-4000:], "tail": event.tail[-2000:],
+            "oom_killed": event.oom_killed,
+            "no_room": tracebacks.is_want_of_room(event.error or event.tail),
+            "error": event.error[-4000:], "tail": event.tail[-2000:],
         },
     )  # fmt: skip
 

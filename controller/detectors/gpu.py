@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from holdfast import types as t
 from holdfast.controller.detectors.table import Tuning, finding
-from holdfast.controller.detectors.windows import Growth, Latch
+from holdfast.controller.detectors.windows import Bounded, Growth, Latch
 from holdfast.controller.model import Finding, Instant, Node
-from holdfast.xid import RECOVERY_ACTIONS
+from holdfast.xid import RECOVERY_ACTIONS, Action
 
 _K = t.FindingKind
 _LINK_ERRORS = (
@@ -63,8 +63,9 @@ class GpuDetector:
         self._tuning = tuning
         self._latch = Latch()
         self._errors = Growth(_HOUR)
-        self._throttles: dict[tuple[str, int], _Throttle] = {}
-        self._memory: dict[tuple[str, int], deque[tuple[float, float]]] = {}
+        self._throttles: Bounded[tuple[str, int], _Throttle] = Bounded()
+        self._fewest_down: Bounded[tuple[str, int], float] = Bounded()
+        self._memory: Bounded[tuple[str, int], deque[tuple[float, float]]] = Bounded()
 
     def observe(self, node: Node, training: bool, now: Instant) -> list[Finding]:
         """`node.gpus` are fresh. `training`: every worker of the node is."""
@@ -91,6 +92,9 @@ class GpuDetector:
     def _recovery(self, gpu: _Gpu, values: Values) -> list[Finding]:
         number = int(values.get("recovery_action", 0))
         action, words = RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else RECOVERY_ACTIONS[0]
+        if self._new(gpu, _K.GPU_DRAIN, action is Action.DRAIN):
+            text = "the driver asks to drain it and to reset it then: what runs may go on, at less than its capacity"
+            return gpu.says(_K.GPU_DRAIN, text, number=number)
         if not self._new(gpu, _K.GPU_RECOVERY, action.takes_gpu_away):
             return []
         return gpu.says(_K.GPU_RECOVERY, f"the driver asks to {words}", number=number)
@@ -135,13 +139,17 @@ class GpuDetector:
         return gpu.says(_K.GPU_THROTTLE, text, seconds=limits["seconds"], share=share, limit=limit, reasons=reasons)
 
     def _links(self, gpu: _Gpu, values: Values, fewest_down: float) -> list[Finding]:
-        """A link that every GPU of the node lacks is how the machine is built, and no fault."""
+        """A link that every GPU of the node lacks is how the machine is built, and no fault. So may be one GPU without
+        any, where bridges join some GPUs only: unless its links were up before, that is worth a look and no alarm."""
         limits = self._tuning.limits(_K.GPU_NVLINK)
         found = []
-        down = values.get("nvlinks_down", 0.0)
+        down, links = values.get("nvlinks_down", 0.0), values.get("nvlinks", 0.0)
+        fewest = self._fewest_down[gpu.key] = min(self._fewest_down.get(gpu.key, down), down)
         if self._new(gpu, "down", down > fewest_down, limits["seconds"]):
-            text = f"{down:g} of its {values.get('nvlinks', 0):g} NVLinks are down"
-            found += gpu.says(_K.GPU_NVLINK, text, signature="down", severity=t.Severity.CRITICAL, down=down)
+            text, severity = f"{down:g} of its {links:g} NVLinks are down", t.Severity.CRITICAL
+            if fewest >= links:
+                text, severity = f"{text}, and none was ever seen up: is it without a bridge?", t.Severity.WARNING
+            found += gpu.says(_K.GPU_NVLINK, text, signature="down", severity=severity, down=down)
         grown = {n: self._errors.see((gpu.key, n), values[n], gpu.now.mono) for n in _LINK_ERRORS if n in values}
         total, limit = sum(grown.values()), limits["errors_per_hour"]
         if self._new(gpu, "errors", total > limit, clear=_HOUR):

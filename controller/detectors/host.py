@@ -6,7 +6,16 @@ from holdfast.controller.detectors.windows import Latch
 from holdfast.controller.model import Finding, Instant, Node
 
 _K = t.FindingKind
+_FULL_BYTES = 1 << 20  # less is none
+_WORD_COUNTS = 300.0  # seconds that an agent's word counts after it was told that there is no room
 _AGAIN = 300.0  # seconds that a state must be gone before it is told anew
+
+
+def has_full_disk(node: Node, now: Instant) -> bool:
+    """Is one of the disks that its agent watches full, by its gauges or by its agent's own word?"""
+    if now.mono - node.refused_at < _WORD_COUNTS:
+        return True
+    return any(gauge.startswith("disk_free_bytes/") and value < _FULL_BYTES for gauge, value in node.host.items())
 
 
 class HostDetector:
@@ -22,10 +31,10 @@ class HostDetector:
             match what:
                 case "disk_free_bytes":
                     found += self._disk(node, which, value, now)
-                case "worker_blocked":
+                case "worker_blocked" if which.isdecimal():
                     found += self._worker(_K.WORKER_BLOCKED, "cannot be interrupted: it waits in the kernel",
                                           node, which, value, now)  # fmt: skip
-                case "worker_zombie":
+                case "worker_zombie" if which.isdecimal():
                     found += self._worker(_K.WORKER_ZOMBIE, "is dead, and nobody took note of it",
                                           node, which, value, now)  # fmt: skip
         return found + self._memory(node, now) + self._clock(node, now)
@@ -40,7 +49,9 @@ class HostDetector:
         share = free / total if total > 0 else 1.0
         found: list[Finding] = []
         for severity, limit in ((t.Severity.CRITICAL, limits["critical_share"]), (None, limits["share"])):
-            full = total > 0 and (share < limit or inodes < 1)
+            # A hundredth of a large disk is room for many checkpoints.
+            has_room = severity is not None and free >= limits["critical_bytes"]
+            full = total > 0 and ((share < limit and not has_room) or inodes < 1)
             if self._new((_K.DISK_FULL, node.name, path, str(severity)), full, now) and not found:
                 text = f"{path} on {node.name} has {free / 2**30:.1f} GiB left, {share:.1%}"
                 said = {"path": path, "free_bytes": free, "total_bytes": total, "limit": limit}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from holdfast import types as t
 from holdfast.controller.detectors.table import Tuning, finding
-from holdfast.controller.detectors.windows import Growth, Latch, Rate
+from holdfast.controller.detectors.windows import Bounded, Growth, Latch, Rate
 from holdfast.controller.model import Finding, Instant, Node
 
 _K = t.FindingKind
@@ -56,9 +56,9 @@ class LinkDetector:
         self._latch = Latch()
         self._hour = Growth(_HOUR)
         self._flaps = Growth(tuning.limit(_K.LINK_FLAP, "window_seconds"))
-        self._rates: dict[str, Rate] = {}
-        self._keys: dict[str, _Keys] = {}
-        self._seen_up: set[tuple[str, str]] = set()
+        self._rates: Bounded[str, Rate] = Bounded()
+        self._keys: Bounded[str, _Keys] = Bounded()
+        self._seen_up: Bounded[tuple[str, str], bool] = Bounded()
 
     def observe(self, node: Node, frame: t.Frame, training: bool, now: Instant) -> list[Finding]:
         """`node.host` is fresh. `training`: every worker of the node is."""
@@ -80,7 +80,7 @@ class LinkDetector:
         if "state" in values or "up" in values:
             up = values.get("state", _ACTIVE) == _ACTIVE and values.get("up", 1.0) > 0
             if up:
-                self._seen_up.add(key)
+                self._seen_up[key] = True
             hold = self._tuning.limit(_K.LINK_DOWN, "seconds")
             # A port that was never up is not plugged in, and nobody's news.
             if self._latch.see((_K.LINK_DOWN, key), not up and key in self._seen_up, now.mono, hold):

@@ -46,7 +46,17 @@ def _state(
     operation = ranks.operation[rank]
     group = own[standing.group] if standing.group >= 0 else None
     if group is not None and rank in group.members:
-        return State(rank, is_alive, operation, standing.kind, group, standing.number, standing.is_handed, begun)
+        return State(
+            rank,
+            is_alive,
+            operation,
+            standing.kind,
+            group,
+            standing.number,
+            standing.is_handed,
+            begun,
+            size=standing.size,
+        )
     return State(rank, is_alive, operation, begun=begun, others=_line(ranks, rank, operation, lines))
 
 

@@ -14,7 +14,11 @@ def loss_finding(record: t.StepRecord, node: str, now: Instant) -> Finding | Non
         kind=t.FindingKind.LOSS_NONFINITE,
         severity=t.Severity.CRITICAL,
         subject=f"rank{record.rank}",
-        text=f"the loss of step {record.step} is not finite (rank {record.rank})",
+        text=(
+            f"the parameters of rank {record.rank} are not finite: by step {record.step} most hold NaN or infinity"
+            if record.loss == t.SPOILT
+            else f"the loss of step {record.step} is not finite (rank {record.rank})"
+        ),
         since=min(record.end_wall_ns / 1e9, now.wall),
         at=now.wall,
         node=node,
@@ -49,6 +53,20 @@ def store_finding(event: t.AgentNotice, now: Instant) -> Finding:
         text=event.text,
         since=min(event.wall_ns / 1e9, now.wall),
         at=now.wall,
+    )
+
+
+def full_finding(event: t.AgentNotice, node: str, now: Instant) -> Finding:
+    """An agent's own folder has no room."""
+    return Finding(
+        kind=t.FindingKind.DISK_FULL,
+        severity=event.severity,
+        subject=node,
+        text=f"{node}: {event.text}",
+        since=min(event.wall_ns / 1e9, now.wall),
+        at=now.wall,
+        node=node,
+        signature="state-dir",
     )
 
 

@@ -3,8 +3,28 @@
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 _MARKS = 32  # points kept of a counter's window
+
+MOST = 1 << 20
+"""Keys that one memory holds: twice what 12,288 GPUs with all their ports have."""
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Bounded(dict[_K, _V]):
+    """A dict in which the oldest key makes room: names come from nodes, and somebody may make them up."""
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > MOST:
+            del self[next(iter(self))]
+
+    def setdefault(self, key: _K, default: _V) -> _V:
+        if key not in self:
+            self[key] = default
+        return self[key]
 
 
 @dataclass(slots=True)
@@ -18,7 +38,7 @@ class Latch:
     """Speaks once when a condition has held for a while, and anew only after it was away for as long."""
 
     def __init__(self) -> None:
-        self._states: dict[Hashable, _State] = {}
+        self._states: Bounded[Hashable, _State] = Bounded()
 
     def see(self, key: Hashable, bad: bool, now: float, hold: float, clear: float = 0.0) -> bool:
         """Is it time to say so: has it held for `hold` seconds, untold? `now`: monotonic seconds.
@@ -60,7 +80,7 @@ class Growth:
     def __init__(self, window: float) -> None:
         """`window`: seconds."""
         self.window = window
-        self._counters: dict[Hashable, _Counter] = {}
+        self._counters: Bounded[Hashable, _Counter] = Bounded()
 
     def see(self, key: Hashable, value: float, now: float) -> float:
         """The growth in the window that ends now. What a counter already said when first seen is history."""
@@ -93,7 +113,7 @@ class Rate:
     def __init__(self, seconds: float, longer: float = 60.0) -> None:
         """`seconds`: the memory of now; the usual remembers `longer` times as long."""
         self._short, self._long = max(seconds, 1e-9), max(seconds, 1e-9) * longer
-        self._speeds: dict[Hashable, _Speed] = {}
+        self._speeds: Bounded[Hashable, _Speed] = Bounded()
 
     def skip(self, key: Hashable, value: float, now: float) -> None:
         """Growth up to now counts for nothing; what was learned before it stays."""

@@ -20,7 +20,7 @@ const TEXT = {
   recompute: "doing lost steps again",
   checkpoint: "standing still for checkpoints",
   straggling: "steps slower than usual",
-  other: "other phases of the program",
+  other: "evaluation, compilation, other pauses",
 };
 let running = []; // diagnoses under way
 
@@ -45,9 +45,9 @@ function showFault() {
     const name =
       each.rank < 0 ? "the plan itself" : each.peer >= 0 ? `link ${each.rank}–${each.peer}` : `rank ${each.rank}`;
     const target = each.rank < 0 ? link("blame") : link("blame", null, { rank: each.rank });
-    if (!parts.length)
+    if (!parts.length && !each.by_design)
       parts.push(make("p", { class: "big warn" }, make("a", { class: "link", href: target }, name), " is slow"));
-    parts.push(make("p", {}, each.text));
+    parts.push(make("p", each.by_design ? { class: "muted" } : {}, each.text));
   }
   const gone = Object.entries(state.status?.nodes ?? {}).filter(([, name]) =>
     ["suspect", "faulty", "lost", "cordoned"].includes(name),
@@ -140,9 +140,10 @@ function showLedger() {
     ["productive", spent.productive, "ok"],
     ["unsaved", spent.unsaved, "ok-cell"],
     ...Object.entries(spent.lost)
-      .sort((a, b) => b[1] - a[1])
+      .sort((a, b) => (b[1] ?? 0) - (a[1] ?? 0))
       .map(([name, value], i) => [name, value, `shade-${i % 6}`]),
   ].filter(([, value]) => value > 0);
+  const unknown = Object.keys(spent.lost).filter((name) => spent.lost[name] === null);
   const text = ([name, value]) => `${TEXT[name] ?? name} ${seconds(value)}, ${percent(value / spent.wall)}`;
   const bar = make("div", { class: "bar", role: "img", "aria-label": rows.map(text).join("; ") });
   for (const [name, value, ink] of rows) {
@@ -157,6 +158,8 @@ function showLedger() {
       make("dd", {}, `${seconds(value)} · ${percent(value / spent.wall)}`),
     );
   }
+  for (const name of unknown)
+    list.append(make("dt", {}, make("i", {}), TEXT[name] ?? name), make("dd", { class: "muted" }, "unknown"));
   setText(
     byId("ledger-ratio"),
     `goodput ${percent(job.goodput)}${known(spent.last_hour) ? `, last hour ${percent(spent.last_hour)}` : ""}`,

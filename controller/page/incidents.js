@@ -95,13 +95,20 @@ function time(bar) {
   }
 }
 
+/** The step that training went on with: unknown of a program that numbers none; "" where it has not gone on. */
+export function stepResumed(incident) {
+  if (known(incident.step_resumed)) return count(incident.step_resumed);
+  return incident.state === "closed" && known(incident.generation_to) && incident.step_at_fault >= 0 ? "unknown" : "";
+}
+
 export function outcome(incident) {
   const parts = [];
   if (known(incident.detect_s)) parts.push(`detected in ${seconds(incident.detect_s)}`);
   // A watched incident stopped no training: what came back is the watcher.
   const back = incident.action === "watch" ? "back" : "training again";
   if (known(incident.recover_s)) parts.push(`${back} in ${seconds(incident.recover_s)}`);
-  if (known(incident.step_resumed)) parts.push(`step ${count(incident.step_at_fault)} → ${count(incident.step_resumed)}`);
+  const resumed = stepResumed(incident);
+  if (resumed) parts.push(`step ${count(incident.step_at_fault)} → ${resumed}`);
   if (incident.source) {
     const took = known(incident.restore_s) ? ` in ${seconds(incident.restore_s)}` : "";
     parts.push(`state from ${incident.source}${took}`);

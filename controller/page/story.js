@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { byId, make, pairs, setText } from "./dom.js";
 import { bytes, clock, count, known, seconds } from "./format.js";
 import { fill } from "./glance.js";
-import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE } from "./incidents.js";
+import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE, stepResumed } from "./incidents.js";
 import { route } from "./router.js";
 import { now, on, state } from "./store.js";
 
@@ -62,7 +62,7 @@ function head(incident) {
   if (known(incident.generation_to))
     facts.push(["generation", `${count(incident.generation_from)} → ${count(incident.generation_to)}`]);
   if (known(incident.step_at_fault)) facts.push(["step at the fault", count(incident.step_at_fault)]);
-  if (known(incident.step_resumed)) facts.push(["training went on from", count(incident.step_resumed)]);
+  if (stepResumed(incident)) facts.push(["training went on from", stepResumed(incident)]);
   if (known(incident.restored_bytes))
     facts.push(["state read", `${bytes(incident.restored_bytes)} from ${incident.source}`]);
   return make(

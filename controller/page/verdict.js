@@ -28,6 +28,12 @@ export function judge(status, incident, lastStepAt, time) {
     case "starting": return { level: "busy", text: "Starting", why };
   }
   if (incident) return { level: "bad", text: "Trouble while training", why: incident.summary };
+  if (job.pause) {
+    const { life, text, place, usual_seconds: usual, limit_seconds: limit } = job.pause;
+    const past = usual ? `; up to ${seconds(usual)} here before` : "";
+    const end = known(limit) ? `; restarted at ${seconds(limit)}` : "";
+    return { level: life === "busy" ? "busy" : "warn", text: `Paused, ${life} for ${seconds(time - job.pause.since)}`, why: `${text}${place ? `, at ${place}` : ""}${past}${end}` };
+  }
   const silent = known(lastStepAt) ? time - lastStepAt : 0;
   if (silent > Math.max(LATE_S, LATE_STEPS * (job.step_seconds ?? 0))) {
     return { level: "warn", text: `No step for ${seconds(silent)}`, why: "The workers run, but none finished a step." };

@@ -70,6 +70,8 @@ class Breaks:
                 host.slow = dice.uniform(1.05, 1.4)
                 self._pace()
                 w.later(dice.expovariate(1 / 7200), self._fast_again, host)
+            case How.PAUSE:
+                self._pause(host, dice.uniform(2.0, 60.0))
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -122,6 +124,26 @@ class Breaks:
         w.training_stops()
         w.hung = (host.name, self._rank(host), w.now)
         w.watch(4 * w.shape.step + 60)
+
+    def _pause(self, host: Host, seconds: float) -> None:
+        """Steps come later by so much, and nothing else happens."""
+        w = self.w
+        if not self._trains(host) or w.life is None or w.paused is not None or w.hung is not None:
+            return
+        w.tell_steps()
+        life, number = w.life, max(w.life.number, w.newest() + 1)
+        w.life = Life(life.generation, number, w.now + seconds + life.step, life.step)
+        w.paused = (host.name, self._rank(host), w.now, w.now + seconds)
+        w.watch(seconds + 5.0)
+        w.later(seconds, self._goes_on, w.paused)
+
+    def _goes_on(self, pause: tuple[str, int, float, float]) -> None:
+        w = self.w
+        if w.paused is pause:
+            w.paused = None
+        at, until = WALL + pause[2], WALL + pause[3]
+        hangs = (i for i in w.brain.c.book.incidents.values() if i.cause.kind is t.FindingKind.WORKER_HANG)
+        w.wronged += [i.cause.text for i in hangs if at < i.opened <= until and i.cause.subject == f"rank{pause[1]}"]
 
     def _nan(self, host: Host) -> None:
         w = self.w

@@ -35,6 +35,8 @@ class How(StrEnum):
     """The controller dies at any point, in the middle of an answer too."""
     SLOW = "slow"
     """A node is slower than the others for some hours."""
+    PAUSE = "pause"
+    """A worker computes or saves for a while in a call that holds its interpreter; all others wait for it."""
 
 
 STOPS = frozenset({How.GPU, How.CRASH, How.BUG, How.HANG, How.DEAD, How.SILENT, How.SWITCH, How.NAN, How.PLANNED})
@@ -77,6 +79,7 @@ RATES: Mapping[str, float] = {
 NOISE: Mapping[How, float] = {How.AGENT: 1 / 20_000, How.LOG: 1 / 5_000, How.SLOW: 1 / 40_000}
 """What interrupts nothing, per node and day of the published rate's unit. Ours: nobody publishes these."""
 _CONTROLLER_PER_DAY = 1 / 7
+_PAUSES_PER_NODE_AND_DAY = 1 / 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def draw(seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: f
             faults.append(Fault(at, cause, how, dice.random(), dice.getrandbits(32)))
     others = {how: hurry * per * nodes * days for how, per in NOISE.items()}
     others[How.CONTROLLER] = hurry * _CONTROLLER_PER_DAY * days
+    others[How.PAUSE] = hurry * _PAUSES_PER_NODE_AND_DAY * nodes * days  # last: what is drawn before stays the same
     for how, mean in others.items():
         for at in _moments(dice, mean, seconds):
             faults.append(Fault(at, how.value, how, dice.random(), dice.getrandbits(32)))

@@ -25,15 +25,18 @@ def frame(
 def samples(world: "World", host: Host) -> list[t.WorkerSample]:
     """How workers look while one of them stands still: it shows no life, the others wait for it."""
     job = world.brain.c.job
-    if job is None or world.hung is None or host.generation != job.generation:
+    stands = world.hung if world.paused is None else world.paused
+    if job is None or stands is None or host.generation != job.generation:
         return []
-    _, victim, since = world.hung
-    idle = world.now - since
+    victim, since = stands[1:3]
+    idle, works = world.now - since, world.paused is not None and world.works
     return [
         t.WorkerSample(
             rank=rank, generation=host.generation, pid=1000 + rank, step=world.done, phase=t.Phase.TRAIN,
             operation="" if rank == victim else "dp:all_reduce", operation_age=idle, progress_age=idle,
             tick_age=idle if rank == victim else 0.05, median_step=world.shape.step,
+            activity=t.Activity(idle, 0.0, "R", cpu=1.0) if works and rank == victim
+            else t.Activity(watched=idle, quiet=idle, state="S", waits_for="a lock"),
         )
         for rank in job.ranks_on(host.name)
         if rank not in host.ended

@@ -38,6 +38,8 @@ class Outcome:
     """From the fault to training again."""
     evictions: int
     wrong_evictions: int
+    wrong_ends: int
+    """Pauses that would have ended by themselves, and for which a worker was taken for dead."""
     actions: dict[str, int]
     incidents: int
     crashes: int
@@ -91,6 +93,7 @@ def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Ou
         recovered=recovered,
         evictions=len(world.evicted),
         wrong_evictions=sum(not guilty for _, guilty in world.evicted),
+        wrong_ends=len(world.wronged),
         actions=dict(Counter(incident.action for incident in incidents)),
         incidents=len(incidents),
         crashes=world.boots - 1,

@@ -61,6 +61,9 @@ class World:
         self.done = -1
         """Newest step that was really finished and kept."""
         self.hung: tuple[str, int, float] | None = None  # host, rank, since
+        self.paused: tuple[str, int, float, float] | None = None  # host, rank, since, until; it goes on by itself
+        self.works = True  # what pauses is seen to compute
+        self.wronged: list[str] = []  # incidents that were opened for a pause
         self.memory_lost: set[str] = set()
         self.held: set[str] = set()
         """Who trained last."""
@@ -343,7 +346,7 @@ class World:
             return
         self.tell_steps()
         self.done = max(self.done, self.newest())
-        self.life = None
+        self.life = self.paused = None
         if math.isnan(self.stopped_at):
             self.stopped_at = self.now
 
@@ -378,8 +381,9 @@ class World:
             return
         self.tell_steps()
         talkers = set()
-        if self.life is None and self.hung is not None:
-            talkers = {self.hung[0], *(h.name for h in self.job_hosts()[:2])}
+        stands = self.hung if self.life is None else self.paused
+        if stands is not None:
+            talkers = {stands[0], *(h.name for h in self.job_hosts()[:2])}
         bare = frames.frame(self)
         for host in self.hosts.values():
             if not host.reachable:

@@ -1,4 +1,6 @@
-"""All-reduce among neighbours under one switch, over gloo; the controller says who is which rank and where to meet."""
+"""All-reduce among neighbours under one switch, or between two switches, over gloo; the controller says who is which
+rank and where to meet. Ranks of one switch stand together, so that the ring crosses twice whatever its size.
+"""
 
 import importlib.util
 
@@ -18,4 +20,4 @@ def run(options: Options) -> CheckResult:
         return CheckResult("all-reduce", unable="needs torch")
     meet = f"{options.address}:{options.port}"
     rate = measure(Collective.ALL_REDUCE, "gloo", options.rank, options.ranks, meet, _SIZE, _ITERATIONS, options.own)
-    return CheckResult("all-reduce", (Reading("busbw", rate),), evidence={"ranks": options.ranks})
+    return CheckResult("all-reduce", (Reading("busbw", rate, options.part),), evidence={"ranks": options.ranks})

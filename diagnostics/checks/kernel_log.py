@@ -36,6 +36,9 @@ PATTERNS = (
          "NVRM: GPU at PCI:0000:b3:00: GPU has fallen off the bus."),
     _row("GPU memory", r"NVRM: Xid \([^)]*\): (48|64|95|140)\b", True,
          "NVRM: Xid (PCI:0000:3b:00): 95, pid=123, Uncontained: FBHUB"),
+    # 22013 and 20012 are non-fatal by NVIDIA's guide, whatever the driver calls them.
+    _row("NVSwitch", r"nvidia-nvswitch\d+: SXid \([^)]*\): (?!22013|20012)\d{5}, Fatal, ", True,
+         "nvidia-nvswitch3: SXid (PCI:0000:c8:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
     _row("RDMA NIC", r"mlx5_core.*(unrecoverable hardware error|health compromised)", True,
          "mlx5_core 0000:5e:00.0: device's health compromised - reached miss count"),
     _row("disk", r"(I/O error, dev \w+|Remounting filesystem read-only)", True,
@@ -57,12 +60,15 @@ def find(records: list[str], now: float) -> list[Fault]:
     """One fault for each pattern that recent records match, with their number and the newest line.
 
     `records`: as /dev/kmsg gives them ("6,1234,5678901,-;text", microseconds since boot); `now`: seconds since boot.
+    What programs wrote there (a facility above 0) is no word of the kernel's.
     """
     hits: dict[str, list[str]] = {}
     for record in records:
         head, _, text = record.partition(";")
         fields = head.split(",")
-        if len(fields) < 3 or not fields[2].isdigit() or now - int(fields[2]) / 1e6 > _RECENT_S:
+        if len(fields) < 3 or not fields[0].isdigit() or not fields[2].isdigit():
+            continue
+        if int(fields[0]) >> 3 or now - int(fields[2]) / 1e6 > _RECENT_S:
             continue
         for row in PATTERNS:
             if row.pattern.search(text):

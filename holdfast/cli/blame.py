@@ -10,6 +10,7 @@ from holdfast.cli.client import Client
 from holdfast.cli.extras import needs
 from holdfast.cli.options import Json, with_client
 from holdfast.errors import UsageError
+from holdfast.settings import parse_whole
 
 Source = Annotated[
     Path | None,
@@ -43,23 +44,24 @@ def blame(
     elif heat:
         heat_view.show(found)
     else:
-        _show(found)
+        show(found)
     return 0
 
 
 def parse_steps(text: str) -> tuple[int, int]:
     """First and last step of "A:B", "A:", ":B" or "A"; -1 for an end that is open. UsageError for anything else."""
     low, colon, high = text.partition(":")
-    ends = (low, high if colon else low)
-    if not all(end.isdecimal() or not end for end in ends):
+    ends = [parse_whole(end) if end else -1 for end in (low, high if colon else low)]
+    first, last = (-2 if end is None else end for end in ends)
+    if min(first, last) < -1:
         raise UsageError(f"--steps {text}: write A:B, as in 100:200")
-    first, last = (int(end) if end else -1 for end in ends)
     if 0 <= last < first:
         raise UsageError(f"--steps {text}: the first step must not come after the last")
     return first, last
 
 
-def _show(found: output.Json) -> None:
+def show(found: output.Json) -> None:
+    """Print `blame_report.report`."""
     console = output.out()
     console.print(
         f"steps {found['first']} to {found['last']} of {output.text(found['name'] or found['job'])}: "
@@ -74,13 +76,15 @@ def _show(found: output.Json) -> None:
     path = output.table("CRITICAL PATH", "WHAT", ">TIME", ">SHARE")
     for part in found["path"][:10]:
         ends = f"rank {part['rank']}" + (f" from {part['peer']}" if part["peer"] >= 0 else "")
-        path.add_row(
-            ends, output.text(part["what"]), _ms(part["seconds"]), output.percent(part["seconds"] / found["step_s"])
-        )
+        share = part["seconds"] / found["step_s"] if found["step_s"] else None
+        path.add_row(ends, output.text(part["what"]), _ms(part["seconds"]), output.percent(share))
     console.print(path)
     columns = found["ranks"]
     ranks = output.table("RANK", ">WORK", ">WAITED", ">TRANSFER", ">SELF", ">INDUCED", ">VICTIM", ">COMPUTE/PEERS")
-    worst = sorted(range(len(columns["rank"])), key=lambda i: (-columns["self_s"][i], -columns["victim_s"][i]))
+    # None: of a rank without spans nothing is known. It comes last.
+    worst = sorted(
+        range(len(columns["rank"])), key=lambda i: [-(columns[n][i] or 0.0) for n in ("self_s", "victim_s", "work_s")]
+    )
     for i in worst[:16]:
         names = ("work_s", "wait_s", "transfer_s", "self_s", "induced_s", "victim_s")
         ratio = columns["self_ratio"][i]
@@ -88,5 +92,5 @@ def _show(found: output.Json) -> None:
     console.print(ranks)
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms"
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f} ms"

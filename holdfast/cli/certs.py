@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import output
 from holdfast.cli.extras import needs
 from holdfast.config import AgentConfig
+from holdfast.errors import UsageError
 
 
 def certs(
@@ -19,18 +21,30 @@ def certs(
     ] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A node's name; may repeat.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there, with a new authority.")] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Make certificates anew with the same authority, and keep the tokens: those of the hosts and nodes "
+            "that are named, or all, and the authority's own.",
+        ),
+    ] = False,
 ) -> int:
-    """Make an authority, certificates for controller and nodes, and an API token.
+    """Make an authority, certificates for controller and nodes, and API tokens: a folder for each role.
 
-    Run again with other --node names, it adds them to the same authority.
+    DIR/ca stays where it is made. DIR/controller goes to the controller, DIR/nodes/NAME to that node, DIR/operator and
+    DIR/reader to people. Run again with other --node names, it adds them to the same authority.
     """
+    if force and renew:
+        raise UsageError("--force makes a new authority, --renew keeps it: give one of the two")
     with needs("controller"):
         from holdfast.certs import write_cluster
     for name in node or []:
         AgentConfig(node_name=name)  # refuses names that no agent would take
     hosts = host or []
-    if not hosts and not (folder / "ca.pem").exists():
+    if not hosts and (force or not (folder / "ca" / "ca.pem").exists()):
         hosts = [socket.gethostname()]
-    for path in write_cluster(folder, hosts, node or [], datetime.datetime.now(datetime.UTC), force=force):
-        print(path)
+    now = datetime.datetime.now(datetime.UTC)
+    for path in write_cluster(folder, hosts, node or [], now, force=force, renew=renew):
+        output.say(str(path))
     return 0

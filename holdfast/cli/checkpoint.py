@@ -44,8 +44,8 @@ def list_(url: Url, as_json: Json = False) -> int:
     """List the committed checkpoints, newest first."""
     from holdfast.checkpoint.inspect import list_checkpoints
 
-    with _clear(url), _patience(url):
-        found = list_checkpoints(url)
+    with _store(url, quick=True):
+        found = list_checkpoints(url, _passed_over)
     if as_json:
         output.print_json([asdict(one) for one in found])
         return 0
@@ -72,8 +72,8 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     from holdfast.checkpoint.inspect import find
     from holdfast.checkpoint.store import open_store
 
-    with _clear(url), _patience(url):
-        slot, manifest = find(open_store(url), step)
+    with _store(url, quick=True):
+        slot, manifest = find(open_store(url), step, _passed_over)
     parts = {part.file: part.bytes for part in manifest.parts}
     boxes: dict[str, int] = {}
     for entry in (entry for part in manifest.parts for entry in part.entries):
@@ -97,30 +97,34 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     table = output.table("TENSOR", "TYPE", "SHAPE", ">SIZE", ">BOXES")
     for name, tensor in manifest.tensors.items():
         shape = "x".join(map(str, tensor.shape)) or "-"
-        table.add_row(output.text(name), tensor.dtype, shape, output.size(tensor.num_bytes), str(boxes.get(name, 0)))
+        table.add_row(
+            output.text(name), output.text(tensor.dtype), shape, output.size(tensor.num_bytes), str(boxes.get(name, 0))
+        )
     out.print(table)
     return 0
 
 
 @app.command()
 def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
-    """Read every byte of a checkpoint; exit code 1 if anything is wrong with it."""
+    """Read every byte of a checkpoint; exit code 1 if anything is wrong with it, or a manifest is damaged."""
     from holdfast.checkpoint import inspect
 
-    with _clear(url):
+    damaged: list[str] = []
+    with _store(url):
         if step is None:
-            found = inspect.list_checkpoints(url)
+            found = inspect.list_checkpoints(url, damaged.append)
             if not found:
-                raise HoldfastError(f"no checkpoints in {url}")
+                raise HoldfastError(damaged[0] if damaged else f"no checkpoints in {url}")
             step = found[0].step
         with _progress("reading") as progress:
             problems = inspect.verify(url, step, progress)
+    problems = [*(line for line in damaged if line not in problems), *problems]
     if as_json:
         output.print_json({"step": step, "problems": problems})
     else:
         for problem in problems:
-            print(problem)
-        print(f"step {step}: {f'{len(problems)} problems' if problems else 'whole'}")
+            output.say(problem)
+        output.say(f"step {step}: {f'{len(problems)} problems' if problems else 'whole'}")
     return 1 if problems else 0
 
 
@@ -139,9 +143,11 @@ def prune(
     from holdfast.checkpoint.retention import Retention, discard, is_protected
     from holdfast.checkpoint.store import open_store
 
-    with _clear(url):
+    with _store(url):
         store = open_store(url)
-        gone = Retention(keep, keep_every).expired((slot, is_protected(store, slot)) for slot, _ in committed(store))
+        gone = Retention(keep, keep_every).expired(
+            (slot, is_protected(store, slot)) for slot, _ in committed(store, _passed_over)
+        )
         with _progress("removing") as progress:
             for count, slot in enumerate([] if dry_run else gone, 1):
                 discard(store, slot)
@@ -150,9 +156,9 @@ def prune(
         output.print_json({"removed": [slot.folder for slot in gone], "dry_run": dry_run})
         return 0
     for slot in gone:
-        print(f"{'would remove' if dry_run else 'removed'} {slot.folder}")
+        output.say(f"{'would remove' if dry_run else 'removed'} {slot.folder}")
     if not gone:
-        print("nothing to remove")
+        output.say("nothing to remove")
     return 0
 
 
@@ -163,11 +169,11 @@ def protect(url: Url, step: OneStep, off: Annotated[bool, typer.Option("--off", 
     from holdfast.checkpoint.inspect import find
     from holdfast.checkpoint.store import open_store
 
-    with _clear(url):
+    with _store(url):
         store = open_store(url)
-        slot, _ = find(store, step)
+        slot, _ = find(store, step, _passed_over)
         retention.protect(store, slot, not off)
-    print(f"{slot.folder} is {'no longer ' if off else ''}protected")
+    output.say(f"{slot.folder} is {'no longer ' if off else ''}protected")
     return 0
 
 
@@ -189,15 +195,15 @@ def export(
         if folder.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty: name a new folder")
     _needs("torch", "trainer")
-    with _clear(url):
+    with _store(url):
         store = open_store(url)
-        slot, manifest = find(store, step)
+        slot, manifest = find(store, step, _passed_over)
         write = _export_hf if to is Format.hf else _export_dcp
         write(folder, store, slot, manifest)
     if as_json:
         output.print_json({"step": manifest.step, "folder": str(folder), "format": str(to)})
     else:
-        print(f"step {manifest.step} is in {folder}")
+        output.say(f"step {manifest.step} is in {folder}")
     return 0
 
 
@@ -212,6 +218,11 @@ def import_(
     from holdfast.checkpoint.store import open_store
 
     _needs("torch", "trainer")
+    with _store(url):
+        pass  # asked before anything is read
+    with _clear(str(folder)):
+        if not (folder / ".metadata").is_file():  # told before torch is imported, which takes seconds
+            raise HoldfastError(f"{folder} is no DCP checkpoint: there is no .metadata")
     from holdfast.checkpoint import dcp
     from holdfast.checkpoint.convert import write_whole
 
@@ -228,12 +239,12 @@ def import_(
             whole = dcp.read(folder, tensors, read)
     if left_out:
         output.note(f"left out what is no tensor: {', '.join(left_out[:5])}{' ...' if len(left_out) > 5 else ''}")
-    with _clear(url), _progress("writing") as progress:
+    with _store(url), _progress("writing") as progress:
         saved = write_whole(open_store(url), step, whole, {}, {}, progress)
     if as_json:
         output.print_json({"step": step, "tensors": len(tensors), "bytes": saved.num_bytes, "left_out": left_out})
     else:
-        print(f"step {step}: {len(tensors)} tensors, {output.size(saved.num_bytes)}, in {url}")
+        output.say(f"step {step}: {len(tensors)} tensors, {output.size(saved.num_bytes)}, in {url}")
     return 0
 
 
@@ -256,6 +267,10 @@ def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
         whole = load_whole(store, slot, manifest, manifest.tensors, progress, output.note)
     with _progress("writing"):
         dcp.write(folder, whole)
+
+
+def _passed_over(line: str) -> None:
+    output.note(f"checkpoint passed over: {line}")
 
 
 def _mesh(mesh: Any) -> str:
@@ -289,8 +304,22 @@ def _progress(what: str) -> "Iterator[Progress]":
 
 
 @contextlib.contextmanager
+def _store(url: str, quick: bool = False) -> Iterator[None]:
+    """Around all that asks a store: it must be there, and its errors are one line. `quick`: nothing in it should take
+    long."""
+    from holdfast.checkpoint.reach import reach
+
+    with _clear(url), contextlib.ExitStack() as waiting:
+        waiting.enter_context(_patience(url))
+        reach(url)
+        if not quick:
+            waiting.close()
+        yield
+
+
+@contextlib.contextmanager
 def _patience(url: str) -> Iterator[None]:
-    """Say on standard error that a store keeps us waiting: one that is dead is given up after half a minute."""
+    """Say on standard error that a store keeps us waiting: one that is dead is given up after some seconds."""
     timer = threading.Timer(_PATIENCE_S, output.note, [f"waiting for an answer from {url}"])
     timer.daemon = True
     timer.start()

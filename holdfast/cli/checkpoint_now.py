@@ -18,7 +18,10 @@ _STEP = "checkpoint_step"
 def now(
     client: Client,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for the commit; 0: not at all.")
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, max=86_400, help="How long to wait for the commit; 0: not at all."
+        ),
     ] = 60.0,
     as_json: Json = False,
 ) -> int:
@@ -39,12 +42,13 @@ def now(
     if as_json:
         output.print_json({"step": None if step is None else int(step), "seconds": round(seconds, 3)})
     elif step is None:
-        print("asked: the workers take it at the next step that they agree on")
+        output.say("asked: the workers take it at the next step that they agree on")
     else:
-        print(f"checkpoint of step {int(step)} committed after {output.seconds(seconds)}")
+        output.say(f"checkpoint of step {int(step)} committed after {output.seconds(seconds)}")
     return 0
 
 
 def _committed(client: Client) -> float | None:
     """Steps in the newest checkpoint that any node knows of."""
-    return max((float(node["host"][_STEP]) for node in client.nodes() if _STEP in node["host"]), default=None)
+    seen = (node.get("host", {}) for node in client.nodes())
+    return max((float(host[_STEP]) for host in seen if _STEP in host), default=None)

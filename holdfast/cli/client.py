@@ -8,14 +8,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from holdfast.address import format_address
+from holdfast.address import format_address, is_loopback
 from holdfast.config import ClientConfig
 from holdfast.errors import HoldfastError, ProtocolError, Unavailable, UsageError
+from holdfast.files import read_text
 
 if TYPE_CHECKING:  # httpx takes 80 ms to import, and `holdfast --help` needs none of it
     import httpx
 
 Json = dict[str, Any]
+
+MAX_NAME = 255
 
 OVER = ("finished", "failed", "stopped")
 """States in which a job stays."""
@@ -84,6 +87,9 @@ class Client:
 
     def stop(self, grace: float = 10.0) -> None:
         self._call("POST", "/job/stop", json={"grace": grace})
+
+    def restart(self, dump: bool = False) -> None:
+        self._call("POST", "/job/restart", json={"dump": dump})
 
     def stacks(self) -> Json:
         return dict(self._call("POST", "/job/stacks"))
@@ -165,12 +171,18 @@ class Client:
             raise Unavailable(message) from None
         except httpx.TransportError as error:
             raise Unavailable(f"no controller answers at {self.address}: {_reason(error)}") from None
+        except httpx.InvalidURL as error:
+            raise UsageError(f"cannot ask {self.address}: {error}") from None
+        except UnicodeError as error:
+            raise UsageError(f"cannot ask {self.address}: {error}; write in UTF-8") from None
 
     def _connect(self) -> "httpx.Client":
         if self._http is None:
             import httpx
 
             token = self._config.token()
+            if token:
+                check_token(self._config.address()[0] if self.is_named else "127.0.0.1", self._config)
             self._http = httpx.Client(
                 base_url=self.url,
                 headers={"Authorization": f"Bearer {token}"} if token else {},
@@ -184,10 +196,13 @@ class Client:
     def _trust(self) -> "ssl.SSLContext | bool":
         if self._config.tls_ca is None:
             return self._config.uses_tls()  # without TLS, building a context would only cost time
+        certificates = read_text(self._config.tls_ca, "a file of certificates in PEM form")
         try:
-            return ssl.create_default_context(cafile=str(self._config.tls_ca))
-        except OSError as error:
-            raise UsageError(f"{self._config.tls_ca}: {error.strerror or error}") from None
+            if "-----BEGIN CERTIFICATE-----" not in certificates:
+                raise ValueError("no certificate in it")
+            return ssl.create_default_context(cadata=certificates)
+        except (ssl.SSLError, ValueError) as error:
+            raise UsageError(f"{self._config.tls_ca}: not a certificate in PEM form: {_reason(error)}") from None
 
     def _stream(self) -> "httpx.Timeout":
         import httpx
@@ -196,9 +211,20 @@ class Client:
         return httpx.Timeout(self._timeout, read=30.0)
 
 
+def check_token(host: str, config: ClientConfig) -> None:
+    """UsageError when the token would go over a network for everybody to read."""
+    if not (config.uses_tls() or config.insecure or is_loopback(host)):
+        raise UsageError(
+            f"the API token is not sent to {host} over plain HTTP, where others can read it: "
+            "give --tls-ca FILE, or say --insecure"
+        )
+
+
 def _segment(name: str) -> str:
-    """A name as one part of a path, whatever is in it."""
-    return quote(name, safe="")
+    """A name as one part of a path, whatever is in it. UsageError for what is longer than any name."""
+    if len(name) > MAX_NAME:
+        raise UsageError(f"no name has more than {MAX_NAME} characters, but this one has {len(name)}: {name}")
+    return quote(name.encode(errors="surrogateescape"), safe="")
 
 
 def _reason(error: Exception) -> str:

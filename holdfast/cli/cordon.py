@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import output
 from holdfast.cli.client import Client
 from holdfast.cli.options import with_client
 
@@ -14,7 +15,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as `ho
 def cordon(client: Client, node: Node) -> int:
     """Take a node out of future generations; its workers train on until the next restart."""
     client.cordon(node, True)
-    print(f"{node}: cordoned")
+    output.say(f"{node}: cordoned")
     return 0
 
 
@@ -22,5 +23,5 @@ def cordon(client: Client, node: Node) -> int:
 def uncordon(client: Client, node: Node) -> int:
     """Let a node in again."""
     client.cordon(node, False)
-    print(f"{node}: uncordoned")
+    output.say(f"{node}: uncordoned")
     return 0

@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast import private
 from holdfast.errors import HoldfastError
+from holdfast.plain import plain
 
 QUICK_S = 3.0
 POLL_S = 0.02
@@ -21,7 +23,7 @@ class Daemon:
         self.argv = list(argv)
         self._env = dict(env)
         logs = state_dir / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        private.make_folder(logs)
         self.log = logs / f"{name}.log"
         self.out = logs / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,7 +38,8 @@ class Daemon:
         return self._process.returncode if self._process is not None else None
 
     def start(self) -> None:
-        with open(self.log, "ab") as log, open(self.out, "wb") as out:
+        opener = private.opener
+        with open(self.log, "ab", opener=opener) as log, open(self.out, "wb", opener=opener) as out:
             self._process = subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,
@@ -81,7 +84,7 @@ class Daemon:
         """The last line of its log: where a crash says why."""
         lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return last.removeprefix("holdfast: ") or f"exit code {self.code}, nothing in {self.log}"
+        return plain(last.removeprefix("holdfast: ")) or f"exit code {self.code}, nothing in {self.log}"
 
     def kill(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

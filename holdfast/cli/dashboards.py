@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.address import parse_address
+from holdfast.cli import output
 from holdfast.cli.extras import needs
 from holdfast.errors import UsageError
 
@@ -46,7 +47,7 @@ def export(
         from holdfast.dashboards.export import Places, write
     try:
         for path in write(folder, Places(controller, alertmanager, prometheus, webhook, docs_url)):
-            print(path)
+            output.say(str(path))
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror}; name a folder that can be written to") from None
     return 0

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import output
+from holdfast import private
+from holdfast.cli import interrupts, output
 from holdfast.cli.client import OVER, Client
 from holdfast.cli.demo_plan import Plan, job_spec, make_plan, mortal_nodes
 from holdfast.cli.extras import require
 from holdfast.cli.options import Json, configured
 from holdfast.config import DemoConfig
-from holdfast.errors import HoldfastError, Unavailable, UsageError
+from holdfast.errors import HoldfastError, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.cli.demo_view import View
@@ -40,8 +41,12 @@ def demo(
     """Show the whole suite at work: controller, agents, a training job, and faults if you ask for some."""
     plan = make_plan(config, fault or [])
     require("all", "grpc", "psutil", "fastapi", "torch")  # told here: the daemons are other processes
-    with _terminable(), _state_dir(config.state_dir) as state_dir:
-        return _run(plan, state_dir, config.http_port, keep, as_json)
+
+    def body() -> int:
+        with _state_dir(config.state_dir) as state_dir:
+            return _run(plan, state_dir, config.http_port, keep, as_json)
+
+    return interrupts.guarded(body)
 
 
 def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:
@@ -56,10 +61,11 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
         slots=plan.nproc,
         http_port=http_port,
     ) as cluster:
-        with demo_view.View(plan, cluster.url) as view:
+        with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
             cluster.client.submit(job_spec(plan, _own_store(state_dir), Path.cwd()))
             job = _watch(cluster, plan, view)
-        steps, incidents = cluster.client.steps(), cluster.client.incidents()
+        with interrupts.allowed():
+            steps, incidents = cluster.client.steps(), cluster.client.incidents()
         found = demo_view.result(job, steps, incidents)
         demo_view.print_summary(job, steps, found, plan.steps)
         if keep:
@@ -103,33 +109,18 @@ def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
 
 def _wait_for_interrupt() -> None:
     try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        pass
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that nothing is left behind."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        with interrupts.allowed():
+            while True:
+                time.sleep(3600)
+    except KeyboardInterrupt as error:
+        if interrupts.code_of(error) != 128 + signal.SIGINT:
+            raise
 
 
 @contextmanager
 def _state_dir(wanted: Path | None) -> Iterator[Path]:
     if wanted is not None:
-        try:
-            wanted.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"state_dir {wanted}: {error.strerror}; give another --state-dir") from None
+        private.state_folder(wanted)
         yield wanted
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.cli.bounds import check_local
 from holdfast.config import DemoConfig
 from holdfast.errors import UsageError
 from holdfast.faults import CONTROLLER_KINDS, FaultSpec, parse_faults
@@ -34,6 +35,7 @@ class Plan:
 
 def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
     """UsageError for faults that miss the cluster and for layouts that do not fit it."""
+    check_local(config.nodes, config.nproc, config.spares)
     world = config.nodes * config.nproc
     parsed = parse_faults(faults, world, config.nodes, config.steps)
     late = next((fault for fault in parsed if fault.step is None), None)

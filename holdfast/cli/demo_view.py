@@ -1,5 +1,6 @@
 """What a person sees while the demo runs, and at its end. On standard error; standard output is for --json."""
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -41,11 +42,12 @@ class View:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if self._live.is_started:
-            self._live.stop()
+        with suppress(OSError):  # a terminal that is gone
+            if self._live.is_started:
+                self._live.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(output.text(text))
 
     def update(self, job: Json, ranks: Json, incidents: list[Json]) -> None:
         for incident in reversed(incidents):

@@ -47,7 +47,7 @@ def diagnose(
         output.print_json(doc)
     else:
         output.out().print(verdict_table(doc, all_))
-        print(_conclusion(doc))
+        output.say(_conclusion(doc))
     return 1 if doc["failed"] else 0
 
 
@@ -67,7 +67,8 @@ def _watch(client: Client, name: str) -> output.Json:
 
 def _local(suite: str, tests: list[str]) -> output.Json:
     """The checks of a node alone, here; they are held against fixed bars only."""
-    from holdfast.controller.diagnosis_verdicts import Candidate, Judgement
+    from holdfast.controller.diagnosis_pairs import Candidate
+    from holdfast.controller.diagnosis_verdicts import Judgement
 
     size, here = parse_suite(suite), "here"
     checks = [c for c in choose(size, tuple(tests)) if c.scope is Scope.NODE]
@@ -111,9 +112,9 @@ def verdict_table(doc: output.Json, everything: bool) -> Table:
             output.text(v["node"]),
             output.text(f"{v['check']} {v['metric']}".strip()),
             output.text(v["component"]),
-            f"[{_GRADE_STYLES.get(grade, '')}]{grade}[/]",
-            quantity(v["value"], v["unit"]),
-            quantity(v["baseline"] if v["baseline"] is not None else v["bar"], v["unit"]),
+            f"[{_GRADE_STYLES.get(grade, 'default')}]{output.text(grade)}[/]",
+            output.text(quantity(v["value"], v["unit"])),
+            output.text(quantity(v["baseline"] if v["baseline"] is not None else v["bar"], v["unit"])),
             _basis(v),
             output.text(v["text"]),
             output.text(v["action"]),

@@ -1,5 +1,6 @@
 """`holdfast evict`: a node out at once, and a spare in its place if there is one."""
 
+from holdfast.cli import output
 from holdfast.cli.client import Client
 from holdfast.cli.cordon import Node
 from holdfast.cli.options import with_client
@@ -9,5 +10,5 @@ from holdfast.cli.options import with_client
 def evict(client: Client, node: Node) -> int:
     """Take a node out at once: a job that runs there goes on without it. `uncordon` lets it in again."""
     client.evict(node)
-    print(f"{node}: evicted")
+    output.say(f"{node}: evicted")
     return 0

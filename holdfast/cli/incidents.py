@@ -29,7 +29,7 @@ def incidents(
     if as_json:
         output.print_json(found)
     elif not found:
-        print("no incidents")
+        output.say("no incidents")
     else:
         output.out().print(incident_table(found))
     return 0
@@ -63,6 +63,12 @@ def _origin(one: output.Json) -> str:
     return f"{source} ({output.size(one.get('restored_bytes'))} in {output.seconds(one.get('restore_s'))})"
 
 
+def _resumed(one: output.Json) -> str:
+    """The step that training went on with: unknown of a program that numbers none."""
+    is_back = one.get("state") == "closed" and one.get("generation_to")
+    return "unknown" if one.get("step_resumed") is None and is_back else output.text(one.get("step_resumed"))
+
+
 def _show(one: output.Json) -> None:
     console = output.out()
     console.print(f"[bold]{output.text(one['id'])}[/]  {output.text(one['kind'])} on {output.text(one['culprit'])}")
@@ -78,7 +84,7 @@ def _show(one: output.Json) -> None:
     )
     console.print(
         f"generation {output.text(one.get('generation_from'))} -> {output.text(one.get('generation_to'))}, "
-        f"step {output.text(one.get('step_at_fault'))} -> {output.text(one.get('step_resumed'))}"
+        f"step {output.text(one.get('step_at_fault'))} -> {_resumed(one)}"
     )
     phases = output.table("PHASE", "START", ">TOOK")
     for phase in one.get("phases") or []:

@@ -33,5 +33,5 @@ def inject(
     if as_json:
         output.print_json(answer)
     else:
-        print(f"{spec}: {'armed' if answer.get('armed') else 'done'}")
+        output.say(f"{spec}: {'armed' if answer.get('armed') else 'done'}")
     return 0

@@ -1,4 +1,4 @@
-"""`holdfast job`: the job as it stands; `holdfast job stop` ends it."""
+"""`holdfast job`: the job as it stands; `holdfast job stop` ends it, `holdfast job restart` starts it again."""
 
 from typing import Annotated
 
@@ -10,20 +10,20 @@ from holdfast.cli.client import Client
 from holdfast.cli.options import Json, with_client
 from holdfast.errors import HoldfastError
 
-app = typer.Typer(help="Look at the job, or stop it.", invoke_without_command=True)
+app = typer.Typer(help="Look at the job, restart or stop it.", invoke_without_command=True)
 
 
 @app.callback()
 @with_client
 def job(client: Client, context: typer.Context, as_json: Json = False) -> int:
-    """Look at the job, or stop it."""
+    """Look at the job, restart or stop it."""
     if context.invoked_subcommand is not None:
         return 0
     found = client.job()
     if as_json:
         output.print_json(found)
     elif found is None:
-        print("no job yet: holdfast run script.py")
+        output.say("no job yet: holdfast run script.py")
     else:
         output.out().print(job_table(found))
     return 0
@@ -33,14 +33,31 @@ def job(client: Client, context: typer.Context, as_json: Json = False) -> int:
 @with_client
 def stop(
     client: Client,
-    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for the workers to end well.")] = 10.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="Time for the workers to end well.")
+    ] = 10.0,
 ) -> int:
     """Stop the running job."""
     found = client.job()
     if found is None:
         raise HoldfastError("no job is running")
     client.stop(grace)
-    print(f"{found['name']} ({found['id']}): stopping")
+    output.say(f"{found['name']} ({found['id']}): stopping")
+    return 0
+
+
+@app.command()
+@with_client
+def restart(
+    client: Client,
+    dump: Annotated[bool, typer.Option("--dump", help="Keep the stacks of all workers with the incident.")] = False,
+) -> int:
+    """Restart the running job from its newest whole state. It counts neither as a try nor as a restart."""
+    found = client.job()
+    if found is None:
+        raise HoldfastError("no job is running")
+    client.restart(dump)
+    print(f"{found['name']} ({found['id']}): restarting")
     return 0
 
 
@@ -56,17 +73,21 @@ def job_table(found: output.Json) -> Table:
     rows = {
         "job": f"{output.text(found['name'])} ({output.text(found['id'])})",
         "state": f"{output.state(found['state'])}{ended}{reason}",
+        **pause_row(found.get("pause")),
         "program": output.text(" ".join([str(target), *program.get("args", [])])),
         "workers": f"{found['world_size']} on {found['nnodes']} nodes"
         + (f" (pp {sizes[0]}, dp {sizes[1]}, tp {sizes[2]})" if sizes else ""),
         "generation": f"{found['generation']} ({found.get('restarts', 0)} restarts)",
-        "step": f"{found.get('step', -1)}" + (f" of {found['max_steps']}" if found.get("max_steps") else ""),
+        "step": f"{found.get('step', -1)}"
+        + (f" of {found['max_steps']}" if found.get("max_steps") else "")
+        + (" (counted over all its lives: the program numbers none)" if found.get("steps_counted") else ""),
         "loss": output.number(found.get("loss"), 4),
         "tokens/s": output.number(found.get("tokens_per_s"), 0),
         "step time": output.seconds(found.get("step_seconds")),
         "MFU": output.number(found.get("mfu"), 3),
         "goodput": output.percent(found.get("goodput")),
         "time": spent(found.get("time")),
+        **({"it said last": output.text(found["progress"])} if found.get("progress") else {}),
         "a fault now": _at_risk(found.get("at_risk")),
         "started": output.clock(found.get("started_at")),
         "ended": output.clock(found.get("ended_at")),
@@ -80,13 +101,25 @@ def job_table(found: output.Json) -> Table:
     return table
 
 
+def pause_row(found: output.Json | None) -> dict[str, str]:
+    """Why nobody makes steps, if that is so."""
+    if not found:
+        return {}
+    limit = f"; restarted at {output.seconds(found['limit_seconds'])}" if found.get("limit_seconds") else ""
+    usual = f", usually up to {output.seconds(found['usual_seconds'])} here" if found.get("usual_seconds") else ""
+    place = f" at {output.text(found['place'])}" if found.get("place") else ""
+    said = f"{output.text(found['text'])}{place}"
+    return {"paused": f"{found['life']} for {output.seconds(found['seconds'])}: {said}{usual}{limit}"}
+
+
 def spent(found: output.Json | None) -> str:
     """Where the job's time went: what counts, what a fault could still take, and what is lost, the most first."""
     if not found or not found["wall"]:
         return "-"
-    lost = sorted(found["lost"].items(), key=lambda item: -item[1])
+    lost = sorted(found["lost"].items(), key=lambda item: -(item[1] or 0.0))
     parts = [("productive", found["productive"]), ("unsaved", found["unsaved"]), *lost]
-    shown = [f"{name} {output.seconds(value)}" for name, value in parts if value >= 0.05]
+    shown = [f"{name} {output.seconds(value)}" for name, value in parts if value is not None and value >= 0.05]
+    shown += [f"{name} unknown" for name, value in parts if value is None]
     return f"{output.seconds(found['wall'])}: {', '.join(shown)}"
 
 

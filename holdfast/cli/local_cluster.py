@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast import log
-from holdfast.cli import leftovers
+from holdfast import log, private
+from holdfast.cli import interrupts, leftovers
 from holdfast.cli.client import Client
 from holdfast.cli.daemon import Daemon
 from holdfast.config import ClientConfig
@@ -98,17 +98,19 @@ class LocalCluster:
     def start(self, timeout: float = 60.0) -> None:
         """Returns when every agent is healthy. HoldfastError with the daemon's last words if one does not come up."""
         deadline = time.monotonic() + timeout
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        private.state_folder(self.state_dir)
         self._keeper.start()
         controller = Daemon("controller", self._controller_argv("0", str(self._http_port)), self._env, self.state_dir)
         self._begin(controller)
-        addresses = controller.wait_ready(deadline)
+        with interrupts.allowed():
+            addresses = controller.wait_ready(deadline)
         self.grpc, self.http = addresses["grpc"], addresses["http"]
         # Whoever looks for the controller after its restart looks where it was.
         controller.argv = self._controller_argv(self.grpc.rpartition(":")[2], self.http.rpartition(":")[2])
         for name in self.node_names:
             self._begin(Daemon(name, self._agent_argv(name), self._env, self.state_dir))
-        self._wait_healthy(deadline)
+        with interrupts.allowed():
+            self._wait_healthy(deadline)
 
     def kill_controller(self) -> None:
         """As a crash would: SIGKILL. It is started again like any daemon that dies."""

@@ -1,12 +1,17 @@
 """The `holdfast` command. Each command lives in its own file; what is heavy is imported when it runs."""
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import holdfast
 from holdfast.cli import daemons
+from holdfast.cli.interrupts import code_of
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.plain import forgive, one_line
 from holdfast.service import follow_parent
 
 if TYPE_CHECKING:  # a daemon does without, and so saves a third of its memory
@@ -95,16 +100,25 @@ def build() -> "typer.Typer":
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the world failed us, 2 bad input, 130 interrupted; `run` gives the job's own."""
     follow_parent()
+    forgive()
     words = sys.argv[1:] if argv is None else list(argv)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C is no traceback
         daemon = daemons.find(words)
         return _command(words) if daemon is None else daemon()
     except UsageError as error:
         return _fail(str(error), 2)
     except HoldfastError as error:
         return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        return code_of(error)
+    except BrokenPipeError:  # `holdfast nodes | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        what = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return _fail(f"{what}{error.strerror or error}", 1)
 
 
 def _command(words: list[str]) -> int:
@@ -114,8 +128,8 @@ def _command(words: list[str]) -> int:
     try:
         code = get_command(build()).main(words, "holdfast", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except typer.Abort:
-        return 130
+    except typer.Abort as error:
+        return code_of(error.__cause__)
     except (HoldfastError, KeyboardInterrupt):
         raise
     except Exception as error:
@@ -128,13 +142,22 @@ def _command(words: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print("holdfast:", " ".join(message.split()), file=sys.stderr)
+    with suppress(OSError):  # a terminal that is gone
+        print("holdfast:", one_line(message), file=sys.stderr)
     return code
+
+
+def quiet() -> None:
+    """Let Ctrl-C end the process without a word, where nothing is under way and nobody would catch it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def entry() -> NoReturn:
     """The `holdfast` program."""
+    quiet()
     code = main()
+    quiet()
     if "torch" in sys.modules:
         # Its threads may outlive the interpreter, and then abort a process whose work is done.
         from holdfast.agent.bootstrap import finish

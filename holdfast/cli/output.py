@@ -2,19 +2,25 @@
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.plain import plain
+
 Json = dict[str, Any]
 
 WIDTH_OF_FILES = 240
 """Into a pipe or a file, lines are not folded at the 80 columns that a terminal is taken to have: grep would miss."""
+
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _STATE_STYLES = {
     "healthy": "green",
@@ -47,7 +53,7 @@ def err() -> Console:
 
 
 def _console(stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH_OF_FILES
     return console
@@ -55,24 +61,31 @@ def _console(stderr: bool) -> Console:
 
 def print_json(data: object) -> None:
     """One JSON document on standard output."""
-    json.dump(data, sys.stdout, ensure_ascii=False)
-    sys.stdout.write("\n")
+    text = json.dumps(data, ensure_ascii=False)
+    # JSON itself escapes most control characters; of the others a terminal would make what they say.
+    sys.stdout.write(_RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """A line for people that belongs to no result."""
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a terminal that is gone must not end what goes on
+        print("holdfast:", plain(text), file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """One line of a result on standard output; what names hold cannot reach the terminal."""
+    print(plain(text))
 
 
 def state(word: str | None) -> str:
     style = _STATE_STYLES.get(word or "")
-    return f"[{style}]{word}[/]" if style else escape(word or "-")
+    return f"[{style}]{word}[/]" if style else text(word)
 
 
 def text(value: object) -> str:
     """Anything that came from outside, without markup of its own."""
-    return "-" if value is None or value == "" else escape(str(value))
+    return "-" if value is None or value == "" else escape(plain(value))
 
 
 def number(value: float | None, digits: int = 2) -> str:

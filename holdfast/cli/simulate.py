@@ -8,6 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from holdfast.cli import output
+from holdfast.cli.bounds import check_world
 from holdfast.cli.extras import require
 from holdfast.cli.options import Json
 from holdfast.errors import HoldfastError, UsageError
@@ -15,7 +16,7 @@ from holdfast.errors import HoldfastError, UsageError
 if TYPE_CHECKING:
     from holdfast.controller.simulation.run import Outcome
 
-Nodes = Annotated[int, typer.Option(metavar="N", min=1, help="Nodes that train.")]
+Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Nodes that train.")]
 Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, max=3650.0, help="How long, in days of its own time.")]
 
 
@@ -25,13 +26,17 @@ def _seconds(least: float, help: str) -> Any:
 
 def simulate(
     nodes: Nodes = 64,
-    spares: Annotated[int, typer.Option(metavar="N", min=0, help="Nodes beyond them.")] = 4,
-    gpus: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs, and workers, of each node.")] = 8,
+    spares: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Nodes beyond them.")] = 4,
+    gpus: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="GPUs, and workers, of each node.")] = 8,
     days: Days = 7.0,
     rates: Annotated[str, typer.Option(metavar="NAME", help="Whose rate: llama3, megascale or byterobust.")] = "llama3",
     times: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="So many times as often.")] = 1.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Chance; the same seed gives the same run.")] = 1,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, help="So many runs, with this seed and the next ones.")] = 1,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1 << 53, help="Chance; the same seed gives the same run.")
+    ] = 1,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="So many runs, with this seed and the next ones.")
+    ] = 1,
     step_seconds: Annotated[float, _seconds(0.1, "What a step takes.")] = 10.0,
     start_seconds: Annotated[float, _seconds(0.0, "Starting workers.")] = 0.6,
     restore_seconds: Annotated[float, _seconds(0.0, "Reading the state.")] = 0.6,
@@ -51,6 +56,7 @@ def simulate(
 
     if rates not in RATES:
         raise UsageError(f"--rates must be one of {', '.join(RATES)}, not {rates!r}")
+    check_world(nodes, gpus)
     shape = Shape(
         nodes=nodes, spares=spares, gpus=gpus, step=step_seconds, start=start_seconds, restore=restore_seconds,
         checkpoint=checkpoint_seconds, shrinks=shrink,
@@ -89,7 +95,8 @@ def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
         f"by formula {output.percent(one.expected)}",
         f"lost: {lost or 'nothing'}",
         f"{one.faults} faults that stop training, {one.stops} stops, {one.crashes} crashes of the controller",
-        f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly",
+        f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly; "
+        f"{one.wrong_ends} pauses taken for hangs",
         figures,
         *(f"the same faults {name}: goodput {output.percent(value)}" for name, value in rivals.items()),
         f"{one.events:,} events in {one.cpu:.1f} s of CPU time",

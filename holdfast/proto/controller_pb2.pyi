@@ -152,13 +152,17 @@ class Refused(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REASON_FIELD_NUMBER: builtins.int
+    RETRY_AFTER_FIELD_NUMBER: builtins.int
     reason: builtins.str
+    retry_after: builtins.float
+    """seconds"""
     def __init__(
         self,
         *,
         reason: builtins.str = ...,
+        retry_after: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "retry_after", b"retry_after"]) -> None: ...
 
 global___Refused = Refused
 
@@ -260,6 +264,7 @@ class Event(google.protobuf.message.Message):
     NOTICE_FIELD_NUMBER: builtins.int
     PLAN_PUBLISHED_FIELD_NUMBER: builtins.int
     STATE_RESTORED_FIELD_NUMBER: builtins.int
+    PROGRESS_SEEN_FIELD_NUMBER: builtins.int
     seq: builtins.int
     @property
     def worker_exited(self) -> holdfast.proto.types_pb2.WorkerExited: ...
@@ -271,6 +276,8 @@ class Event(google.protobuf.message.Message):
     def plan_published(self) -> holdfast.proto.types_pb2.PlanPublished: ...
     @property
     def state_restored(self) -> holdfast.proto.types_pb2.StateRestored: ...
+    @property
+    def progress_seen(self) -> holdfast.proto.types_pb2.ProgressSeen: ...
     def __init__(
         self,
         *,
@@ -280,10 +287,11 @@ class Event(google.protobuf.message.Message):
         notice: holdfast.proto.types_pb2.AgentNotice | None = ...,
         plan_published: holdfast.proto.types_pb2.PlanPublished | None = ...,
         state_restored: holdfast.proto.types_pb2.StateRestored | None = ...,
+        progress_seen: holdfast.proto.types_pb2.ProgressSeen | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event", "log_matched", b"log_matched", "notice", b"notice", "plan_published", b"plan_published", "state_restored", b"state_restored", "worker_exited", b"worker_exited"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "log_matched", b"log_matched", "notice", b"notice", "plan_published", b"plan_published", "seq", b"seq", "state_restored", b"state_restored", "worker_exited", b"worker_exited"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["worker_exited", "log_matched", "notice", "plan_published", "state_restored"] | None: ...
+    def HasField(self, field_name: typing.Literal["event", b"event", "log_matched", b"log_matched", "notice", b"notice", "plan_published", b"plan_published", "progress_seen", b"progress_seen", "state_restored", b"state_restored", "worker_exited", b"worker_exited"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "log_matched", b"log_matched", "notice", b"notice", "plan_published", b"plan_published", "progress_seen", b"progress_seen", "seq", b"seq", "state_restored", b"state_restored", "worker_exited", b"worker_exited"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["worker_exited", "log_matched", "notice", "plan_published", "state_restored", "progress_seen"] | None: ...
 
 global___Event = Event
 

@@ -125,6 +125,7 @@ class Identity(google.protobuf.message.Message):
     MEMORY_BYTES_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
     PING_PORT_FIELD_NUMBER: builtins.int
+    PREDECESSORS_FIELD_NUMBER: builtins.int
     node: builtins.str
     hostname: builtins.str
     incarnation: builtins.str
@@ -148,6 +149,10 @@ class Identity(google.protobuf.message.Message):
     def nics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Nic]: ...
     @property
     def versions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    @property
+    def predecessors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """earlier incarnations that had its state folder, newest last: none runs"""
+
     def __init__(
         self,
         *,
@@ -166,9 +171,10 @@ class Identity(google.protobuf.message.Message):
         memory_bytes: builtins.int = ...,
         address: builtins.str = ...,
         ping_port: builtins.int = ...,
+        predecessors: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pod", b"pod"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "cpus", b"cpus", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "ips", b"ips", "memory_bytes", b"memory_bytes", "nics", b"nics", "node", b"node", "ping_port", b"ping_port", "pod", b"pod", "slots", b"slots", "switch", b"switch", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "cpus", b"cpus", "gpus", b"gpus", "hostname", b"hostname", "incarnation", b"incarnation", "ips", b"ips", "memory_bytes", b"memory_bytes", "nics", b"nics", "node", b"node", "ping_port", b"ping_port", "pod", b"pod", "predecessors", b"predecessors", "slots", b"slots", "switch", b"switch", "versions", b"versions"]) -> None: ...
 
 global___Identity = Identity
 
@@ -198,6 +204,7 @@ class Workers(google.protobuf.message.Message):
     METERS_FIELD_NUMBER: builtins.int
     STILL_AGE_FIELD_NUMBER: builtins.int
     STANDING_FIELD_NUMBER: builtins.int
+    ACTIVITY_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -240,6 +247,8 @@ class Workers(google.protobuf.message.Message):
     def still_age(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
     @property
     def standing(self) -> global___Standing: ...
+    @property
+    def activity(self) -> global___Activity: ...
     def __init__(
         self,
         *,
@@ -261,9 +270,10 @@ class Workers(google.protobuf.message.Message):
         meters: global___Meters | None = ...,
         still_age: collections.abc.Iterable[builtins.float] | None = ...,
         standing: global___Standing | None = ...,
+        activity: global___Activity | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["meters", b"meters", "standing", b"standing"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "standing", b"standing"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
 
 global___Workers = Workers
 
@@ -283,6 +293,7 @@ class Standing(google.protobuf.message.Message):
     IDENT_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into the columns of Workers, growing"""
@@ -313,6 +324,10 @@ class Standing(google.protobuf.message.Message):
 
     @property
     def begun(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def size(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """of the operation: a signature that is the same on all ranks; 0 unknown"""
+
     def __init__(
         self,
         *,
@@ -326,10 +341,103 @@ class Standing(google.protobuf.message.Message):
         ident: collections.abc.Iterable[builtins.int] | None = ...,
         members: collections.abc.Iterable[builtins.str] | None = ...,
         begun: collections.abc.Iterable[builtins.int] | None = ...,
+        size: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "worker", b"worker"]) -> None: ...
 
 global___Standing = Standing
+
+@typing.final
+class Activity(google.protobuf.message.Message):
+    """What was seen from outside of those workers that have made no move for a while, as columns. Rates are per second."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: builtins.int
+    WATCHED_FIELD_NUMBER: builtins.int
+    QUIET_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    CPU_FIELD_NUMBER: builtins.int
+    CHILDREN_CPU_FIELD_NUMBER: builtins.int
+    READ_FIELD_NUMBER: builtins.int
+    WRITTEN_FIELD_NUMBER: builtins.int
+    NETWORK_FIELD_NUMBER: builtins.int
+    WAITS_FOR_FIELD_NUMBER: builtins.int
+    ENDS_IN_FIELD_NUMBER: builtins.int
+    IS_PROMPT_FIELD_NUMBER: builtins.int
+    HAS_GPU_FIELD_NUMBER: builtins.int
+    GPU_FIELD_NUMBER: builtins.int
+    THREAD_FIELD_NUMBER: builtins.int
+    @property
+    def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the columns of Workers, growing"""
+
+    @property
+    def watched(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """seconds since the watch began"""
+
+    @property
+    def quiet(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """seconds since anything moved"""
+
+    @property
+    def state(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """letter of the main thread's state in the kernel"""
+
+    @property
+    def cpu(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """cores"""
+
+    @property
+    def children_cpu(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    @property
+    def read(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """bytes"""
+
+    @property
+    def written(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """bytes"""
+
+    @property
+    def network(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """bytes"""
+
+    @property
+    def waits_for(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def ends_in(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """seconds until its system call ends by itself; NaN unknown"""
+
+    @property
+    def is_prompt(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
+    @property
+    def has_gpu(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]: ...
+    @property
+    def gpu(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def thread(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        worker: collections.abc.Iterable[builtins.int] | None = ...,
+        watched: collections.abc.Iterable[builtins.float] | None = ...,
+        quiet: collections.abc.Iterable[builtins.float] | None = ...,
+        state: collections.abc.Iterable[builtins.str] | None = ...,
+        cpu: collections.abc.Iterable[builtins.float] | None = ...,
+        children_cpu: collections.abc.Iterable[builtins.float] | None = ...,
+        read: collections.abc.Iterable[builtins.float] | None = ...,
+        written: collections.abc.Iterable[builtins.float] | None = ...,
+        network: collections.abc.Iterable[builtins.float] | None = ...,
+        waits_for: collections.abc.Iterable[builtins.str] | None = ...,
+        ends_in: collections.abc.Iterable[builtins.float] | None = ...,
+        is_prompt: collections.abc.Iterable[builtins.bool] | None = ...,
+        has_gpu: collections.abc.Iterable[builtins.bool] | None = ...,
+        gpu: collections.abc.Iterable[builtins.str] | None = ...,
+        thread: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["children_cpu", b"children_cpu", "cpu", b"cpu", "ends_in", b"ends_in", "gpu", b"gpu", "has_gpu", b"has_gpu", "is_prompt", b"is_prompt", "network", b"network", "quiet", b"quiet", "read", b"read", "state", b"state", "thread", b"thread", "waits_for", b"waits_for", "watched", b"watched", "worker", b"worker", "written", b"written"]) -> None: ...
+
+global___Activity = Activity
 
 @typing.final
 class Meters(google.protobuf.message.Message):
@@ -386,6 +494,7 @@ class Steps(google.protobuf.message.Message):
     SECONDS_FIELD_NUMBER: builtins.int
     LOSS_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
+    IS_COUNTED_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -400,6 +509,10 @@ class Steps(google.protobuf.message.Message):
     def loss(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def is_counted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
+        """by a hook: the program numbers no steps; missing from older agents"""
+
     def __init__(
         self,
         *,
@@ -410,8 +523,9 @@ class Steps(google.protobuf.message.Message):
         seconds: collections.abc.Iterable[builtins.float] | None = ...,
         loss: collections.abc.Iterable[builtins.float] | None = ...,
         tokens: collections.abc.Iterable[builtins.int] | None = ...,
+        is_counted: collections.abc.Iterable[builtins.bool] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["end_wall_ns", b"end_wall_ns", "generation", b"generation", "loss", b"loss", "rank", b"rank", "seconds", b"seconds", "step", b"step", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end_wall_ns", b"end_wall_ns", "generation", b"generation", "is_counted", b"is_counted", "loss", b"loss", "rank", b"rank", "seconds", b"seconds", "step", b"step", "tokens", b"tokens"]) -> None: ...
 
 global___Steps = Steps
 
@@ -683,6 +797,48 @@ class StateRestored(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["generation", b"generation", "job", b"job", "num_bytes", b"num_bytes", "seconds", b"seconds", "source", b"source", "step", b"step"]) -> None: ...
 
 global___StateRestored = StateRestored
+
+@typing.final
+class ProgressSeen(google.protobuf.message.Message):
+    """What a worker's checkpoints or its log say of how far it is, of a program that numbers no steps."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    WALL_NS_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    generation: builtins.int
+    rank: builtins.int
+    wall_ns: builtins.int
+    source: builtins.str
+    """checkpoint or log"""
+    number: builtins.int
+    """of a step, as it says; -1 when it names none"""
+    count: builtins.int
+    """of files, or of growing numbers, in this life"""
+    text: builtins.str
+    """the file's path, or the line"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        generation: builtins.int = ...,
+        rank: builtins.int = ...,
+        wall_ns: builtins.int = ...,
+        source: builtins.str = ...,
+        number: builtins.int = ...,
+        count: builtins.int = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "generation", b"generation", "job", b"job", "number", b"number", "rank", b"rank", "source", b"source", "text", b"text", "wall_ns", b"wall_ns"]) -> None: ...
+
+global___ProgressSeen = ProgressSeen
 
 @typing.final
 class Rank(google.protobuf.message.Message):

@@ -23,6 +23,11 @@ class Board:
     events: int = pynvml.nvmlEventTypeXidCriticalError
     fail: dict[str, int] = field(default_factory=dict)
     fields_off: frozenset[int] = frozenset()
+    pids: tuple[int, ...] = ()
+    milliwatts: int = 512_500
+    memory_percent: int = 40
+    pcie_kb: int = 0
+    link_kib: int = 0
 
 
 class FakeNvml:
@@ -78,7 +83,7 @@ class FakeNvml:
 
     def nvmlDeviceGetUtilizationRates(self, h: Board) -> Any:
         rates = pynvml.c_nvmlUtilization_t()
-        rates.gpu, rates.memory = 97, 40
+        rates.gpu, rates.memory = 97, h.memory_percent
         return self._on(h, "nvmlDeviceGetUtilizationRates", lambda b: rates)
 
     def nvmlDeviceGetTemperature(self, h: Board, sensor: int) -> int:
@@ -86,7 +91,18 @@ class FakeNvml:
         return int(self._on(h, "nvmlDeviceGetTemperature", lambda b: 61))
 
     def nvmlDeviceGetPowerUsage(self, h: Board) -> int:
-        return int(self._on(h, "nvmlDeviceGetPowerUsage", lambda b: 512_500))
+        return int(self._on(h, "nvmlDeviceGetPowerUsage", lambda b: b.milliwatts))
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, h: Board) -> int:
+        return int(self._on(h, "nvmlDeviceGetEnforcedPowerLimit", lambda b: 700_000))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, h: Board) -> list[Any]:
+        pids: list[int] = self._on(h, "nvmlDeviceGetComputeRunningProcesses", lambda b: b.pids)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=1 << 30) for pid in pids]
+
+    def nvmlDeviceGetPcieThroughput(self, h: Board, counter: int) -> int:
+        assert counter in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+        return int(self._on(h, "nvmlDeviceGetPcieThroughput", lambda b: b.pcie_kb))
 
     def nvmlDeviceGetClockInfo(self, h: Board, kind: int) -> int:
         megahertz = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}[kind]
@@ -114,7 +130,7 @@ class FakeNvml:
         for answer, asked in zip(answers, fields, strict=True):
             answer.fieldId = asked[0] if isinstance(asked, tuple) else asked
             answer.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
-            answer.value.ullVal = h.recovery if answer.fieldId == 230 else 1000
+            answer.value.ullVal = {230: h.recovery, 138: h.link_kib, 139: 0}.get(answer.fieldId, 1000)
             answer.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED if answer.fieldId in h.fields_off else 0
         self.calls["fields"] = len(fields)
         return self._on(h, "nvmlDeviceGetFieldValues", lambda b: answers)

@@ -57,6 +57,25 @@ HW_COUNTERS = [
     "rx_read_requests",
     "rx_write_requests",
 ]
+RXE_COUNTERS = [
+    "ack_deferred",
+    "completer_retry_err",
+    "duplicate_request",
+    "lifespan",
+    "link_downed",
+    "out_of_seq_request",
+    "rcvd_pkts",
+    "rcvd_rnr_err",
+    "rcvd_seq_err",
+    "rdma_recvs",
+    "rdma_sends",
+    "retry_exceeded_err",
+    "retry_rnr_exceeded_err",
+    "send_err",
+    "send_rnr_err",
+    "sent_pkts",
+]
+"""Of soft-RoCE (drivers/infiniband/sw/rxe): all that it counts. There is no `counters` folder since kernel 5.14."""
 STATISTICS = [
     "collisions",
     "multicast",
@@ -118,6 +137,21 @@ class Sysfs:
             put(folder / "hw_counters" / name, 10 if name == "lifespan" else 0)
         put(base / "device/numa_node", numa)
         put(base / "node_guid", "0c42:a103:00aa:bb01")
+        return folder
+
+    def rxe(self, device: str, no_pma: bool = False) -> Path:
+        """A soft-RoCE device. `no_pma`: as kernels before 5.14 show a device that cannot be asked for counters."""
+        base = self.root / "class/infiniband" / device
+        folder = base / "ports/1"
+        put(folder / "state", "4: ACTIVE")
+        put(folder / "phys_state", "5: LinkUp")
+        put(folder / "rate", "2.5 Gb/sec (1X SDR)")
+        put(folder / "link_layer", "Ethernet")
+        for name in RXE_COUNTERS:
+            put(folder / "hw_counters" / name, 10 if name == "lifespan" else 0)
+        for name in COUNTERS if no_pma else ():
+            put(folder / "counters" / name, "N/A (no PMA)")
+        put(base / "parent", "eth0")
         return folder
 
     def net(

@@ -53,7 +53,7 @@ def test_only_rank_0_has_a_plan_and_only_one_of_a_size_that_fits(
     (tmp_path / "probe.plan").write_bytes(b"plan")
     found = Announcements(told.append)
     found.look(("j", 1, 1), tmp_path / "probe")
-    monkeypatch.setattr(announcements, "_MAX_BYTES", 3)
+    monkeypatch.setitem(announcements._MAX_BYTES, ".plan", 3)
     found.look(("j", 1, 0), tmp_path / "probe")
     assert told == []
 

@@ -115,6 +115,15 @@ def test_a_lost_gpu_is_said_and_the_others_go_on() -> None:
     assert collector.collect()[0].values["lost"] == 0.0
 
 
+def test_a_gpu_that_we_may_not_ask_is_not_lost() -> None:
+    collector, _, _ = build(
+        Board("", fail={"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_NO_PERMISSION}), Board("GPU-b")
+    )
+    denied, ours = collector.collect()
+    assert denied.values == {}
+    assert ours.values["lost"] == 0.0
+
+
 def test_a_gpu_lost_before_the_start() -> None:
     collector, _, _ = build(
         Board("", fail={"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}), Board("GPU-b")

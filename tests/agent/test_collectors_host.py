@@ -43,6 +43,7 @@ def test_a_broken_source_costs_itself_and_is_given_up(tmp_path: Path) -> None:
 # --- kernel log
 
 FELL = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0)"
 OOM = "Memory cgroup out of memory: Killed process 4242 (python3) total-vm:8123kB, anon-rss:7000kB, file-rss:0kB"
 
 
@@ -189,7 +190,7 @@ def test_memory_pressure_is_the_share_of_time_in_which_all_wait(tmp_path: Path) 
             Action.RESET_GPU,
         ),
         (
-            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
+            "NVRM: Xid (PCI:0018:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 08 (0x00000013 0x00000001)",
             149,
             "0018:01:00",
             Action.IGNORE,
@@ -217,6 +218,10 @@ def test_a_line_without_xid() -> None:
         (OOM, "host-oom-kill", Severity.WARNING),
         (OOM.replace("Memory cgroup out", "Out"), "host-oom-kill", Severity.CRITICAL),
         ("mlx5_core 0000:9b:00.0 ens3np0: Link down", "link-down", Severity.WARNING),
+        (f"{SWITCH}: 20034, Fatal, Link 30 LTSSM Fault Up", "sxid-20034", Severity.CRITICAL),
+        (f"{SWITCH}: 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)", "sxid-12028", Severity.WARNING),
+        (f"{SWITCH}: 20009, Non-fatal, Link 28 RX Short Error Rate", "sxid-20009", Severity.INFO),
+        (f"{SWITCH}: 20034, Severity 1 Engine instance 60 Sub-engine instance 00", None, None),
         ("usb 1-1: new device", None, None),
     ],
 )
@@ -225,6 +230,17 @@ def test_what_a_kernel_line_tells_the_controller(line: str, rule: str | None, se
     assert (event.rule if event else None) == rule
     if event is not None:
         assert (event.severity, event.rank, event.line, event.wall_ns) == (severity, -1, line, 5)
+
+
+@pytest.mark.parametrize("text", [FELL, OOM, f"{SWITCH}: 20034, Fatal, Link 30 x"])
+def test_what_a_program_writes_into_the_log_is_no_word_of_the_kernels(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kmsg").touch()
+    log = KernelLog(str(tmp_path / "kmsg"))
+    (tmp_path / "kmsg").write_text(f"12,10,5000000,-;{text}\n30,11,5000001,-;{text}\n")  # LOG_USER and LOG_DAEMON
+    lines = log.poll()
+    assert [line.written for line in lines] == [True, True]
+    assert [kernel_log.event(line, RULES, wall_ns=5) for line in lines] == [None, None]
+    assert not log.oom_killed_pids
 
 
 # --- OOM by cgroup

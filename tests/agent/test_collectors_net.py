@@ -133,6 +133,110 @@ def test_choice_of_what_to_sample(tmp_path: Path) -> None:
     assert chosen("lo", "eth1", "nosuch") == ["eth1", "lo"]
 
 
+def chosen(sysfs: Sysfs) -> list[str]:
+    return [pair.name for pair in nic.choose(sysfs.path)]
+
+
+@pytest.mark.parametrize("no_pma", [False, True])
+def test_a_device_without_byte_counters_leaves_ethernet_sampled(tmp_path: Path, no_pma: bool) -> None:
+    sysfs = Sysfs(tmp_path)
+    sysfs.net("eth0")
+    sysfs.rxe("rxe0", no_pma)
+    assert chosen(sysfs) == ["eth0"]
+    assert nic.uncounted(sysfs.path) == ("rxe0",)
+    collector = rdma.RdmaCollector(str(tmp_path))
+    values = collector.collect()
+    assert values["rdma/rxe0/1/sent_pkts"] == 0
+    assert "rdma/rxe0/1/port_xmit_data_bytes" not in values
+    collector.close()
+
+
+def test_a_virtual_function_that_refuses_leaves_ethernet_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sysfs = Sysfs(tmp_path)
+    sysfs.net("eth0")
+    port = sysfs.rdma("mlx5_0")
+    real = os.read
+
+    def read(fd: int, size: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(f"{port}/counters/"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
+    assert chosen(sysfs) == ["eth0"]
+    assert [pair.name for pair in nic.choose(str(tmp_path), ["mlx5_0"])] == ["mlx5_0"]  # as it was asked for
+
+
+def test_a_half_readable_device_leaves_ethernet_sampled(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    sysfs.net("eth0")
+    put(sysfs.rdma("mlx5_0") / "counters/port_rcv_data", "N/A (no PMA)")
+    assert chosen(sysfs) == ["eth0"]
+
+
+def test_ports_that_are_down_do_not_stand_for_the_network(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    sysfs.net("eth0")
+    sysfs.rdma("mlx5_0", state="1: DOWN", phys="3: Disabled", rate="10 Gb/sec (4X SDR)")
+    sysfs.rdma("mlx5_1", state="2: INIT", phys="5: LinkUp")
+    assert chosen(sysfs) == ["mlx5_0", "mlx5_1", "eth0"]  # they may come up
+    put(tmp_path / "class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE")
+    assert chosen(sysfs) == ["mlx5_0", "mlx5_1"]
+
+
+def test_one_usable_device_beside_others_is_enough(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    sysfs.net("eth0")
+    sysfs.rxe("rxe0")
+    sysfs.rdma("mlx5_0")
+    assert chosen(sysfs) == ["mlx5_0"]
+
+
+def test_extended_counters_are_words_too_and_come_first(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    port = sysfs.rdma("mlx4_0")
+    put(port / "counters/port_xmit_data", 0xFFFFFFFF)  # 32 bits: it stops at its end
+    for name, value in (("port_xmit_data_64", 1 << 40), ("port_rcv_data_64", 1 << 41), ("port_xmit_packets_64", 7)):
+        put(port / "counters_ext" / name, value)
+    (pair,) = nic.choose(str(tmp_path))
+    assert (pair.scale, os.path.basename(pair.tx_path), os.path.basename(pair.rx_path)) == (
+        4, "port_xmit_data_64", "port_rcv_data_64",
+    )  # fmt: skip
+    collector = rdma.RdmaCollector(str(tmp_path))
+    values = collector.collect()
+    assert values["rdma/mlx4_0/1/port_xmit_data_64_bytes"] == 4 << 40
+    assert values["rdma/mlx4_0/1/port_rcv_data_64_bytes"] == 4 << 41
+    assert values["rdma/mlx4_0/1/port_xmit_packets_64"] == 7
+    collector.close()
+
+
+def test_extended_counters_that_refuse_leave_the_plain_ones(tmp_path: Path) -> None:
+    port = Sysfs(tmp_path).rdma("mlx5_0")
+    for name in ("port_xmit_data_64", "port_rcv_data_64"):
+        put(port / "counters_ext" / name, "N/A (no PMA)")
+    (pair,) = nic.choose(str(tmp_path))
+    assert (pair.scale, pair.tx_path) == (4, f"{port}/counters/port_xmit_data")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_words"),
+    [
+        ("port_xmit_data", True),
+        ("port_rcv_data_64", True),
+        ("vl3_port_xmit_data_64", True),
+        ("port_xmit_packets_64", False),
+        ("port_xmit_discards", False),
+        ("port_xmit_wait", False),
+        ("port_xmit_data_errors", False),
+        ("tx_bytes", False),
+    ],
+)
+def test_which_counters_count_words(name: str, is_words: bool) -> None:
+    assert bool(rdma.WORDS.fullmatch(name)) == is_words
+
+
 def test_efa_counts_bytes_in_hw_counters(tmp_path: Path) -> None:
     base = tmp_path / "class/infiniband/efa_0/ports/1"
     put(base / "hw_counters/tx_bytes", 5)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import types as t
+from holdfast import wire_frames as wire
 from holdfast.agent.heartbeat import Heartbeat
 from holdfast.errors import Unavailable
 from tests.agent.processes import probed, until
@@ -28,7 +29,7 @@ class Sampler:
 class Reader:
     """A worker of which the agent was away for too long."""
 
-    rank, lost = 3, 7
+    rank, lost, path, tick_thread = 3, 7, "", 0
 
     def new_steps(self) -> list[t.StepRecord]:
         return []
@@ -116,3 +117,21 @@ def test_a_real_worker(tmp_path: Path) -> None:
         assert (worker.pid, worker.step, worker.generation, worker.rank) == (process.pid, 2, 2, 5)
         assert [(r.step, r.loss, r.tokens) for r in frame.steps] == [(0, 2.0, 8), (1, 1.0, 8), (2, 0.0, 8)]
         assert heart.frame(0.1).steps == ()
+
+
+def test_a_worker_that_stands_is_seen_from_outside_in_every_frame(tmp_path: Path) -> None:
+    code = "probe.step(0)\nimport threading; threading.Event().wait(60)"
+    with probed(code, tmp_path / "probe", RANK="5") as (_, reader):
+        heart = make(readers=lambda: [reader])
+        seen: list[t.Activity] = []
+
+        def stands() -> bool:
+            frame = wire.frame_from(wire.frame_message(heart.frame(0.1)))
+            seen[:] = [worker.activity for worker in frame.workers if worker.activity is not None]
+            return bool(seen) and seen[0].quiet > 0.3
+
+        until(stands)
+        assert seen[0].waits_for == "a lock"
+        assert 0 < seen[0].ends_in <= 60
+        assert seen[0].state == "S"
+        heart.activities.close()

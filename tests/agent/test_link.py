@@ -1,6 +1,7 @@
 """The stream to the controller, against one that is scripted: what a link does when the other side misbehaves."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -280,3 +281,108 @@ def test_a_failed_handshake_in_words(details: str, words: str) -> None:
     said = link_module._handshake(details)
     assert words in said
     assert bool(words) == bool(said)
+
+
+def welcoming(said: list[msg.AgentMessage]) -> Script:
+    async def script(context: Any) -> None:
+        await context.read()
+        await send(context, msg.Welcome(1, 0.1))
+        while (data := await context.read()) is not grpc.aio.EOF:
+            said.append(wire.decode_agent(data))
+
+    return script
+
+
+def test_what_cannot_be_sent_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It ended the writing side of the stream, and nobody noticed."""
+    said: list[msg.AgentMessage] = []
+
+    async def story() -> None:
+        async with controller(welcoming(said)) as port, linked(port) as one:
+            await eventually(lambda: one.link.connected)
+            good = msg.LogChunk("j", 1, 0, "out", "good")
+            for bad in (
+                t.Frame(-1, 1, 1),
+                t.Frame(1, 1, 1, workers=(t.WorkerSample(0, 1, -7),)),
+                msg.LogChunk("j", 1, 0, "out", "\ud800"),
+                msg.LogChunk("j", 1, 0, "out", "x" * (link_module.MAX_MESSAGE + 1)),
+            ):
+                one.link.send(bad)
+                one.link.send(good)
+            await eventually(lambda: said.count(good) == 4)
+            assert one.link.unsendable == 4
+            assert one.link.connected
+
+    asyncio.run(story())
+    assert len([r for r in caplog.records if r.message == "message.unsendable"]) == 1
+    assert reasons(caplog) == []
+
+
+def test_a_writer_that_ends_is_noticed_and_the_stream_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[msg.AgentMessage] = []
+
+    async def story() -> None:
+        async with controller(welcoming(said)) as port, linked(port) as one:
+            await eventually(lambda: one.link.connected)
+            write, broken = Link._write, asyncio.Event()
+
+            async def ends(self: Link, call: Any, queue: Any) -> None:
+                if not broken.is_set():
+                    broken.set()
+                    raise RuntimeError("a bug in the writer")
+                await write(self, call, queue)
+
+            monkeypatch.setattr(Link, "_write", ends)
+            first = one.link._queue
+            one.link._stalled.set()  # the next stream has the writer that ends
+            event = t.AgentNotice(1, "x", t.Severity.INFO, "x")
+            await eventually(lambda: one.link._queue is not first and one.link.connected)
+            one.link.send(one.outbox.event(event))
+            await eventually(lambda: msg.Numbered(1, event) in said)
+
+    asyncio.run(story())
+
+
+def test_a_controller_that_takes_nothing_loses_its_stream_not_our_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits beyond the bound is kept by the outbox; log lines go first."""
+    monkeypatch.setattr(link_module, "_QUEUE", 20)
+    said: list[msg.AgentMessage] = []
+    streams = 0
+
+    async def story() -> None:
+        async def script(context: Any) -> None:
+            nonlocal streams
+            streams += 1
+            await context.read()
+            await send(context, msg.Welcome(1, 0.1))
+            if streams == 1:
+                await asyncio.sleep(60)
+            while (data := await context.read()) is not grpc.aio.EOF:
+                said.append(wire.decode_agent(data))
+
+        async with controller(script) as port, linked(port) as one:
+            await eventually(lambda: one.link.connected)
+            for n in range(60):  # all at once: the writer has no turn in between
+                one.link.send(msg.LogChunk("j", 1, 0, "out", "x"))
+                one.link.send(one.outbox.event(t.AgentNotice(n, "x", t.Severity.INFO, str(n))))
+            assert one.link.backlog == 20
+            await eventually(lambda: [m.seq for m in said if isinstance(m, msg.Numbered)] == list(range(1, 61)))
+
+    asyncio.run(story())
+    assert streams == 2
+
+
+def test_who_is_refused_asks_again_as_late_as_it_was_told() -> None:
+    asked: list[float] = []
+
+    async def story() -> None:
+        async def script(context: Any) -> None:
+            asked.append(asyncio.get_running_loop().time())
+            await context.read()
+            await send(context, msg.Refused("the name is taken", retry_after=1.0))
+
+        async with controller(script) as port, linked(port):
+            await eventually(lambda: len(asked) == 3)
+
+    asyncio.run(story())
+    assert min(b - a for a, b in itertools.pairwise(asked)) >= 0.9

@@ -124,7 +124,7 @@ def test_a_bad_rule_says_file_row_and_field(old: str, new: str, message: str) ->
 def test_a_name_twice_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"rule 2 \(disk-full\): name: used twice"):
         parse(ROW + ROW, "r.toml")
-    with pytest.raises(UsageError, match=r"cannot read .*none\.toml"):
+    with pytest.raises(UsageError, match=r"none\.toml"):
         load([tmp_path / "none.toml"])
 
 

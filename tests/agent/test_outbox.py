@@ -5,6 +5,7 @@ import dataclasses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import bounds
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.agent.outbox import Outbox
@@ -126,3 +127,20 @@ def test_a_kept_frame_is_the_frame() -> None:
     made = box.frame(frame(1), True)
     assert box.unacknowledged() == [made]
     assert dataclasses.replace(made, seq=0) == frame(1)
+
+
+def test_steps_for_a_controller_that_stays_away_are_bounded_in_a_message_and_in_all() -> None:
+    """A fast script and a controller that is away for a day: one frame that got all steps could never be sent."""
+    box, total, each = Outbox(50), 300_000, 500
+    for first in range(0, total, each):
+        box.frame(frame(*range(first, first + each)), connected=False)
+    kept = [one for one in box.unacknowledged() if isinstance(one, t.Frame)]
+    assert len(kept) <= 50
+    assert max(len(one.steps) for one in kept) <= bounds.MAX_FRAME_STEPS
+    steps = [record.step for one in kept for record in one.steps]
+    assert steps == list(range(total - len(steps), total))  # the newest, in order, each once
+    assert bounds.MAX_KEPT_STEPS - 2 * bounds.MAX_FRAME_STEPS <= len(steps) <= bounds.MAX_KEPT_STEPS + each
+    assert box.lost_steps == total - len(steps)
+    box.acknowledged(kept[-1].seq, 0)
+    assert box.unacknowledged() == []
+    assert box._steps == 0

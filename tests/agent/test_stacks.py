@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ def inner():
     {body}
 {call}
 """
+SPY = Path(sys.executable).with_name("py-spy")
 SLEEP, HOLD, LOOP = "time.sleep(60)", "while True: libc.sleep(60)", "while True: pass"
 
 
@@ -56,6 +58,34 @@ def test_a_worker_tells_where_it_is_even_without_the_interpreter_lock(tmp_path: 
             assert functions(main) == ["<module>", "outer", "inner"]
 
 
+@pytest.mark.skipif(shutil.which("py-spy") is None and not SPY.exists(), reason="needs py-spy")
+@pytest.mark.parametrize("body", [SLEEP, LOOP])
+def test_where_there_is_time_no_signal_is_sent(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def ask(pid: int, path: Path) -> str:
+        asked.append(pid)
+        return ""
+
+    monkeypatch.setattr(stacks, "_ask", ask)
+    with worker(tmp_path, body) as pid:
+        found = asyncio.run(stacks.read(pid, tmp_path / "p", gently=True))
+        if not found.threads:
+            pytest.skip("py-spy may not look into other processes here")
+        assert functions(found.threads[0]) == ["<module>", "outer", "inner"]
+        assert asked == []
+
+
+def test_without_py_spy_the_signal_is_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(pid: int) -> str:
+        return ""
+
+    monkeypatch.setattr(stacks, "_spy", nothing)
+    with worker(tmp_path, SLEEP) as pid:
+        found = asyncio.run(stacks.read(pid, tmp_path / "p", gently=True))
+        assert functions(found.threads[0]) == ["<module>", "outer", "inner"]
+
+
 def test_other_threads_come_after_the_main_one(tmp_path: Path) -> None:
     with worker(tmp_path, SLEEP, "threading.Thread(target=outer, daemon=True).start(); time.sleep(60)") as pid:
         until(lambda: functions(read(pid, tmp_path).threads[0]) == ["<module>"])  # it has returned from start()
@@ -81,6 +111,7 @@ def test_a_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch: 
         assert process.stdout
         process.stdout.readline()
         (tmp_path / "p.stacks").touch()
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
         assert read(process.pid, tmp_path).threads == ()
         assert process.poll() is None
 

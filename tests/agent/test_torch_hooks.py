@@ -1,6 +1,7 @@
 """Unmodified PyTorch scripts under the hooks, in real worker processes."""
 
 import asyncio
+import json
 import math
 import os
 import signal
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent.probe_layout import SAVED_SUFFIX
 from holdfast.agent.probe_reader import ProbeReader
+from holdfast.diagnostics.hang_graph import Group, Reason, State, judge
 from holdfast.messages import Program
-from holdfast.types import Phase
+from holdfast.operation_size import words
+from holdfast.types import Phase, Standing
 from tests.agent.warm_node import Node, eventually, node
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
@@ -92,10 +96,13 @@ def test_unmodified_scripts(tmp_path: Path) -> None:
             assert one.warm
             assert one.warm.preload_errors == {}
             await steps_are_counted(one)
+            await what_is_saved_is_seen(one)
             await a_script_that_reports_is_left_alone(one)
             await nan_reaches_the_loss(one)
             await two_ranks(one)
             await a_hang_is_named(one)
+            await tearing_down_is_no_training(one)
+            await another_size_is_named(one)
             await a_fresh_interpreter_is_hooked_and_computes_the_same(one)
 
     asyncio.run(story())
@@ -104,18 +111,37 @@ def test_unmodified_scripts(tmp_path: Path) -> None:
 async def steps_are_counted(one: Node) -> None:
     reader = await start(one, LOOP.format(steps=5, end=""))
     assert (await one.ended()).code == 0, one.err()
-    assert [record.step for record in reader.new_steps()] == [0, 1, 2, 3, 4]
+    steps = reader.new_steps()
+    assert [record.step for record in steps] == [0, 1, 2, 3, 4]
+    assert all(record.is_counted for record in steps)
     sample = reader.sample(time.monotonic_ns())
     assert (sample.step, sample.phase) == (4, Phase.DONE)
     assert math.isnan(sample.loss)
     reader.close()
 
 
+async def what_is_saved_is_seen(one: Node) -> None:
+    end = """
+    if n < 1: torch.save(model.state_dict(), "before.pt")
+    buffer = __import__("io").BytesIO(); torch.save(1, buffer)
+    with open(f"step_{n * 10}.pt", "wb") as file: torch.save(n, file); torch.save(n, file)
+    """
+    head = LOOP.format(steps=3, end=end).replace("for n in", "torch.save(1, 'start.pt')\nfor n in", 1)
+    reader = await start(one, head, 40)
+    assert (await one.ended(40)).code == 0, one.err(40)
+    reader.close()
+    said = json.loads((one.folder / f"probe40{SAVED_SUFFIX}").read_text())
+    # What was saved before the first step is no progress; two pieces of one file are one.
+    assert said == {"count": 4, "path": "step_20.pt", "number": 20}
+
+
 async def a_script_that_reports_is_left_alone(one: Node) -> None:
     code = LOOP.format(steps=3, end="probe.step(n + 100, loss=1.0)")
     reader = await start(one, "from holdfast.agent import probe\nprobe.phase('train')\n" + code, 1)
     assert (await one.ended(1)).code == 0, one.err(1)
-    assert [record.step for record in reader.new_steps()] == [100, 101, 102]
+    steps = reader.new_steps()
+    assert [record.step for record in steps] == [100, 101, 102]
+    assert not any(record.is_counted for record in steps)
     reader.close()
 
 
@@ -149,6 +175,23 @@ async def two_ranks(one: Node) -> None:
         reader.close()
 
 
+async def tearing_down_is_no_training(one: Node) -> None:
+    """What is torn down holds the interpreter lock while it waits for the peers: nobody expects steps there."""
+    assert one.warm
+    port = await one.warm.start_store("j", "127.0.0.1")
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1", "RANK": "0"}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    code = (
+        "import torch.distributed as dist, time\ndist.init_process_group('gloo')\n"
+        "dist.barrier()\ndist.destroy_process_group()\ntime.sleep(60)"
+    )
+    reader = await start(one, code, 35, **env)
+    await eventually(lambda: reader.sample(time.monotonic_ns()).phase is Phase.DONE, 20)
+    await one.warm.kill("j", 1, -1, signal.SIGKILL)
+    await one.ended(35)
+    reader.close()
+
+
 async def a_hang_is_named(one: Node) -> None:
     assert one.warm
     port = (await one.warm.start_store("j", "127.0.0.1")) and (await one.warm.start_store("other", "127.0.0.1"))
@@ -171,6 +214,48 @@ async def a_hang_is_named(one: Node) -> None:
         reader.close()
     assert await one.warm.stop_store("other")
     assert not await one.warm.stop_store("nobody")
+
+
+SIZES = """
+import torch, torch.distributed as dist, time
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(4))
+dist.all_reduce(torch.ones(4), async_op=True).wait()
+if rank < 2:  # gloo lets the smaller one through where all come
+    dist.all_reduce(torch.ones(1 << 22 if rank else 1 << 20))
+time.sleep(60)
+"""
+
+
+async def another_size_is_named(one: Node) -> None:
+    assert one.warm
+    port = await one.warm.start_store("sizes", "127.0.0.1")
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "3"}
+    env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    readers = [await start(one, SIZES, rank, **env, RANK=str(rank - 50)) for rank in (50, 51, 52)]
+
+    def stands() -> list[Standing]:
+        samples = [reader.sample(time.monotonic_ns()) for reader in readers[:2]]
+        return [s.standing for s in samples if s.operation == "all_reduce" and s.standing is not None]
+
+    await eventually(lambda: len(stands()) == 2, 40)
+    told = stands()
+    assert [words(standing.size) for standing in told] == ["1048576 x float32", "4194304 x float32"]
+    world = Group("world", 0, (0, 1, 2))
+    states = [
+        State(rank, True, "all_reduce", s.kind, world, s.number, s.is_handed, {world: 3}, size=s.size)
+        for rank, s in enumerate(told)
+    ]
+    verdict = judge(states)
+    assert verdict is not None
+    assert (verdict.reason, verdict.suspects) == (Reason.ORDER, (0, 1))
+    await one.warm.kill("j", 1, -1, signal.SIGKILL)
+    for rank in (50, 51, 52):
+        await one.ended(rank)
+    for reader in readers:
+        reader.close()
+    assert await one.warm.stop_store("sizes")
 
 
 async def a_fresh_interpreter_is_hooked_and_computes_the_same(one: Node) -> None:

@@ -12,23 +12,25 @@ from holdfast import span_rows
 from holdfast.agent import probe_layout
 from holdfast.agent.probe_reader import ProbeReader
 from holdfast.diagnostics import span_table
+from holdfast.diagnostics.blame_model import Limits
 from holdfast.diagnostics.blame_report import blame_of
 from holdfast.diagnostics.job_shape import JobShape
 from holdfast.diagnostics.span_table import SpanTable
 
 SCRIPT = Path(__file__).parents[1] / "e2e" / "scripts" / "ddp_one_slow.py"
-STEPS = 40
+REASONS = SCRIPT.with_name("ddp_reasons.py")
+STEPS = 120
 HOOKS = "import os, runpy, sys; from holdfast.agent import probe, torch_hooks; probe.attach(); torch_hooks.install(); "
 
 
-@pytest.mark.slow
-def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
-    code = HOOKS + f"sys.argv[1:] = ['1', '{STEPS}']; runpy.run_path({str(SCRIPT)!r}, run_name='__main__'); os._exit(0)"
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port), "OMP_NUM_THREADS": "1"}
+def run_two(script: Path, args: list[str], folder: Path, port: int) -> SpanTable:
+    """What two ranks of a script recorded under the hooks."""
+    code = HOOKS + f"sys.argv[1:] = {args!r}; runpy.run_path({str(script)!r}, run_name='__main__'); os._exit(0)"
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**os.environ, **world, "RANK": str(rank), probe_layout.ENV_PATH: str(tmp_path / f"probe-{rank}")},
+            env={**os.environ, **world, "RANK": str(rank), probe_layout.ENV_PATH: str(folder / f"probe-{rank}")},
         )
         for rank in range(2)
     ]
@@ -38,10 +40,15 @@ def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    table = read(tmp_path)
+    return read(folder)
+
+
+@pytest.mark.slow
+def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
+    table = run_two(SCRIPT, ["1", str(STEPS)], tmp_path, free_port)
     for rank in range(2):
         own = table.take((table.rank == rank) & (table.step == 20))
-        kinds = [own.kinds[k] for k in own.kind[own.start.argsort()].tolist() if own.kinds[k] != "gc"]
+        kinds = [own.kinds[k] for k in own.kind[own.start.argsort()].tolist() if own.kinds[k] not in ("gc", "thread")]
         assert kinds == ["forward", "backward", "ddp:all_reduce", "optimizer"]
         work = own.take(own.group == 0)
         assert (work.cpu > 0).all()
@@ -51,6 +58,48 @@ def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
     assert (first.kind, first.rank, first.what) == ("compute", 1, "forward")
     assert first.ratio > 1.5, "the script does twice the work there"
     assert blame.wait_s[0] > blame.wait_s[1], "the other one waits"
+
+
+@pytest.mark.slow
+def test_why_a_rank_is_slow_is_told_and_where(tmp_path: Path, free_port: int) -> None:
+    """Asleep or at a lock in its own forward is no host's interference; a loader's time is data."""
+    right: dict[str, str] = {}
+    seen = []
+    for attempt in range(4):  # a busy host keeps both ranks from running: each reason needs one quiet run
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        seen.append(found := reasons(folder, free_port))
+        for reason, (named, texts) in found.items():
+            if EXPECTED[reason] in named:
+                right.setdefault(reason, texts[named.index(EXPECTED[reason])])
+        if len(right) == len(EXPECTED):
+            break
+    assert right.keys() == EXPECTED.keys(), seen
+    assert "asleep, at a lock or in a read, in forward" in right["sleep"]
+    assert "in what lies between its spans" in right["between"]
+
+
+EXPECTED: dict[str, tuple[object, ...]] = {
+    "sleep": ("waiting", 1, "forward"),
+    "lock": ("waiting", 1, "forward"),
+    "data": ("data loading", 1, "load"),
+    "between": ("waiting", 1, "other"),
+    "host": ("host interference", 1),
+}
+
+
+def reasons(folder: Path, port: int) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
+    """Who is named for each reason of the script, and in which words."""
+    steps, found = 25, {}
+    table = run_two(REASONS, [str(steps)], folder, port)
+    for at, reason in enumerate(EXPECTED, 1):
+        part = table.of_steps(at * steps + 3, (at + 1) * steps - 2)
+        # What is asked here is why, not whether anybody would be named by default.
+        blame = blame_of(part, JobShape("j1", "script", ("node0",), 2), Limits(z=1.0, chance=0.5))
+        assert blame is not None
+        named = [(c.kind.value, c.rank, c.what)[: len(EXPECTED[reason])] for c in blame.culprits]
+        found[reason] = named, [c.text for c in blame.culprits]
+    return found
 
 
 def read(folder: Path) -> SpanTable:

@@ -246,7 +246,7 @@ def test_a_checkpoint_is_asked_of_a_worker_that_runs_here(tmp_path: Path) -> Non
             await one.stepping(0)
             answer = await one.do(msg.RequestCheckpoint())
             reader = next(r for r in one.workers.readers() if str(r.rank) == answer["rank"])
-            assert reader._words[probe_layout.WORD_REQUEST] == 1
+            assert reader._map.word(probe_layout.WORD_REQUEST) == 1
 
     asyncio.run(story())
 

@@ -8,19 +8,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.inspect import find
-from holdfast.checkpoint.plain_data import join, split
 from holdfast.checkpoint.store import open_store
 from holdfast.checkpoint.worker_state import differing, of_worker
 from holdfast.errors import UsageError
@@ -152,6 +149,25 @@ def test_a_store_that_is_down_with_nothing_in_memory_is_the_end(
     assert done["exits"] == [1]
 
 
+@pytest.mark.parametrize("has_memory", [True, False], ids=["snapshots", "store only"])
+def test_a_last_state_that_is_not_stored_is_told_and_stays_in_memory(
+    zygote: Zygote, tmp_path: Path, nodes: list[DaemonProcess], has_memory: bool
+) -> None:
+    mount, away = tmp_path / "mount", tmp_path / "mount-away"
+    mount.mkdir()
+    folders = [str(one.folder) for one in nodes] if has_memory else []
+    args: dict[str, Any] = {"kind": "ddp", "store": str(mount / "store"), "every": 4, "steps": 6, "daemons": folders}
+    first = run(zygote, 2, tmp_path / "a", **args, lose=str(mount))["results"]
+    assert [one["stored"] for one in first] == [False, False]
+    mount.unlink()
+    away.rename(mount)
+    again = run(zygote, 2, tmp_path / "b", **args, generation=1)["results"]
+    assert [one["stored"] for one in again] == [True, True]
+    assert [one["first"] for one in again] == ([6, 6] if has_memory else [4, 4])
+    assert find(open_store(args["store"]))[1].step == 6
+    assert again[0]["whole"] == first[0]["whole"]
+
+
 def test_large_models_fit_beside_a_snapshot(tmp_path: Path) -> None:
     model = nn.ModuleList(nn.Linear(1, 1) for _ in range(600))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -202,25 +218,6 @@ def test_state_that_changes_its_shape_is_refused(tmp_path: Path) -> None:
     held["value"] = torch.zeros(4)
     with pytest.raises(UsageError, match=r"growing\.value is not what it was"):
         keeper.step(2)
-
-
-def test_plain_data_comes_back_as_it_was() -> None:
-    given = {
-        "a": [1, 2.5, None, True, "x", (1, (2,))],
-        "b": {3: "int key", (1, 2): "tuple key"},
-        "c": Counter({5: 2}),
-        "d": OrderedDict(y=1, x=2),
-        "e": [float("inf"), b"\x00\xff"],
-        "$": {"$": "tensor"},
-    }
-    tensors: dict[str, torch.Tensor] = {}
-    t, array = torch.arange(3), np.arange(4, dtype=np.uint32)
-    back = join(split({**given, "t": t, "n": array}, "s", tensors), tensors)
-    assert tensors.keys() == {"s.t", "s.n"}
-    assert back.pop("t") is t
-    assert np.array_equal(back.pop("n"), array)
-    assert back == given
-    assert [type(back[key]) for key in "abcd"] == [list, dict, Counter, OrderedDict]
 
 
 def test_looking_at_checkpoints_needs_no_torch() -> None:

@@ -46,8 +46,10 @@ def build(kind: str, seed: int) -> nn.Module:
 def train(
     folder: Path, kind: str, store: str, steps: int, seed: int = 0, every: int = 3, mark: bool = False,
     daemons: list[str] | None = None, mend: list[str] | None = None, pause: float = 0.0, snapshots: int = 1,
+    lose: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Train; losses by step, digests of the state at the end. `mend`: [at, old, new] renames a store back."""
+    """Train; losses by step, digests of the state at the end. `mend`: [at, old, new] renames a store back. `lose`: a
+    folder that is gone in the last step."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if daemons:
@@ -75,6 +77,9 @@ def train(
         if mend and rank == 0 and str(step) == mend[0]:
             os.unlink(mend[2])
             os.rename(mend[1], mend[2])
+        if lose and rank == 0 and step == steps - 1:
+            os.rename(lose, f"{lose}-away")
+            Path(lose).touch()
         time.sleep(pause)
         x = torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * step + rank))
         loss = model(x).square().mean() * (1 + random.random() + np.random.random())
@@ -87,9 +92,9 @@ def train(
         if mark:
             die_here(step)
         keeper.step(step + 1)
-    keeper.close()
+    is_stored = keeper.close()
     result = {"first": first, "source": keeper.source, "losses": losses, "restored": restored, "seen": seen,
-              "whole": whole(model, optimizer), "lr": optimizer.param_groups[0]["lr"]}  # fmt: skip
+              "stored": is_stored, "whole": whole(model, optimizer), "lr": optimizer.param_groups[0]["lr"]}  # fmt: skip
     dist.destroy_process_group()
     return result
 

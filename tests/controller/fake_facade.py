@@ -28,6 +28,8 @@ class FakeFacade(FakeTraining):
         self.submitted: list[Json] = []
         self.injected: list[str] = []
         self.graces: list[float] = []
+        self.dumps: list[bool] = []
+        self.pause: Json | None = None
         self.checkpoints = 0
         self.diagnosed: list[Json] = []
         self.traced: tuple[SpanTable, JobShape] | None = None
@@ -76,7 +78,14 @@ class FakeFacade(FakeTraining):
             "mfu": 0.41 if last else None,
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
-            "time": {"wall": 104.5, "productive": 99.0, "unsaved": 1.0, "lost": {"restore": 4.5}, "last_hour": 0.96},
+            "time": {
+                "wall": 104.5,
+                "productive": 99.0,
+                "unsaved": 1.0,
+                "lost": {"restore": 4.5, "recompute": None},
+                "last_hour": 0.96,
+            },
+            "pause": self.pause,
             "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
             "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
             "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
@@ -181,6 +190,8 @@ class FakeFacade(FakeTraining):
             "frame_bytes_total": self.serial * self.num_nodes * 900,
             "events_total": 12,
             "malformed_total": 0,
+            "refused_total": {"step": 2},
+            "alerts_suppressed_total": 0,
             "bugs_total": 0,
             "commands_total": {"ok": 5},
             "steps_total": max(0, self.step + 1) * self.world,
@@ -221,6 +232,9 @@ class FakeFacade(FakeTraining):
         self.submitted.append(spec)
         self.job_state = "running"
         return "job-2"
+
+    async def restart(self, dump: bool = False) -> None:
+        self.dumps.append(dump)
 
     async def stop(self, grace: float = 10.0) -> None:
         self.graces.append(grace)

@@ -2,11 +2,12 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.controller.diagnosing import Ask, DiagnoseSession
-from holdfast.controller.diagnosis_verdicts import Candidate
+from holdfast.controller.diagnosis_pairs import Candidate
 from holdfast.controller.model import Instant
 from holdfast.diagnostics.results import CheckResult, Fault, Reading
 
@@ -25,17 +26,27 @@ class Machine:
     dips: int = 0  # so many measurements of its speed come out at half
     lacks: str = ""
     offset: float = 0.0
+    across: float = 1.0  # share of its link's figure in pairs that cross a switch
+    flaky: bool = False  # every second pair with it fails
+    pairs: int = 0
 
 
 @dataclass
 class Bench:
-    """`run()` plays a session to its end: node checks take 3 s, pairs 2 s."""
+    """`run()` plays a session to its end: node checks take 3 s, pairs 2 s.
+
+    `ways`: two switches -> share of a link's figure that gets from one to the other. `narrow`: how many pairs may leave
+    a switch at once before they share, and lose packets, as above switches with fewer ways up than down."""
 
     machines: dict[str, Machine]
     noise: float = 0.03
     seed: int = 0
     now: float = 1000.0
     sent: list[Ask] = field(default_factory=list)
+    ways: dict[tuple[str, str], float] = field(default_factory=dict)
+    narrow: int = 0
+    switch_of: dict[str, str] = field(default_factory=dict)
+    crossing: dict[str, int] = field(default_factory=dict)  # by switch: pairs that leave it now
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -59,10 +70,20 @@ class Bench:
             new += session.tick(self.instant())
             due += [(self.now + self._takes(a), a) for a in new]
             self.sent += new
+            if new:
+                self.crossing = Counter(switch for a in new for switch in self._crosses(a))
         return session
 
     def _takes(self, ask: Ask) -> float:
         return 2.0 if "pair" in ask.order.checks else 3.0
+
+    def _crosses(self, ask: Ask) -> tuple[str, ...]:
+        options = json.loads(ask.order.options)
+        return (self._way(ask.node, options["address"]) or ()) if options.get("role") == "client" else ()
+
+    def _way(self, node: str, other: str) -> tuple[str, str] | None:
+        one, two = sorted((self.switch_of.get(node, ""), self.switch_of.get(other, "")))
+        return None if one == two else (one, two)
 
     def measure(self, ask: Ask) -> list[CheckResult]:
         options = json.loads(ask.order.options)
@@ -84,18 +105,36 @@ class Bench:
         if name == "pair":
             if options["role"] == "server":
                 return CheckResult(name)
-            other = next(m for n, m in self.machines.items() if n == options["address"])
+            other = self.machines.get(options["address"], machine)
             if machine.dead or other.dead:
                 return CheckResult(name, error="no way to its partner")
+            flaky = [m for m in (machine, other) if m.flaky]
+            for one in flaky:
+                one.pairs += 1
+            way = self._way(node, options["address"])
+            share = 1.0 if way is None else min(machine.across, other.across, self.ways.get(way, 1.0))
+            if not share or any(one.pairs % 2 == 0 for one in flaky):
+                return CheckResult(name, error="no way to its partner")
             loss = max(machine.loss, other.loss)
+            crossing = max((self.crossing.get(switch, 0) for switch in way or ()), default=0)
+            if self.narrow and crossing > self.narrow:
+                # They share unevenly, as streams do, and queues overflow.
+                share *= self.narrow / crossing * self._random.uniform(0.8, 1.25)
+                loss = max(loss, self._random.uniform(0.003, 0.01))
             return CheckResult(
                 name,
                 (
-                    Reading("bandwidth", self._noisy(1e9 * min(machine.link, other.link))),
+                    Reading("bandwidth", self._noisy(1e9 * min(machine.link, other.link) * share)),
                     Reading("loss", loss),
                     Reading("clock_offset", abs(machine.offset - other.offset)),
                 ),
             )
+        if name == "all-reduce":
+            part = options["part"]
+            share = next((s for (one, two), s in self.ways.items() if part.endswith(f"{one} and {two}")), 1.0)
+            if not share:
+                return CheckResult(name, error="RuntimeError: Connection closed by peer")
+            return CheckResult(name, (Reading("busbw", self._noisy(1e9 * share), part),))
         return CheckResult(name)
 
     def _noisy(self, value: float) -> float:

@@ -134,9 +134,15 @@ class FakeAgent:
 
 @asynccontextmanager
 async def agent(
-    port: int, node: str = "node0", hostname: str = "host", incarnation: str = "i1", **hello: Any
+    port: int,
+    node: str = "node0",
+    hostname: str = "host",
+    incarnation: str = "i1",
+    predecessors: tuple[str, ...] = (),
+    **hello: Any,
 ) -> AsyncIterator[FakeAgent]:
-    identity = t.Identity(node, hostname, incarnation, boot_id=f"boot of {hostname}", slots=4)
+    boot = f"boot of {hostname}"
+    identity = t.Identity(node, hostname, incarnation, boot_id=boot, slots=4, predecessors=predecessors)
     outbox = Outbox(1000)
     one: FakeAgent
     link = Link(

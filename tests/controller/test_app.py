@@ -1,5 +1,6 @@
 """A controller as it comes up: with what its journal knows."""
 
+import asyncio
 import math
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.config import ControllerConfig
+from holdfast.controller import app
 from holdfast.controller.app import build
 from holdfast.controller.events import FrameSeen, Record, Tick
 from holdfast.controller.journal import Journal
 from holdfast.controller.ledger import StepRow
 from holdfast.controller.model import JobState
 from holdfast.errors import UsageError
+from tests.controller.stage import make_shell
 from tests.controller.virtual import Virtual
 
 
@@ -112,3 +115,21 @@ def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="give another --state-dir"):
         build(ControllerConfig(state_dir=tmp_path / "file" / "state"))
+
+
+def test_a_part_that_a_bug_ends_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value that cannot be must not end the watcher of a month's training; what is wrong with the input does."""
+    monkeypatch.setattr(app, "_AFTER_A_BUG", 0.0)
+    shell, calls = make_shell(tmp_path), 0
+
+    async def part() -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
+            raise OverflowError("Python int too large to convert to SQLite INTEGER")
+        raise UsageError("no such scheduler")
+
+    with pytest.raises(UsageError):
+        asyncio.run(app._lasting(part, shell))
+    assert (calls, shell.bugs) == (4, 3)
+    shell.journal.close()

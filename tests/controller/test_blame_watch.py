@@ -10,7 +10,7 @@ from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast import messages as msg
 from holdfast import span_rows
 from holdfast import types as t
-from holdfast.controller.blame_watch import BlameWatch, Counted, _look
+from holdfast.controller.blame_watch import BlameWatch, Counted, Due, _look, _steps_of
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.events import Found
 from holdfast.controller.metrics_text import blame_families
@@ -46,7 +46,7 @@ def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, 
     shell = make_shell(folder)
     table, plan = simulate(Job(), culprits, steps, 1)
     spec = JobSpec("j1", "train", msg.Program("x"), 2, 4)
-    shell.brain.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"])
+    shell.brain.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
     shell.brain.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
     names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
     for message in messages(table, names, 1):
@@ -58,10 +58,10 @@ def look(watch: BlameWatch) -> bool:
     taken = watch._due()
     if taken is None:
         return False
-    blame, seconds = _look(*taken)
-    assert blame is not None
-    assert seconds > 0
-    watch._take(blame, taken[3])
+    seen = _look(taken)
+    assert seen.blame is not None
+    assert seen.seconds > 0
+    watch._take(seen.blame, taken.shape, taken.generation, seen.beginning)
     return True
 
 
@@ -83,6 +83,27 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     text = "".join(blame_families(figures, nodes, "train", 4))
     assert '\nholdfast_gpu_self_slowdown_ratio{job="train",node="node1",gpu="1",rank="5"} 1.' in text
     assert "# TYPE holdfast_gpu_induced_wait_seconds_total counter" in text
+    shell.journal.close()
+
+
+def test_what_rank_0_does_by_design_alerts_nobody_also_after_a_restart_of_the_controller(tmp_path: Path) -> None:
+    """60 ms more in every step since the first."""
+    shell, watch = training(tmp_path, [Culprit(0, "optimizer", 12.0)], 40)
+    assert look(watch)
+    assert isinstance(shell.brain, Recording)
+    (found,) = (event.finding for event in shell.brain.of(Found))
+    assert (found.subject, found.severity, found.evidence["by_design"]) == ("rank0", t.Severity.INFO, True)
+    assert shell.brain.c.book.incidents == {}
+    brief = watch.found()
+    assert brief is not None
+    assert [(c["rank"], c["by_design"]) for c in brief["culprits"]] == [(0, True)]
+    again = BlameWatch(shell, Tuning(["straggler.looks=1"]))
+    again.restore(shell.journal.entities())
+    assert look(again)
+    assert [event.finding.severity for event in shell.brain.of(Found)] == [t.Severity.INFO] * 2
+    broken = BlameWatch(shell, Tuning())
+    broken.restore([("extras", "newest", {"job": "j1", "first": None})])
+    assert broken.extras.job == ""
     shell.journal.close()
 
 
@@ -133,8 +154,15 @@ def test_what_cannot_be_analysed_ends_nothing() -> None:
     names = ("", "forward")
     rows = span_rows.pack(span_rows.ROW.pack(0, 9, 3, 0, 1, 0, 1, 0, 0, 0, 0, -1))
     parts = [(0, msg.WorkerSpans(0, 1, 1, 0, 1, 1, names, rows))]
-    blame, _ = _look(parts, 0, 5, JobShape("j1"))
+    blame = _look(Due(parts, 0, 5, JobShape("j1"), 1, True)).blame
     assert blame is None or blame.culprits == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [([], 64), ([0.0] * 9, 64), ([2.0] * 9, 64), ([0.1] * 9, 100), ([0.001] * 9, 1024)]
+)
+def test_of_short_steps_it_looks_at_more(seconds: list[float], steps: int) -> None:
+    assert _steps_of(seconds) == steps
 
 
 def test_run_waits_for_steps(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_a_worker_without_life_is_found_within_three_steps_and_a_second(how: str
 
 def test_a_worker_that_sleeps_outside_of_every_operation_is_named() -> None:
     v = training()
+    v.tells = True
     v.sleep_worker(1)
     v.run(10 * STEP + 4)
     assert v.incidents[0].cause.subject == "rank1"
@@ -259,27 +260,6 @@ def test_the_same_traceback_with_progress_between_goes_on() -> None:
     for generation in range(2, 8):
         v.exit(2, code=1, error=BUG)
         trains_again(v, generation)
-
-
-def test_a_script_whose_steps_are_counted_for_it_may_be_killed_often_while_it_gets_on() -> None:
-    v = training()
-    v.counts_from_zero = True
-    for generation, life in enumerate((2.0, 3.5, 2.2, 4.0, 2.5, 3.7, 2.0, 4.2), start=2):
-        v.exit(2, signal=9)
-        v.run(life)
-        assert v.job.state is JobState.RUNNING
-        assert v.job.generation == generation
-
-
-def test_a_bug_at_the_same_place_of_such_a_script_ends_it() -> None:
-    v = training()
-    v.counts_from_zero = True
-    for _ in range(4):
-        v.exit(2, code=1, error=BUG)
-        if v.job.state is JobState.FAILED:
-            break
-        v.run(2.0)
-    assert v.job.state is JobState.FAILED
 
 
 def test_a_limit_of_restarts_is_kept() -> None:

@@ -55,6 +55,7 @@ class Host:
     [
         ({"lost": 1.0}, "gpu-lost", "critical"),
         ({"recovery_action": 2.0}, "gpu-recovery", "critical"),
+        ({"recovery_action": 4.0}, "gpu-drain", "warning"),
         ({"ecc_uncorrected_volatile": 5.0}, "gpu-ecc", "warning"),
         ({"ecc_corrected_volatile": 11000.0}, "gpu-ecc", "warning"),
         ({"remapped_rows_pending": 1.0}, "gpu-row-remap", "warning"),
@@ -101,6 +102,17 @@ def test_links_that_all_gpus_lack_are_how_the_machine_is_built() -> None:
     assert not host.run(120)
     host.set(0, nvlinks_down=7.0)
     assert [finding.subject for finding in host.run(60)] == ["node1/gpu0"]
+
+
+def test_a_gpu_without_a_bridge_is_worth_a_look_and_no_alarm() -> None:
+    host = Host()
+    for gpu in (2, 3):
+        host.set(gpu, nvlinks=12.0, nvlinks_down=12.0)
+    found = host.run(120)
+    assert [(f.subject, f.severity) for f in found] == [("node1/gpu2", "warning"), ("node1/gpu3", "warning")]
+    assert all("none was ever seen up" in f.text for f in found)
+    host.set(0, nvlinks_down=18.0)  # these were up
+    assert [(f.subject, f.severity) for f in host.run(120)] == [("node1/gpu0", "critical")]
 
 
 def test_a_leak_is_found_while_training_and_a_plateau_is_none() -> None:

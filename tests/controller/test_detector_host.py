@@ -51,6 +51,14 @@ def test_each_trouble_is_told_once(values: dict[str, float], kind: str, subject:
     assert (finding.kind, finding.subject, finding.severity, finding.node) == (kind, subject, severity, "node1")
 
 
+def test_a_hundredth_of_a_large_disk_is_no_alarm() -> None:
+    host = Host()
+    large = {"disk_total_bytes__/var": 30_000 * GIB, "disk_free_bytes__/var": 200 * GIB}
+    assert [finding.severity for finding in host.run(60, **large)] == ["warning"]
+    assert not host.run(60, **large | {"disk_free_bytes__/var": 25 * GIB})
+    assert [finding.severity for finding in host.run(60, **large | {"disk_free_bytes__/var": 15 * GIB})] == ["critical"]
+
+
 def test_a_disk_that_fills_further_is_told_again() -> None:
     host = Host()
     found = [

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from holdfast import types as t
 from holdfast import xid
+from holdfast.agent.collectors import kernel_log
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.xids import XidDetector
 from holdfast.controller.events import EventSeen
@@ -92,6 +93,68 @@ def test_a_double_bit_error_waits_for_its_neighbours() -> None:
     uncontained.says(95)
     uncontained.wait(6)
     assert [finding.evidence["code"] for finding in uncontained.found] == [95]
+
+
+DOWN = "NETIR_LINK_DOWN Fatal   XC0 i0 Link 08 (0x{:08x} 0x00000000 0x00000000 0x00000000)"
+REMAP = "RLW_REMAP       Nonfatal XC0 i0 Link 03 (0x00000004 0x00000001 0x00000000 0x00000000)"
+
+
+def test_an_nvlink_error_is_judged_by_its_registers_and_names_the_link() -> None:
+    host = Host()
+    host.says(149, text=DOWN.format(0x26 << 20 | 0x11))  # software took the link down: fatal, and to be ignored
+    assert not host.found
+    host.says(149, text=DOWN.format(0x0A << 20 | 0x11))  # in the same burst
+    host.says(149, text=DOWN.format(0x0A << 20 | 0x11))
+    host.wait(60)
+    assert host.told() == [("gpu-xid", "node1/gpu3")]
+    assert "NVLink error in NETIR_LINK_DOWN, link 8; reset the GPU" in host.found[0].text
+
+
+def test_an_nvlink_error_that_asks_for_154_follows_it_and_restarts_the_application_without_one() -> None:
+    alone = Host()
+    alone.says(145, text=REMAP)
+    assert not alone.found
+    alone.wait(6)
+    assert [(f.kind, f.evidence["action"]) for f in alone.found] == [("gpu-xid-app", "restart the application")]
+    followed = Host()
+    followed.says(145, text=REMAP)
+    followed.says(154, text="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+    followed.wait(60)
+    assert [(f.kind, f.evidence["code"]) for f in followed.found] == [("gpu-xid", 154)]
+    told_by_nvml = Host()
+    told_by_nvml.node.gpus = {3: {"recovery_action": 2.0}}
+    told_by_nvml.says(149)  # a number alone
+    told_by_nvml.wait(6)
+    assert [(f.kind, f.evidence["action"]) for f in told_by_nvml.found] == [("gpu-xid", "reboot the node")]
+
+
+def test_remote_errors_again_and_again_on_one_gpu_do_not_put_it_under_suspicion() -> None:
+    host = Host()
+    for _ in range(4):
+        host.says(145, text=REMAP)
+        host.wait(3600)
+    assert {kind for kind, _ in host.told()} == {"gpu-xid-app"}
+
+
+def test_none_and_then_a_reset_in_one_burst_is_a_reset() -> None:
+    host = Host()
+    host.says(154, text="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
+    host.says(154, text="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+    assert host.told() == [("gpu-xid", "node1/gpu3")]
+
+
+def test_a_gpu_to_be_drained_goes_on_with_what_it_runs() -> None:
+    v = Virtual(nodes=3)
+    v.submit(nnodes=2)
+    v.run(3.0)
+    text = "154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)"
+    found = xid.parse(f"NVRM: Xid (PCI:0000:13:00): {text}")
+    assert found is not None
+    v.feed(EventSeen("node1", kernel_log.xid_event(found, 1, f"NVRM: Xid (PCI:0000:13:00): {text}")))
+    v.run(30.0)
+    assert (v.job.generation, v.job.state, v.job.nodes) == (1, "running", ["node0", "node1"])
+    assert [(i.cause.kind, i.action) for i in v.incidents] == [("gpu-xid-app", "alert")]
+    assert "drain the GPU, then reset it" in v.incidents[0].cause.text
 
 
 def test_a_changed_recovery_action_is_read_from_the_driver() -> None:

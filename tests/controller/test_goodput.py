@@ -97,6 +97,33 @@ def test_pauses_and_stragglers_have_names() -> None:
     assert time.booked[Account.OTHER] == pytest.approx(2.0)
 
 
+def test_an_evaluation_is_no_straggler() -> None:
+    """Of a script that names its phases, and of one that does not: then the step with the evaluation in it is long."""
+    for names, evaluation in ((True, 3.0), (False, 40.0)):
+        time, wall = Goodput(), T0
+        time.begin(T0)
+        for i in range(40):
+            evaluates = i in (10, 20, 30)
+            seconds = 1.0 + evaluates * evaluation
+            wall += seconds
+            time.aside = names and evaluates
+            time.step(i, seconds, wall, wall)
+        assert time.booked[Account.OTHER] == pytest.approx(3 * evaluation, abs=0.4)
+        assert time.booked[Account.STRAGGLING] == 0.0
+
+
+def test_a_rank_that_stays_slow_is_a_straggler() -> None:
+    """However slow: a pause is over after one step."""
+    time, wall = Goodput(), T0
+    time.begin(T0)
+    for i in range(30):
+        seconds = 1.0 if i < 20 else 8.0
+        wall += seconds
+        time.step(i, seconds, wall, wall)
+    assert time.booked[Account.STRAGGLING] > 9 * 6.8
+    assert time.booked[Account.OTHER] < 7.0
+
+
 def whole(v: Virtual) -> dict[Account, float]:
     sums_up(v.brain.c.time, v.instant.wall)
     return v.brain.c.time.totals(v.instant.wall)

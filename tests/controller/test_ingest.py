@@ -13,7 +13,7 @@ from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.controller.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, Record, ResultSeen
 from holdfast.controller.ledger import StepRow
-from holdfast.controller.model import Job, JobSpec, Options
+from holdfast.controller.model import Incident, Job, JobSpec, Options
 from tests.controller.stage import agent, eventually, stage, wire_to
 
 
@@ -187,24 +187,32 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
 def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By an agent of another host: refused, and told by which; the one that was there notices nothing."""
     caplog.set_level(logging.INFO, "holdfast")
+    incidents: list[Incident] = []
 
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as first:
             await eventually(lambda: first.link.connected)
             async with agent(here.port, hostname="elsewhere", incarnation="i2") as second:
-                await eventually(lambda: here.shell.malformed >= 1)
+                await eventually(lambda: here.shell.refused["name"] >= 1)
                 await asyncio.sleep(0.05)
                 assert not second.link.connected
             first.beat()
             await eventually(lambda: here.shell.frames == 1)
+            incidents.extend(here.brain.c.book.incidents.values())
             assert first.link.connected
             assert len(here.brain.of(AgentJoined)) == 1
 
     asyncio.run(story())
     reasons = {record.fields["reason"] for record in caplog.records if record.message == "controller.away"}  # type: ignore[attr-defined]
     assert reasons == {
-        "the controller refuses: the node name 'node0' is taken by an agent on host: give another --node-name"
+        "the controller refuses: the node name 'node0' is taken by an agent on host (127.0.0.1): "
+        "give another --node-name, or end that one"
     }
+    told = [i for i in incidents if i.cause.kind is t.FindingKind.NODE_NAME_TAKEN]
+    assert [i.cause.text for i in told] == [
+        "node0 is the agent on host (127.0.0.1); an agent on elsewhere (127.0.0.1) says the same name and is refused"
+    ]
+    assert told[0].cause.evidence["newcomer"]["incarnation"] == "i2"
 
 
 def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None:
@@ -213,8 +221,10 @@ def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as old:
             await eventually(lambda: old.link.connected)
-            async with agent(here.port, incarnation="i2") as new:
-                await eventually(lambda: here.ingest.sessions["node0"].incarnation == "i2")
+            old.beat()
+            await eventually(lambda: here.shell.frames == 1)
+            async with agent(here.port, incarnation="i2", predecessors=("i0", "i1")) as new:
+                await eventually(lambda: here.ingest.sessions["node0"].incarnation == "i2", deadline_s=2.0)
                 new.tell(notice(1))
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert here.brain.of(EventSeen) == [EventSeen("node0", notice(1))]
@@ -250,5 +260,75 @@ def test_log_lines_reach_the_hub(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 line = await anext(here.shell.logs.lines("j1"))
             assert (line["rank"], line["text"]) == (2, "hello")
+
+    asyncio.run(story())
+
+
+def test_a_second_agent_of_the_same_host_waits_until_the_first_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has another state folder: nothing says that the first is gone. No ping-pong; one finding names both."""
+    monkeypatch.setattr("holdfast.controller.claims.FRESH_S", 0.5)
+    monkeypatch.setattr("holdfast.controller.claims.FRESH_BEATS", 0.0)
+    monkeypatch.setattr("holdfast.controller.ingest.RETRY_S", 0.1)
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as first:
+            await eventually(lambda: first.link.connected)
+            async with agent(here.port, incarnation="i2") as second:
+                end = asyncio.get_running_loop().time() + 1.5
+                while asyncio.get_running_loop().time() < end:
+                    first.beat()
+                    await asyncio.sleep(0.05)
+                assert here.shell.refused["name"] >= 3
+                assert not second.link.connected
+                assert len(here.brain.of(AgentJoined)) == 1
+                kinds = [i.cause.kind for i in here.brain.c.book.incidents.values()]
+                assert kinds == [t.FindingKind.NODE_NAME_TAKEN]
+                await eventually(lambda: second.link.connected)  # the first is silent now: half an open connection
+                assert here.ingest.sessions["node0"].incarnation == "i2"
+
+    asyncio.run(story())
+
+
+def test_a_command_that_no_message_can_hold_is_answered_as_failed(tmp_path: Path) -> None:
+    """It ended the writing side of the stream: no command reached that agent any more."""
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: "node0" in here.shell.outboxes)
+            here.shell.send("node0", msg.Command("c1", "j1", -1, msg.StopWorkers(2.5)))
+            await eventually(lambda: here.brain.of(ResultSeen))
+            (seen,) = here.brain.of(ResultSeen)
+            assert (seen.result.id, seen.result.ok) == ("c1", False)
+            assert "the command cannot be sent: ValueError" in seen.result.error
+            here.shell.send("node0", msg.Command("c2", "j1", 1, msg.StopWorkers(2.5)))
+            await eventually(lambda: [command.id for command in one.commands] == ["c2"])
+
+    asyncio.run(story())
+
+
+def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: one.link.connected)
+            session = here.ingest.sessions["node0"]
+            write, joined = here.ingest._write, len(here.brain.of(AgentJoined))
+
+            async def ends(context: object, session: object) -> None:
+                raise RuntimeError("a bug in the writer")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(here.ingest, "_write", ends)
+                one.link._stalled.set()  # the next stream has the writer that ends
+                await eventually(lambda: len(here.brain.of(AgentJoined)) > joined)
+            assert here.ingest._write == write
+
+            def is_another() -> bool:
+                return one.link.connected and here.ingest.sessions.get("node0") not in (None, session)
+
+            await eventually(is_another, deadline_s=8.0)  # sooner than the agent's wait for a welcome ends
+            here.shell.send("node0", msg.Command("c1", "j1", 1, msg.StopWorkers(2.5)))
+            await eventually(lambda: one.commands)
 
     asyncio.run(story())

@@ -65,17 +65,93 @@ def test_documents_hold_no_number_that_json_has_not(path: Path) -> None:
     journal.close()
 
 
-def test_all_of_a_batch_or_none(path: Path) -> None:
+def test_a_row_that_no_file_can_hold_is_left_out_and_named(path: Path) -> None:
     journal = Journal(path)
-    journal.write([Record("job", "j1", {"n": 1})], 1.0)
-    bad = row(2)
-    bad.seconds = None  # type: ignore[assignment]  # what the schema refuses
-    with pytest.raises(sqlite3.IntegrityError):
-        journal.write_steps("j1", [row(1), bad])
-    assert journal.steps("j1") == []
-    journal.write_steps("j1", [row(1)])  # the failed one left no transaction open
-    assert len(journal.steps("j1")) == 1
+    bad, huge = row(2), row(3)
+    bad.seconds = None  # type: ignore[assignment]  # what the schema refuses, as it does NaN
+    huge.tokens = 1 << 62 << 5
+    assert journal.write_steps("j1", [row(1), bad, huge, row(4)]) == [
+        "j1 2: NOT NULL constraint failed: step.seconds",
+        "j1 3: Python int too large to convert to SQLite INTEGER",
+    ]
+    assert [r.step for r in journal.steps("j1")] == [1, 4]
+    deep: dict[str, object] = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    records = [Record("job", "a", {"n": 1}), Record("node", "\ud800", {}), Record("job", "b", {"n": object()}),
+               Record("incident", "i1", deep), Record("job", "c", {"n": 3})]  # fmt: skip
+    left_out = journal.write(records, 1.0)
+    assert sorted(text.split(":")[0] for text in left_out) == ["incident i1", "job b", "node \ud800"]
+    assert [key for _, key, _ in journal.entities()] == ["a", "c"]
+    assert journal.write([Record("job", "a", {"n": 2})], 2.0) == []  # no transaction was left open
     journal.close()
+
+
+def test_what_the_disk_refuses_is_no_fault_of_a_row(path: Path) -> None:
+    """All of the batch or none, and the caller is told."""
+    journal = Journal(path)
+    journal._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        journal.write([Record("job", str(n), {"n": "x" * 5000}) for n in range(100)], 1.0)
+    journal._db.execute("PRAGMA max_page_count = 100000")
+    assert journal.entities() == []
+    assert journal.write([Record("job", "j1", {"n": 1})], 1.0) == []
+    journal.close()
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    db = sqlite3.connect(path)
+    db.execute(statement, values)
+    db.commit()
+    db.close()
+
+
+@pytest.mark.parametrize("raw", ["{", "", "[1]", '"text"', "1" * 5000, "[" * 100_000])
+def test_a_damaged_document_is_left_out_and_named(raw: str, path: Path) -> None:
+    journal = Journal(path)
+    journal.write([Record("incident", "i1", {"n": 1}), Record("node", "node0", {"n": 2})], 1.0)
+    journal.close()
+    edit(path, "UPDATE entity SET doc = ? WHERE id = 'i1'", raw)
+    journal = Journal(path)
+    assert journal.entities() == [("node", "node0", {"n": 2})]
+    assert [text.split(":")[0] for text in journal.damaged] == ["incident i1"]
+    journal.close()
+
+
+def test_the_newest_job_must_be_readable(path: Path) -> None:
+    """Without it a controller would end its workers as nobody's."""
+    journal = Journal(path)
+    journal.write([Record("job", "old", {})], 1.0)
+    journal.write([Record("job", "new", {})], 2.0)
+    edit(path, "UPDATE entity SET doc = '{' WHERE id = 'old'")
+    assert [key for _, key, _ in journal.entities()] == ["new"]
+    edit(path, "UPDATE entity SET doc = '{' WHERE id = 'new'")
+    with pytest.raises(UsageError, match=r"the document of the newest job is damaged \(new: .*docs/operations"):
+        journal.entities()
+    journal.close()
+
+
+def test_damaged_steps_are_left_out(path: Path) -> None:
+    journal = Journal(path)
+    journal.write_steps("j1", [row(0), row(1), row(2)])
+    edit(path, "UPDATE step SET seconds = 'soon' WHERE step = 1")
+    assert [r.step for r in journal.steps("j1")] == [0, 2]
+    assert len(journal.damaged) == 1
+    journal.close()
+
+
+def test_a_file_whose_pages_are_damaged_is_one_line(path: Path) -> None:
+    journal = Journal(path)
+    for n in range(200):
+        journal.write([Record("incident", f"i{n}", {"text": "x" * 500})], float(n))
+    journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    journal.close()
+    raw = bytearray(path.read_bytes())
+    raw[4096 * 3 : -4096] = os.urandom(len(raw) - 4096 * 4)
+    path.write_bytes(raw)
+    with pytest.raises(UsageError, match="docs/operations") as caught:
+        Journal(path).entities()
+    assert "\n" not in str(caught.value)
 
 
 WRITER = """

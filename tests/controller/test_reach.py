@@ -43,6 +43,7 @@ def standing(spares: int, cut: set[str]) -> Virtual:
     v.run(5.0)
     v.behind = dict.fromkeys(v.agents, "answers")
     v.cut_off = cut
+    v.tells = True
     v.sleep_worker(2)  # all stand still; by the graph it would be this one
     v.run(4.0)
     return v

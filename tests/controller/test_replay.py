@@ -227,3 +227,28 @@ def test_options_come_back_as_they_were(tmp_path: Path) -> None:
     (start,) = read(tmp_path / "r")
     assert isinstance(start, Start)
     assert start.options == options
+
+
+def test_what_an_older_recording_accused_without_evidence_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a recording from before agents measured: the same samples, without what was seen of a worker."""
+    v = Recorded(tmp_path / "run.jsonl", nodes=2)
+    v.submit()
+    v.run(5)
+    next(w for w in v.all_workers() if w.rank == 5).stopped_at = v.now
+    v.run(5)
+    v.recorder.close()
+    lines = (tmp_path / "run.jsonl").read_text()
+    assert any(i.cause.subject == "rank5" for i in v.incidents)
+    found = replay(tmp_path / "run.jsonl", through=True)
+    assert (found.difference, found.changed, list(found.then)) == (None, [], ["i1"])
+    begun = found.then["i1"]
+    monkeypatch.setattr("holdfast.diagnostics.stillness.STILL", 1e9)
+    monkeypatch.setattr("holdfast.controller.detectors.hang.STILL", 1e9)  # nothing is evidence any more
+    assert main(["replay", str(tmp_path / "run.jsonl"), "--through"]) == 1
+    said = capsys.readouterr().out
+    # The workers that were ended then are found dead now.
+    assert f"1 incidents then, 1 now, 1 changed\ni1: then line {begun}; now line " in said
+    assert "i1 worker-killed" in said
+    assert (tmp_path / "run.jsonl").read_text() == lines

@@ -10,6 +10,7 @@ import pytest
 from holdfast import messages as msg
 from holdfast import span_rows
 from holdfast.controller.event_store import EventStore, sweep
+from holdfast.controller.model import Job, JobSpec
 from holdfast.controller.span_window import SpanWindow, decoded
 from holdfast.diagnostics.job_shape import JobShape
 from tests.controller.stage import agent, eventually, stage
@@ -137,10 +138,15 @@ def test_spans_travel_and_the_clock_is_told(tmp_path: Path) -> None:
             told: list[msg.ClockTold] = []
             one.link._on_clock = told.append
             await eventually(lambda: one.link.connected)
+            job = Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"])
+            here.brain.c.job = job
             before = time.time_ns()
             one.link.send(msg.ClockAsked(17))
+            one.link.send(spans(4, 0, 4))  # another node's rank
             one.link.send(spans(3, 0, 4))
-            await eventually(lambda: told and here.shell.spans.received == 5)
+            await eventually(lambda: told and here.shell.spans.received)
+            assert here.shell.spans.received == 5
+            assert here.shell.refused["foreign"] == 1
             assert told[0].sent_ns == 17
             assert abs(told[0].wall_ns - before) < 60e9
             assert here.shell.spans.clock_error_ns == {"node0": 5}

@@ -42,6 +42,8 @@ class Worker:
     state_t: bool = False
     sleeping_at: float = math.inf  # alive but stuck outside of any operation
 
+    busy_until: float = 0.0  # it computes until then, wherever it stands
+
 
 @dataclasses.dataclass
 class FakeAgent:
@@ -75,6 +77,7 @@ class Virtual:
         self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
         self.last_step = 10**9  # workers exit 0 after it
         self.start_error = ""
+        self.tells = False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
         self.rollbacks: tuple[Rollback, ...] = ()  # as the newest workers were told
         self.behind: dict[str, str] = {}  # node -> what its peers find there when they knock
         self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
@@ -302,21 +305,40 @@ class Virtual:
                 t.WorkerSample(
                     rank=w.rank, generation=w.generation, pid=w.pid, step=w.step,
                     phase=t.Phase.TRAIN if w.step >= 0 else t.Phase.SETUP,
-                    operation="tp:all_reduce" if waiting and not stuck else "",
+                    operation=("dp:" if self.tells else "tp:") + "all_reduce" if waiting and not stuck else "",
                     progress_age=self.now - w.progress_at,
                     tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
-                    stopped=w.state_t, median_step=self.step_seconds,
+                    stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
+                    coordinate=(0, w.rank, 0) if self.tells else None, sizes=(1, 8, 1) if self.tells else None,
                 )
             )  # fmt: skip
             if w.step >= 0:
                 wall = int((1_000_000 + w.progress_at) * 1e9)
                 steps.append(
-                    t.StepRecord(w.rank, w.generation, w.step, wall, self.step_seconds, 3.0 - w.step * 1e-3, 128)
+                    t.StepRecord(
+                        w.rank,
+                        w.generation,
+                        w.step,
+                        wall,
+                        self.step_seconds,
+                        t.NAN if self.counts_from_zero else 3.0 - w.step * 1e-3,
+                        0 if self.counts_from_zero else 128,
+                        self.counts_from_zero,
+                    )
                 )
         frame = t.Frame(
             1, int(self.instant.wall * 1e9), int(self.now * 1e9), workers=tuple(samples), steps=tuple(steps)
         )
         self.feed(FrameSeen(agent.name, frame))
+
+    def activity(self, worker: Worker) -> t.Activity | None:
+        """What an agent sees of a worker that has not moved: those that wait sleep in the kernel."""
+        stuck_at = min(worker.stopped_at, worker.sleeping_at)
+        watched = self.now - max(worker.progress_at, stuck_at if stuck_at <= self.now else 0.0)
+        if watched < 0.2:
+            return None
+        quiet = min(watched, max(0.0, self.now - worker.busy_until))
+        return t.Activity(watched, quiet, "T" if worker.state_t else "S", cpu=float(not quiet), waits_for="a lock")
 
     # --- invariants ----------------------------------------------------------------------------------------------
 

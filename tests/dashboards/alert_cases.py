@@ -34,6 +34,14 @@ CASES = {
         },
         labels=JOB,
     ),
+    "HoldfastJobPaused": Case(
+        {'holdfast_job_pause_seconds{job="a",state="busy"}': "0+60x60"},
+        {
+            'holdfast_job_pause_seconds{job="a",state="busy"}': "0+60x14 0x60",
+            'holdfast_job_pause_seconds{job="a",state="idle"}': "0+60x60",
+        },
+        labels=JOB,
+    ),
     "HoldfastJobRecoversLong": Case(
         _job("recovering"),
         _job("recovering", "1x5 0x60"),

@@ -1,5 +1,8 @@
 """What lies in deploy/ is what the API takes, and what the code asks for is what the roles allow."""
 
+import datetime
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from holdfast.config import ControllerConfig
+from holdfast.certs import write_cluster
+from holdfast.config import AgentConfig, ControllerConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = [DEPLOY / "kubernetes" / "holdfast.yml", DEPLOY / "monitoring" / "kubernetes.yml"]
@@ -43,7 +47,117 @@ def test_the_agents_pods_are_the_ones_that_the_controller_evicts() -> None:
     assert named("Service", "holdfast-agents")["spec"]["clusterIP"] == "None"
 
 
-def test_the_flags_exist() -> None:
-    known = {name.replace("_", "-") for name in ControllerConfig.__dataclass_fields__}
-    args = named("Deployment", "holdfast-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")} <= known
+def pod_of(kind: str, name: str) -> Any:
+    return named(kind, name)["spec"]["template"]["spec"]
+
+
+def flags_of(pod: Any) -> dict[str, str]:
+    args = [arg for arg in pod["containers"][0]["args"] if arg.startswith("--")]
+    return {name.removeprefix("--"): value for name, _, value in (arg.partition("=") for arg in args)}
+
+
+PODS = [("Deployment", "holdfast-controller", ControllerConfig), ("DaemonSet", "holdfast-agent", AgentConfig)]
+
+
+@pytest.mark.parametrize(("kind", "name", "config"), PODS)
+def test_the_flags_exist(kind: str, name: str, config: type) -> None:
+    known = {name.replace("_", "-") for name in config.__dataclass_fields__}  # type: ignore[attr-defined]
+    assert flags_of(pod_of(kind, name)).keys() <= known
+
+
+# --- who has which secret ----------------------------------------------------------------------------------------
+
+
+def test_a_pod_in_which_training_code_runs_has_its_nodes_certificate_only() -> None:
+    agent = pod_of("DaemonSet", "holdfast-agent")
+    volumes = {volume["name"]: volume for volume in agent["volumes"]}
+    assert not [name for name, volume in volumes.items() if "secret" in volume or "projected" in volume]
+    assert volumes["certs"]["hostPath"] == {"path": "/etc/holdfast/node", "type": "Directory"}
+    assert not agent["automountServiceAccountToken"]
+    for container in (*agent["containers"], *agent.get("initContainers", [])):
+        assert "envFrom" not in container
+        assert not [one for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})]
+        mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "certs"]
+        assert all(mount["readOnly"] for mount in mounts)
+
+
+def test_the_files_that_pods_name_are_those_of_their_role(tmp_path: Path) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    write_cluster(tmp_path, ["holdfast-controller.holdfast.svc"], ["gpu-1"], now)
+    for kind, name, folder in (
+        ("Deployment", "holdfast-controller", tmp_path / "controller"),
+        ("DaemonSet", "holdfast-agent", tmp_path / "nodes" / "gpu-1"),
+    ):
+        asked = {Path(value).name for value in flags_of(pod_of(kind, name)).values() if value.startswith("/certs/")}
+        assert asked == {path.name for path in folder.iterdir()}
+    [secret] = [one["secret"] for one in pod_of("Deployment", "holdfast-controller")["volumes"] if "secret" in one]
+    assert secret["secretName"] == "holdfast-controller"
+    commands = (DEPLOY / "kubernetes" / "holdfast.yml").read_text().partition("apiVersion")[0]
+    assert "create secret generic holdfast-controller --from-file=certs/controller\n" in commands
+
+
+KUBECTL = """#!/bin/bash
+echo "$*" >> "$CALLS/calls"
+case "$*" in
+    "create -f -") cat > "$CALLS/pod-$(grep -c '^create -f' "$CALLS/calls").yml" ;;
+    *"wait "*"$FAILS"*) [ -z "$FAILS" ] ;;
+esac
+"""
+
+
+def install(tmp_path: Path, *nodes: str, fails: str = "") -> tuple[int, list[str]]:
+    """Run the script with a stand-in for kubectl; its exit code and what it called."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "kubectl").write_text(KUBECTL)
+    (tmp_path / "bin" / "kubectl").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CALLS": str(tmp_path), "FAILS": fails}
+    script = DEPLOY / "kubernetes" / "node-certificates.sh"
+    done = subprocess.run(["bash", str(script), str(tmp_path / "certs"), *nodes], env=env, timeout=30, check=False)
+    return done.returncode, (tmp_path / "calls").read_text().splitlines()
+
+
+def test_each_node_gets_its_own_certificate_and_the_secrets_go_again(tmp_path: Path) -> None:
+    nodes = ["gpu-1", "gpu-2.example"]
+    write_cluster(tmp_path / "certs", [], nodes, datetime.datetime.now(datetime.UTC))
+    code, calls = install(tmp_path)
+    assert code == 0
+    made = [call for call in calls if "create secret" in call]
+    assert made == [
+        f"-n holdfast create secret generic holdfast-node-{node} --from-file={tmp_path}/certs/nodes/{node}"
+        for node in nodes
+    ]
+    for number, node in enumerate(nodes, 1):
+        pod = yaml.safe_load((tmp_path / f"pod-{number}.yml").read_text())
+        kubernetes_validate.validate(pod, "1.30", strict=True)
+        assert pod["spec"]["nodeName"] == node
+        secrets = [volume["secret"]["secretName"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+        assert secrets == [f"holdfast-node-{node}"]
+        [target] = [volume["hostPath"]["path"] for volume in pod["spec"]["volumes"] if "hostPath" in volume]
+        agent = {volume["name"]: volume for volume in pod_of("DaemonSet", "holdfast-agent")["volumes"]}
+        assert target == agent["certs"]["hostPath"]["path"]
+        [last] = [call for call in calls if "delete" in call and f"secret/holdfast-node-{node}" in call][-1:]
+        assert calls.index(last) > calls.index(made[number - 1])
+
+
+def test_a_node_that_does_not_answer_leaves_no_secret_behind(tmp_path: Path) -> None:
+    write_cluster(tmp_path / "certs", [], ["gpu-1", "gpu-2"], datetime.datetime.now(datetime.UTC))
+    code, calls = install(tmp_path, "gpu-2", fails="gpu-2")
+    assert code != 0
+    assert not [call for call in calls if "gpu-1" in call]
+    assert "delete" in calls[-1]
+    assert "secret/holdfast-node-gpu-2" in calls[-1]
+
+
+def test_the_copy_has_the_modes_that_a_key_needs(tmp_path: Path) -> None:
+    """The pod's own command, with its two folders here."""
+    write_cluster(tmp_path / "certs", [], ["gpu-1"], datetime.datetime.now(datetime.UTC))
+    pod = yaml.safe_load((DEPLOY / "kubernetes" / "node-certificate.yml").read_text())
+    [container] = pod["spec"]["containers"]
+    words = [word.replace("/certificate/", f"{tmp_path}/certs/nodes/gpu-1/").replace(" /node", f" {tmp_path}/node")
+             for word in container["command"]]  # fmt: skip
+    for _ in range(2):  # and again, after the certificate was renewed
+        subprocess.run(words, check=True)
+        assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "node").iterdir()} == {
+            "ca.pem": 0o600, "node.pem": 0o600, "node-key.pem": 0o600,
+        }  # fmt: skip
+        assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700

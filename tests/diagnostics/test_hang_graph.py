@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.diagnostics.hang_graph import Group, Reason, State, judge
+from holdfast.operation_size import EXACT, TYPES, pack, words
 from holdfast.plan import Mesh
 from tests.diagnostics.frozen_jobs import SCHEDULES, Groups, How, Item, Victim, run, states, step_of
 
@@ -96,6 +97,48 @@ def test_different_operations_under_one_number(odd: tuple[int, ...], suspects: t
     assert verdict is not None
     assert (verdict.reason, verdict.suspects) == (Reason.ORDER, suspects)
     assert verdict.text.startswith("operation 4 of world (0-3) is not the same everywhere")
+
+
+@pytest.mark.parametrize(("odd", "suspects"), [((3,), (3,)), ((0, 1), (0, 1, 2, 3))])
+def test_one_operation_of_different_sizes(odd: tuple[int, ...], suspects: tuple[int, ...]) -> None:
+    sizes = {rank: pack(999 if rank in odd else 1000, 1) for rank in range(4)}
+    verdict = judge([replace(state(r, WORLD, 4), size=sizes[r]) for r in range(4)])
+    assert verdict is not None
+    assert (verdict.reason, verdict.suspects) == (Reason.ORDER, suspects)
+    assert verdict.text.startswith("x:all_reduce 4 of world (0-3) is not of the same size everywhere: ")
+    assert "999 x float32" in verdict.text
+    if len(odd) == 1:
+        assert verdict.text.endswith("1000 x float32 (ranks 0-2), 999 x float32 (ranks 3)")
+
+
+def test_a_size_that_is_not_known_says_nothing() -> None:
+    known = pack(1000, 1)
+    states = [replace(state(r, WORLD, 4), size=known if r else 0) for r in range(4)]
+    verdict = judge(states)
+    assert verdict is not None
+    assert verdict.reason is Reason.TRANSFER
+    others = [replace(s, size=pack(7, 1)) if s.rank == 2 else s for s in states]
+    assert judge([replace(s, group=None, number=-1, others=(0, 1, 2, 3)) for s in others]) == judge(
+        [replace(s, group=None, number=-1, others=(0, 1, 2, 3), size=0) for s in others]
+    )
+
+
+def test_another_kind_comes_before_another_size() -> None:
+    states = [replace(state(r, WORLD, 4, "reduce" if r == 1 else "all_reduce"), size=pack(r, 1)) for r in range(4)]
+    verdict = judge(states)
+    assert verdict is not None
+    assert verdict.suspects == (1,)
+    assert "is not the same everywhere" in verdict.text
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(1, len(TYPES) - 1), st.integers(1, len(TYPES) - 1))
+def test_sizes_that_are_told_apart(one: int, two: int, first: int, second: int) -> None:
+    a, b = pack(one, first), pack(two, second)
+    assert 0 < a < 2**31
+    assert (a == b) == (one == two and first == second) or (one >= EXACT and two >= EXACT)
+    assert TYPES[first] in words(a)
+    if one < EXACT:
+        assert words(a).startswith(f"{one} x ")
 
 
 def test_both_ends_of_a_message_are_one_operation() -> None:

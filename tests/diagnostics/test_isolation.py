@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.diagnostics.isolation import Isolation, Pair
@@ -40,12 +40,12 @@ def test_the_exact_set_is_found(nodes: int, bad: int) -> None:
         assert play(nodes, culprits, seed=seed).bad == named(culprits)
 
 
-def test_one_bad_node_of_a_thousand_takes_four_rounds() -> None:
-    for seed in range(10):
+def test_one_bad_node_of_a_thousand_takes_five_rounds() -> None:
+    for seed in range(5):
         isolation = play(1024, {seed * 17}, seed=seed)
         assert isolation.bad == named({seed * 17})
-        assert isolation.rounds <= 4
-        assert isolation.tests <= 1024 // 2 + 8
+        assert isolation.rounds <= 5
+        assert isolation.tests <= 1024 + 8
 
 
 def test_flaky_tests_blame_hardly_anybody() -> None:
@@ -102,14 +102,20 @@ def test_a_test_that_was_not_done_says_nothing() -> None:
     assert isolation.bad == set()
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.data())
-def test_what_passed_once_is_never_bad_and_it_always_ends(nodes: int, data: st.DataObject) -> None:
-    isolation = Isolation([f"n{i}" for i in range(nodes)], seed=data.draw(st.integers(0, 100)))
-    passed: set[str] = set()
+def test_one_pass_clears_nobody_and_it_always_ends(nodes: int, data: st.DataObject) -> None:
+    names = [f"n{i}" for i in range(nodes)]
+    switches = {name: f"s{data.draw(st.integers(0, 3))}" for name in names} if data.draw(st.booleans()) else {}
+    isolation = Isolation(names, switches=switches, seed=data.draw(st.integers(0, 100)))
+    passes = dict.fromkeys(names, 0)
     while pairs := isolation.next_round():
         results = {pair: data.draw(st.booleans()) for pair in pairs}
-        passed |= {node for pair, ok in results.items() if ok for node in pair}
+        for pair, ok in results.items():
+            for node in pair:
+                passes[node] += ok
         isolation.report(results)
-    assert not passed & isolation.bad
-    assert passed <= isolation.good
-    assert isolation.good | isolation.bad | isolation.undecided == {f"n{i}" for i in range(nodes)}
+    assert isolation.rounds <= 32
+    assert all(passes[node] >= 2 for node in isolation.good)
+    found = [isolation.good, isolation.bad, isolation.crossing, isolation.undecided]
+    assert sorted(name for names in found for name in names) == sorted(names)  # each in one of them

@@ -117,13 +117,13 @@ def test_commands_read_files(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     from benchmarks.simulated_spans import Culprit
     from holdfast.diagnostics import span_files
 
-    table, plan = simulate(JOB, [Culprit(6, "forward", 0.3)], 20, 1)
+    table, plan = simulate(JOB, [Culprit(6, "forward", 0.3)], 120, 1)
     shape = JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan))
-    span_files.write(table.of_steps(0, 9), shape, tmp_path / "1.parquet")
-    span_files.write(table.of_steps(10, 19), shape, tmp_path / "2.parquet")
-    assert main(["blame", str(tmp_path), "--steps", "5:14", "--json"]) == 0
+    span_files.write(table.of_steps(0, 59), shape, tmp_path / "1.parquet")
+    span_files.write(table.of_steps(60, 119), shape, tmp_path / "2.parquet")
+    assert main(["blame", str(tmp_path), "--steps", "30:89", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["first"], found["last"], found["steps"]) == (5, 14, 10)
+    assert (found["first"], found["last"], found["steps"]) == (30, 89, 60)
     assert [(c["rank"], c["node"], c["kind"]) for c in found["culprits"]] == [(6, "n1", "compute")]
     assert found["culprits"][0]["what_if_s"] < found["step_s"]
     assert main(["blame", str(tmp_path / "1.parquet")]) == 0

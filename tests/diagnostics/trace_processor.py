@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from holdfast.diagnostics.span_table import SpanTable
 from holdfast.plan import RECEIVES, SPANS, Plan
+from holdfast.span_rows import THREAD
 
 RANKS = "SELECT DISTINCT name FROM thread WHERE name LIKE 'rank %' ORDER BY name"
 NODES = "SELECT DISTINCT name FROM process WHERE name != '' ORDER BY name"
@@ -159,6 +160,7 @@ def check(trace: Queried, table: SpanTable, plan: Plan, nodes: list[str]) -> Non
     assert {_rank(row["name"]) for row in trace.query(RANKS)} == {f"rank {r}" for r in range(plan.mesh.world)}
     assert [row["name"] for row in trace.query(NODES)] == nodes
     slices = trace.query(SLICES)
+    table = table.without(THREAD)
     assert len(slices) == len(table)
     steps = sorted(set(table.step.tolist()))
     for rank in range(plan.mesh.world):

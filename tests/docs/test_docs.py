@@ -4,8 +4,10 @@ import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -110,6 +112,35 @@ def test_commands_exist(page: Path) -> None:
                 rest = rest[: next(i for i, word in enumerate(rest) if word.endswith(".py") or word == "-m")]
             if words[1] != "train":
                 check_options(command, rest)
+
+
+SPOKEN = re.compile(r"`holdfast ([^`]+)`|`(--[a-z-]+)[^`]*`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_and_options_in_sentences_exist(page: Path) -> None:
+    """What a runbook advises at three in the morning can be typed."""
+    known = get_command(build()).commands  # type: ignore[attr-defined]
+    every = {name for command in _all(known) for parameter in command.params for name in parameter.opts}
+    every |= {name for command in _all(known) for p in command.params for name in p.secondary_opts} | {"--help"}
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for typed, option in SPOKEN.findall(text):
+        words = typed.split()
+        if words and words[0] in known:
+            command = known[words[0]]
+            if len(words) > 1 and hasattr(command, "commands") and words[1].isalpha() and words[1].islower():
+                assert words[1] in command.commands, f"{named(page)}: holdfast {typed}"
+                command = command.commands[words[1]]
+        elif words:
+            assert words[0].startswith(("-", "(")), f"{named(page)}: holdfast {typed}"
+        if option and page.name in ("runbook.md", "pauses.md", "alerts.md"):
+            assert option in every, f"{named(page)}: {option}"
+
+
+def _all(commands: dict[str, Any]) -> Iterator[Any]:
+    for command in commands.values():
+        yield command
+        yield from _all(getattr(command, "commands", {}))
 
 
 def check_options(command: object, words: list[str]) -> None:

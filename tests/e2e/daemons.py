@@ -81,7 +81,7 @@ class Commands:
         own = {name: value, "HOLDFAST_CONFIG": "", "PYTHONPATH": str(ROOT), "HOLDFAST_LOG_FORMAT": "json"}
         return env | own | dict(more or {})
 
-    def start(self, *argv: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Running:
+    def start(self, *argv: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, umask: int = -1) -> Running:
         number = len(self.running)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
@@ -93,6 +93,7 @@ class Commands:
                 cwd=cwd,
                 env=self.environment(env),
                 start_new_session=True,
+                umask=umask,
             )
         self.running.append(Running(process, out, err))
         return self.running[-1]

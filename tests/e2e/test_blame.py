@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
 
 Json = dict[str, Any]
 SCRIPT = Path(__file__).parent / "scripts" / "ddp_one_slow.py"
+LOGS = SCRIPT.with_name("ddp_logs.py")
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +111,27 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
     assert len(named) == 1, f"those that wait for it are not: {named}"
     assert main(["blame", str(kept), "--steps", "20:180", "--heat"]) == 0
     assert "FORWARD" in capfd.readouterr().out
+
+
+def test_what_rank_0_does_by_design_is_shown_and_alerts_nobody(cluster: LocalCluster) -> None:
+    before = len(cluster.client.incidents())
+    job = submit(cluster, str(LOGS), ["100000"], 2)
+    looks: dict[int, list[Json]] = {}
+
+    def looked() -> bool:
+        """Three times: a finding takes two."""
+        running(cluster)
+        found = json.load(urllib.request.urlopen(f"http://{cluster.http}/api/v1/blame/newest"))
+        if found and found["job"] == job:
+            looks[found["first"]] = found["culprits"]
+        return len(looks) >= 3
+
+    wait_for(looked, 120, lambda: looks)
+    for culprits in looks.values():
+        (culprit,) = (one for one in culprits if one["rank"] == 0)
+        assert (culprit["kind"], culprit["by_design"]) == ("waiting", True)
+        assert "for information: so since the first steps of the job" in culprit["text"]
+    cluster.client.stop(grace=1.0)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    ours = cluster.client.incidents()[: len(cluster.client.incidents()) - before]
+    assert [(one["kind"], one["severity"]) for one in ours if one["kind"] == "straggler"] == []

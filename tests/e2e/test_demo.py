@@ -146,7 +146,7 @@ def test_every_other_way_to_break_a_worker(stage: Commands, calm: list[float]) -
     assert told(found) == list(expected.values())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number: signal.Signals) -> None:
     state = tmp_path / "state"
     command = holdfast.start("demo", "--nproc", "2", "--steps", "100000", "--state-dir", str(state))
@@ -156,7 +156,7 @@ def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number
     folders += [snapshots_dir(state / f"node{n}", f"node{n}") for n in range(2)]
     assert all(folder.is_dir() for folder in folders)
     os.killpg(command.process.pid, number)  # as a terminal does
-    assert command.wait(60) == 130
+    assert command.wait(60) == 128 + number
     assert "Traceback" not in command.err
     wait_for(lambda: holdfast.left() == [], 5, lambda: holdfast.left())
     assert not any(folder.exists() for folder in folders)

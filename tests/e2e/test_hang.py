@@ -25,11 +25,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield one
 
 
-def submit(cluster: LocalCluster, target: str, args: list[str], nproc: int, module: bool, restarts: int) -> None:
+@pytest.fixture(autouse=True)
+def _nothing_left(cluster: LocalCluster) -> Iterator[None]:
+    """A test that failed leaves no job to the next."""
+    yield
+    job = cluster.client.job()
+    if job and job["state"] not in ("finished", "failed", "stopped"):
+        cluster.client.stop(0.0)
+        wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+
+
+def submit(
+    cluster: LocalCluster,
+    target: str,
+    args: list[str],
+    nproc: int,
+    module: bool,
+    restarts: int,
+    limits: Json | None = None,
+) -> None:
     program = {"target": target, "args": args, "module": module, "cwd": os.getcwd(),
                "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
     cluster.client.submit({"name": "hang", "program": program, "nnodes": 2, "nproc_per_node": nproc,
-                           "max_restarts": restarts})  # fmt: skip
+                           "max_restarts": restarts, "limits": limits})  # fmt: skip
 
 
 def well(cluster: LocalCluster) -> Json | None:
@@ -79,13 +97,67 @@ def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
 
 
-@pytest.mark.parametrize(("bug", "culprit"), [("loop", "rank1"), ("order", "job")])
-def test_a_bug_of_an_unmodified_script_is_found(cluster: LocalCluster, bug: str, culprit: str) -> None:
+def test_two_orders_of_operations_in_an_unmodified_script_are_found(cluster: LocalCluster) -> None:
+    known = len(acted_on(cluster.client.incidents()))
+    submit(cluster, str(SCRIPT), ["order"], 1, False, 0)
+    found = newest(cluster, known)
+    assert (found["kind"], found["culprit"]) == ("worker-hang", "job"), found["summary"]
+    assert found["findings"][0]["evidence"]["suspects"] == [0, 1]
+    assert found["summary"].count("all_reduce 8 of group (0-1)") == 2
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 30)
+
+
+def paused(cluster: LocalCluster, life: str, place: str = "") -> Json:
+    """The job's pause, once it is of this kind, at this place."""
+    found: list[Json] = []
+
+    def look() -> bool:
+        pause = (cluster.client.job() or {}).get("pause")
+        found[:] = [pause] if pause and pause["life"] == life and place in pause["place"] else []
+        return bool(found)
+
+    wait_for(look, 60, lambda: cluster.client.job())
+    return found[0]
+
+
+def test_an_endless_loop_is_reported_as_busy_and_restarted_by_hand(cluster: LocalCluster) -> None:
+    known = len(acted_on(cluster.client.incidents()))
+    submit(cluster, str(SCRIPT), ["loop"], 1, False, 0)
+    seen = paused(cluster, "busy")
+    assert seen["ranks"] == [1], seen
+    assert "computes" in seen["text"]
+    paused(cluster, "busy", "hanging.py")
+    assert len(acted_on(cluster.client.incidents())) == known
+    cluster.client.restart(dump=True)
+    found = newest(cluster, known)
+    assert found["kind"] == "restart"
+    assert "hanging.py" in str(found["stacks"]["rows"])
+    wait_for(lambda: (cluster.client.job() or {})["generation"] == 2, 30)
+    cluster.client.stop(0.0)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+
+
+@pytest.mark.parametrize("bug", ["save", "sort", "sleep"])
+def test_an_honest_pause_ends_by_itself(cluster: LocalCluster, bug: str) -> None:
     known = len(acted_on(cluster.client.incidents()))
     submit(cluster, str(SCRIPT), [bug], 1, False, 0)
+    life = "idle" if bug == "sleep" else "busy"
+    seen = paused(cluster, life)
+    assert seen["ranks"] == [1], seen
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "finished", 60)
+    assert len(acted_on(cluster.client.incidents())) == known
+    assert (cluster.client.job() or {})["restarts"] == 0
+
+
+def test_an_idle_pause_is_ended_at_its_limit_and_the_job_is_not_failed(cluster: LocalCluster) -> None:
+    known = len(acted_on(cluster.client.incidents()))
+    submit(cluster, str(SCRIPT), ["lock"], 1, False, 3, limits={"idle_limit": 4.0})
     found = newest(cluster, known)
-    assert (found["kind"], found["culprit"]) == ("worker-hang", culprit), found["summary"]
-    if bug == "order":
-        assert found["findings"][0]["evidence"]["suspects"] == [0, 1]
-        assert found["summary"].count("all_reduce 8 of group (0-1)") == 2
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "failed", 30)
+    assert (found["kind"], found["culprit"]) == ("worker-hang", "rank1"), found["summary"]
+    assert "(--idle-limit)" in found["summary"]
+    assert found["findings"][0]["evidence"]["life"] == "idle"
+    wait_for(lambda: (cluster.client.job() or {})["generation"] == 2, 30)
+    nodes = {node["name"]: node["state"] for node in cluster.client.nodes()}
+    assert set(nodes.values()) == {"healthy"}
+    cluster.client.stop(0.0)
+    wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)

@@ -34,9 +34,11 @@ class Fort:
     http: str
     token: str
 
-    def agent(self, name: str, cert: str, ca: str = "ca", host: str = "127.0.0.1") -> Running:
-        tls = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": f"{cert}-key"}
-        flags = [part for flag, file in tls.items() for part in (flag, str(self.files / f"{file}.pem"))]
+    def agent(self, name: str, role: str, ca: str = "", host: str = "127.0.0.1") -> Running:
+        """`role`: whose certificate it shows; `ca`: whose authority it trusts."""
+        its = self.files / "nodes" / role
+        flags = ["--tls-ca", str(self.files / "nodes" / (ca or role) / "ca.pem")]
+        flags += ["--tls-cert", str(its / "node.pem"), "--tls-key", str(its / "node-key.pem")]
         state = ["--state-dir", str(self.files.parent / f"state-{name}-{len(self.commands.running)}")]
         controller = self.grpc.replace("127.0.0.1", host)
         return self.commands.start(
@@ -44,7 +46,7 @@ class Fort:
         )
 
     def api(self) -> httpx.Client:
-        context = ssl.create_default_context(cafile=str(self.files / "ca.pem"))
+        context = ssl.create_default_context(cafile=str(self.files / "operator" / "ca.pem"))
         return httpx.Client(
             base_url=f"https://{self.http}", verify=context, headers={"Authorization": f"Bearer {self.token}"}
         )
@@ -63,45 +65,41 @@ def fort(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fort]:
         made = one.run("certs", "--dir", str(files), "--node", "node0", "--node", "node1")
         assert made.process.returncode == 0, made.err
         tls = ["--tls-ca", "ca.pem", "--tls-cert", "controller.pem", "--tls-key", "controller-key.pem"]
-        tls = [str(files / part) if part.endswith(".pem") else part for part in tls]
+        tls = [str(files / "controller" / part) if part.endswith(".pem") else part for part in tls]
         controller = one.start(
             "controller", "--listen-host", "0.0.0.0", "--grpc-port", "0", "--http-port", "0", *tls,
-            "--api-token-file", str(files / "api-token"), "--state-dir", str(folder / "state"),
+            "--api-token-file", str(files / "controller" / "api-token"), "--state-dir", str(folder / "state"),
         )  # fmt: skip
         addresses = [address.replace("0.0.0.0", "127.0.0.1") for address in ready(controller)]
         foreign = make_authority(NOW, "somebody else")
-        ours = load_authority(files / "ca.pem", files / "ca-key.pem")
+        ours = load_authority(files / "ca" / "ca.pem", files / "ca" / "ca-key.pem")
         assert ours is not None
-        write(files, "foreign-ca", foreign)
-        write(files, "foreign", issue(foreign, "node1", ["node1"], NOW, server=False))
+        write(files / "nodes" / "foreign", foreign, issue(foreign, "node1", ["node1"], NOW, server=False))
         old = NOW - datetime.timedelta(days=30)
-        write(files, "expired", issue(ours, "node1", ["node1"], old, server=False, days=2))
-        token = (files / "api-token").read_text().strip()
+        write(files / "nodes" / "expired", ours, issue(ours, "node1", ["node1"], old, server=False, days=2))
+        token = (files / "operator" / "api-token").read_text().strip()
         yield Fort(one, files, controller, addresses[0], addresses[1], token)
 
 
-def write(folder: Path, name: str, credential: Credential) -> None:
-    (folder / f"{name}.pem").write_bytes(credential.certificate_pem())
-    (folder / f"{name}-key.pem").write_bytes(credential.key_pem())
+def write(folder: Path, authority: Credential, credential: Credential) -> None:
+    folder.mkdir()
+    (folder / "ca.pem").write_bytes(authority.certificate_pem())
+    (folder / "node.pem").write_bytes(credential.certificate_pem())
+    (folder / "node-key.pem").write_bytes(credential.key_pem())
 
 
 # --- gRPC ----------------------------------------------------------------------------------------------------
 
 
-def test_secrets_are_for_their_owner_only(fort: Fort) -> None:
-    for name in ("ca-key.pem", "controller-key.pem", "node0-key.pem", "api-token"):
-        assert (fort.files / name).stat().st_mode & 0o777 == 0o600
-
-
 def test_only_the_right_certificate_joins(fort: Fort) -> None:
     """All the wrong ones knock at once; each is told why in one line, and the right one gets in beside them."""
     wrong = {
-        "wrong authority": fort.agent("node1", "foreign"),
+        "wrong authority": fort.agent("node1", "foreign", "node1"),
         "expired": fort.agent("node1", "expired"),
         "another node's": fort.agent("node1", "node0"),
-        "does not trust the controller": fort.agent("node1", "node1", "foreign-ca"),
+        "does not trust the controller": fort.agent("node1", "node1", "foreign"),
         # An address of the controller that nobody had put into its certificate.
-        "another address": fort.agent("node1", "node1", "ca", host="127.0.0.2"),
+        "another address": fort.agent("node1", "node1", host="127.0.0.2"),
     }
     right = fort.agent("node0", "node0")
     wait_for(lambda: fort.nodes() == {"node0": "healthy"}, 30, fort.nodes)
@@ -135,7 +133,7 @@ def refused(agent: Running) -> str:
 
 
 def test_no_certificate_no_stream(fort: Fort) -> None:
-    ca = (fort.files / "ca.pem").read_bytes()
+    ca = (fort.files / "operator" / "ca.pem").read_bytes()
     hello = wire.encode_agent(msg.Hello(t.Identity("node1", "h", "i")))
     for channel in (
         grpc.secure_channel(fort.grpc, grpc.ssl_channel_credentials(ca)),
@@ -152,8 +150,9 @@ def test_no_certificate_no_stream(fort: Fort) -> None:
 
 @pytest.mark.parametrize("lacking", ["--tls-cert", "--tls-key", "--tls-ca"])
 def test_half_of_a_pair_is_no_certificate(fort: Fort, lacking: str, tmp_path: Path) -> None:
-    tls = {"--tls-ca": "ca.pem", "--tls-cert": "node0.pem", "--tls-key": "node0-key.pem"}
-    flags = [p for flag, file in tls.items() if flag != lacking for p in (flag, str(fort.files / file))]
+    tls = {"--tls-ca": "ca.pem", "--tls-cert": "node.pem", "--tls-key": "node-key.pem"}
+    its = fort.files / "nodes" / "node0"
+    flags = [p for flag, file in tls.items() if flag != lacking for p in (flag, str(its / file))]
     agent = fort.commands.run("agent", "--controller", fort.grpc, "--state-dir", str(tmp_path), *flags)
     assert agent.process.returncode == 2
     assert f"missing: {lacking[2:].replace('-', '_')}" in one_line(agent.err)
@@ -179,15 +178,17 @@ def test_the_token_opens_the_api(fort: Fort) -> None:
 
 
 def test_the_command_line_shows_the_token(fort: Fort) -> None:
-    base = ["nodes", "--json", "--controller", fort.http, "--tls-ca", str(fort.files / "ca.pem")]
-    allowed = fort.commands.run(*base, "--api-token-file", str(fort.files / "api-token"))
+    base = ["nodes", "--json", "--controller", fort.http, "--tls-ca", str(fort.files / "operator" / "ca.pem")]
+    allowed = fort.commands.run(*base, "--api-token-file", str(fort.files / "operator" / "api-token"))
     assert allowed.process.returncode == 0
     assert isinstance(json.loads(allowed.out), list)
     for more, code in (([], 2), (["--api-token", "wrong"], 2)):
         denied = fort.commands.run(*base, *more)
         assert denied.process.returncode == code
         assert "token" in one_line(denied.err)
-    stranger = fort.commands.run("nodes", "--controller", fort.http, "--tls-ca", str(fort.files / "foreign-ca.pem"))
+    stranger = fort.commands.run(
+        "nodes", "--controller", fort.http, "--tls-ca", str(fort.files / "nodes" / "foreign" / "ca.pem")
+    )
     assert stranger.process.returncode == 1
     assert "certificate verify failed" in one_line(stranger.err)
 
@@ -198,7 +199,8 @@ def test_the_command_line_shows_the_token(fort: Fort) -> None:
 @pytest.mark.parametrize("lacks", ["both", "token", "tls"])
 def test_it_does_not_listen_to_a_network_unprotected(fort: Fort, lacks: str, tmp_path: Path) -> None:
     tls = {"--tls-ca": "ca.pem", "--tls-cert": "controller.pem", "--tls-key": "controller-key.pem"}
-    flags = [p for flag, file in tls.items() for p in (flag, str(fort.files / file))] if lacks == "token" else []
+    its = fort.files / "controller"
+    flags = [p for flag, file in tls.items() for p in (flag, str(its / file))] if lacks == "token" else []
     flags += ["--api-token", "x"] if lacks == "tls" else []
     begun = fort.commands.run(
         "controller", "--listen-host", "0.0.0.0", "--grpc-port", "0", "--http-port", "0", "--state-dir", str(tmp_path),

@@ -130,6 +130,7 @@ class FakeController:
         done: dict[str, object] = {
             "/jobs": {"id": "j1"},
             "/job/stop": {"ok": True},
+            "/job/restart": {"ok": True},
             "/inject": {"id": "f1", "armed": True},
             "/job/stacks": STACKS,
         }

@@ -1,6 +1,8 @@
 """Certificates in real TLS handshakes: who gets in, and who does not."""
 
 import datetime
+import os
+import shutil
 import socket
 import ssl
 import stat
@@ -8,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from holdfast.certs import issue, make_authority, write_cluster
 from holdfast.errors import UsageError
@@ -23,10 +26,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def files(folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """Authority, certificate and key of the controller or a node, as its own folder has them."""
+    its = folder / name if name == "controller" else folder / "nodes" / name
+    stem = "controller" if name == "controller" else "node"
+    return its / "ca.pem", its / f"{stem}.pem", its / f"{stem}-key.pem"
+
+
 def server_context(folder: Path, name: str = "controller") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}-key.pem")
-    context.load_verify_locations(folder / "ca.pem")
+    ca, cert, key = files(folder, name)
+    context.load_cert_chain(cert, key)
+    context.load_verify_locations(ca)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -66,7 +77,7 @@ def shake(server: ssl.SSLContext, client: ssl.SSLContext, hostname: str = "127.0
 
 
 def mine(folder: Path, name: str = "node0") -> ssl.SSLContext:
-    return client_context(folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}-key.pem")
+    return client_context(*files(folder, name))
 
 
 @pytest.mark.parametrize("hostname", ["head.cluster", "10.0.0.1", "localhost", "127.0.0.1"])
@@ -81,14 +92,14 @@ def test_another_name_is_refused(folder: Path) -> None:
 
 def test_no_client_certificate_no_entry(folder: Path) -> None:
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        shake(server_context(folder), client_context(folder / "ca.pem"))
+        shake(server_context(folder), client_context(folder / "operator" / "ca.pem"))
 
 
 def test_another_authority_is_refused_on_both_sides(folder: Path, tmp_path: Path) -> None:
     write_cluster(tmp_path, [], ["node0"], NOW)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake(server_context(folder), mine(tmp_path))
-    stranger = client_context(folder / "ca.pem", tmp_path / "node0.pem", tmp_path / "node0-key.pem")
+    stranger = client_context(folder / "operator" / "ca.pem", *files(tmp_path, "node0")[1:])
     with pytest.raises((ssl.SSLError, ConnectionError)):
         shake(server_context(folder), stranger)
 
@@ -104,36 +115,107 @@ def test_a_node_cannot_pose_as_the_controller(folder: Path) -> None:
         shake(server_context(folder, "node1"), mine(folder), "node1")
 
 
-def test_keys_and_token_are_for_their_owner_only(folder: Path) -> None:
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
-    assert {name for name, mode in modes.items() if mode == 0o600} == {
-        "ca-key.pem",
-        "controller-key.pem",
-        "node0-key.pem",
-        "node1-key.pem",
-        "api-token",
-    }
-    assert len((folder / "api-token").read_text().strip()) >= 32
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_each_role_has_its_own_and_nothing_of_the_others(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_cluster(tmp_path / "c", [], ["node0", "node1"], NOW)
+    finally:
+        os.umask(before)
+    there = everything(tmp_path / "c")
+    assert set(there) == {
+        "ca/ca.pem", "ca/ca-key.pem",
+        "controller/ca.pem", "controller/controller.pem", "controller/controller-key.pem", "controller/api-token",
+        "controller/reader-token",
+        "operator/ca.pem", "operator/api-token", "reader/ca.pem", "reader/api-token",
+        "nodes/node0/ca.pem", "nodes/node0/node.pem", "nodes/node0/node-key.pem",
+        "nodes/node1/ca.pem", "nodes/node1/node.pem", "nodes/node1/node-key.pem",
+    }  # fmt: skip
+    secrets = {name: text for name, text in there.items() if not name.endswith(".pem") or name.endswith("-key.pem")}
+    homes: dict[bytes, set[str]] = {}
+    for name, text in secrets.items():
+        homes.setdefault(text, set()).add(name.rpartition("/")[0])
+    assert sorted(map(sorted, homes.values())) == [
+        ["ca"], ["controller"], ["controller", "operator"], ["controller", "reader"], ["nodes/node0"], ["nodes/node1"],
+    ]  # fmt: skip
+    for path in [tmp_path / "c", *(tmp_path / "c").rglob("*")]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        name = str(path.relative_to(tmp_path / "c"))
+        assert mode == (0o700 if path.is_dir() else 0o600 if name in secrets else 0o644), name
+    assert len(there["operator/api-token"].strip()) >= 32
 
 
 def test_nothing_is_overwritten_unless_forced(tmp_path: Path) -> None:
     write_cluster(tmp_path, [], ["node0"], NOW)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(UsageError, match=r"node0.pem.*--force"):
-        write_cluster(tmp_path, [], ["node5", "node0"], NOW)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    before = everything(tmp_path)
+    for hosts, nodes in (([], ["node5", "node0"]), (["head"], [])):
+        with pytest.raises(UsageError, match=r"already: --renew .*--force"):
+            write_cluster(tmp_path, hosts, nodes, NOW)
+        assert everything(tmp_path) == before
     write_cluster(tmp_path, [], ["node0"], NOW, force=True)
-    assert all(path.read_bytes() != content for path, content in before.items())
+    assert all(text != before[name] for name, text in everything(tmp_path).items())
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ["ca"], ["CA"], ["controller"], ["Controller"], ["api-token"], ["reader-token"], ["operator"], ["reader"],
+        ["nodes"], ["."], [".."], [".hidden"], ["../x"], ["a/b"], ["/tmp/x"], [""], ["a\0"], ["new", "new"],
+        ["new", "NEW"], ["Node0"], ["node0"],
+    ],
+)  # fmt: skip
+def test_a_name_that_is_anothers_is_refused_before_anything_is_written(tmp_path: Path, nodes: list[str]) -> None:
+    write_cluster(tmp_path / "c", [], ["node0"], NOW)
+    before = everything(tmp_path)
+    for force in (False, True) if nodes != ["node0"] else (False,):
+        with pytest.raises(UsageError) as caught:
+            write_cluster(tmp_path / "c", [], ["fine", *nodes], NOW, force=force)
+        assert "\n" not in str(caught.value)
+    assert everything(tmp_path) == before
 
 
 def test_nodes_can_be_added_to_an_authority(tmp_path: Path) -> None:
     write_cluster(tmp_path, [], [], NOW)
     made = write_cluster(tmp_path, [], ["late"], NOW)
-    assert [path.name for path in made] == ["late.pem", "late-key.pem"]
+    assert [str(path.relative_to(tmp_path / "nodes")) for path in made] == [
+        "late/ca.pem", "late/node.pem", "late/node-key.pem",
+    ]  # fmt: skip
     assert shake(server_context(tmp_path), mine(tmp_path, "late")) == "late"
-    (tmp_path / "ca-key.pem").write_text("no key")
+    (tmp_path / "ca" / "ca-key.pem").write_text("no key")
     with pytest.raises(UsageError, match="no authority of ours"):
         write_cluster(tmp_path, [], ["later"], NOW)
+
+
+def test_renewed_ones_work_with_those_that_are_not_renewed_yet(tmp_path: Path) -> None:
+    """Daemons are started again one by one: on the way each side meets the other's old files."""
+    write_cluster(tmp_path / "c", ["head.cluster"], ["node0", "node1"], NOW - 800 * DAY)
+    shutil.copytree(tmp_path / "c", tmp_path / "old")
+    before = everything(tmp_path / "c")
+    write_cluster(tmp_path / "c", [], ["node1"], NOW, renew=True)
+    changed = {name for name, text in everything(tmp_path / "c").items() if text != before[name]}
+    assert changed == {"nodes/node1/node.pem", "nodes/node1/node-key.pem"}
+    write_cluster(tmp_path / "c", [], [], NOW, renew=True)
+    changed = {name for name, text in everything(tmp_path / "c").items() if text != before[name]}
+    assert set(before) - changed == {
+        "ca/ca-key.pem", "controller/api-token", "controller/reader-token", "operator/api-token", "reader/api-token",
+    }  # fmt: skip
+    old, new = tmp_path / "old", tmp_path / "c"
+    for server, client in ((old, old), (old, new), (new, old), (new, new)):
+        assert shake(server_context(server), mine(client), "head.cluster") == "node0"
+    later = x509.load_pem_x509_certificate((new / "ca" / "ca.pem").read_bytes())
+    assert later.not_valid_after_utc > NOW + 3000 * DAY
+
+
+def test_there_must_be_something_to_renew_from(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no authority to renew from"):
+        write_cluster(tmp_path, [], ["node0"], NOW, renew=True)
+    (tmp_path / "ca-key.pem").write_text("of an earlier version")
+    with pytest.raises(UsageError, match=r"move ca.pem and ca-key.pem"):
+        write_cluster(tmp_path, [], ["node0"], NOW)
+    assert sorted(everything(tmp_path)) == ["ca-key.pem"]
 
 
 def test_names_that_fit_no_certificate(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The commands against a scripted controller: what they ask, print and exit with."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.client import Client
 from holdfast.cli.main import main
+from holdfast.config import ClientConfig
+from holdfast.errors import UsageError
 from tests.holdfast.fake_controller import INCIDENT, STACKS, FakeController, Json, job_as
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +105,41 @@ def test_the_token_is_sent(capsys: Capture, tmp_path: Path) -> None:
         controller.close()
 
 
+@pytest.mark.parametrize("address", ["192.0.2.1:7080", "head.example", "http://head.example:7080", "127.0.0.1.example"])
+@pytest.mark.parametrize(
+    "argv", [["status"], ["nodes"], ["job", "stop"], ["run", "--detach"], ["inject", "kill:rank0"]]
+)
+def test_the_token_is_not_sent_where_others_can_read_it(
+    capsys: Capture, tmp_path: Path, script: str, address: str, argv: list[str]
+) -> None:
+    """Refused before anything is sent: 192.0.2.1 would keep us waiting."""
+    last = [script] if argv[0] == "run" else []
+    (tmp_path / "token").write_text("secret\n")
+    for given in (["--api-token", "secret"], ["--api-token-file", str(tmp_path / "token")]):
+        assert main([*argv, "--controller", address, *given, *last]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "the API token is not sent to" in said
+        assert "--tls-ca" in said
+        assert "secret" not in said
+
+
+def test_the_token_is_sent_where_that_is_said_or_nobody_can_read_it() -> None:
+    far = ClientConfig(controller="head.example:7080", api_token="secret")
+    for config in (
+        dataclasses.replace(far, insecure=True),
+        dataclasses.replace(far, controller="https://head.example"),
+        dataclasses.replace(far, controller="127.0.0.1:7080"),
+        dataclasses.replace(far, controller="[::1]:7080"),
+        dataclasses.replace(far, controller="localhost"),
+        dataclasses.replace(far, api_token=""),
+    ):
+        with Client(config) as client:
+            client._connect()
+    with Client(far) as client, pytest.raises(UsageError, match="--tls-ca"):
+        client._connect()
+
+
 # --- run -----------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +157,7 @@ def test_run_takes_torchruns_options(
     fake.end("finished", exit_code=0)
     argv = ["run", "--nnodes=1:2", "--nproc_per_node=4", "--max-restarts", "2", "--rdzv-backend", "c10d"]
     argv += ["--rdzv_endpoint=h:1", "--node-rank=0", "--standalone", "--env", "A=b=c", "--fault", "kill@3:rank3"]
+    argv += ["--idle-limit", "10m", "--pause-limit=2h", "--hang-steps", "4"]
     argv += ["--no-hooks", "--fresh", script, "--nnodes", "9", "-m", "x"]
     assert main(argv) == 0
     method, path, spec = next(asked for asked in fake.asked if asked[1] == "/jobs")
@@ -138,6 +178,7 @@ def test_run_takes_torchruns_options(
         "nproc_per_node": 4,
         "max_restarts": 2,
         "faults": ["kill@3:rank3"],
+        "limits": {"idle_limit": 600.0, "pause_limit": 7200.0, "hang_steps": 4.0},
     }
     assert "--node-rank, --rdzv-backend, --rdzv-endpoint: not needed here" in capsys.readouterr().err
 
@@ -277,12 +318,18 @@ def test_watch_goes_on_until_interrupted(fake: FakeController) -> None:
 def test_certs_command(tmp_path: Path, capsys: Capture) -> None:
     argv = ["certs", "--dir", str(tmp_path / "c"), "--host", "head", "--node", "a", "--node", "b"]
     assert main(argv) == 0
-    assert [Path(line).name for line in capsys.readouterr().out.split()] == [
-        "ca.pem", "ca-key.pem", "controller.pem", "controller-key.pem",
-        "a.pem", "a-key.pem", "b.pem", "b-key.pem", "api-token",
+    assert [str(Path(line).relative_to(tmp_path / "c")) for line in capsys.readouterr().out.split()] == [
+        "ca/ca.pem", "ca/ca-key.pem",
+        "controller/ca.pem", "controller/controller.pem", "controller/controller-key.pem",
+        "nodes/a/ca.pem", "nodes/a/node.pem", "nodes/a/node-key.pem",
+        "nodes/b/ca.pem", "nodes/b/node.pem", "nodes/b/node-key.pem",
+        "controller/api-token", "operator/api-token", "operator/ca.pem",
+        "controller/reader-token", "reader/api-token", "reader/ca.pem",
     ]  # fmt: skip
     assert main(argv) == 2
     assert "--force" in capsys.readouterr().err
+    assert main(["certs", "--dir", str(tmp_path / "c"), "--renew"]) == 0
+    assert main(["certs", "--dir", str(tmp_path / "c"), "--renew", "--force"]) == 2
     assert main(["certs", "--dir", str(tmp_path / "d"), "--node", "../x"]) == 2
 
 
@@ -292,3 +339,27 @@ def test_version_and_help(capsys: Capture) -> None:
     for command in ("demo", "run", "controller", "agent", "status", "nodes", "job", "incidents", "inject", "certs"):
         assert main([command, "--help"]) == 0
         assert "Usage: holdfast" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["soon", "-3s", "0", "nan", "1e300"])
+def test_a_limit_that_is_no_time_is_one_line(fake: FakeController, capsys: Capture, script: str, value: str) -> None:
+    assert main(["run", f"--idle-limit={value}", script]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("holdfast: --idle-limit must be ")
+    assert said.count("\n") == 1
+
+
+def test_a_restart_by_hand_reaches_the_controller(fake: FakeController, capsys: Capture) -> None:
+    assert main(["job", "restart", "--dump"]) == 0
+    assert ("POST", "/job/restart", {"dump": True}) in fake.asked
+    assert "restarting" in capsys.readouterr().out
+
+
+def test_a_pause_is_shown_with_its_limit(fake: FakeController, capsys: Capture) -> None:
+    fake.job["pause"] = {
+        "life": "busy", "text": "rank 0 writes 212 MB/s; 2 wait for it", "place": "train.py:8 save", "ranks": [0],
+        "waiting": 2, "since": 1.0, "seconds": 18.0, "limit_seconds": 1800.0, "usual_seconds": 16.0,
+    }  # fmt: skip
+    assert main(["job"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "busy for 18 s: rank 0 writes 212 MB/s; 2 wait for it at train.py:8 save" in said

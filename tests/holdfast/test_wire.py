@@ -10,6 +10,8 @@ from holdfast import messages as msg
 from holdfast import types as t
 from holdfast import wire
 from holdfast.errors import ProtocolError
+from holdfast.proto import controller_pb2 as c
+from holdfast.proto import types_pb2 as p
 
 FINITE = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=20)
@@ -22,22 +24,31 @@ METERS = st.builds(
 GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60))
 
 
+ACTIVITY = st.builds(
+    t.Activity,
+    watched=FINITE, quiet=FINITE, state=st.sampled_from(["", "R", "T"]), waits_for=TEXT, ends_in=FINITE,
+    is_prompt=st.booleans(), gpu=st.sampled_from(t.GpuUse),
+)  # fmt: skip
+
+
 @st.composite
 def standings(draw: st.DrawFn) -> t.Standing:
     groups = tuple(draw(st.lists(GROUP, max_size=3)))
     group = draw(st.integers(-1, len(groups) - 1))
-    return t.Standing(draw(TEXT), group, draw(st.integers(-1, 2**60)), draw(st.booleans()), groups)
+    return t.Standing(
+        draw(TEXT), group, draw(st.integers(-1, 2**60)), draw(st.booleans()), groups, draw(st.integers(0, 2**31 - 1))
+    )
 
 
 WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=U32, pid=U32, step=st.integers(-1, 2**40), phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FINITE, progress_age=FINITE, tick_age=FINITE, stopped=st.booleans(), loss=FINITE,
     tokens=st.integers(0, 2**40), median_step=FINITE, coordinate=TRIPLE, sizes=TRIPLE,
-    meters=st.none() | METERS, still_age=FINITE, standing=st.none() | standings(),
+    meters=st.none() | METERS, still_age=FINITE, standing=st.none() | standings(), activity=st.none() | ACTIVITY,
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=U32, step=st.integers(-1, 2**40), end_wall_ns=st.integers(0, 2**63),
-    seconds=FINITE, loss=FINITE, tokens=st.integers(0, 2**40),
+    seconds=FINITE, loss=FINITE, tokens=st.integers(0, 2**40), is_counted=st.booleans(),
 )  # fmt: skip
 EXIT = st.builds(
     t.WorkerExited, job=TEXT, generation=U32, rank=U32, pid=U32, wall_ns=st.integers(0, 2**63),
@@ -71,6 +82,15 @@ def frames(draw: st.DrawFn) -> t.Frame:
 @given(frames())
 def test_a_frame_survives_the_wire(frame: t.Frame) -> None:
     assert wire.decode_agent(wire.encode_agent(frame)) == frame
+
+
+def test_an_older_agent_counts_no_steps() -> None:
+    frame = c.Frame(
+        steps=p.Steps(rank=[1], generation=[1], step=[4], end_wall_ns=[7], seconds=[0.5], loss=[1.0], tokens=[0])
+    )
+    back = wire.decode_agent(c.AgentMessage(frame=frame).SerializeToString())
+    assert isinstance(back, t.Frame)
+    assert back.steps == (t.StepRecord(1, 1, 4, 7, 0.5, 1.0, 0, False),)
 
 
 def test_not_a_number_survives_as_itself() -> None:
@@ -107,6 +127,7 @@ IDENTITY = t.Identity(
         msg.ClockAsked(1 << 60),
         msg.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
         msg.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
+        msg.Numbered(8, t.ProgressSeen("j", 2, 0, 7, "checkpoint", -1, 3, "out/step_40.pt")),
         msg.Numbered(5, t.AgentNotice(7, "disk", t.Severity.WARNING, "full")),
     ],
 )

@@ -36,11 +36,33 @@ def test_the_immediate_action_is_nvidias(codes: tuple[int, ...], action: Action)
 
 
 def test_the_line_decides_where_the_code_does_not() -> None:
-    assert Xid(149, "", "NETIR_LINK_EVT Fatal XC0").action is Action.RESET_GPU
-    assert Xid(149, "", "NETIR_LINK_EVT Nonfatal XC0").action is Action.IGNORE
+    assert Xid(149, "", "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000)").action is Action.RESET_GPU
+    assert Xid(149, "", "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x026001c6 0x00000000)").action is Action.IGNORE
+    assert Xid(149, "GPU-1").action is Action.FOLLOW  # NVML gives the number alone
     assert Xid(154, "", "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)").action is Action.REBOOT
     assert Xid(154, "", "GPU recovery action changed from 0x1 to 0x0 (None)").action is Action.IGNORE
     assert Xid(154, "").action is Action.FOLLOW
+
+
+@pytest.mark.parametrize(
+    ("registers", "action"),
+    [
+        ("0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.IGNORE),
+        ("0x40800001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.IGNORE),
+        ("0x0, 0x0, 0x0, 0x0, 0x24900000, 0x0, 0x0", Action.IGNORE),  # thresholds of corrected errors
+        ("0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),
+        ("0x10001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),  # one that can be ignored beside one that cannot
+        ("0x0, 0x0, 0x2, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),
+        ("0x0, 0x0, 0x0, 0x0, 0x40000, 0x0, 0x0", Action.RESET_GPU),
+        ("0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),  # says nothing
+        ("", Action.RESET_GPU),
+    ],
+)
+def test_an_nvlink_error_of_older_gpus_is_read_by_its_registers(registers: str, action: Action) -> None:
+    line = f"NVRM: Xid (PCI:0000:84:00): 74, pid=1, NVLink: fatal error detected on link 6({registers})"
+    found = xid.parse(line)
+    assert found is not None
+    assert (found.code, found.action) == (74, action)
 
 
 def test_only_what_takes_the_gpu_away_is_critical() -> None:

@@ -93,7 +93,7 @@ def test_bad_input_is_one_line_and_code_2(
 def test_unreadable_toml(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text("[train\n")
-    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
+    with pytest.raises(ConfigError, match=r"bad\.toml: .*TOML"):
         load(path)
 
 

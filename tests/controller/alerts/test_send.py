@@ -1,14 +1,18 @@
 """Receivers over real sockets: each format arrives, a broken one holds up nobody, mail goes through an SMTP server."""
 
 import asyncio
+import dataclasses
+import html
 import http.server
 import json
+import re
 import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import markdown_it
 import pytest
 
 from holdfast import types as t
@@ -98,6 +102,50 @@ def test_formats_escape_and_end() -> None:
     assert (one["startsAt"], one["endsAt"]) == ("1970-01-01T00:00:10+00:00", "1970-01-01T00:00:20+00:00")
     assert one["labels"]["severity"] == "page"
     assert formats.webhook(MESSAGE, "")["status"] == "resolved"
+
+
+HOSTILE = [
+    "<!channel>", "<!here|here>", "<@U123>", "<https://evil.example|the page>", "a & b", "&lt;!channel&gt;", "*bold*",
+    "_it_", "~gone~", "`code`", "```", "[the page](https://evil.example)", "![x](https://evil.example/x.png)",
+    "[x]: https://evil.example", "[the page][x]", "# heading", "> quote", "- item", "1. item", "+ item", "---", "***",
+    "<b>b</b>", "<img src=https://evil.example>", "<https://evil.example>", "https://evil.example", "@all", "\\[x](y)",
+    "| a | b |", "a\\", "\x1b[31mred", "a\rb", "{x}", "node-1.example_2",
+]  # fmt: skip
+"""Names of nodes, scripts and functions, and lines that workers print."""
+
+
+def hostile(text: str) -> Message:
+    return dataclasses.replace(MESSAGE, title=f"log-rule on {text}: over", text=f"{text}\n{text} {text}")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_slack_shows_what_a_job_says_and_obeys_none_of_it(text: str) -> None:
+    """In its markup `<` begins all that acts, `&` an entity; the rest is switched off by name."""
+    sent = formats.slack(hostile(text), "https://page.example/")
+    (body,) = sent["attachments"]
+    assert (sent["mrkdwn"], sent["link_names"], sent["unfurl_links"], body["mrkdwn_in"]) == (False, False, False, [])
+    assert (body["title"], body["title_link"]) == ("Look at it", "https://page.example/")
+    for shown in (sent["text"], body["text"], body["fallback"]):
+        assert not set(shown) & set("<>\x1b\r")
+        assert re.fullmatch(r"(?:[^&]|&(?:amp|lt|gt);)*", shown)
+    printed = text.replace("\x1b", "\ufffd").replace("\r", " ")
+    assert html.unescape(sent["text"]) == f"log-rule on {printed}: over"
+    assert html.unescape(body["text"]) == f"{printed}\n{printed} {printed}"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_dingtalk_shows_what_a_job_says_and_obeys_none_of_it(text: str) -> None:
+    """A reader of Markdown makes one heading, the paragraphs and our own link of it, whatever is printed."""
+    sent = formats.dingtalk(hostile(text), "https://page.example/")
+    assert sent["at"] == {"isAtAll": False}
+    printed = text.replace("\x1b", "\ufffd").replace("\r", " ")
+    made = markdown_it.MarkdownIt("js-default").render(sent["markdown"]["text"])
+    link = '<p><a href="https://page.example/">Look at it</a></p>'
+    whole = f"<h3>log-rule on {printed}: over</h3>|<p>{printed}</p>|<p>{printed} {printed}</p>"
+    assert html.unescape(made.replace(link, "").replace(">\n<", ">|<").strip()) == whole
+    assert made.count("<a ") == 1
+    assert link in made
+    assert "](h" not in sent["markdown"]["text"].replace("](https://page.example/)", "")  # for readers with no escapes
 
 
 def test_a_broken_receiver_is_tried_again_and_holds_up_nobody(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

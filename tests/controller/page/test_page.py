@@ -75,6 +75,23 @@ def test_an_incident_appears_live_and_ends(held: Served, watched: Watched) -> No
     expect(page.locator("#tiles")).to_contain_text("1 restart")
 
 
+def test_a_pause_is_the_headline_with_what_works_and_its_limit(held: Served, watched: Watched) -> None:
+    page = open_page(watched, held)
+    held.facade.pause = {
+        "life": "busy", "text": "rank 0 writes 212 MB/s; 7 wait for it in barrier 4", "place": "train.py:8 <save>",
+        "ranks": [0], "waiting": 7, "since": held.facade.now - 18, "seconds": 18.0, "limit_seconds": 1800.0,
+        "usual_seconds": 16.0,
+    }  # fmt: skip
+    held.tick(1)
+    expect(page.locator("#verdict-text")).to_contain_text("Paused, busy for")
+    expect(page.locator("#verdict-why")).to_contain_text(
+        "rank 0 writes 212 MB/s; 7 wait for it in barrier 4, at train.py:8 <save>; up to 16.0 s here before"
+    )
+    held.facade.pause = None
+    held.tick(1)
+    expect(page.locator("#verdict-text")).to_have_text("Training normally")
+
+
 def test_links_lead_to_what_they_name(served: Served, watched: Watched) -> None:
     served.fault(2)
     page = open_page(watched, served, "#/incidents/i1")

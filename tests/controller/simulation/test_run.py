@@ -25,7 +25,7 @@ def test_causes_are_those_that_were_published() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_small_clusters_break_no_invariant(seed: int) -> None:
     found = simulate(SMALL, seed, days=0.15, rate=15_000.0, hurry=300.0)
-    assert found.wrong_evictions == 0
+    assert (found.wrong_evictions, found.wrong_ends) == (0, 0)
     assert sum(found.lost.values()) > 0
 
 
@@ -33,7 +33,7 @@ def test_small_clusters_break_no_invariant(seed: int) -> None:
 def test_a_job_that_may_shrink_does_and_breaks_no_invariant(seed: int) -> None:
     shape = Shape(nodes=6, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0, shrinks=True)
     found = simulate(shape, 100 + seed, days=0.15, rate=8_000.0, hurry=300.0)
-    assert found.wrong_evictions == 0
+    assert (found.wrong_evictions, found.wrong_ends) == (0, 0)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -61,6 +61,19 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
     assert world.life is not None
     assert world.done > 350
     assert not [node for node, guilty in world.evicted if not guilty]
+
+
+def test_an_honest_pause_ends_no_worker_and_a_blind_detector_is_seen_to_do_so() -> None:
+    world = after(How.PAUSE, seconds=300.0)
+    assert (world.wronged, world.brain.c.book.incidents) == ([], {})
+    job = world.brain.c.job
+    assert job is not None
+    assert (job.generation, job.restarts) == (1, 0)
+    blind = World(SMALL, seed=1)
+    blind.later(300.0, Breaks(blind).strike, Fault(300.0, "test", How.PAUSE, 0.4, 11))
+    blind.works = False
+    blind.run(blind.began + 600.0)
+    assert blind.wronged
 
 
 def test_strays_that_are_ended_stop_no_training() -> None:

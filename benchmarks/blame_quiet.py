@@ -1,0 +1,144 @@
+"""How often blame names somebody where nobody is slow: windows of quiet training, simulated and real.
+
+python benchmarks/blame_quiet.py [--json] [--windows 1000] [--run SECONDS [--worlds 4 8] [--width 64] [--keep FOLDER]]
+    [--spans FOLDER...] [--steps 40 60] [--chance P...]
+
+--windows: so many simulated windows of 40 steps, of eight ranks of one stage and of two stages whose ranks wait for
+their processors. --run: a script of DDP that knows nothing of us, under the hooks, with steps of milliseconds, for so
+long each; its spans are cut into windows. --spans: the same of what is on disk already (a job's folder, quiet from end
+to end). --chance: instead of the default, to compare. A plan's imbalance names nobody.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from common import Json, finish, parser, scratch
+from simulated_spans import Job, simulate
+
+from holdfast import messages as msg
+from holdfast import span_rows
+from holdfast.agent import probe_layout
+from holdfast.agent.probe_reader import ProbeReader
+from holdfast.diagnostics import span_files, span_table
+from holdfast.diagnostics.blame import Culprit
+from holdfast.diagnostics.blame_model import Limits
+from holdfast.diagnostics.blame_report import blame_of
+from holdfast.diagnostics.job_shape import JobShape
+from holdfast.diagnostics.span_table import SpanTable
+from holdfast.wire_plan import encode_plan
+
+JOBS = {
+    "simulated 1x8x1": Job(1, 8, 1, micro_batches=4, noise=0.03, measures_cpu=True),
+    "simulated 2x2x2, late wakeups": Job(2, 2, 2, micro_batches=4, noise=0.03, wakeup=0.001, measures_cpu=True),
+}
+WARM = 20
+"""Steps at a job's beginning that are in no window."""
+SCRIPT = Path(__file__).parent / "workers" / "quiet_ddp.py"
+HOOKED = (
+    "import os, runpy, sys; from holdfast.agent import probe, torch_hooks; probe.attach(); torch_hooks.install(); "
+    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); os._exit(0)"
+)
+
+Window = tuple[SpanTable, JobShape]
+
+
+def simulated(job: Job, count: int, steps: int = 40) -> Iterator[Window]:
+    for seed in range(count):
+        table, plan = simulate(job, [], steps, 10_000 + seed)
+        yield table, JobShape("job", "job", ("n0", "n1"), 4, encode_plan(plan))
+
+
+def windows(table: SpanTable, shape: JobShape, steps: int) -> Iterator[Window]:
+    """One after the other, each with the step before it, whose end is the beginning of its first."""
+    for first in range(int(table.step.min()) + WARM, int(table.step.max()) - steps, steps):
+        yield table.of_steps(first - 1, first + steps - 1), shape
+
+
+def run(world: int, seconds: float, width: int, folder: Path) -> Window:
+    """The spans of a quiet script on this machine."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    env = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    paths = [folder / f"probe-{rank}" for rank in range(world)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOOKED, str(SCRIPT), str(seconds), str(width)],
+            env={**os.environ, **env, "RANK": str(rank), probe_layout.ENV_PATH: str(path)},
+        )
+        for rank, path in enumerate(paths)
+    ]
+    readers: dict[int, ProbeReader] = {}
+    parts = []
+    going = True
+    while going:
+        going = any(process.poll() is None for process in ranks)
+        for rank, path in enumerate(paths):
+            if rank not in readers and path.exists():
+                readers[rank] = ProbeReader(str(path))
+            if rank in readers and (rows := readers[rank].new_rows()):
+                count, names = len(rows) // span_rows.ROW.size, readers[rank].names()
+                parts.append((0, msg.WorkerSpans(rank, 1, count, 0, 0, 0, names, span_rows.pack(rows))))
+        time.sleep(0.2 * going)
+    if any(process.returncode for process in ranks):
+        sys.exit("the script failed")
+    return span_table.decode(parts), JobShape("quiet", "quiet", tuple(f"n{rank}" for rank in range(world)), 1)
+
+
+def judged(name: str, some: Iterable[Window], chances: list[float]) -> Json:
+    count = 0
+    named: dict[str, list[list[Culprit]]] = {str(chance): [] for chance in chances}
+    for table, shape in some:
+        count += 1
+        for chance in chances:
+            blame = blame_of(table, shape, Limits(chance=chance))
+            if blame is not None and (found := [c for c in blame.culprits if c.rank >= 0]):
+                named[str(chance)].append(found)
+    return {
+        "name": name, "windows": count, "named": {chance: len(found) for chance, found in named.items()},
+        "whom": {chance: [[(c.kind.value, c.rank, c.what, round(c.ratio, 3), round(c.z, 2), c.self_s) for c in one]
+                          for one in found] for chance, found in named.items()},
+    }  # fmt: skip
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--windows", type=int, default=0, help="simulated windows of each kind")
+    options.add_argument("--run", type=float, default=0.0, metavar="SECONDS", help="of a real quiet script")
+    options.add_argument("--worlds", type=int, nargs="*", default=[4, 8], help="ranks of the script, one run each")
+    options.add_argument("--width", type=int, default=64, help="of its layers")
+    options.add_argument("--keep", type=Path, help="keep its spans here, as --spans reads them")
+    options.add_argument("--spans", type=Path, nargs="*", default=[], help="folders of spans of quiet jobs")
+    options.add_argument("--steps", type=int, nargs="*", default=[40, 60], help="in a window")
+    options.add_argument("--chance", type=float, nargs="*", default=[Limits().chance], help="instead of the default")
+    given = options.parse_args()
+    results = [judged(name, simulated(job, given.windows), given.chance) for name, job in JOBS.items() if given.windows]
+    quiet = [(str(folder), span_files.read(folder)) for folder in given.spans]
+    for world in given.worlds if given.run else []:
+        with scratch() as folder:
+            window = run(world, given.run, given.width, folder)
+        if given.keep is not None:
+            (given.keep / f"ranks-{world}").mkdir(parents=True, exist_ok=True)
+            span_files.write(*window, given.keep / f"ranks-{world}" / "1.parquet")
+        quiet.append((f"script, {world} ranks", window))
+    for name, (table, shape) in quiet:
+        for steps in given.steps:
+            results.append(judged(f"{name}, {steps} steps", windows(table, shape, steps), given.chance))
+    rows = [
+        (
+            r["name"],
+            r["windows"],
+            *(f"{n}: {[whom[0][:5] for whom in r['whom'][chance]]}" for chance, n in r["named"].items()),
+        )
+        for r in results
+    ]
+    finish({"results": results}, given.json, ("quiet", "windows", *(f"named at {c}" for c in given.chance)), rows)
+
+
+if __name__ == "__main__":
+    main()

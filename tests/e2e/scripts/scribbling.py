@@ -1,0 +1,52 @@
+"""Trains beside a process that writes into its probe's memory whatever it likes, and cuts it short at last."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+SCRIBBLER = """
+import os, random, struct, sys, time
+from holdfast.agent import probe_layout as layout
+path, dice = sys.argv[1], random.Random(7)
+fd = os.open(path, os.O_RDWR)
+end = time.monotonic() + 4
+longs = [-(1 << 63), (1 << 63) - 1, -1, 1 << 62]
+while time.monotonic() < end:
+    first, last = ([dice.choice(longs) for _ in range(n)] for n in (3, 2))
+    state = layout.STATE.pack(*first, float("nan"), *last)
+    os.pwrite(fd, layout.seal(state), layout.AT_STATE)
+    index = dice.randrange(layout.STEPS)
+    step = [index, dice.choice(longs), dice.choice(longs), dice.choice([float("nan"), -1.0]), float("inf"), 1 << 62, 1]
+    os.pwrite(fd, layout.seal(layout.STEP.pack(*step)), layout.AT_STEPS + index * layout.RECORD)
+    for word in (layout.WORD_PID, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_HANDED):
+        os.pwrite(fd, struct.pack("<q", dice.choice(longs)), 8 * word)
+    where = dice.randrange(layout.HEADER.size, layout.SIZE - 4096)
+    os.pwrite(fd, dice.randbytes(4096), where)
+    time.sleep(0.001)
+open(path + ".restored", "w").write("[" * 4000)
+os.mkfifo(path + ".plan") if not os.path.exists(path + ".plan") else None
+os.truncate(path, 100)
+"""
+
+
+def main() -> None:
+    from holdfast.agent import probe
+
+    rank, path = int(os.environ["RANK"]), os.environ["HOLDFAST_PROBE"]
+    other = subprocess.Popen([sys.executable, "-c", SCRIBBLER, path]) if rank == 0 else None
+    end = time.monotonic() + 6
+    n = 0
+    while time.monotonic() < end:
+        time.sleep(0.02)
+        if rank == 1:  # in its own words
+            probe.step(random.choice([-5, n, n + (1 << 70)]), loss=1.0, tokens=random.choice([-1, 1, 1 << 62]))
+        n += 1
+    if other is not None and other.wait(30):
+        sys.exit(f"the scribbler ended with {other.returncode}")
+    os._exit(0)  # rank 0's own mapping was cut short: to touch it again would be its own SIGBUS
+
+
+if __name__ == "__main__":
+    main()

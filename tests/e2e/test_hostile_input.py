@@ -1,0 +1,126 @@
+"""Values that cannot be, from where they come from: a worker's probe, a forged stream, an edited journal."""
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast import messages as msg
+from holdfast import types as t
+from holdfast import wire
+from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
+from tests.e2e.test_bad_input import PORTS_0, Stream
+
+pytestmark = pytest.mark.slow
+SCRIBBLING = Path(__file__).parent / "scripts" / "scribbling.py"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Commands, Running, Running]]:
+    """A controller that has heard of the hang detector's patience, and one agent."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with commands(folder / "commands") as all_of_it:
+        flags = ("--state-dir", str(folder / "controller"), "--hang-floor", "60")
+        controller = all_of_it.start("controller", *PORTS_0, *flags)
+        rpc, _ = ready(controller)
+        agent = all_of_it.start(
+            "agent", "--controller", rpc, "--no-warm", "--node-name", "node0", "--slots", "2",
+            "--state-dir", str(folder / "agent"),
+        )  # fmt: skip
+        agent.says("controller.joined")
+        yield all_of_it, controller, agent
+
+
+def metric(http: str, name: str) -> float:
+    text = httpx.get(f"http://{http}/metrics", trust_env=False).text
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+def test_a_probe_that_is_scribbled_over_ends_neither_agent_nor_controller(
+    cluster: tuple[Commands, Running, Running],
+) -> None:
+    holdfast, controller, agent = cluster
+    _, http = ready(controller)
+    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "0", str(SCRIBBLING))
+    assert run.wait(90) == 0, run.err[-3000:] + agent.err[-3000:]
+    before = metric(http, "holdfast_frames_total")
+    wait_for(lambda: metric(http, "holdfast_frames_total") >= before + 3)
+    assert agent.process.poll() is None
+    assert controller.process.poll() is None
+    assert metric(http, "holdfast_controller_bugs_total") == 0
+    assert metric(http, 'holdfast_ingest_malformed_total{reason="step"}') == 0  # the agent clamps what it sends
+    for daemon in (agent, controller):
+        assert "Traceback" not in daemon.err
+        assert not [e for e in log_events(daemon.err) if e["event"].endswith((".bug", ".unsendable"))], daemon.err
+    assert len([e for e in log_events(agent.err) if e["event"] == "controller.joined"]) == 1  # its stream never broke
+
+
+def test_a_forged_stream_costs_itself_only(cluster: tuple[Commands, Running, Running]) -> None:
+    """What ended the controller, silenced a node and stopped the journal, each as one step of a frame."""
+    _, controller, _ = cluster
+    rpc, http = ready(controller)
+    forger = Stream(rpc)
+    try:
+        forger.send(wire.encode_agent(msg.Hello(t.Identity("forger", "host9", "i9", boot_id="b9"))))
+        assert isinstance(forger.receive(), msg.Welcome)
+        bad = [
+            t.StepRecord(0, 1, 5, 0, 0.1, 1.0, 1 << 62),
+            t.StepRecord(0, 1, -5, 0, 0.1),
+            t.StepRecord(0, 1, 5, 0, math.nan),
+        ]
+        for seq in range(1, 101):
+            forger.send(wire.encode_agent(t.Frame(seq, 1, 1, steps=tuple(bad))))
+            notice = t.AgentNotice(1, "loop", t.Severity.WARNING, "again and again")
+            forger.send(wire.encode_agent(msg.Numbered(seq, notice)))
+        wait_for(lambda: metric(http, 'holdfast_ingest_malformed_total{reason="step"}') == 300)
+        wait_for(lambda: metric(http, "holdfast_alerts_suppressed_total") == 99)
+    finally:
+        forger.close()
+    incidents = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    kinds = [one["kind"] for one in incidents if one["culprit"] == "forger"]
+    assert sorted(kinds) == ["agent", "alerts-suppressed", "input-refused"]
+    assert controller.process.poll() is None
+
+
+def test_a_damaged_journal_is_told_and_never_a_loop(holdfast: Commands, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    def begin() -> Running:
+        controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(state))
+        ready(controller)
+        return controller
+
+    def edit(statement: str) -> None:
+        db = sqlite3.connect(state / "controller.sqlite")
+        db.execute(statement)
+        db.commit()
+        db.close()
+
+    begin().process.terminate()
+    holdfast.running[-1].wait(30)
+    edit("INSERT INTO entity VALUES ('incident', 'i7', '{', 1.0)")
+    edit("""INSERT INTO entity VALUES ('node', 'node0', '{"cordoned": []}', 1.0)""")
+    controller = begin()
+    _, http = ready(controller)
+    (incident,) = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    assert incident["kind"] == "journal-damaged"
+    assert "incident i7" in incident["summary"]
+    controller.process.terminate()
+    controller.wait(30)
+    edit("INSERT INTO entity VALUES ('job', 'j9', '{', 2.0)")
+    done = holdfast.run("controller", *PORTS_0, "--state-dir", str(state))
+    assert done.process.returncode == 2
+    assert "the document of the newest job is damaged (j9: " in one_line(done.err)
+
+
+def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands, Running, Running]) -> None:
+    _, controller, _ = cluster
+    _, http = ready(controller)
+    for nnodes, nproc in ((1_000_001, 1), (10**18, 10**18)):
+        job = {"program": {"target": "x.py"}, "nnodes": nnodes, "nproc_per_node": nproc}
+        answer = httpx.post(f"http://{http}/api/v1/jobs", json=job, trust_env=False)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith(f"a job has 1000000 workers at most, not {nnodes} x {nproc}: ")

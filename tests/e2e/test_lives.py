@@ -1,0 +1,116 @@
+"""Scripts that know nothing of Holdfast, and how their lives end: what is progress, and who left."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from holdfast.cli.local_cluster import LocalCluster
+from tests.e2e.daemons import Commands, acted_on
+from tests.e2e.test_run import WARM_S, Runs, script
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    patient = ("--hang-floor", "5s")
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4, controller_flags=patient) as one:
+        yield one
+
+
+@pytest.fixture
+def runs(holdfast: Commands, cluster: LocalCluster) -> Runs:
+    return Runs(holdfast, cluster)
+
+
+LEAKS = """
+import os, sys, torch
+path = sys.argv[1]
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+begin = torch.load(path)["n"] if os.path.exists(path) else 0
+print("from", begin, flush=True)
+for n in range(begin, 60):
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    if n - begin >= 11 and n < 59:
+        raise RuntimeError("cannot allocate memory")
+    torch.save({"n": n + 1}, path + ".part")
+    os.replace(path + ".part", path)
+"""
+
+
+def test_a_script_that_goes_on_from_its_own_checkpoints_is_not_given_up(runs: Runs, tmp_path: Path) -> None:
+    before = len(runs.cluster.client.incidents())
+    run = runs.start("--nproc-per-node", "1", script(tmp_path, LEAKS), str(tmp_path / "own.pt"))
+    assert run.wait(WARM_S) == 0, run.err[-4000:]
+    assert [line for line in run.out.splitlines() if "from" in line] == [f"[0] from {n}" for n in range(0, 60, 11)]
+    job = runs.ask("job")
+    assert (job["state"], job["generation"]) == ("finished", 6)
+    assert job["step"] == 5 * 12 + 5 - 1  # counted over all lives: five of twelve steps, and the last
+    assert job["steps_counted"]
+    assert job["progress"].startswith("checkpoint ")
+    assert job["time"]["lost"]["recompute"] is None
+    found = runs.new_incidents(before)
+    assert {one["kind"] for one in acted_on(found)} == {"worker-exception"}
+    assert all(one["step_resumed"] is None for one in found)
+    (pattern,) = [one for one in found if one["kind"] == "lives-alike"]
+    assert "the last 3 lives ended alike after 12 steps" in pattern["summary"]
+    assert "each of them finished a checkpoint" in pattern["summary"]
+    shown = runs.holdfast.run("job", "--controller", runs.cluster.http)
+    assert "recompute unknown" in " ".join(shown.out.split())
+    told = runs.holdfast.run("incidents", str(found[0]["id"]), "--controller", runs.cluster.http)
+    assert "-> unknown" in told.out
+    with urlopen(f"http://{runs.cluster.http}/metrics") as answer:
+        assert 'reason="detect"' in (text := answer.read().decode())
+        assert 'reason="recompute"' not in text
+
+
+LEAVES = """
+import os, sys, time
+import torch, torch.distributed as dist
+how, once = sys.argv[1:]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+def step(alone=False):
+    weight.grad = torch.ones(1)
+    if not alone:
+        dist.all_reduce(weight.grad)
+    optimizer.step()
+for n in range(60):
+    step()
+    if how == "leaves" and rank == 1 and n == 20 and not os.path.exists(once):
+        open(once, "w").close()
+        print("that is all", flush=True)
+        sys.exit(0)
+    time.sleep(0.01)
+if how == "alone" and rank == 0:
+    for n in range(60):
+        step(alone=True)
+        time.sleep(0.05)
+if how == "late" and rank == 2:
+    time.sleep(2)
+    torch.save(weight, once)
+print("rank", rank, "is done", flush=True)
+"""
+
+
+def test_a_rank_that_leaves_in_mid_run_is_the_culprit_and_one_that_is_done_is_not(runs: Runs, tmp_path: Path) -> None:
+    path = script(tmp_path, LEAVES)
+    for how in ("leaves", "alone", "late"):
+        before = len(runs.cluster.client.incidents())
+        run = runs.start("--nproc-per-node", "4", path, how, str(tmp_path / how))
+        assert run.wait(WARM_S) == 0, run.err[-4000:]
+        assert sum("is done" in line for line in run.out.splitlines()) == 4, how
+        found = acted_on(runs.new_incidents(before))
+        if how != "leaves":
+            assert found == []
+            continue
+        (incident,) = found
+        assert (incident["kind"], incident["culprit"]) == ("worker-left", "rank1")
+        assert "rank 1 ended with exit code 0 after step 20 while 3 ranks were still training" in incident["summary"]
+        assert runs.ask("job")["generation"] == 2

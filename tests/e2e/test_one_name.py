@@ -1,0 +1,102 @@
+"""One name, one folder, one holder: second agents and second controllers are refused, and say why."""
+
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.daemons import Commands, Json, Running, log_events, one_line, ready, wait_for
+from tests.e2e.test_bad_input import PORTS_0
+
+pytestmark = pytest.mark.slow
+SCRIPT = """
+import time
+for n in range(40):
+    time.sleep(0.1)
+print("done")
+"""
+
+
+def begin(holdfast: Commands, folder: Path) -> tuple[Running, str, str]:
+    controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(folder / "controller"))
+    return controller, *ready(controller)
+
+
+def agent(holdfast: Commands, rpc: str, state: Path, name: str = "node0") -> Running:
+    flags = ("--controller", rpc, "--node-name", name, "--no-warm", "--slots", "2")
+    return holdfast.start("agent", *flags, "--state-dir", str(state))
+
+
+def incidents(http: str) -> list[Json]:
+    found: list[Json] = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    return found
+
+
+def events(daemon: Running, name: str) -> list[Json]:
+    return [event for event in log_events(daemon.err) if event["event"] == name]
+
+
+def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp_path: Path) -> None:
+    """A whole job runs and ends beside it; when the first is killed, the second is taken."""
+    controller, rpc, http = begin(holdfast, tmp_path)
+    first = agent(holdfast, rpc, tmp_path / "a")
+    first.says("controller.joined")
+    second = agent(holdfast, rpc, tmp_path / "b")
+    second.says("controller.away")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = holdfast.run("run", "--controller", http, "--nproc-per-node", "2", str(script))
+    assert run.process.returncode == 0, run.err
+    assert run.out.count("done") == 2
+    (away,) = events(second, "controller.away")
+    assert "the node name 'node0' is taken by an agent on this host" in away["reason"]
+    assert "give this one another --node-name and --state-dir" in away["reason"]
+    assert len(events(first, "controller.joined")) == 1
+    assert len(events(controller, "node.joined")) == 1
+    told = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
+    assert [one["culprit"] for one in told] == ["node0"]
+    assert "a second agent there says the same name and is refused" in told[0]["summary"]
+    first.signal(signal.SIGKILL)
+    first.wait(10)
+    second.says("controller.joined", 15)
+
+
+def test_an_agent_that_is_killed_and_started_again_is_taken_at_once(holdfast: Commands, tmp_path: Path) -> None:
+    controller, rpc, _ = begin(holdfast, tmp_path)
+    for life in range(3):
+        one = agent(holdfast, rpc, tmp_path / "a")
+        one.says("controller.joined")
+        assert not events(one, "controller.away")
+        assert len(events(controller, "node.joined")) == life + 1
+        one.signal(signal.SIGKILL)
+        one.wait(10)
+
+
+def test_a_state_folder_is_one_agents_until_that_is_killed(holdfast: Commands, tmp_path: Path) -> None:
+    _, rpc, _ = begin(holdfast, tmp_path)
+    first = agent(holdfast, rpc, tmp_path / "a", "node0")
+    first.says("controller.joined")
+    began = time.monotonic()
+    second = agent(holdfast, rpc, tmp_path / "a", "node1")
+    assert second.wait(20) == 2
+    assert f"the agent with pid {first.process.pid} uses it" in one_line(second.err)
+    assert time.monotonic() - began < 10
+    assert first.process.poll() is None
+    first.signal(signal.SIGKILL)
+    first.wait(10)
+    third = agent(holdfast, rpc, tmp_path / "a", "node1")
+    third.says("controller.joined")
+
+
+def test_a_state_folder_is_one_controllers_until_that_is_killed(holdfast: Commands, tmp_path: Path) -> None:
+    first, _, _ = begin(holdfast, tmp_path)
+    done = holdfast.run("controller", *PORTS_0, "--state-dir", str(tmp_path / "controller"))
+    assert done.process.returncode == 2
+    assert f"the controller with pid {first.process.pid} uses it" in one_line(done.err)
+    first.signal(signal.SIGKILL)
+    first.wait(10)
+    third, _, http = begin(holdfast, tmp_path)
+    wait_for(lambda: httpx.get(f"http://{http}/healthz", trust_env=False).status_code == 200)
+    assert third.process.poll() is None

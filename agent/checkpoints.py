@@ -281,9 +281,10 @@ class Checkpoints:
         for job, error in failing.items():
             if job not in self._failing:
                 text = f"checkpoints of job {job} cannot be stored: {error}; they are tried again and wait in memory"
-                yield t.AgentNotice(time.time_ns(), STORE, t.Severity.WARNING, text)
+                yield t.AgentNotice(time.time_ns(), STORE, t.Severity.WARNING, text, job)
         for job in self._failing.keys() - failing.keys():
-            yield t.AgentNotice(time.time_ns(), STORE, t.Severity.INFO, f"checkpoints of job {job} can be stored again")
+            text = f"checkpoints of job {job} can be stored again"
+            yield t.AgentNotice(time.time_ns(), STORE, t.Severity.INFO, text, job)
         self._failing = failing
         for document in documents:
             repairs = sum(int(one.get("repairs") or 0) for one in document["workers"].values())

@@ -122,8 +122,9 @@ class ProbeReader:
     Raises Unavailable while there is no such file and ProtocolError when it is not a probe file of this version.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, job: str = "") -> None:
+        """`job`: whose worker it is; the file does not say."""
+        self.path, self.job = path, job
         self._map = ProbeFile(path)
         self.rank, self.generation = self._map.rank, self._map.generation
         self._next = 0
@@ -156,7 +157,7 @@ class ProbeReader:
         head = self._map[0 : layout.AT_NAMES]  # in one copy: each is a system call
         state = self._state.read(self._map, head)
         if state is None:
-            return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid)
+            return WorkerSample(rank=self.rank, generation=self.generation, pid=self.pid, job=self.job)
         step, phase, progress, loss, tokens, _ = state
         operation, operation_age, still_age, standing = "", math.nan, math.nan, None
         if (last := self._operation.read(self._map, head)) is not None:
@@ -195,6 +196,7 @@ class ProbeReader:
             meters=meters,
             still_age=still_age,
             standing=standing,
+            job=self.job,
         )
 
     def new_steps(self) -> list[StepRecord]:
@@ -209,7 +211,8 @@ class ProbeReader:
             tokens = bounds.whole(tokens, 0, bounds.MAX_TOKENS)
             self._recent.append(seconds)
             end_wall_ns = bounds.whole(end_wall_ns, 0, now_ns)
-            found.append(StepRecord(self.rank, self.generation, step, end_wall_ns, seconds, loss, tokens, is_counted))
+            what = step, end_wall_ns, seconds, loss, tokens, is_counted, self.job
+            found.append(StepRecord(self.rank, self.generation, *what))
         if found:
             self._median = _median(self._recent)
         return found

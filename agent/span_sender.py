@@ -33,7 +33,7 @@ class SpanSender:
         self._readers, self._send, self._on_drop, self._budget = readers, send, on_drop, budget
         self._waiting: deque[msg.WorkerSpans] = deque()
         self._held = 0
-        self._lost: dict[tuple[int, int], int] = {}
+        self._lost: dict[tuple[str, int, int], int] = {}
         self.clock = ClockOffset()
         self.dropped = 0
         """Spans dropped here so far, those that a worker overwrote before they were read not among them."""
@@ -51,7 +51,7 @@ class SpanSender:
             names = reader.names()
         except HoldfastError:
             return
-        key = (reader.rank, reader.generation)
+        key = (reader.job, reader.generation, reader.rank)
         fresh = min(lost - self._lost.get(key, 0), _MOST_LOST)
         if not rows and not fresh:
             return
@@ -62,7 +62,9 @@ class SpanSender:
         steps = [int.from_bytes(row[at : at + 4], "little", signed=True) for row in (rows[:size], rows[-size:]) if row]
         first, last = (max(min(steps), -1), max(*steps, -1)) if steps else (-1, -1)
         packed = span_rows.pack(rows)
-        self._waiting.append(msg.WorkerSpans(*key, len(rows) // size, fresh, first, last, names, packed))
+        count = len(rows) // size
+        spans = msg.WorkerSpans(reader.rank, reader.generation, count, fresh, first, last, names, packed, reader.job)
+        self._waiting.append(spans)
         self._held += len(packed)
         self._make_room()
 

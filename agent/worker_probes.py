@@ -49,7 +49,7 @@ class WorkerProbes:
 
     def _open(self, key: Key) -> ProbeReader:
         """Unavailable when the worker has no probe yet, ProtocolError when what is there is not this worker's."""
-        reader = ProbeReader(str(self.path(key)))
+        reader = ProbeReader(str(self.path(key)), key[0])
         if (reader.generation, reader.rank) != key[1:]:
             reader.close()
             raise ProtocolError(f"{reader.path} says rank {reader.rank} of generation {reader.generation}")

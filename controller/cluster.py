@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from holdfast import types as t
+from holdfast.controller.commands import CommandBook
 from holdfast.controller.detectors.silence import frame_interval
 from holdfast.controller.detectors.table import Tuning
 from holdfast.controller.detectors.traffic import TrafficDetector
@@ -18,6 +19,7 @@ from holdfast.controller.model import Instant, Job, Node, Options, RankTable
 class Cluster:
     options: Options
     life: Lifecycle
+    commands: CommandBook
     nodes: dict[str, Node] = field(default_factory=dict)
     connected: int = 0  # nodes that have a stream: a name that was said once makes nobody speak less often
     histories: dict[str, History] = field(default_factory=dict)  # by node, of absent ones too
@@ -31,6 +33,7 @@ class Cluster:
     traffic: TrafficDetector = field(init=False)
     progress_at: float = 0.0  # mono of the newest new step
     reconcile_until: float = 0.0  # mono until which nodes may still report after our own restart
+    dropped: dict[str, int] = field(default_factory=dict)  # what nodes said of what they do not hold, by reason
 
     def __post_init__(self) -> None:
         self.tuning = Tuning(self.options.detectors)
@@ -60,6 +63,21 @@ class Cluster:
     def holds(self, node: str) -> bool:
         """Does this node hold ranks of the running job?"""
         return self.active is not None and bool(self.active.ranks_on(node))
+
+    def is_of(self, node: str, job: str, generation: int, rank: int) -> bool:
+        """Does this node hold, or did it hold, this rank in that generation of the job? Counts it if not. `job`: empty
+        from agents that do not say."""
+        if self.job is None or job not in ("", self.job.spec.id) or generation > self.job.generation:
+            self.drop("stale")
+            return False
+        held = self.job.held_by(node, generation)
+        if rank not in (range(self.ranks.world) if held is None else held):
+            self.drop("foreign")
+            return False
+        return True
+
+    def drop(self, reason: str, many: int = 1) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + many
 
     def history(self, node: str) -> History:
         """Of any node, known by now or not; the same object for ever."""

@@ -125,14 +125,11 @@ class Diagnoses:
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def answered(self, result: msg.CommandResult, now: Instant) -> list[Action] | None:
-        """None when the answer is not to a command of ours."""
-        if result.id not in self._commands:
-            return None
-        id, ask = self._commands.pop(result.id)
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        id, ask = self._commands.pop(result.id, ("", 0))
         session = self.running.get(id)
         if session is None:
-            return []
+            return []  # it came too late
         results: list[CheckResult] = []
         error = "" if result.ok else result.error or "the agent could not run it"
         for line in result.data.get("results", "").splitlines():
@@ -158,7 +155,7 @@ class Diagnoses:
     def _after(self, session: DiagnoseSession, asks: Sequence[Ask], now: Instant) -> list[Action]:
         actions: list[Action] = []
         for ask in asks:
-            send = self.c.life.untracked(ask.node, "", 0, ask.order)
+            send = self.c.commands.issue(ask.node, "", 0, ask.order, self._answered)
             self._commands[send.command.id] = (session.id, ask.id)
             actions.append(Send(ask.node, send.command))
         return actions + (self._ended(session, now) if session.ended else [])

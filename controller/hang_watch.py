@@ -28,8 +28,8 @@ class HangWatch:
         self.detector = HangDetector(cluster.options)
         self.pauses = PauseWatch()
         self._is_again = False  # whether the newest stacks are not the first of a pause, which are read another way
-        self.stacks = StackDumps(cluster)
-        self.reach = Reach(cluster)
+        self.stacks = StackDumps(cluster, self._answered)
+        self.reach = Reach(cluster, recovery.found_at_nodes)
 
     def look(self, job: Job, now: Instant) -> list[Action]:
         """At every tick of a job that is up."""
@@ -83,10 +83,9 @@ class HangWatch:
                 actions += [self.pauses.ended(job), *self.keep_stacks()]
         return actions
 
-    def answered(self, result: msg.CommandResult, now: Instant) -> list[Action] | None:
-        """Take an agent's answer; None when it answers something else."""
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
         if not self.stacks.answered(result):
-            return None
+            return []  # of an older round
         if self._is_again and self.stacks.is_complete and self.c.job is not None:
             self.pauses.saw_stacks(self.stacks.of_standstill(self.c.job.generation), now)
         return self.keep_stacks()

@@ -18,14 +18,21 @@ class IncidentBook:
         """The job's incident that is not over yet."""
         return self._newest if self._newest is not None and self._newest.live else None
 
-    def of_generation(self, generation: int) -> Incident | None:
-        """The incident that this generation was started for; it may be over."""
-        return next((i for i in reversed(self.incidents.values()) if i.generation_to == generation > 0), None)
+    def of_generation(self, job: str, generation: int) -> Incident | None:
+        """The incident that this generation of the job was started for; it may be over."""
+        return next(
+            (
+                i for i in reversed(self.incidents.values())
+                if i.generation_to == generation > 0 and i.job in ("", job)  # "": by an older version
+            ),
+            None,
+        )  # fmt: skip
 
     def open(self, finding: Finding, job: Job | None, now: Instant) -> Incident:
         incident = Incident(
             id=f"i{self._issued + 1}",
             opened=now.wall,
+            job=job.spec.id if job else "",
             findings=[finding],
             since=finding.since,
             generation_from=job.generation if job else 0,

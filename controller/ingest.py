@@ -181,7 +181,8 @@ class Ingest:
             self._counts[node, reason] = total
             while len(self._counts) > _MOST_TOLD:
                 self._counts.pop(next(iter(self._counts)))
-            if self._is_news((node, reason)):
+            # Workers of a job that is over may have much to say when their agent comes back: no sign of a fault.
+            if reason != "stale" and self._is_news((node, reason)):
                 log.warning("message.refused", node=node, reason=reason, count=total)
                 self.shell.handle(Found(refused_finding(node, reason, total, now())))
 
@@ -278,14 +279,16 @@ class Ingest:
 def held_spans(spans: msg.Spans, node: str, job: Job | None, refused: Refused) -> msg.Spans:
     """Those of ranks that the node holds, or may have held in an earlier generation."""
 
-    def is_held(part: msg.WorkerSpans) -> bool:
-        if job is None or part.generation > job.generation:
-            return False
-        return part.generation < job.generation or part.rank in job.ranks_on(node)
+    def reason(part: msg.WorkerSpans) -> str:
+        if job is None or part.job not in ("", job.spec.id) or part.generation > job.generation:
+            return "stale"
+        held = job.held_by(node, part.generation)
+        return "" if held is None or part.rank in held else "foreign"
 
-    workers = tuple(part for part in spans.workers if is_held(part))
-    if len(workers) < len(spans.workers) and job is not None:
-        count(refused, "foreign", len(spans.workers) - len(workers))
+    reasons = [reason(part) for part in spans.workers]
+    for why in filter(None, reasons):
+        count(refused, why)
+    workers = tuple(part for part, why in zip(spans.workers, reasons, strict=True) if not why)
     return msg.Spans(workers, spans.offset_ns, spans.error_ns, spans.dropped)
 
 

@@ -3,6 +3,7 @@
 The peers' word convicts nobody: it says which of two troubles this is, and joins the incident as evidence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast import messages as msg
@@ -23,8 +24,9 @@ class _Round:
 
 
 class Knocking:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, cluster: Cluster, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
+        """`found`: what is done with findings."""
+        self.c, self._found = cluster, found
         self._rounds: dict[str, _Round] = {}  # by silent node
 
     def ask(self, node: Node) -> list[Action]:
@@ -36,15 +38,15 @@ class Knocking:
         peers = [n for n in self.c.nodes.values() if n is not node and n.connected and n.state in _UP]
         peers.sort(key=lambda n: (n.name not in holders, n.name))
         order = msg.KnockAt(node.identity.address, node.identity.ping_port)
-        sends = [self.c.life.untracked(peer.name, "", 0, order) for peer in peers[:_PEERS]]
+        sends = [self.c.commands.issue(peer.name, "", 0, order, self._answered) for peer in peers[:_PEERS]]
         self._rounds[node.name] = _Round({send.command.id: send.node for send in sends})
         return [*sends]
 
-    def answered(self, result: msg.CommandResult, now: Instant) -> list[Finding] | None:
-        """None for an answer to something else. A finding when all have answered, if the node is still silent."""
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        """A finding when all have answered, if the node is still silent."""
         name = next((name for name, r in self._rounds.items() if result.id in r.waiting), None)
         if name is None:
-            return None
+            return []  # of an older round
         round_ = self._rounds[name]
         peer = round_.waiting.pop(result.id)
         if result.ok:
@@ -55,7 +57,7 @@ class Knocking:
         node = self.c.nodes.get(name)
         if node is None or node.state in _UP:
             return []  # it spoke again meanwhile
-        return self._verdict(name, round_.heard, now)
+        return self._found(self._verdict(name, round_.heard, now), now)
 
     def _verdict(self, name: str, heard: dict[str, str], now: Instant) -> list[Finding]:
         reached = sorted(peer for peer, behind in heard.items() if behind == "answers")

@@ -5,15 +5,16 @@ answered that they are gone, or is lost (its workers cannot join: each generatio
 agent that comes back is told to end them first).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from holdfast import messages as msg
 from holdfast import rollback
 from holdfast import types as t
+from holdfast.controller.commands import CommandBook
 from holdfast.controller.events import Action, Record, Say, Send
-from holdfast.controller.model import Instant, Job, JobState, Node, Options, RankState, RankTable
+from holdfast.controller.model import PAST, Instant, Job, JobState, Node, Options, RankState, RankTable
 from holdfast.controller.placement import place
 
 
@@ -40,8 +41,10 @@ class Failure:
 
 @dataclass(slots=True)
 class Lifecycle:
-    boot: str
+    commands: CommandBook
     options: Options
+    on_answer: Callable[[msg.CommandResult, Instant], list[Action]]
+    """What an answer to a command of a transition is given to."""
     stage: Stage = Stage.IDLE
     placement: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
@@ -51,7 +54,6 @@ class Lifecycle:
     up_at: float = 0.0  # mono at which the running generation was up
     store: str = ""
     final: tuple[JobState, str, int] | None = None
-    issued: int = 0
     waiting_since: float | None = None  # no room for the next generation since
     missing: str = ""
     held_for: str | None = None  # the node that is tested before the next generation starts
@@ -66,15 +68,9 @@ class Lifecycle:
     # --- commands ----------------------------------------------------------------------------------------------
 
     def send(self, job: Job, node: str, what: str, order: msg.Order) -> Send:
-        self.issued += 1
-        command = msg.Command(f"{self.boot}-{self.issued}", job.spec.id, job.generation, order)
-        self.waiting[command.id] = (what, node)
-        return Send(node, command)
-
-    def untracked(self, node: str, job: str, generation: int, order: msg.Order) -> Send:
-        """A command whose answer no transition waits for."""
-        self.issued += 1
-        return Send(node, msg.Command(f"{self.boot}-{self.issued}", job, generation, order))
+        send = self.commands.issue(node, job.spec.id, job.generation, order, self.on_answer)
+        self.waiting[send.command.id] = (what, node)
+        return send
 
     # --- transitions -------------------------------------------------------------------------------------------
 
@@ -117,7 +113,7 @@ class Lifecycle:
                 continue
             self.unstopped.add(name)
             if node is not None and node.connected:  # its stream is open still: it may hear of it one day
-                actions.append(self.untracked(name, job.spec.id, job.generation, msg.StopWorkers(grace)))
+                actions.append(self.commands.issue(name, job.spec.id, job.generation, msg.StopWorkers(grace)))
         return actions
 
     def advance(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
@@ -192,6 +188,8 @@ class Lifecycle:
         job.unanswered.clear()
         job.life_first = job.life_last = -1
         job.progress.launch(job.generation, job.best_step + 1, now.wall)
+        if job.generation > 1:
+            job.past = [*job.past, (job.generation - 1, list(job.nodes))][-PAST:]
         self.dropped = [name for name in job.nodes if name not in self.placement]
         self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""

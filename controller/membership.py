@@ -89,7 +89,7 @@ class Membership:
         actions: list[Action] = []
         for job_id, generation in sorted(strays):
             node = hello.identity.node
-            actions.append(self.c.life.untracked(node, job_id, generation, msg.StopWorkers(0.0)))
+            actions.append(self.c.commands.issue(node, job_id, generation, msg.StopWorkers(0.0)))
             actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
         return actions
 

@@ -78,6 +78,10 @@ LIMITS = ("hang_steps", "hang_floor", "pause_limit", "idle_limit", "idle_limit_s
 """Those of the options that a job may set for itself."""
 
 
+PAST = 8
+"""Generations before the running one of which it is known who held what: last words of theirs may still come."""
+
+
 class JobState(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
@@ -242,6 +246,7 @@ class Job:
     reason: str = ""
     generation: int = 0
     nodes: list[str] = field(default_factory=list)  # by group rank
+    past: list[tuple[int, list[str]]] = field(default_factory=list)  # the newest generations before, and their nodes
     store: str = ""  # host:port
     submitted_at: float = 0.0
     started_at: float = 0.0
@@ -297,6 +302,16 @@ class Job:
             return range(0)
         return range(group * self.spec.nproc, (group + 1) * self.spec.nproc)
 
+    def held_by(self, node: str, generation: int) -> range | None:
+        """The ranks that this node held in a generation; None where that is not known any more."""
+        if generation == self.generation:
+            return self.ranks_on(node)
+        nodes = next((nodes for known, nodes in reversed(self.past) if known == generation), None)
+        if nodes is None:
+            return None if generation < (self.past[0][0] if self.past else self.generation) else range(0)
+        group = nodes.index(node) if node in nodes else -1
+        return range(group * self.spec.nproc, (group + 1) * self.spec.nproc) if group >= 0 else range(0)
+
     def node_of(self, rank: int) -> str:
         return self.nodes[rank // self.spec.nproc] if self.nodes else ""
 
@@ -305,8 +320,8 @@ class Job:
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":
-        known = {one.name for one in fields(cls)}
-        doc = {key: value for key, value in doc.items() if key in known}  # of another version, maybe
+        names = {one.name for one in fields(cls)}
+        doc = {key: value for key, value in doc.items() if key in names}  # of another version, maybe
         spec = dict(doc["spec"])
         program = dict(spec["program"])
         program["args"] = tuple(program["args"])
@@ -315,8 +330,9 @@ class Job:
         spec["node_counts"] = tuple(spec.get("node_counts", ()))
         backs = [Rollback(**one) for one in doc.get("rollbacks", ())]
         progress = Progress.from_doc(doc.get("progress", {}))
-        state = JobState(doc["state"])
-        return cls(**{**doc, "spec": JobSpec(**spec), "state": state, "rollbacks": backs, "progress": progress})
+        past = [(int(generation), list(nodes)) for generation, nodes in doc.get("past", ())]
+        known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobState(doc["state"]), "past": past}
+        return cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +380,7 @@ class Incident:
     step_resumed: int | None = None
     phases: list[tuple[str, float, float | None]] = field(default_factory=list)
     stacks: dict[str, Any] | None = None  # what the workers were doing when nobody moved, as StackDumps.tree gives it
+    job: str = ""  # id of the job that it is about; empty where there was none
 
     @property
     def cause(self) -> Finding:

@@ -5,6 +5,7 @@ both sides say so, and nobody is convicted on another's word. A cut that leaves 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast import messages as msg
@@ -27,8 +28,9 @@ class _Round:
 
 
 class Reach:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, cluster: Cluster, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
+        """`found`: what is done with findings."""
+        self.c, self._found = cluster, found
         self._round: _Round | None = None
         self._since = -math.inf
 
@@ -46,7 +48,7 @@ class Reach:
         for i, node in enumerate(doors):
             for peer in (doors[(i + step) % len(doors)] for step in range(1, _PEERS + 1)):
                 order = msg.KnockAt(peer.identity.address, peer.identity.ping_port)
-                sends.append(self.c.life.untracked(node.name, "", 0, order))
+                sends.append(self.c.commands.issue(node.name, "", 0, order, self._answered))
                 waiting[sends[-1].command.id] = node.name, peer.name
         self._round = _Round(now.mono, waiting, {})
         return [*sends]
@@ -56,19 +58,20 @@ class Reach:
         held = self._round
         return held is not None and bool(held.waiting) and now.mono - held.at < _PATIENCE
 
-    def answered(self, result: msg.CommandResult, now: Instant) -> list[Finding] | None:
-        """None for an answer to something else. Findings when all have answered."""
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        """Findings when all have answered."""
         held = self._round
         pair = held.waiting.pop(result.id, None) if held is not None else None
         if held is None or pair is None:
-            return None
+            return []  # of an older round
         if result.ok:
             held.heard[pair] = result.data.get("behind", "")
         if held.waiting:
             return []
         self._round = None
         job = self.c.active
-        return [_says(name, held.heard, now) for name in cut_off(held.heard) if job and job.ranks_on(name)]
+        away = [name for name in cut_off(held.heard) if job and job.ranks_on(name)]
+        return self._found([_says(name, held.heard, now) for name in away], now)
 
 
 def cut_off(heard: dict[tuple[str, str], str]) -> list[str]:

@@ -88,6 +88,9 @@ class Recovery:
         out = self.take_out(finding.node, finding.text, now, barred=True) if broken else []
         return [*out, *self.noted(finding, now)]
 
+    def found_at_nodes(self, findings: list[Finding], now: Instant) -> list[Action]:
+        return [action for finding in findings for action in self.found_at_node(finding, now)]
+
     def _recall_logs(self, incident: Incident, now: Instant) -> None:
         for _ in range(len(self.logs)):
             at, finding = self.logs.popleft()
@@ -308,7 +311,7 @@ class Recovery:
 
     def restored(self, told: t.StateRestored, now: Instant) -> list[Action]:
         """Where a generation's state came from. The incident it was started for may be over already."""
-        incident = self.c.book.of_generation(told.generation)
+        incident = self.c.book.of_generation(told.job, told.generation)
         if incident is None:
             return []
         incident.source, incident.restore_s, incident.restored_bytes = told.source, told.seconds, told.num_bytes

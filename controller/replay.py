@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.controller.brain import Brain
 from holdfast.controller.model import Incident
-from holdfast.controller.recording import REFUSED, Start, Told, did, read
+from holdfast.controller.recording import REFUSED, Start, Told, compared, did, read
 from holdfast.errors import HoldfastError
 
 
@@ -45,9 +45,10 @@ def replay(path: Path, through: bool = False) -> Replay:
     """
     found = Replay()
     brain: Brain | None = None
+    version = 0
     for one in read(path):
         if isinstance(one, Start):
-            brain = Brain(one.boot, one.options)
+            brain, version = Brain(one.boot, one.options), one.version
             brain.restore(one.entities, one.steps, one.at)
             found.lives += 1
             continue
@@ -60,8 +61,9 @@ def replay(path: Path, through: bool = False) -> Replay:
         for opened, lines in ((found.then, one.did), (found.now, now)):
             for name in filter(None, map(_incident, lines)):
                 opened.setdefault(name, one.line)
-        if now != one.did:
-            found.difference = found.difference or _difference(one, now)
+        then, after = compared(one.did, version), compared(now, version)
+        if then != after:
+            found.difference = found.difference or _difference(one, then, after)
             if not through:
                 break
     return found
@@ -80,8 +82,8 @@ def _incident(line: str) -> str:
     return words[2] if words[:2] == ["record", "incident"] and len(words) > 2 else ""
 
 
-def _difference(told: Told, now: list[str]) -> Difference:
-    length = max(len(told.did), len(now))
-    then, after = ([*lines, *[""] * (length - len(lines))] for lines in (told.did, now))
+def _difference(told: Told, did_then: list[str], did_now: list[str]) -> Difference:
+    length = max(len(did_then), len(did_now))
+    then, after = ([*lines, *[""] * (length - len(lines))] for lines in (did_then, did_now))
     first = next(i for i in range(length) if then[i] != after[i])
     return Difference(told.line, type(told.event).__name__, then[first], after[first])

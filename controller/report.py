@@ -283,11 +283,13 @@ class Report:
             "frame_bytes_total": self.shell.frame_bytes,
             "events_total": self.shell.events,
             "malformed_total": self.shell.malformed,
-            "refused_total": dict(self.shell.refused),
+            "refused_total": {
+                reason: many + self._c.dropped.get(reason, 0) for reason, many in self.shell.refused.items()
+            },
             "alerts_suppressed_total": self.shell.brain.recovery.suppressed,
             "bugs_total": self.shell.bugs,
             "commands_total": dict(self.shell.commands),
-            "steps_total": self.shell.brain.steps_total,
+            "steps_total": self.shell.brain.heartbeats.steps_total,
             "journal_seconds_total": self.shell.journal_seconds,
             "loop_lag_seconds": self.shell.lag,
             "findings_total": dict(self._c.book.counts),

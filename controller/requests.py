@@ -56,14 +56,14 @@ class Requests:
             return []
         self._ordered.add(sent)
         order = msg.Inject(fault.order, fault.rank)
-        return [Send(name, msg.Command(sent, job.spec.id, job.generation, order))]
+        return [self.c.commands.issue(name, job.spec.id, job.generation, order, self._answered, id=sent)]
 
-    def answered(self, result: msg.CommandResult) -> list[Action] | None:
-        """An agent tells of a fault that it was ordered, done or not; None when it tells of something else."""
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        """An agent tells of a fault that it was ordered, done or not."""
         job = self.c.job
         text = next((text for text, sent in job.unanswered.items() if sent == result.id), None) if job else None
         if job is None or text is None:
-            return None
+            return []  # one by hand
         del job.unanswered[text]
         return [Record("job", job.spec.id, job.to_doc())]
 
@@ -90,7 +90,7 @@ class Requests:
             )
         job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
         order = msg.Inject(fault.order, fault.rank)
-        send = self.c.life.untracked(node, job_id, generation, order)
+        send = self.c.commands.issue(node, job_id, generation, order, self._answered)
         return Say("inject", {"fault": str(fault), "node": node}), send
 
     def checkpoint(self) -> list[Action]:
@@ -104,7 +104,7 @@ class Requests:
             raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
         return [
             Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
-            self.c.life.untracked(name, job.spec.id, job.generation, msg.RequestCheckpoint()),
+            self.c.commands.issue(name, job.spec.id, job.generation, msg.RequestCheckpoint()),
         ]
 
     def precaution(self, now: Instant) -> list[Action]:

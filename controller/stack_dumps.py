@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +36,9 @@ class _Round:
 
 
 class StackDumps:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, cluster: Cluster, on_answer: Callable[[msg.CommandResult, Instant], list[Action]]) -> None:
+        """`on_answer` gets what agents answer; it is to pass it to `answered`."""
+        self.c, self._on_answer = cluster, on_answer
         self.count = 0
         """How often we asked."""
         self._round: _Round | None = None
@@ -48,7 +50,8 @@ class StackDumps:
         if job is None or self.c.life.stage is not Stage.UP:
             raise UsageError("no job is running: there are no stacks to look at")
         nodes = [name for name in job.nodes if name in self.c.nodes and self.c.nodes[name].connected]
-        sends = [self.c.life.untracked(name, job.spec.id, job.generation, msg.DumpStacks()) for name in nodes]
+        order = msg.DumpStacks()
+        sends = [self.c.commands.issue(name, job.spec.id, job.generation, order, self._on_answer) for name in nodes]
         waiting = {send.command.id: send.node for send in sends}
         self._round = _Round(now, job.spec.id, job.generation, waiting)
         self._round.errors = {name: "away" for name in job.nodes if name not in nodes}

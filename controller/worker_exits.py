@@ -21,10 +21,10 @@ class WorkerExits:
 
     def exited(self, exited: t.WorkerExited, node: str, now: Instant) -> list[Action]:
         job = self.c.job
-        if job is None or exited.job != job.spec.id or exited.generation != job.generation or job.state.ended:
+        if job is None or not self.c.is_of(node, exited.job, exited.generation, exited.rank):
             return []
-        if exited.rank not in job.ranks_on(node):
-            return []  # not its to tell
+        if exited.generation != job.generation or job.state.ended:
+            return []
         clean = exited.code == 0 and not exited.signal
         self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.EXITED)
         if clean:

@@ -180,7 +180,7 @@ def _scrape() -> str:
             brain = shell.brain
             brain.handle(e.AgentJoined(msg.Hello(identity)), clock)
             brain.handle(e.JobSubmitted(spec), clock)
-            answer = msg.CommandResult(f"{brain.c.life.boot}-1", True, data={"host": "h", "port": "1"})
+            answer = msg.CommandResult(f"{brain.c.commands.boot}-1", True, data={"host": "h", "port": "1"})
             brain.handle(e.ResultSeen("node0", answer), clock)
             brain.handle(e.FrameSeen("node0", frame), clock)
             exited = t.WorkerExited("j", 1, 0, 1, 10**15, -1, 9)

@@ -22,6 +22,7 @@ class WorkerSpans:
     last: int
     names: tuple[str, ...]
     data: bytes
+    job: str = ""  # empty from older agents
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,7 @@ class WorkerSample(NamedTuple):
     still_age: float = NAN  # since it last entered or left an operation
     standing: Standing | None = None  # only when that was a while ago
     activity: Activity | None = None  # likewise
+    job: str = ""  # empty from older agents
 
 
 SPOILT = -math.inf
@@ -301,6 +302,7 @@ class StepRecord(NamedTuple):
     loss: float = NAN
     tokens: int = 0
     is_counted: bool = False  # by a hook, from 0 in every life: the program numbers no steps
+    job: str = ""  # empty from older agents
 
 
 class NicSamples(NamedTuple):
@@ -378,6 +380,7 @@ class AgentNotice:
     kind: str
     severity: Severity
     text: str
+    job: str = ""  # whose trouble it is; empty: the node's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def decode_controller(data: bytes) -> msg.ControllerMessage:
 
 
 def _from_worker_spans(w: c.WorkerSpans) -> msg.WorkerSpans:
-    return msg.WorkerSpans(w.rank, w.generation, w.count, w.lost, w.first, w.last, tuple(w.names), w.data)
+    return msg.WorkerSpans(w.rank, w.generation, w.count, w.lost, w.first, w.last, tuple(w.names), w.data, w.job)
 
 
 # --- hello, events ---------------------------------------------------------------------------------------------

@@ -13,10 +13,13 @@ from holdfast import messages as msg
 from holdfast import types as t
 from holdfast.errors import ProtocolError
 
-REASONS = ("message", "hello", "name", "worker", "step", "gauge", "device", "spans", "text", "foreign")
+REASONS = (
+    "message", "hello", "name", "worker", "step", "gauge", "device", "spans", "text", "foreign", "stale", "answer",
+)  # fmt: skip
 """`message`: not decodable. `hello`: a stream that was refused. `name`: one refused because its node's name is taken.
-`worker`, `step`, `gauge`, `device`, `spans`, `text`:
-what of a message was left out or cut. `foreign`: about ranks that the node does not hold."""
+`worker`, `step`, `gauge`, `device`, `spans`, `text`: what of a message was left out or cut. `foreign`: about ranks that
+the node does not hold. `stale`: about a job or a generation that does not run. `answer`: to a command that the node was
+not sent."""
 Refused = dict[str, int]
 """How many of each reason were left out."""
 

@@ -22,8 +22,14 @@ _NOWHERE = (-1, -1, -1)
 
 
 def frame_message(f: t.Frame) -> c.Frame:
+    jobs = list(dict.fromkeys([one.job for rows in (f.workers, f.steps) for one in rows]))
     workers: dict[str, Any] = dict(zip(_OF_WORKER, zip(*map(_worker_fields, f.workers), strict=True), strict=False))
-    if workers:
+    steps: dict[str, Any] = dict(zip(_OF_STEP, zip(*map(_step_fields, f.steps), strict=True), strict=False))
+    if len(jobs) > 1:
+        index = {job: i for i, job in enumerate(jobs)}
+        workers["job"] = [index[w.job] for w in f.workers]
+        steps["job"] = [index[s.job] for s in f.steps]
+    if f.workers:
         workers["phase"] = [_PHASE_INDEX[phase] for phase in workers["phase"]]
         for name in ("coordinate", "sizes"):
             workers[name] = [v for triple in workers[name] for v in triple or _NOWHERE]
@@ -43,7 +49,8 @@ def frame_message(f: t.Frame) -> c.Frame:
         host=f.host,
         gpus=[p.GpuGauges(index=g.index, values=g.values) for g in f.gpus],
         workers=p.Workers(**workers),
-        steps=p.Steps(**dict(zip(_OF_STEP, zip(*map(_step_fields, f.steps), strict=True), strict=False))),
+        steps=p.Steps(**steps),
+        jobs=jobs,
     )
 
 
@@ -151,13 +158,23 @@ def frame_from(f: c.Frame) -> t.Frame:
         nics=nics,
         host=_plain(f.host),
         gpus=tuple(t.GpuGauges(g.index, _plain(g.values)) for g in f.gpus),
-        workers=_workers(f.workers),
-        steps=_steps(f.steps),
+        workers=_workers(f.workers, f.jobs),
+        steps=_steps(f.steps, f.jobs),
         cadence=f.cadence,
     )
 
 
-def _workers(w: p.Workers) -> tuple[t.WorkerSample, ...]:
+def _jobs(indices: Sequence[int], jobs: Sequence[str], rows: int) -> list[str]:
+    """The job of each row."""
+    if not indices:
+        return [jobs[0] if len(jobs) == 1 else ""] * rows
+    _same_length("jobs", rows, indices)
+    if max(indices) >= len(jobs):
+        raise ProtocolError("frame: a job that it lacks")
+    return [jobs[i] for i in indices]
+
+
+def _workers(w: p.Workers, jobs: Sequence[str]) -> tuple[t.WorkerSample, ...]:
     # Lists, for a repeated field is walked item by item through protobuf.
     *columns, coordinate, sizes, still_age = (column[:] for column in _worker_fields(w))
     n = len(columns[0])
@@ -169,15 +186,16 @@ def _workers(w: p.Workers) -> tuple[t.WorkerSample, ...]:
     meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
     standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
     activity = _from_activity(w.activity, n) if w.HasField("activity") else [None] * n
-    rows = zip(*columns, _triples(coordinate), _triples(sizes), meters, still_age, standing, activity, strict=True)
+    triples = _triples(coordinate), _triples(sizes)
+    rows = zip(*columns, *triples, meters, still_age, standing, activity, _jobs(w.job, jobs, n), strict=True)
     return tuple(map(t.WorkerSample._make, rows))
 
 
-def _steps(s: p.Steps) -> tuple[t.StepRecord, ...]:
+def _steps(s: p.Steps, jobs: Sequence[str]) -> tuple[t.StepRecord, ...]:
     columns = [column[:] for column in _step_fields(s)]
     columns[-1] = columns[-1] or [False] * len(columns[0])  # older agents do not say
     _same_length("steps", len(columns[0]), *columns)
-    return tuple(map(t.StepRecord._make, zip(*columns, strict=True)))
+    return tuple(map(t.StepRecord._make, zip(*columns, _jobs(s.job, jobs, len(columns[0])), strict=True)))
 
 
 def _plain(values: Any) -> dict[str, float]:

@@ -217,6 +217,7 @@ class Frame(google.protobuf.message.Message):
     GPUS_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
+    JOBS_FIELD_NUMBER: builtins.int
     seq: builtins.int
     wall_ns: builtins.int
     mono_ns: builtins.int
@@ -233,6 +234,10 @@ class Frame(google.protobuf.message.Message):
     def workers(self) -> holdfast.proto.types_pb2.Workers: ...
     @property
     def steps(self) -> holdfast.proto.types_pb2.Steps: ...
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """of workers and steps: one is the job of all, of several each row says which"""
+
     def __init__(
         self,
         *,
@@ -246,9 +251,10 @@ class Frame(google.protobuf.message.Message):
         gpus: collections.abc.Iterable[holdfast.proto.types_pb2.GpuGauges] | None = ...,
         workers: holdfast.proto.types_pb2.Workers | None = ...,
         steps: holdfast.proto.types_pb2.Steps | None = ...,
+        jobs: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["steps", b"steps", "workers", b"workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cadence", b"cadence", "gpus", b"gpus", "host", b"host", "mono_ns", b"mono_ns", "nics", b"nics", "offsets", b"offsets", "seq", b"seq", "steps", b"steps", "wall_ns", b"wall_ns", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cadence", b"cadence", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "mono_ns", b"mono_ns", "nics", b"nics", "offsets", b"offsets", "seq", b"seq", "steps", b"steps", "wall_ns", b"wall_ns", "workers", b"workers"]) -> None: ...
 
 global___Frame = Frame
 
@@ -612,6 +618,7 @@ class WorkerSpans(google.protobuf.message.Message):
     LAST_FIELD_NUMBER: builtins.int
     NAMES_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
     rank: builtins.int
     generation: builtins.int
     count: builtins.int
@@ -621,6 +628,8 @@ class WorkerSpans(google.protobuf.message.Message):
     last: builtins.int
     data: builtins.bytes
     """holdfast.span_rows"""
+    job: builtins.str
+    """empty from older agents"""
     @property
     def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -634,8 +643,9 @@ class WorkerSpans(google.protobuf.message.Message):
         last: builtins.int = ...,
         names: collections.abc.Iterable[builtins.str] | None = ...,
         data: builtins.bytes = ...,
+        job: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "data", b"data", "first", b"first", "generation", b"generation", "last", b"last", "lost", b"lost", "names", b"names", "rank", b"rank"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "data", b"data", "first", b"first", "generation", b"generation", "job", b"job", "last", b"last", "lost", b"lost", "names", b"names", "rank", b"rank"]) -> None: ...
 
 global___WorkerSpans = WorkerSpans
 

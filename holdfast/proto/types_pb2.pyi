@@ -205,6 +205,7 @@ class Workers(google.protobuf.message.Message):
     STILL_AGE_FIELD_NUMBER: builtins.int
     STANDING_FIELD_NUMBER: builtins.int
     ACTIVITY_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -249,6 +250,10 @@ class Workers(google.protobuf.message.Message):
     def standing(self) -> global___Standing: ...
     @property
     def activity(self) -> global___Activity: ...
+    @property
+    def job(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """index into the frame's jobs; missing where those are one"""
+
     def __init__(
         self,
         *,
@@ -271,9 +276,10 @@ class Workers(google.protobuf.message.Message):
         still_age: collections.abc.Iterable[builtins.float] | None = ...,
         standing: global___Standing | None = ...,
         activity: global___Activity | None = ...,
+        job: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "standing", b"standing"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "job", b"job", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
 
 global___Workers = Workers
 
@@ -495,6 +501,7 @@ class Steps(google.protobuf.message.Message):
     LOSS_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     IS_COUNTED_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
     @property
     def rank(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
@@ -513,6 +520,10 @@ class Steps(google.protobuf.message.Message):
     def is_counted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
         """by a hook: the program numbers no steps; missing from older agents"""
 
+    @property
+    def job(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """as in Workers"""
+
     def __init__(
         self,
         *,
@@ -524,8 +535,9 @@ class Steps(google.protobuf.message.Message):
         loss: collections.abc.Iterable[builtins.float] | None = ...,
         tokens: collections.abc.Iterable[builtins.int] | None = ...,
         is_counted: collections.abc.Iterable[builtins.bool] | None = ...,
+        job: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["end_wall_ns", b"end_wall_ns", "generation", b"generation", "is_counted", b"is_counted", "loss", b"loss", "rank", b"rank", "seconds", b"seconds", "step", b"step", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end_wall_ns", b"end_wall_ns", "generation", b"generation", "is_counted", b"is_counted", "job", b"job", "loss", b"loss", "rank", b"rank", "seconds", b"seconds", "step", b"step", "tokens", b"tokens"]) -> None: ...
 
 global___Steps = Steps
 
@@ -724,10 +736,13 @@ class AgentNotice(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     SEVERITY_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
     wall_ns: builtins.int
     kind: builtins.str
     severity: builtins.str
     text: builtins.str
+    job: builtins.str
+    """whose trouble it is; empty: the node's own"""
     def __init__(
         self,
         *,
@@ -735,8 +750,9 @@ class AgentNotice(google.protobuf.message.Message):
         kind: builtins.str = ...,
         severity: builtins.str = ...,
         text: builtins.str = ...,
+        job: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kind", b"kind", "severity", b"severity", "text", b"text", "wall_ns", b"wall_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "kind", b"kind", "severity", b"severity", "text", b"text", "wall_ns", b"wall_ns"]) -> None: ...
 
 global___AgentNotice = AgentNotice
 

@@ -15,7 +15,7 @@ class Worker:
     """As much of a probe reader as the sender asks for."""
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.generation, self.lost_spans = rank, 1, 0
+        self.job, self.rank, self.generation, self.lost_spans = "j1", rank, 1, 0
         self.steps: list[int] = []
         self.is_gone = False
 

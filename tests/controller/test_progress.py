@@ -179,7 +179,7 @@ def test_last_words_of_an_earlier_life_keep_their_place() -> None:
     v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 3)
     best = v.job.best_step
     late = t.StepRecord(0, 1, 0, int(v.instant.wall * 1e9), STEP, is_counted=True)
-    v.brain._step(late, "node0", v.instant)
+    v.brain.heartbeats._step(late, "node0", v.instant)
     assert v.job.best_step == best
     assert v.brain.c.ledger.rows[0].generation == 1
 

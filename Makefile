@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 # The name holds a hash of what is to be installed: set-up runs again when that changes, and only then.
-STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt setup.py agent/sweep.c | sha256sum | cut -c1-16)
+STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt setup.py agent/sampling/sweep.c | sha256sum | cut -c1-16)
 PYTEST_ARGS ?=
 # Trainer and controller take as long as all others, and no two tests that start agents run at once.
 BUSY := tests/trainer tests/controller

@@ -11,32 +11,35 @@ import uuid
 from collections.abc import Coroutine
 from contextlib import suppress
 
-from holdfast import log, private, service, wire
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast.agent import log_rules, node_death, output_memory
-from holdfast.agent.beat import beat
-from holdfast.agent.checkpoints import Checkpoints
-from holdfast.agent.checks import Checks
 from holdfast.agent.collectors import nic
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
 from holdfast.agent.collectors.kernel_log import KernelLog, event, xid_event
 from holdfast.agent.collectors.rdma import RdmaCollector
-from holdfast.agent.heartbeat import Gauges, Heartbeat
-from holdfast.agent.identity import read_identity
-from holdfast.agent.link import Link, read_credentials
-from holdfast.agent.node_faults import NodeFaults
-from holdfast.agent.outbox import Outbox
-from holdfast.agent.peers import Door, knock
-from holdfast.agent.sampler import Sampler
-from holdfast.agent.span_sender import SpanSender
-from holdfast.agent.sweeps import COMPILED
-from holdfast.agent.worker_logs import WorkerLogs
-from holdfast.agent.workers import Workers
-from holdfast.config import AgentConfig
-from holdfast.errors import HoldfastError, UsageError
-from holdfast.state_lock import StateLock
+from holdfast.agent.forkserver import output_memory
+from holdfast.agent.logs import rules as log_rules
+from holdfast.agent.logs.worker_logs import WorkerLogs
+from holdfast.agent.node import death as node_death
+from holdfast.agent.node.checkpoints import Checkpoints
+from holdfast.agent.node.checks import Checks
+from holdfast.agent.node.faults import NodeFaults
+from holdfast.agent.node.identity import read_identity
+from holdfast.agent.node.peers import Door, knock
+from holdfast.agent.sampling.sampler import Sampler
+from holdfast.agent.sampling.sweeps import COMPILED
+from holdfast.agent.stream.beat import beat
+from holdfast.agent.stream.heartbeat import Gauges, Heartbeat
+from holdfast.agent.stream.link import Link, read_credentials
+from holdfast.agent.stream.outbox import Outbox
+from holdfast.agent.stream.span_sender import SpanSender
+from holdfast.agent.workers.workers import Workers
+from holdfast.base import log, private, service
+from holdfast.base.config import AgentConfig
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.state_lock import StateLock
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 
 _LOOK_EVERY = 0.25  # seconds, at most, between looks at the kernel's log, and at the workers' while they are quiet
 _LOGS_EVERY = 0.05  # while they are not
@@ -57,7 +60,7 @@ _LAST_NEWS_S = 2.0  # to get the news of the workers' ends through
 
 
 def run(config: AgentConfig) -> int:
-    """Serve until a signal comes. Exit codes as in holdfast.service."""
+    """Serve until a signal comes. Exit codes as in holdfast.base.service."""
     service.come_first()
     sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: Agent(config).main(stop), grace=config.drain + _END_S)

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from holdfast import bounds, private
-from holdfast.agent import probe_layout as layout
-from holdfast.agent.probe_memory import PHASE_INDEX, TRAIN, Memory, Operation
-from holdfast.errors import HoldfastError
-from holdfast.types import SPOILT, Phase
+from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file.memory import PHASE_INDEX, TRAIN, Memory, Operation
+from holdfast.base import bounds, private
+from holdfast.base.errors import HoldfastError
+from holdfast.wire.types import SPOILT, Phase
 
 _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
@@ -67,7 +67,7 @@ def attached() -> bool:
 def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
     """Step `n` is done: its loss, and the tokens it trained on (of this worker alone).
 
-    Numbers beyond `holdfast.bounds` are clamped: a negative step counts as 0.
+    Numbers beyond `holdfast.base.bounds` are clamped: a negative step counts as 0.
     """
     live = _live
     if live is None:
@@ -93,7 +93,7 @@ def running_step() -> int:
 
 
 def phase(name: str) -> None:
-    """Say what the process does now, one of `holdfast.types.Phase`; raises ValueError for anything else.
+    """Say what the process does now, one of `holdfast.wire.types.Phase`; raises ValueError for anything else.
 
     `phase("train")` also starts the clock of the next step, so that what came before does not count into it.
     """
@@ -203,7 +203,7 @@ class _Span:
         if live is None or not self.names:
             return
         if live.slow and self.names[0] in live.slow:
-            from holdfast.agent import injections
+            from holdfast.agent.probe_file import injections
 
             injections.drag(live.slow[self.names[0]], self.cpu)
         end = _monotonic_ns()
@@ -226,7 +226,7 @@ def span(
 ) -> _Span:
     """Time a block as one span of this kind ("forward", "send", ...).
 
-    Kind, stage, micro-batch and turn name the action of the job's plan (`holdfast.plan.Action`) that it belongs to.
+    Kind, stage, micro-batch and turn name the action of the job's plan (`plan.Action`) that it belongs to.
     What ranks do together has a group, and a number that is the same on all its members. `cpu`: also measure the
     processor time of this thread, which tells slow work from work that was kept from running.
     """
@@ -289,7 +289,7 @@ def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Sequence[int] = (1, 1,
 def meters(
     mfu: float, tokens_per_s: float, parts: Sequence[float], memory_bytes: int, grad_norm: float = math.nan
 ) -> None:
-    """What the step that `step` reports next was worth, as `holdfast.types.Meters`; NaN for what is not known."""
+    """What the step that `step` reports next was worth, as `holdfast.wire.types.Meters`; NaN for what is not known."""
     live = _live
     if live is not None:
         memory_bytes = bounds.whole(memory_bytes, 0, bounds.MAX_COUNT)
@@ -298,7 +298,7 @@ def meters(
 
 
 def publish_plan(data: bytes) -> None:
-    """Tell the controller what this job does in every step: a `holdfast.wire_plan` message. Called once, by rank 0.
+    """Tell the controller what this job does in every step: a `holdfast.wire.plans` message. Called once, by rank 0.
 
     Goes beside the probe file, whole or not at all. Nobody may fail for want of a plan: errors are one line.
     """

@@ -41,10 +41,10 @@ from common import (
 )
 
 from holdfast.agent.collectors.nic import choose
-from holdfast.agent.sweeps import Sweeps
-from holdfast.agent.ticks import Ticks
-from holdfast.cli.client import Client
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.agent.sampling.sweeps import Sweeps
+from holdfast.agent.sampling.ticks import Ticks
+from holdfast.cli.common.client import Client
+from holdfast.cli.local.cluster import LocalCluster
 
 NICS = 8
 WORKERS = 8

@@ -36,13 +36,13 @@ from blame import beyond_median, busiest
 from common import Json, finish, get, machine, parser, scratch
 from slow_link import Flow, TokenBucket, enter, flows
 
-from holdfast.agent.probe_reader import ProbeReader
-from holdfast.agent.workers import shared_dir
-from holdfast.cli.local_cluster import LocalCluster
-from holdfast.diagnostics import span_files
-from holdfast.diagnostics.blame_model import Slowness
-from holdfast.diagnostics.blame_report import blame_of
-from holdfast.plan import Mesh
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.agent.workers.workers import shared_dir
+from holdfast.cli.local.cluster import LocalCluster
+from holdfast.diagnostics.blame.model import Slowness
+from holdfast.diagnostics.blame.report import blame_of
+from holdfast.diagnostics.files import span_files
+from holdfast.plan.plan import Mesh
 
 MARGIN = 3
 """Steps between a fault's order and the first step that counts."""

@@ -19,11 +19,11 @@ import numpy as np
 from common import Json, finish, parser
 from simulated_spans import Culprit, Job, simulate
 
-from holdfast.diagnostics import step_graph
-from holdfast.diagnostics.blame import Blame, analyse
-from holdfast.diagnostics.job_shape import JobShape
-from holdfast.diagnostics.span_table import SpanTable
-from holdfast.plan import Plan
+from holdfast.diagnostics.blame.blame import Blame, analyse
+from holdfast.diagnostics.steps import graph as step_graph
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.plan.plan import Plan
 
 SCORINGS = ("blame", "busiest", "median")
 MESHES = {64: (2, 4, 8), 1024: (8, 16, 8), 12288: (12, 128, 8)}

@@ -20,17 +20,17 @@ from pathlib import Path
 from common import Json, finish, parser, scratch
 from simulated_spans import Job, simulate
 
-from holdfast import messages as msg
-from holdfast import span_rows
-from holdfast.agent import probe_layout
-from holdfast.agent.probe_reader import ProbeReader
-from holdfast.diagnostics import span_files, span_table
-from holdfast.diagnostics.blame import Culprit
-from holdfast.diagnostics.blame_model import Limits
-from holdfast.diagnostics.blame_report import blame_of
-from holdfast.diagnostics.job_shape import JobShape
-from holdfast.diagnostics.span_table import SpanTable
-from holdfast.wire_plan import encode_plan
+from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.diagnostics.blame.model import Culprit, Limits
+from holdfast.diagnostics.blame.report import blame_of
+from holdfast.diagnostics.files import span_files
+from holdfast.diagnostics.steps import span_table
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.wire import messages as msg
+from holdfast.wire import span_rows
+from holdfast.wire.plans import encode_plan
 
 JOBS = {
     "simulated 1x8x1": Job(1, 8, 1, micro_batches=4, noise=0.03, measures_cpu=True),
@@ -40,7 +40,8 @@ WARM = 20
 """Steps at a job's beginning that are in no window."""
 SCRIPT = Path(__file__).parent / "workers" / "quiet_ddp.py"
 HOOKED = (
-    "import os, runpy, sys; from holdfast.agent import probe, torch_hooks; probe.attach(); torch_hooks.install(); "
+    "import os, runpy, sys; from holdfast.agent import probe; "
+    "from holdfast.agent.hooks import torch_hooks; probe.attach(); torch_hooks.install(); "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__'); os._exit(0)"
 )
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from common import finish, parser
 
-from holdfast.plan import Action, Op, Plan
-from holdfast.plan_simulate import durations, simulate
-from holdfast.trainer.layout import Layout
+from holdfast.plan.plan import Action, Op, Plan
+from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.preload import preload
 from holdfast.trainer.schedules.build import BUILDERS, job_plan
+from holdfast.trainer.settings.layout import Layout
 
 CHUNKS = {"interleaved": 2, "bfs": 2, "zbv": 2, "interleaved-zero-bubble": 2}
 NAMES = (*BUILDERS, "zbv", "interleaved-zero-bubble")
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def plan(self) -> Plan:
-        from holdfast.trainer.runtime import zero_bubble
+        from holdfast.trainer.pipeline.runtime import zero_bubble
 
         size = self.ranks, self.layout.chunks, self.micro_batches
         build = BUILDERS.get(self.schedule)
@@ -109,7 +109,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
-    from holdfast.trainer.runtime import Runtime, Sharing, WatchedStage
+    from holdfast.trainer.pipeline.runtime import Runtime, Sharing, WatchedStage
 
     alone = Sharing(dist.new_group([rank], use_local_synchronization=True), 0, ())  # no replicas
     cpu, layout, count = torch.device("cpu"), case.layout, case.micro_batches

@@ -14,7 +14,7 @@ from chaos_faults import KINDS, Kind, Strike
 from chaos_hosts import Hosts
 from common import Json
 
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
 
 WORLD = 8
 MORE_STEPS = 5

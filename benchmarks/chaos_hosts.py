@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from common import child_pids, end, from_tests
 
-from holdfast.cli.client import Client
-from holdfast.config import ClientConfig
-from holdfast.errors import HoldfastError
+from holdfast.base.config import ClientConfig
+from holdfast.base.errors import HoldfastError
+from holdfast.cli.common.client import Client
 
 cables = from_tests("cables")
 Sysfs = from_tests("agent.sysfs").Sysfs

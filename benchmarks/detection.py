@@ -24,8 +24,8 @@ from typing import Any
 
 from common import Json, finish, parser, quantile, scratch, wait_for
 
-from holdfast.cli.local_cluster import LocalCluster
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
+from holdfast.cli.local.cluster import LocalCluster
 
 STEP_S = 0.1
 WORKER = Path(__file__).parent / "workers" / "stepping.py"

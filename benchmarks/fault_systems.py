@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from common import end, free_port
 
-from holdfast.cli.leftovers import remove_shared_memory
+from holdfast.cli.local.leftovers import remove_shared_memory
 
 SCRIPT = Path(__file__).parent / "workers" / "toy_ddp.py"
 PEERS = str(Path(__file__).with_name("peers.py"))
@@ -128,9 +128,9 @@ class Holdfast(System):
             remove_shared_memory(self.folder / name, name)
 
     def wait_for_nodes(self, http: int) -> None:
-        from holdfast.cli.client import Client
-        from holdfast.config import ClientConfig
-        from holdfast.errors import HoldfastError
+        from holdfast.base.config import ClientConfig
+        from holdfast.base.errors import HoldfastError
+        from holdfast.cli.common.client import Client
 
         deadline = time.monotonic() + 60
         with Client(ClientConfig(controller=f"127.0.0.1:{http}"), timeout=5.0) as client:

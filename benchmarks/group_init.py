@@ -60,11 +60,11 @@ def rank_main(system: System, address: str, rank: int, world: int, generation: i
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    from holdfast.trainer.config import load
-    from holdfast.trainer.launch import Launch
-    from holdfast.trainer.layout import Layout
-    from holdfast.trainer.mesh import join
-    from holdfast.trainer.rendezvous import CountingStore, open_store
+    from holdfast.trainer.mesh.mesh import join
+    from holdfast.trainer.mesh.rendezvous import CountingStore, open_store
+    from holdfast.trainer.settings.launch import Launch
+    from holdfast.trainer.settings.layout import Layout
+    from holdfast.trainer.settings.load import load
 
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "TORCH_DIST_INIT_BARRIER": str(int(system.barriers))}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": address, "TORCHELASTIC_USE_AGENT_STORE": "True"}

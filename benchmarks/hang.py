@@ -17,10 +17,10 @@ from typing import Any
 
 from common import Json, finish, parser, quantile, scratch, wait_for
 
-from holdfast.cli.demo_plan import job_spec, make_plan
-from holdfast.cli.local_cluster import LocalCluster
-from holdfast.config import DemoConfig
-from holdfast.errors import HoldfastError
+from holdfast.base.config import DemoConfig
+from holdfast.base.errors import HoldfastError
+from holdfast.cli.demo.plan import job_spec, make_plan
+from holdfast.cli.local.cluster import LocalCluster
 
 DDP = Path(__file__).parent / "workers" / "plain_ddp.py"
 AXES, WHERE = ("tp", "dp", "pp"), ("", "before-", "after-")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from common import Json, finish, parser
 
-from holdfast.diagnostics.isolation import Isolation
+from holdfast.diagnostics.isolation.isolation import Isolation
 
 SIZES = ((5, 1), (8, 1), (8, 3), (9, 4), (16, 4), (64, 16), (128, 16), (1024, 1))
 FLAKY = (0.0, 0.05)

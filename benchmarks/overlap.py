@@ -34,9 +34,9 @@ RANKS = 2
 
 
 def train(folder: Path, options: argparse.Namespace, sequence: bool, chunks: int, rank: int, port: int) -> None:
-    from holdfast.trainer import loop
     from holdfast.trainer.__main__ import parse
-    from holdfast.trainer.launch import from_environment
+    from holdfast.trainer.run import loop
+    from holdfast.trainer.settings.launch import from_environment
 
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),

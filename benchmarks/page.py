@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks import common
-from holdfast.controller.auth import Auth
-from holdfast.controller.http import create_app
-from holdfast.controller.serve import serving
+from holdfast.controller.http.auth import Auth
+from holdfast.controller.http.routes import create_app
+from holdfast.controller.http.serve import serving
 from tests.browser import ARGS, CHROMIUM
-from tests.controller.fake_facade import FakeFacade
+from tests.controller.support.fake_facade import FakeFacade
 
 Json = dict[str, Any]
 KEYS = {

@@ -21,8 +21,8 @@ from typing import Any
 
 from common import Json, end, finish, parser, quantile, scratch
 
-from holdfast.cli.local_cluster import LocalCluster
-from holdfast.errors import HoldfastError
+from holdfast.base.errors import HoldfastError
+from holdfast.cli.local.cluster import LocalCluster
 
 WORKERS = Path(__file__).parent / "workers"
 sys.path.insert(0, str(WORKERS))

@@ -2,7 +2,7 @@
 
 python benchmarks/probe_cost.py [--json] [--calls 100000] [--train-seconds 5]
 
-With --train-seconds also what the samples of an unmodified script's parameters cost (agent/torch_finite.py, torch):
+With --train-seconds also what the samples of an unmodified script's parameters cost (agent/hooks/finite.py, torch):
 their share of the processor time of training, at three sizes of step.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from holdfast.agent import probe
-from holdfast.agent.probe_layout import ENV_PATH
-from holdfast.agent.probe_reader import ProbeReader
+from holdfast.agent.probe_file.layout import ENV_PATH
+from holdfast.agent.probe_file.reader import ProbeReader
 
 REPEATS = 9
 SHARE = 0.005
@@ -67,7 +67,7 @@ def sampled(seconds: float) -> list[dict[str, float]]:
     """Of small models that train so long: the step, a sample, and the share of all samples in processor time."""
     import torch
 
-    from holdfast.agent.torch_finite import Finite
+    from holdfast.agent.hooks.finite import Finite
 
     torch.set_num_threads(1)
     found = []

@@ -22,7 +22,7 @@ from typing import Any
 
 from common import finish, free_port, parser, scratch
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 
 WORLD = 8
 TIMEOUT_S = 180.0

@@ -22,7 +22,7 @@ def rank_main(rank: int, world: int, port: int, repeat: int, answer: Connection)
     import torch
     import torch.distributed as dist
 
-    from holdfast.trainer.collectives import ReduceScatter
+    from holdfast.trainer.mesh.collectives import ReduceScatter
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)

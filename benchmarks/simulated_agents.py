@@ -5,7 +5,7 @@
 Reads commands on standard input, one JSON line each: {"do": "silence", "node": N}, {"do": "wake", "node": N},
 {"do": "report"}, {"do": "quit"}. Prints {"ready": true} when all agents are welcome, and an answer to each command.
 
-What a frame holds is made anew every second and encoded by holdfast.wire; the thousands of bytes of samples are
+What a frame holds is made anew every second and encoded by holdfast.wire.codec; the thousands of bytes of samples are
 encoded once for all agents and joined to what differs (protobuf messages may be concatenated), so that one core is
 enough to play a thousand nodes.
 """
@@ -22,10 +22,10 @@ from typing import Any
 
 import grpc
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast import wire
 from holdfast.proto import controller_pb2
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 
 METHOD = "/holdfast.v1.Controller/Session"
 _FRAME_TAG = b"\x12"  # AgentMessage.frame

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.span_table import COLUMNS, SpanTable, from_columns
-from holdfast.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Layers, Mesh, Op, Plan
+from holdfast.diagnostics.steps.span_table import COLUMNS, SpanTable, from_columns
+from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Layers, Mesh, Op, Plan
 from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
 from holdfast.trainer.schedules.transfers import add_transfers
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from common import finish, parser, scratch
 
 from holdfast.agent import probe
-from holdfast.agent.probe_layout import ENV_PATH
-from holdfast.agent.probe_reader import ProbeReader
-from holdfast.agent.span_sender import SpanSender
-from holdfast.controller.span_window import decoded
-from holdfast.diagnostics import span_files
-from holdfast.diagnostics.job_shape import JobShape
-from holdfast.messages import Spans
+from holdfast.agent.probe_file.layout import ENV_PATH
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.agent.stream.span_sender import SpanSender
+from holdfast.controller.spans.window import decoded
+from holdfast.diagnostics.files import span_files
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.wire.messages import Spans
 
 
 def record(spans: int) -> None:

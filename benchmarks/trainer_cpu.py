@@ -29,7 +29,7 @@ from typing import Any
 
 from common import Json, finish, parser, quantile, scratch
 
-from holdfast.agent.probe_layout import ENV_PATH
+from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.trainer.preload import preload
 
 sys.path.insert(0, str(Path(__file__).parent / "workers"))
@@ -88,9 +88,9 @@ class System:
 
 
 def ours(options: argparse.Namespace, ranks: int, sharing: Json, folder: Path, gate: Gate) -> None:
-    from holdfast.trainer import loop
     from holdfast.trainer.__main__ import parse
-    from holdfast.trainer.launch import from_environment
+    from holdfast.trainer.run import loop
+    from holdfast.trainer.settings.launch import from_environment
 
     unhindered = loop.Trainer.step
 

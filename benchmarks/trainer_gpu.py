@@ -48,13 +48,13 @@ def measure(options: argparse.Namespace, changes: dict[str, object]) -> Measured
     """One model, trained for some steps in this process alone."""
     import torch
 
-    from holdfast.trainer import loop
-    from holdfast.trainer.config import load
-    from holdfast.trainer.corpus import Corpus
-    from holdfast.trainer.launch import Launch
-    from holdfast.trainer.layout import plan
-    from holdfast.trainer.mesh import choose_device, join, leave
-    from holdfast.trainer.meters import Meter
+    from holdfast.trainer.data.corpus import Corpus
+    from holdfast.trainer.mesh.mesh import choose_device, join, leave
+    from holdfast.trainer.report.meters import Meter
+    from holdfast.trainer.run import loop
+    from holdfast.trainer.settings.launch import Launch
+    from holdfast.trainer.settings.layout import plan
+    from holdfast.trainer.settings.load import load
 
     settings = {
         "model.layers": options.layers, "model.d_model": options.width, "model.heads": options.heads,

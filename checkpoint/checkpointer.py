@@ -23,12 +23,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from holdfast.checkpoint.group import Alone, Group, ProcessGroup
-from holdfast.checkpoint.keeper import Keeper
-from holdfast.checkpoint.options import Options, Run, Watch
-from holdfast.checkpoint.preemption import Preempted
-from holdfast.checkpoint.user_state import Randomness, UserState
-from holdfast.errors import UsageError
+from holdfast.base.errors import UsageError
+from holdfast.checkpoint.restore.group import Alone, Group, ProcessGroup
+from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.checkpoint.worker.options import Options, Run, Watch
+from holdfast.checkpoint.worker.preemption import Preempted
+from holdfast.checkpoint.worker.user_state import Randomness, UserState
 
 _TIMEOUT = timedelta(minutes=30)
 

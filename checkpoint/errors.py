@@ -12,7 +12,7 @@ CheckpointError (a HoldfastError)
 
 from __future__ import annotations
 
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.base.errors import HoldfastError, UsageError
 
 
 class CheckpointError(HoldfastError):

@@ -10,36 +10,36 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import log, private, service
-from holdfast import types as t
-from holdfast.address import format_address
-from holdfast.config import ControllerConfig
+from holdfast.base import log, private, service
+from holdfast.base.address import format_address
+from holdfast.base.config import ControllerConfig
+from holdfast.base.errors import HoldfastError
+from holdfast.base.state_lock import StateLock
 from holdfast.controller.alerts.decide import Decider
 from holdfast.controller.alerts.send import Sender, parse_receiver
-from holdfast.controller.auth import Auth
-from holdfast.controller.blame_watch import BlameWatch
-from holdfast.controller.brain import Brain
-from holdfast.controller.certificate_watch import CertificateWatch
-from holdfast.controller.detectors.input import journal_finding
-from holdfast.controller.event_store import EventStore
-from holdfast.controller.events import Found
-from holdfast.controller.http import create_app
-from holdfast.controller.ingest import Ingest, serving_grpc
-from holdfast.controller.journal import Journal
-from holdfast.controller.log_hub import LogHub
-from holdfast.controller.model import Options
-from holdfast.controller.recording import Recorder, Start
-from holdfast.controller.report import Report
-from holdfast.controller.samples import Samples
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.detectors.agents.input import journal_finding
+from holdfast.controller.http.auth import Auth
+from holdfast.controller.http.routes import create_app
+from holdfast.controller.http.serve import serving
+from holdfast.controller.journal.journal import Journal
+from holdfast.controller.journal.recording import Recorder, Start
 from holdfast.controller.schedulers import keeper
 from holdfast.controller.schedulers.base import Scheduler
 from holdfast.controller.schedulers.kubernetes import Kubernetes
 from holdfast.controller.schedulers.slurm import Slurm
-from holdfast.controller.serve import serving
-from holdfast.controller.shell import Shell, now
-from holdfast.controller.span_window import SpanWindow
-from holdfast.errors import HoldfastError
-from holdfast.state_lock import StateLock
+from holdfast.controller.shell.blame_watch import BlameWatch
+from holdfast.controller.shell.certificate_watch import CertificateWatch
+from holdfast.controller.shell.ingest import Ingest, serving_grpc
+from holdfast.controller.shell.log_hub import LogHub
+from holdfast.controller.shell.report import Report
+from holdfast.controller.shell.shell import Shell, now
+from holdfast.controller.spans.samples import Samples
+from holdfast.controller.spans.store import EventStore
+from holdfast.controller.spans.window import SpanWindow
+from holdfast.controller.state.events import Found
+from holdfast.controller.state.model import Options
+from holdfast.wire import types as t
 
 _YOUNG = 50_000  # objects made between two collections: a frame has dozens, in no cycle, and seldom gets that old
 _AFTER_A_BUG = 1.0  # seconds
@@ -47,7 +47,7 @@ _SWITCH = 0.0005  # seconds that a thread (one that writes metrics, say) may kee
 
 
 def run(config: ControllerConfig) -> int:
-    """Serve until a signal comes. Exit codes as in holdfast.service."""
+    """Serve until a signal comes. Exit codes as in holdfast.base.service."""
     service.come_first()
     sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: _main(config, stop))

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 
-from holdfast import service
-from holdfast.diagnostics.catalog import BY_NAME, Suite, choose
-from holdfast.diagnostics.options import Options, parse_options
-from holdfast.diagnostics.results import CheckResult
+from holdfast.base import service
+from holdfast.diagnostics.catalog.catalog import BY_NAME, Suite, choose
+from holdfast.diagnostics.catalog.options import Options, parse_options
+from holdfast.diagnostics.catalog.results import CheckResult
 
 
 def run_check(name: str, options: Options) -> CheckResult:

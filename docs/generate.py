@@ -18,22 +18,24 @@ from typing import Any
 
 from typer.main import get_command
 
-from holdfast import config, settings, xid
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast.agent import log_rules
+from holdfast.agent.logs import rules as log_rules
+from holdfast.base import config, settings
 from holdfast.cli.main import build as build_cli
-from holdfast.controller import app, policy
-from holdfast.controller import events as e
-from holdfast.controller.detectors import table as detector_table
-from holdfast.controller.metrics import Metrics
-from holdfast.controller.metrics_text import HELP
-from holdfast.controller.model import Finding, Instant, JobSpec, Options
-from holdfast.controller.report import Report
+from holdfast.controller import app
+from holdfast.controller.detectors.base import table as detector_table
+from holdfast.controller.http.metrics import Metrics
+from holdfast.controller.http.metrics_text import HELP
+from holdfast.controller.job import policy
+from holdfast.controller.shell.report import Report
+from holdfast.controller.state import events as e
+from holdfast.controller.state.model import Finding, Instant, JobSpec, Options
 from holdfast.dashboards.rules import ALERTS
-from holdfast.diagnostics.catalog import CHECKS, Scope, Suite
-from holdfast.diagnostics.verdicts import Grade, Verdict
-from holdfast.trainer import config as trainer
+from holdfast.diagnostics.catalog.catalog import CHECKS, Scope, Suite
+from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
+from holdfast.facts import xid
+from holdfast.trainer.settings import config as trainer
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

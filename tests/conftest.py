@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.checkpoint.hdfs_cluster import HdfsCluster, Unavailable
+from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
 
 Until = Callable[..., None]
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError, UsageError
-from holdfast.service import gathering
-from holdfast.trainer.config import Config, load, parse_override
-from holdfast.trainer.errors import ConfigError
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.service import gathering
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.load import load, parse_override
 
 # Flags that stand for one setting each.
 _FLAGS: dict[str, tuple[str, type, str]] = {
@@ -99,7 +100,7 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
 
 
 def _imported(folder: Path) -> list[tuple[str, Any]]:
-    from holdfast.trainer.hugging_face import settings_of
+    from holdfast.trainer.weights.hugging_face import settings_of
 
     found, _ = settings_of(folder)
     return [*((f"model.{key}", value) for key, value in found.items()), ("train.start_from", str(folder))]
@@ -110,11 +111,11 @@ def _print_traffic(config: Config) -> None:
 
     import torch
 
-    from holdfast.trainer.launch import from_environment
-    from holdfast.trainer.layout import plan
-    from holdfast.trainer.pipeline import build_plan
-    from holdfast.trainer.tokens import vocab_of
-    from holdfast.trainer.traffic import traffic
+    from holdfast.trainer.data.tokens import vocab_of
+    from holdfast.trainer.optim.traffic import traffic
+    from holdfast.trainer.pipeline.pipeline import build_plan
+    from holdfast.trainer.settings.launch import from_environment
+    from holdfast.trainer.settings.layout import plan
 
     launch, parallel = from_environment(os.environ), config.parallel
     world = launch.world if launch.is_distributed else parallel.pp * max(1, parallel.dp) * parallel.tp
@@ -131,10 +132,10 @@ def _do_instead(config: Config, wanted: Instead) -> None:
     if wanted.traffic:
         _print_traffic(config)
         return
-    from holdfast.trainer.hugging_face import export
-    from holdfast.trainer.sample import sample
-    from holdfast.trainer.tokens import vocab_of
-    from holdfast.trainer.weights import newest
+    from holdfast.trainer.data.tokens import vocab_of
+    from holdfast.trainer.weights.hugging_face import export
+    from holdfast.trainer.weights.sample import sample
+    from holdfast.trainer.weights.weights import newest
 
     trained = newest(config.checkpoint.store, lambda line: print(f"holdfast train: {line}", file=sys.stderr))
     if wanted.export_hf is not None:
@@ -156,8 +157,8 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         # Only now: a wrong flag should be told in no time, and torch takes seconds.
         with gathering():
-            from holdfast.trainer.launch import from_environment
-            from holdfast.trainer.loop import run
+            from holdfast.trainer.run.loop import run
+            from holdfast.trainer.settings.launch import from_environment
 
         outcome = run(config, from_environment(os.environ))
     except UsageError as error:
@@ -207,6 +208,6 @@ if __name__ == "__main__":
     if os.environ.get("HOLDFAST_PROBE"):  # the agent's bootstrap ends this process
         sys.exit(ended)
     # torch's threads may outlive the interpreter, and then abort a process whose work is done: -6 in place of its code.
-    from holdfast.agent.bootstrap import finish
+    from holdfast.agent.forkserver.bootstrap import finish
 
     finish(ended)

@@ -31,8 +31,8 @@ _MODULES = (
     "torch.distributed.tensor.parallel",
     "torch.optim",
     # Not __main__: runpy, which executes it in the rank, warns of modules that are imported already.
-    "holdfast.trainer.config",
-    "holdfast.trainer.loop",
+    "holdfast.trainer.settings.config",
+    "holdfast.trainer.run.loop",
 )
 # What only some jobs need, and some machines lack. A library costs each of many ranks that import it at once dearly.
 _OPTIONAL = ("redis",)

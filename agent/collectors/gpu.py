@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.types import Gpu, GpuGauges
-from holdfast.xid import OFF_THE_BUS, Xid
+from holdfast.facts.xid import OFF_THE_BUS, Xid
+from holdfast.wire.types import Gpu, GpuGauges
 
 LIBRARY = "libnvidia-ml.so.1"
 REST = 60.0

@@ -11,10 +11,10 @@ import re
 import time
 from dataclasses import dataclass
 
-from holdfast import sxid, xid
 from holdfast.agent.collectors.files import read_text
-from holdfast.agent.log_rules import Rules
-from holdfast.types import LogMatched, Severity
+from holdfast.agent.logs.rules import Rules
+from holdfast.facts import sxid, xid
+from holdfast.wire.types import LogMatched, Severity
 
 # Out of memory: Killed process 4242 (python3) total-vm:8123kB, anon-rss:7000kB ...
 # Memory cgroup out of memory: Killed process 4242 (python3) total-vm:8123kB ...

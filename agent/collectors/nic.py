@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.agent.collectors import rdma
 from holdfast.agent.collectors.ethtool import Ethtool
 from holdfast.agent.collectors.files import CounterFiles, leading_number, list_dir, read_text
-from holdfast.types import Nic
+from holdfast.wire.types import Nic
 
 UP = frozenset({"up", "unknown"})
 """`unknown` is what drivers without carrier detection say of a working link (lo, tun, some virtual NICs)."""

@@ -67,9 +67,9 @@ class Holdfast(System):
     """A snapshot, and the wait for it right behind."""
 
     def __init__(self, state: State, folder: Path) -> None:
-        from holdfast.checkpoint.arena import Arena, Description
-        from holdfast.checkpoint.snapshot import Snapshotter
-        from holdfast.checkpoint.tiles import GlobalTensor
+        from holdfast.checkpoint.format.tiles import GlobalTensor
+        from holdfast.checkpoint.snapshots.arena import Arena, Description
+        from holdfast.checkpoint.worker.snapshot import Snapshotter
 
         super().__init__(state, folder)
         whole = {name: GlobalTensor(name, tuple(tensor.shape), "F32") for name, tensor in state.items()}

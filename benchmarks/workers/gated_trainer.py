@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Any
 
-from holdfast.trainer import loop
 from holdfast.trainer.__main__ import main as train
+from holdfast.trainer.run import loop
 
 
 def gate(where: str, name: str, block: int) -> None:

@@ -24,18 +24,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from holdfast.checkpoint.arena import Arena, Description
-from holdfast.checkpoint.arrays import Held, new, to_bytes
-from holdfast.checkpoint.checksum import checksums
-from holdfast.checkpoint.fence import Fence, claim
-from holdfast.checkpoint.group import Alone, ProcessGroup
-from holdfast.checkpoint.memory import restore_from_memory
-from holdfast.checkpoint.restore import Restored, restore
-from holdfast.checkpoint.save import Job, save
-from holdfast.checkpoint.snapshot_files import own_file, peer_file
-from holdfast.checkpoint.store import open_store
-from holdfast.checkpoint.tiles import Box, GlobalTensor, Layout
-from holdfast.checkpoint.transfer import write_shares
+from holdfast.checkpoint.commit.fence import Fence, claim
+from holdfast.checkpoint.commit.save import Job, save
+from holdfast.checkpoint.format.arrays import Held, new, to_bytes
+from holdfast.checkpoint.format.checksum import checksums
+from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.transfer import write_shares
+from holdfast.checkpoint.restore.group import Alone, ProcessGroup
+from holdfast.checkpoint.restore.memory import restore_from_memory
+from holdfast.checkpoint.restore.restore import Restored, restore
+from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.files import own_file, peer_file
+from holdfast.checkpoint.stores.opening import open_store
 
 JOB, STEP = "bench", 1
 Boxes = Mapping[str, Sequence[Held]]

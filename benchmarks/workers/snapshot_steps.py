@@ -89,7 +89,7 @@ def measure(options: argparse.Namespace, ranks: int, folder: Path) -> dict[str, 
 
 def _taken(arenas: list[Path]) -> int:
     """The newest step in every rank's memory."""
-    from holdfast.checkpoint.arena import Arena
+    from holdfast.checkpoint.snapshots.arena import Arena
 
     found = []
     for path in arenas:

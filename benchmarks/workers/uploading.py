@@ -25,16 +25,16 @@ import model_state
 import numpy as np
 from common import cpu_seconds, scratch
 
-from holdfast.checkpoint.arena import Arena, Description, Snapshot
-from holdfast.checkpoint.checksum import checksums
-from holdfast.checkpoint.daemon_client import DaemonClient
-from holdfast.checkpoint.daemon_messages import Hello, Join, Leader, Taken
-from holdfast.checkpoint.fence import claim
-from holdfast.checkpoint.inspect import list_checkpoints
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.snapshot_files import STATUS, own_file
-from holdfast.checkpoint.store import open_store
-from holdfast.checkpoint.tiles import GlobalTensor
+from holdfast.checkpoint.commit.fence import claim
+from holdfast.checkpoint.commit.retention import Retention
+from holdfast.checkpoint.daemon.client import DaemonClient
+from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Taken
+from holdfast.checkpoint.format.checksum import checksums
+from holdfast.checkpoint.format.tiles import GlobalTensor
+from holdfast.checkpoint.restore.inspect import list_checkpoints
+from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.files import STATUS, own_file
+from holdfast.checkpoint.stores.opening import open_store
 
 JOB = "bench"
 SECRET = b"of the benchmark"
@@ -48,7 +48,7 @@ Turns = list[dict[str, float]]
 def daemon(folder: Path, node: str) -> Iterator[int]:
     """A checkpoint daemon of its own; its process."""
     folder.mkdir(mode=0o700)
-    command = [sys.executable, "-m", "holdfast.checkpoint.daemon", "--folder", str(folder), "--node", node]
+    command = [sys.executable, "-m", "holdfast.checkpoint.daemon.daemon", "--folder", str(folder), "--node", node]
     with open(folder.parent / f"{node}.log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
     try:

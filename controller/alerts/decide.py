@@ -7,9 +7,9 @@ looked is told once, as news. Alerts of the same kind within the window are coun
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast import types as t
-from holdfast.controller.model import Incident, IncidentState, Instant
-from holdfast.controller.policy import Move
+from holdfast.controller.job.policy import Move
+from holdfast.controller.state.model import Incident, IncidentState, Instant
+from holdfast.wire import types as t
 
 LEVELS = (t.Severity.INFO, t.Severity.WARNING, t.Severity.CRITICAL)
 

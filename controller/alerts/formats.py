@@ -10,8 +10,8 @@ from collections.abc import Callable
 from email.message import EmailMessage
 from typing import Any
 
-from holdfast import types as t
 from holdfast.controller.alerts.decide import Message
+from holdfast.wire import types as t
 
 _COLOUR = {t.Severity.INFO: "#3b7ddd", t.Severity.WARNING: "#e0a100", t.Severity.CRITICAL: "#c9302c"}
 _FEISHU = {t.Severity.INFO: "blue", t.Severity.WARNING: "orange", t.Severity.CRITICAL: "red"}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import httpx
 
-from holdfast import log
+from holdfast.base import log
+from holdfast.base.errors import UsageError
+from holdfast.base.retry import Backoff
+from holdfast.base.settings import nearest
 from holdfast.controller.alerts import formats
 from holdfast.controller.alerts.decide import Decider, Message
-from holdfast.controller.model import Incident, Instant
-from holdfast.errors import UsageError
-from holdfast.retry import Backoff
-from holdfast.settings import nearest
+from holdfast.controller.state.model import Incident, Instant
 
 KINDS = (*formats.JSON, "email")
 _TIMEOUT = 10.0

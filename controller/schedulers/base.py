@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast import types as t
-from holdfast.controller.history import History
-from holdfast.controller.model import Node
+from holdfast.controller.state.history import History
+from holdfast.controller.state.model import Node
+from holdfast.wire import types as t
 
 MARK = "holdfast"
 """With this every reason begins that we give: what others took out is theirs to let in."""

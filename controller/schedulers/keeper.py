@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from holdfast import log
-from holdfast import types as t
-from holdfast.controller.events import EventSeen
+from holdfast.base import log
+from holdfast.base.errors import Unavailable
+from holdfast.base.retry import Backoff
 from holdfast.controller.schedulers.base import Out, Scheduler, changes, outs
-from holdfast.controller.shell import Shell
-from holdfast.errors import Unavailable
-from holdfast.retry import Backoff
+from holdfast.controller.shell.shell import Shell
+from holdfast.controller.state.events import EventSeen
+from holdfast.wire import types as t
 
 EVERY = 1.0
 _LOOK_AGAIN = 30.0

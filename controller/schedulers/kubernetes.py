@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.base.errors import Unavailable, UsageError
 from holdfast.controller.schedulers.base import MARK, Out
-from holdfast.errors import Unavailable, UsageError
 
 TAINT = "holdfast.dev/out"
 REASON = "holdfast.dev/reason"

@@ -3,8 +3,8 @@
 import asyncio
 import os
 
+from holdfast.base.errors import Unavailable
 from holdfast.controller.schedulers.base import MARK, Out
-from holdfast.errors import Unavailable
 
 _TIMEOUT = 20.0
 _REASON = 200  # characters; Slurm keeps more, nobody reads more in sinfo

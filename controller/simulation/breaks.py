@@ -4,11 +4,11 @@ import math
 import random
 from typing import Any
 
-from holdfast import types as t
-from holdfast.controller.events import CordonAsked, EvictAsked
 from holdfast.controller.simulation.faults import Fault, How
 from holdfast.controller.simulation.hosts import WALL, Host, Life
 from holdfast.controller.simulation.world import World
+from holdfast.controller.state.events import CordonAsked, EvictAsked
+from holdfast.wire import types as t
 
 _RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4711"
 _XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1234, GPU has fallen off the bus."

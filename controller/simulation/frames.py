@@ -1,18 +1,15 @@
 """What simulated agents say in their heartbeats."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast import types as t
 from holdfast.controller.simulation.hosts import WALL, Host
-from holdfast.diagnostics.results import CheckResult, Fault
-
-if TYPE_CHECKING:
-    from holdfast.controller.simulation.world import World
+from holdfast.controller.simulation.state import State
+from holdfast.diagnostics.catalog.results import CheckResult, Fault
+from holdfast.wire import types as t
 
 
 def frame(
-    world: "World",
+    world: State,
     workers: Sequence[t.WorkerSample] = (),
     steps: Sequence[t.StepRecord] = (),
     gauges: dict[str, float] | None = None,
@@ -22,7 +19,7 @@ def frame(
     return t.Frame(1, wall, mono, host=gauges or {}, workers=tuple(workers), steps=tuple(steps), cadence=world.cadence)
 
 
-def samples(world: "World", host: Host) -> list[t.WorkerSample]:
+def samples(world: State, host: Host) -> list[t.WorkerSample]:
     """How workers look while one of them stands still: it shows no life, the others wait for it."""
     job = world.brain.c.job
     stands = world.hung if world.paused is None else world.paused

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from holdfast import types as t
+from holdfast.wire import types as t
 
 WALL = 1_700_000_000.0
 """Wall time at which the world's clock is 0."""

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.controller.goodput import LOSSES, Account
-from holdfast.controller.model import Options
+from holdfast.controller.simulation.baselines import RIVALS, goodput
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.faults import STOPS, Fault, draw
 from holdfast.controller.simulation.formula import expected
 from holdfast.controller.simulation.hosts import WALL, Shape
-from holdfast.controller.simulation.rivals import RIVALS, goodput
 from holdfast.controller.simulation.world import World
+from holdfast.controller.state.goodput import LOSSES, Account
+from holdfast.controller.state.model import Options
 
 
 @dataclass(frozen=True, slots=True)

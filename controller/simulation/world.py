@@ -6,14 +6,15 @@ quiet the world jumps to the next thing, which to the brain is a controller that
 
 import heapq
 import math
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast.controller.brain import Brain
-from holdfast.controller.events import (
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.simulation import checks, frames
+from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape
+from holdfast.controller.simulation.state import State
+from holdfast.controller.state.events import (
     AgentJoined,
     AgentLeft,
     BrainEvent,
@@ -25,10 +26,9 @@ from holdfast.controller.events import (
     Send,
     Tick,
 )
-from holdfast.controller.lifecycle import Stage
-from holdfast.controller.model import Instant, JobSpec, Options
-from holdfast.controller.simulation import checks, frames
-from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape, hosts_of
+from holdfast.controller.state.model import JobSpec, Options
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 
 _TICK = 0.25
 _ALERT = 8.0
@@ -36,51 +36,9 @@ _ALERT = 8.0
 _KEPT = 2000  # newest steps in the journal
 
 
-class World:
+class World(State):
     def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
-        self.shape, self.dice = shape, random.Random(seed)
-        self.options = options or Options()
-        self.now = 1000.0
-        self.began = self.now
-        self.hosts = hosts_of(shape)
-        self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self.counter = 0
-        self.saved: dict[tuple[str, str], dict[str, Any]] = {}
-        self.boots = 0
-        self.crash_armed = False
-        self.away = False
-        """Is the controller dead?"""
-        self.alert_until = 0.0
-        self.next_tick = self.next_beat = self.now
-        self.life: Life | None = None
-        self.delivered = -1
-        """Newest step that the controller was told of, or that nobody can tell of any more."""
-        self.stored = -1
-        """Newest step in the store."""
-        self.stored_at = self.now
-        self.done = -1
-        """Newest step that was really finished and kept."""
-        self.hung: tuple[str, int, float] | None = None  # host, rank, since
-        self.paused: tuple[str, int, float, float] | None = None  # host, rank, since, until; it goes on by itself
-        self.works = True  # what pauses is seen to compute
-        self.wronged: list[str] = []  # incidents that were opened for a pause
-        self.memory_lost: set[str] = set()
-        self.held: set[str] = set()
-        """Who trained last."""
-        self.stopped_at = math.nan
-        """When training last stopped; NaN while it goes on."""
-        self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
-        self.evicted: list[tuple[str, bool]] = []  # (node, was it guilty?)
-        self.again: Callable[[Host], None] = lambda host: None
-        """What a node that is broken does some time after it took part again."""
-        self.mend: Callable[[Host], None] = lambda host: None
-        self.events = 0
-        self.loads = 0
-        """The newest generation of which all workers were started."""
-        self.checked: set[int] = set()
-        self.up: set[str] = set()
-        """Nodes on which the newest generation has started."""
-        self.cadence = self.options.cadence
+        super().__init__(shape, seed, options)
         self.brain = self._boot()
         for host in self.hosts.values():
             self.join(host)
@@ -90,10 +48,6 @@ class World:
         self.watch()
 
     # --- time ---------------------------------------------------------------------------------------------------
-
-    @property
-    def instant(self) -> Instant:
-        return Instant(self.now, WALL + self.now)
 
     def later(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
         self.counter += 1  # of two at the same time the first that was asked for

@@ -4,10 +4,10 @@ rank and where to meet. Ranks of one switch stand together, so that the ring cro
 
 import importlib.util
 
-from holdfast.diagnostics.busbw import Collective
-from holdfast.diagnostics.collective import measure
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Reading
+from holdfast.diagnostics.measure.busbw import Collective
+from holdfast.diagnostics.measure.collective import measure
 
 _SIZE = 16 << 20
 _ITERATIONS = 5

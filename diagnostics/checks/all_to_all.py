@@ -7,10 +7,10 @@ import socket
 import subprocess
 import sys
 
+from holdfast.base.service import PARENT
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Reading
 from holdfast.diagnostics.checks.gemm import has_gpu
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Reading
-from holdfast.service import PARENT
 
 _SIZE = {"gloo": 16 << 20, "nccl": 1 << 30}  # bytes that each rank sends to all
 _ITERATIONS = 5
@@ -38,7 +38,7 @@ def _measure(backend: str, ranks: int) -> tuple[list[float], str]:
     """Every rank's busbw; or what the first rank that failed said last."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    words = [sys.executable, "-P", "-m", "holdfast.diagnostics.collective", "all_to_all", "--backend", backend]
+    words = [sys.executable, "-P", "-m", "holdfast.diagnostics.measure.collective", "all_to_all", "--backend", backend]
     words += ["--meet", f"127.0.0.1:{port}", "--ranks", str(ranks), "--size", str(_SIZE[backend])]
     words += ["--iterations", str(_ITERATIONS)]
     env = {**os.environ, PARENT: str(os.getpid())}

@@ -3,8 +3,8 @@
 import ctypes
 from typing import Any
 
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Reading
 
 _UNSYNCHRONISED = 0x40
 

@@ -2,9 +2,9 @@
 
 import importlib.util
 
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
 from holdfast.diagnostics.checks.gemm import has_gpu
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Fault, Reading
 
 _SIZE = 256 << 20
 _COPIES = 8

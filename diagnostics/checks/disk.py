@@ -4,8 +4,8 @@ import os
 import tempfile
 import time
 
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
 
 _BYTES = {False: 16 << 20, True: 256 << 20}
 _CHUNK = 1 << 20

@@ -9,8 +9,8 @@ import os
 import time
 from typing import Any
 
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
 
 _SIZE = 512  # on the CPU: 0.27 GFLOP, some milliseconds on one core
 _GPU_SIZE = 8192

@@ -6,8 +6,8 @@ import re
 import time
 from dataclasses import dataclass
 
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Fault
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault
 
 _PATH = "/dev/kmsg"
 _RECENT_S = 86_400.0

@@ -13,10 +13,10 @@ import subprocess
 import threading
 from typing import Any, TypeVar
 
-from holdfast.diagnostics import hardware, perftest
-from holdfast.diagnostics.mover import Client, Server
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.measure import hardware, perftest
+from holdfast.diagnostics.measure.mover import Client, Server
 
 T = TypeVar("T")
 

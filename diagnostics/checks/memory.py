@@ -2,8 +2,8 @@
 
 import time
 
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Reading
 
 _BYTES = 64 << 20  # well beyond the last cache of most processors
 _COPIES = {False: 8, True: 60}

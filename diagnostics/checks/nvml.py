@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Fault
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault
 
 _RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _RECOVERY = {

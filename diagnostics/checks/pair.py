@@ -9,10 +9,10 @@ import shutil
 import subprocess
 from typing import Any
 
-from holdfast.diagnostics import hardware, perftest
-from holdfast.diagnostics.mover import Client, Server
-from holdfast.diagnostics.options import Options
-from holdfast.diagnostics.results import CheckResult, Reading
+from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.results import CheckResult, Reading
+from holdfast.diagnostics.measure import hardware, perftest
+from holdfast.diagnostics.measure.mover import Client, Server
 
 _SECONDS = {False: 0.6, True: 3.0}
 _PACKETS = {False: 2000, True: 20_000}

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import holdfast
-from holdfast.cli import daemons
-from holdfast.cli.interrupts import code_of
-from holdfast.errors import HoldfastError, UsageError
-from holdfast.plain import forgive, one_line
-from holdfast.service import follow_parent
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.plain import forgive, one_line
+from holdfast.base.service import follow_parent
+from holdfast.cli.common.interrupts import code_of
+from holdfast.cli.serve import daemons
 
 if TYPE_CHECKING:  # a daemon does without, and so saves a third of its memory
     import typer
@@ -31,29 +31,13 @@ def _version(wanted: bool) -> None:
 def build() -> "typer.Typer":
     import typer
 
-    from holdfast.cli import (
-        agent,
-        blame,
-        certs,
-        checkpoint,
-        controller,
-        cordon,
-        dashboards,
-        demo,
-        diagnose,
-        evict,
-        incidents,
-        inject,
-        job,
-        nodes,
-        replay,
-        run,
-        simulate,
-        stacks,
-        status,
-        timeline,
-    )
-    from holdfast.cli import train as train_command
+    from holdfast.cli.demo import demo
+    from holdfast.cli.job import checkpoint, inject, job, run
+    from holdfast.cli.job import train as train_command
+    from holdfast.cli.look import blame, incidents, nodes, stacks, status, timeline
+    from holdfast.cli.node import cordon, diagnose, evict
+    from holdfast.cli.serve import agent, certs, controller, dashboards
+    from holdfast.cli.study import replay, simulate
 
     app = typer.Typer(
         help=holdfast.__doc__,
@@ -160,7 +144,7 @@ def entry() -> NoReturn:
     quiet()
     if "torch" in sys.modules:
         # Its threads may outlive the interpreter, and then abort a process whose work is done.
-        from holdfast.agent.bootstrap import finish
+        from holdfast.agent.forkserver.bootstrap import finish
 
         finish(code)
     sys.exit(code)

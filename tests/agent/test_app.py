@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import messages as msg
-from holdfast import types as t
 from holdfast.agent import app
 from holdfast.agent.app import Agent, crossed
-from holdfast.agent.workers import shared_dir
-from holdfast.config import AgentConfig
-from holdfast.controller.events import EventSeen, FrameSeen, ResultSeen
-from holdfast.errors import UsageError
-from tests.agent.warm_node import alive
-from tests.controller.stage import Stage, eventually, stage
+from holdfast.agent.workers.workers import shared_dir
+from holdfast.base.config import AgentConfig
+from holdfast.base.errors import UsageError
+from holdfast.controller.state.events import EventSeen, FrameSeen, ResultSeen
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from tests.agent.support.warm_node import alive
+from tests.controller.support.stage import Stage, eventually, stage
 
 LOOP = "import time\nprint('up', flush=True)\nwhile True: time.sleep(1)\n"
 

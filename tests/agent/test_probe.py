@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import probe, probe_layout
-from holdfast.agent.probe_reader import ProbeReader
-from holdfast.errors import ProtocolError, Unavailable
-from holdfast.types import Meters, Phase
-from tests.agent.processes import ROOT, STEPS_FOR_EVER, probed, python, until
+from holdfast.agent import probe
+from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.base.errors import ProtocolError, Unavailable
+from holdfast.wire.types import Meters, Phase
+from tests.agent.support.processes import ROOT, STEPS_FOR_EVER, probed, python, until
 
 
 def test_without_the_variable_every_call_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.file_store import FileStore
+from holdfast.checkpoint.stores.file import FileStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture

@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.base.errors import UsageError
 from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.inspect import find
-from holdfast.checkpoint.store import open_store
-from holdfast.checkpoint.worker_state import differing, of_worker
-from holdfast.errors import UsageError
-from tests.checkpoint.daemons import ROOT, DaemonProcess, until
-from tests.trainer.forked import Zygote
+from holdfast.checkpoint.format.worker_state import differing, of_worker
+from holdfast.checkpoint.restore.inspect import find
+from holdfast.checkpoint.stores.opening import open_store
+from tests.checkpoint.support.daemons import ROOT, DaemonProcess, until
+from tests.trainer.support.forked import Zygote
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = "tests.checkpoint.user_scripts:train"
+SCRIPT = "tests.checkpoint.support.user_scripts:train"
 
 
 @pytest.fixture(scope="module")
@@ -221,5 +221,5 @@ def test_state_that_changes_its_shape_is_refused(tmp_path: Path) -> None:
 
 
 def test_looking_at_checkpoints_needs_no_torch() -> None:
-    code = "import sys, holdfast.checkpoint, holdfast.checkpoint.inspect; assert 'torch' not in sys.modules"
+    code = "import sys, holdfast.checkpoint, holdfast.checkpoint.restore.inspect; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)

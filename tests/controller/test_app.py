@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast.config import ControllerConfig
+from holdfast.base.config import ControllerConfig
+from holdfast.base.errors import UsageError
 from holdfast.controller import app
 from holdfast.controller.app import build
-from holdfast.controller.events import FrameSeen, Record, Tick
-from holdfast.controller.journal import Journal
-from holdfast.controller.ledger import StepRow
-from holdfast.controller.model import JobState
-from holdfast.errors import UsageError
-from tests.controller.stage import make_shell
-from tests.controller.virtual import Virtual
+from holdfast.controller.journal.journal import Journal
+from holdfast.controller.state.events import FrameSeen, Record, Tick
+from holdfast.controller.state.ledger import StepRow
+from holdfast.controller.state.model import JobState
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from tests.controller.support.stage import make_shell
+from tests.controller.support.virtual import Virtual
 
 
 def remember(folder: Path, v: Virtual) -> None:

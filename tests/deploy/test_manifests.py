@@ -10,8 +10,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from holdfast.certs import write_cluster
-from holdfast.config import AgentConfig, ControllerConfig
+from holdfast.base.certs import write_cluster
+from holdfast.base.config import AgentConfig, ControllerConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = [DEPLOY / "kubernetes" / "holdfast.yml", DEPLOY / "monitoring" / "kubernetes.yml"]

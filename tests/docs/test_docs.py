@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from holdfast.agent import log_rules
+from holdfast.agent.logs import rules as log_rules
 from holdfast.cli.main import build
-from holdfast.faults import parse_fault
-from holdfast.types import FindingKind
+from holdfast.facts.faults import parse_fault
+from holdfast.wire.types import FindingKind
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli import leftovers
+from holdfast.cli.local import leftovers
 
 ROOT = Path(__file__).parents[2]
 HOLDFAST = (sys.executable, "-m", "holdfast")

@@ -17,10 +17,10 @@ import grpc
 import httpx
 import yaml
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast import wire
 from holdfast.dashboards.export import Places, write
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 from tests.e2e.daemons import Json, wait_for
 
 PROMETHEUS, ALERTMANAGER = shutil.which("prometheus"), shutil.which("prometheus-alertmanager")

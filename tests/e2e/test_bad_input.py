@@ -12,10 +12,10 @@ import grpc
 import httpx
 import pytest
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast import wire
 from holdfast.proto import controller_pb2, types_pb2
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ PORTS_0 = ("--grpc-port", "0", "--http-port", "0")
 
 
 def test_a_file_that_is_wrong(holdfast: Commands, tmp_path: Path) -> None:
-    """One for all that tests/holdfast/test_bad_input.py tries in its own process."""
+    """One for all that tests/holdfast/cli/test_bad_input.py tries in its own process."""
     (tmp_path / "holdfast.toml").write_text("[controller]\ngrpc_prot = 1\n")
     done = holdfast.run("controller", *PORTS_0, "--config", str(tmp_path / "holdfast.toml"))
     assert done.process.returncode == 2

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from holdfast.cli.main import main
 from tests.browser import chromium
-from tests.diagnostics import trace_processor as tp
-from tests.diagnostics.perfetto_ui import perfetto
+from tests.diagnostics.support import trace_processor as tp
+from tests.diagnostics.support.perfetto_ui import perfetto
 from tests.e2e.daemons import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
@@ -49,7 +49,7 @@ def stop(cluster: LocalCluster, job: str, step: int, ranks: int) -> Path:
 
     They come in files of half a minute each: that there is one does not mean that it has this step.
     """
-    from holdfast.diagnostics import span_files
+    from holdfast.diagnostics.files import span_files
 
     cluster.client.stop(grace=1.0)
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
@@ -86,7 +86,7 @@ def test_a_slowed_rank_of_the_trainer_is_a_finding_while_it_runs(cluster: LocalC
 
 def check_trace(kept: Path, step: int, path: Path) -> None:
     """The trace of two steps on disk holds all that the plan has them do, and Perfetto says so."""
-    from holdfast.diagnostics import span_files
+    from holdfast.diagnostics.files import span_files
 
     assert main(["timeline", str(kept), "--steps", f"{step}:{step + 1}", "-o", str(path)]) == 0
     table, shape = span_files.read(kept, step, step + 1)

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.checkpoints import snapshots_dir
-from holdfast.checkpoint.arena import Arena
-from holdfast.checkpoint.inspect import list_checkpoints, verify
-from holdfast.cli.local_cluster import LocalCluster
-from holdfast.errors import HoldfastError
+from holdfast.agent.node.checkpoints import snapshots_dir
+from holdfast.base.errors import HoldfastError
+from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, one_line, wait_for
 
 KILLS = int(os.environ.get("HOLDFAST_CHAOS", "8"))
@@ -94,7 +94,7 @@ def checkpoint_daemon(state: Path) -> int | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
-    return pid if b"holdfast.checkpoint.daemon" in words else None
+    return pid if b"holdfast.checkpoint.daemon.daemon" in words else None
 
 
 def killed(pid: int) -> bool:

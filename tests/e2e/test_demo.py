@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.checkpoints import snapshots_dir
-from holdfast.agent.workers import shared_dir
+from holdfast.agent.node.checkpoints import snapshots_dir
+from holdfast.agent.workers.workers import shared_dir
 from tests.e2e.daemons import Commands, Json, commands, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from cryptography import x509
 
-from holdfast.certs import write_cluster
+from holdfast.base.certs import write_cluster
 from tests.e2e.daemons import Commands, Running, ready, wait_for
 
 pytestmark = pytest.mark.slow

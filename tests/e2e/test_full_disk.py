@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, acted_on, wait_for
 from tests.e2e.test_run import WARM_S, Runs, script
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import acted_on, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.inspect import list_checkpoints, verify
-from holdfast.cli.local_cluster import LocalCluster
-from tests.checkpoint.hdfs_cluster import HdfsCluster
+from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
+from holdfast.cli.local.cluster import LocalCluster
+from tests.checkpoint.support.hdfs_cluster import HdfsCluster
 from tests.e2e.daemons import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]

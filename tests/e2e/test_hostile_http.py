@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from holdfast.controller.http_connections import HEAD_S, MOST, WRITE_S
-from holdfast.controller.http_guard import BODY_BYTES, BODY_S
+from holdfast.controller.http.connections import HEAD_S, MOST, WRITE_S
+from holdfast.controller.http.guard import BODY_BYTES, BODY_S
 from tests.e2e.daemons import Running, commands, ready
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast import wire
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0, Stream
 

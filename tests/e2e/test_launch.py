@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.daemon import QUICK_S
-from holdfast.cli.local_cluster import LocalCluster
-from holdfast.errors import Unavailable
+from holdfast.base.errors import Unavailable
+from holdfast.cli.local.cluster import LocalCluster
+from holdfast.cli.local.daemon import QUICK_S
 from tests.e2e.daemons import Commands, Json, wait_for
 from tests.e2e.test_run import WARM_S, Runs, script, worker
 

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, acted_on
 from tests.e2e.test_run import WARM_S, Runs, script
 

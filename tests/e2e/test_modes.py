@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.agent.checkpoints import snapshots_dir
-from holdfast.agent.workers import shared_dir
+from holdfast.agent.node.checkpoints import snapshots_dir
+from holdfast.agent.workers.workers import shared_dir
 from tests.e2e.daemons import Commands, one_line, ready, wait_for
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from holdfast.dashboards.boards import BOARDS
 from tests.e2e import monitoring
 from tests.e2e.daemons import Commands, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, Json, acted_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

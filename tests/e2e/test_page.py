@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.browser import Watched, chromium, watching
 from tests.e2e.daemons import Commands, wait_for
 

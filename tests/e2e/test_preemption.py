@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.inspect import list_checkpoints, verify
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

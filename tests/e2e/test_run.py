@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.local_cluster import LocalCluster
+from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, Json, Running, acted_on, commands, one_line, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

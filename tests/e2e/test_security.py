@@ -13,10 +13,10 @@ import grpc
 import httpx
 import pytest
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast import wire
-from holdfast.certs import Credential, issue, load_authority, make_authority
+from holdfast.base.certs import Credential, issue, load_authority, make_authority
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
 
 pytestmark = pytest.mark.slow

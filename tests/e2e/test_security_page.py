@@ -16,13 +16,13 @@ import grpc
 import httpx
 import pytest
 
-from holdfast import messages as msg
-from holdfast import types as t
-from holdfast import wire
-from holdfast.certs import Credential, issue, load_authority, make_authority, write_cluster
-from holdfast.controller.http_connections import HEAD_S, MOST, WRITE_S
-from holdfast.controller.http_guard import BODY_BYTES, BODY_S
-from holdfast.errors import ProtocolError
+from holdfast.base.certs import Credential, issue, load_authority, make_authority, write_cluster
+from holdfast.base.errors import ProtocolError
+from holdfast.controller.http.connections import HEAD_S, MOST, WRITE_S
+from holdfast.controller.http.guard import BODY_BYTES, BODY_S
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
 from tests.e2e.daemons import ROOT, commands, ready, wait_for
 
 PAGE = (ROOT / "docs" / "security.md").read_text()

@@ -1,6 +1,6 @@
 """Signals to `run` with daemons of its own: the conventional exit code, and nothing left behind.
 
-tests/holdfast/test_interrupts.py has many more moments, with stand-ins for the daemons.
+tests/holdfast/cli/common/test_interrupts.py has many more moments, with stand-ins for the daemons.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.checkpoints import snapshots_dir
-from holdfast.agent.workers import shared_dir
+from holdfast.agent.node.checkpoints import snapshots_dir
+from holdfast.agent.workers.workers import shared_dir
 from tests.e2e.daemons import HOLDFAST, Commands, Running, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import leftovers
-from holdfast.cli.client import Client
-from holdfast.config import ClientConfig
+from holdfast.base.config import ClientConfig
+from holdfast.cli.common.client import Client
+from holdfast.cli.local import leftovers
 from tests.e2e import slurm
 from tests.e2e.daemons import HOLDFAST, Commands, Json, ready, wait_for
 

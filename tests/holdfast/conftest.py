@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.holdfast.fake_controller import FakeController
+from tests.holdfast.support.fake_controller import FakeController
 
 
 @pytest.fixture

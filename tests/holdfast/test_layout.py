@@ -1,6 +1,9 @@
 """The packages that are installed are the folders that exist: a new one that is not listed would be left out."""
 
+import ast
 import tomllib
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +51,53 @@ def test_no_file_grew_past_what_one_subject_needs() -> None:
         if "proto" not in path.parts and (count := len(path.read_text().splitlines())) > 450
     ]
     assert not long, long
+
+
+def modules() -> dict[str, Path]:
+    """All of ours by import name; a package is its `__init__`."""
+    found: dict[str, Path] = {}
+    for top in (*TOP, "holdfast"):
+        for path in (ROOT / top).rglob("*.py"):
+            if path.is_relative_to(ROOT / "holdfast" / "proto"):
+                continue
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts if parts[0] == "holdfast" else ("holdfast", *parts))
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imported(path: Path, known: Collection[str]) -> set[str]:
+    """What a module imports of ours, anywhere in it: also late, and for type checkers only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(known)
+
+
+def test_no_room_has_more_modules_than_one_can_take_in() -> None:
+    rooms = Counter(path.parent for path in modules().values() if path.name not in ("__init__.py", "__main__.py"))
+    full = {str(room.relative_to(ROOT)): count for room, count in rooms.items() if count > 16}
+    assert not full, full
+
+
+def test_every_room_says_in_one_sentence_what_it_holds() -> None:
+    packages = [path for path in modules().values() if path.name == "__init__.py"]
+    silent = [
+        str(path.parent.relative_to(ROOT)) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent, silent
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    known = modules()
+    graph = {name: imported(path, known) - {name} for name, path in known.items()}
+    # A circle needs members that import and are imported; what does not is taken away until nothing more goes.
+    while ends := {name for name, to in graph.items() if not to}:
+        graph = {name: to - ends for name, to in graph.items() if name not in ends}
+    while starts := graph.keys() - set().union(*graph.values()):
+        graph = {name: to for name, to in graph.items() if name not in starts}
+    assert not graph, graph

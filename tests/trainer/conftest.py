@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # Test modules are imported by path; what they share lies beside them.
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from forked import Zygote
 

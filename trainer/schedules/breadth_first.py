@@ -6,7 +6,7 @@ micro-batches there are, its gradients are reduced while the next one works, and
 
 from __future__ import annotations
 
-from holdfast.plan import Action, Op, Order
+from holdfast.plan.plan import Action, Op, Order
 
 
 def breadth_first(ranks: int, chunks: int, micro_batches: int) -> list[Order]:

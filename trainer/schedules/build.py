@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.plan import Action, Layers, Mesh, Op, Order, Plan
-from holdfast.plan_check import verify
-from holdfast.trainer.layout import Layout
+from holdfast.plan.check import verify
+from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan
 from holdfast.trainer.schedules.breadth_first import breadth_first
 from holdfast.trainer.schedules.gpipe import gpipe
 from holdfast.trainer.schedules.interleaved import interleaved
 from holdfast.trainer.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
 from holdfast.trainer.schedules.sharding import add_reduce, add_reduce_when_freed, add_unshard, add_unshard_each
 from holdfast.trainer.schedules.transfers import add_transfers, post_ahead
+from holdfast.trainer.settings.layout import Layout
 
 Builder = Callable[[int, int, int], list[Order]]
 """Ranks, chunks a rank and micro-batches to one list of computations a rank."""
@@ -42,8 +42,8 @@ def job_plan(
 
     `ahead`: computations by which receives are posted early (see `post_ahead`). `live`: stages of a rank whose
     parameters are whole at a time, 0 for all of them (with ZeRO stage 3: for one). `zero` and `by_layer` as in
-    trainer/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go on
-    layer by layer inside the computation that these actions surround, and reducing in each backward or, without
+    trainer/optim/replicas.py; without replicas nothing is gathered. With `by_layer`, gathering, reducing and freeing go
+    on layer by layer inside the computation that these actions surround, and reducing in each backward or, without
     `reduce_each`, in the last one. AssertionError when the lists could not be
     executed: a builder's fault, found here instead of in a job that hangs.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.plan import Action, Op, Order
+from holdfast.plan.plan import Action, Op, Order
 
 
 def gpipe(ranks: int, micro_batches: int) -> list[Order]:

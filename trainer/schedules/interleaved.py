@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.plan import Action, Op, Order
+from holdfast.plan.plan import Action, Op, Order
 
 
 def interleaved(ranks: int, chunks: int, micro_batches: int) -> list[Order]:

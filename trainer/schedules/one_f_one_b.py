@@ -6,7 +6,7 @@ the number of micro-batches whose activations it holds, and the time that a mess
 
 from __future__ import annotations
 
-from holdfast.plan import Action, Op, Order
+from holdfast.plan.plan import Action, Op, Order
 
 
 def one_f_one_b(ranks: int, micro_batches: int) -> list[Order]:

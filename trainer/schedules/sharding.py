@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.plan import COMPUTE, Action, Op, Order, numbered
+from holdfast.plan.plan import COMPUTE, Action, Op, Order, numbered
 
 _LAST_BACKWARDS = (Op.BACKWARD, Op.BACKWARD_WEIGHT)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.plan import COMPUTE, RECEIVES, Action, Op, Order
+from holdfast.plan.plan import COMPUTE, RECEIVES, Action, Op, Order
 
 _BACKWARDS = (Op.BACKWARD, Op.BACKWARD_INPUT)
 

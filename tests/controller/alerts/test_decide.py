@@ -1,9 +1,9 @@
 """What people hear: not what is over at once, once what drags on, and no storm."""
 
-from holdfast import types as t
 from holdfast.controller.alerts.decide import Decider, Message
-from holdfast.controller.model import Finding, Incident, IncidentState, Instant
-from holdfast.controller.policy import Move
+from holdfast.controller.job.policy import Move
+from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant
+from holdfast.wire import types as t
 
 KIND = t.FindingKind
 

@@ -15,12 +15,12 @@ from typing import Any
 import markdown_it
 import pytest
 
-from holdfast import types as t
+from holdfast.base.errors import UsageError
 from holdfast.controller.alerts import formats, send
 from holdfast.controller.alerts.decide import Decider, Message
 from holdfast.controller.alerts.send import Receiver, Sender, parse_receiver
-from holdfast.controller.model import Incident
-from holdfast.errors import UsageError
+from holdfast.controller.state.model import Incident
+from holdfast.wire import types as t
 from tests.controller.alerts.test_decide import alert
 
 MESSAGE = Message(

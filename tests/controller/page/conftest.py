@@ -3,10 +3,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from holdfast.controller.auth import Auth
+from holdfast.controller.http.auth import Auth
 from tests.browser import Watched, chromium, watching
-from tests.controller.fake_facade import FakeFacade
 from tests.controller.page.served import Served
+from tests.controller.support.fake_facade import FakeFacade
 
 
 @pytest.fixture(scope="module")

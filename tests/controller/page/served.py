@@ -5,11 +5,11 @@ import threading
 
 from playwright.sync_api import Page, expect
 
-from holdfast.controller.auth import Auth
-from holdfast.controller.http import create_app
-from holdfast.controller.serve import serving
+from holdfast.controller.http.auth import Auth
+from holdfast.controller.http.routes import create_app
+from holdfast.controller.http.serve import serving
 from tests.browser import Watched
-from tests.controller.fake_facade import FakeFacade
+from tests.controller.support.fake_facade import FakeFacade
 
 
 class Served:

@@ -10,10 +10,10 @@ from typing import ClassVar
 import pytest
 from playwright.sync_api import Browser, expect
 
-from holdfast.controller.auth import Auth, Refusal
+from holdfast.controller.http.auth import Auth, Refusal
 from tests.conftest import Until
-from tests.controller.fake_facade import FakeFacade
 from tests.controller.page.served import Served
+from tests.controller.support.fake_facade import FakeFacade
 
 pytestmark = pytest.mark.slow
 PAGE = """<!doctype html><title>Another site</title>

@@ -5,11 +5,11 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from holdfast.controller.auth import Auth
+from holdfast.controller.http.auth import Auth
 from tests.browser import Watched
 from tests.conftest import Until
-from tests.controller.fake_facade import FakeFacade, llm_175b
 from tests.controller.page.served import Served, open_page, pixels_of
+from tests.controller.support.fake_facade import FakeFacade, llm_175b
 
 pytestmark = pytest.mark.slow
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import types as t
-from holdfast.controller.history import History
-from holdfast.controller.model import Node
+from holdfast.base.errors import Unavailable
 from holdfast.controller.schedulers import keeper as module
 from holdfast.controller.schedulers.base import Out, changes, outs
 from holdfast.controller.schedulers.keeper import Keeper
-from holdfast.errors import Unavailable
+from holdfast.controller.state.history import History
+from holdfast.controller.state.model import Node
+from holdfast.wire import types as t
 
 NAMES = st.sets(st.sampled_from("abcdef"))
 

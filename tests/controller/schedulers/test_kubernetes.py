@@ -12,9 +12,9 @@ import kubernetes_validate
 import pytest
 from kubernetes import client
 
+from holdfast.base.errors import Unavailable
 from holdfast.controller.schedulers.base import Out
 from holdfast.controller.schedulers.kubernetes import REASON, TAINT, Kubernetes
-from holdfast.errors import Unavailable
 
 VERSION = "1.30"
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from holdfast.controller.simulation.baselines import goodput
 from holdfast.controller.simulation.faults import STOPS, draw
 from holdfast.controller.simulation.formula import expected
 from holdfast.controller.simulation.hosts import Shape
-from holdfast.controller.simulation.rivals import goodput
 from holdfast.controller.simulation.run import simulate
 
 WEEK = 7 * 86_400.0

@@ -8,7 +8,7 @@ import time
 
 SCRIBBLER = """
 import os, random, struct, sys, time
-from holdfast.agent import probe_layout as layout
+from holdfast.agent.probe_file import layout
 path, dice = sys.argv[1], random.Random(7)
 fd = os.open(path, os.O_RDWR)
 end = time.monotonic() + 4

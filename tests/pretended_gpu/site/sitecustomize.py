@@ -4,14 +4,14 @@ import importlib.abc
 import sys
 from typing import Any
 
-NEEDED_BY = "holdfast.trainer.loop"
+NEEDED_BY = "holdfast.trainer.run.loop"
 
 
 def help_out() -> None:
     import torch
     from torch.distributed.pipelining import stage
 
-    from holdfast.trainer import totals
+    from holdfast.trainer.telemetry import totals
 
     # cuDNN brings a runtime of its own, which finds no GPU.
     torch.backends.cuda.enable_cudnn_sdp(False)

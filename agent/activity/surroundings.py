@@ -1,0 +1,93 @@
+"""What moves around a worker that stands still, and will let it go on: the process at the other end of its socket or
+pipe, pages that the host writes back for it, its own next attempt. Looked at only where the worker waits for such."""
+
+from collections.abc import Collection
+
+from holdfast.agent.activity.host_flow import FLOW_AMOUNT, FLOW_LEAK, disk_bytes, is_asked, network_bytes, rdma_bytes
+from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth
+from holdfast.agent.activity.other_ends import Holders, far_links
+from holdfast.agent.activity.sums import Sums
+from holdfast.agent.activity.waits import TIMER, Wait
+from holdfast.agent.processes.proc_files import parse_io, parse_stat, read
+from holdfast.agent.processes.sockets import Sockets
+
+MOST_ENDS = 4
+ATTEMPT_S, ATTEMPT_CPU_S = 0.4, 120e-6
+"""A sleep between attempts is longer than the first; an attempt takes more processor time than the second. Waking from
+a sleep takes 25 us, looking for a file 60, a connection that is refused 190 (measured on a busy machine)."""
+
+COMPUTES, HANDS_OVER = 0.08, 2.0
+"""Share of a core, and times a second, from which a thread is taken for one that computes in Python."""
+
+
+class Surroundings:
+    """Of one worker. `look` says whether anything moves; `cpu` is what the other ends have used, seconds."""
+
+    def __init__(self, proc: str = "/proc", sysfs: str = "/sys") -> None:
+        self._proc, self._sysfs = proc, sysfs
+        self._holders = Holders(proc)
+        self._sums = Sums()
+        self._cpu, self._bytes = Growth(CPU_LEAK, CPU_AMOUNT), Growth(BYTES_LEAK, BYTES_AMOUNT)
+        self._flows = [Growth(FLOW_LEAK, FLOW_AMOUNT) for _ in range(3)]  # disks, network, RDMA
+        self._turn: tuple[int, int, float] | None = None
+        self._handed: tuple[float, int, int] | None = None
+        self._was_asked = False
+        self.cpu = 0.0
+        self.ends: tuple[int, ...] = ()
+
+    def other_ends(
+        self,
+        now: float,
+        links: Collection[str],
+        known: Sockets,
+        without: Collection[int],
+        leaders: Collection[int] = (),
+    ) -> bool:
+        """Whether the processes move that hold the other ends of these descriptors. `without`: whose movement is no
+        evidence: the worker's own, which count anyhow, other workers, which may wait for this one, and the agent.
+        `leaders`: neither these nor their children."""
+        values: dict[int, tuple[float, ...]] = {}
+        for pid in sorted(self._holders.look(far_links(links, known), without, now))[:MOST_ENDS]:
+            stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
+            io = parse_io(read(f"{self._proc}/{pid}/io"))
+            if stat is not None and pid not in leaders and stat.parent not in leaders:
+                values[pid] = (stat.cpu + stat.reaped, float(io.taken + io.given) if io else 0.0)
+        self.ends = tuple(values)
+        # A process that is found late has not just begun: its counters are no growth.
+        self.cpu, moved = self._sums.add(values, self.ends, whole=False) or (0.0, 0.0)
+        found = self._cpu.add(now, self.cpu)
+        return self._bytes.add(now, moved) or found
+
+    def host(self, now: float, wait: Wait, channel: str, states: str, is_alone: bool, has_rdma: bool) -> bool:
+        """Whether bytes move on the host that a thread may wait for."""
+        found = False
+        was_asked, self._was_asked = self._was_asked, is_asked(wait.words, channel, states)
+        if self._was_asked:
+            found = self._flows[0].add(now, disk_bytes(self._proc), was_asked)
+            over_network = self._flows[1].add(now, network_bytes(self._proc), was_asked)
+            found |= over_network and not wait.words.startswith("the disk")
+        if is_alone and has_rdma:
+            found |= self._flows[2].add(now, rdma_bytes(self._sysfs))
+        return found
+
+    def hands_over(self, now: float, ran_ns: int, waits: int) -> bool:
+        """Whether the main thread computes in Python, although it may have a GPU whose wait would look the same.
+
+        `waits`: its voluntary context switches. Where it holds the interpreter's lock, the probe's thread takes that
+        from it ten times a second, and it waits to get it back. CUDA spins without the lock, and waits for nothing.
+        """
+        before, self._handed = self._handed, (now, ran_ns, waits)
+        if before is None or now <= before[0]:
+            return False
+        seconds = now - before[0]
+        return (ran_ns - before[1]) / 1e9 / seconds >= COMPUTES and (waits - before[2]) / seconds >= HANDS_OVER
+
+    def attempts(self, now: float, wait: Wait, ran_ns: int, slices: int) -> bool:
+        """Whether it sleeps between attempts at something: each sleep is another, and work lies between them."""
+        before = self._turn
+        if before is None or slices != before[0]:
+            self._turn = (slices, ran_ns, now)
+        if before is None or slices == before[0] or wait.words != TIMER:
+            return False
+        turns = slices - before[0]
+        return (now - before[2]) / turns >= ATTEMPT_S and (ran_ns - before[1]) / 1e9 / turns >= ATTEMPT_CPU_S

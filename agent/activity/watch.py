@@ -1,0 +1,373 @@
+"""What the agent sees from outside of a worker that makes no move: evidence on whether it is dead, busy or idle.
+
+Two speeds. A quick look, two files of the kernel, goes with every frame. A close look (`close_look`) is made beside the
+heartbeat, in a thread that may block. Both are paid for by the clock: what takes longer is done less often.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from holdfast.agent.activity.close_look import CloseLook, Host, Seen
+from holdfast.agent.activity.movement import (
+    BYTES_AMOUNT,
+    BYTES_LEAK,
+    CPU_AMOUNT,
+    CPU_LEAK,
+    FAULTS_AMOUNT,
+    FAULTS_LEAK,
+    Growth,
+    Moves,
+    Rate,
+)
+from holdfast.agent.activity.waits import said
+from holdfast.agent.processes.aside import Aside, Lane
+from holdfast.agent.processes.proc_files import Io, Stat, parse_io, parse_stat
+from holdfast.base import log
+from holdfast.wire import types as t
+
+STANDS = 0.2
+"""Seconds without a move after which a worker is watched."""
+CLOSELY = 0.4
+"""... and after which it is looked at closely; not before its usual step is over."""
+OFTEN = 3.0
+"""Seconds of a standstill in which a close look goes with each frame; then once a second."""
+SELDOM = 1.0
+STEPS = 0.8
+SHARE, SHARE_FIRST = 0.003, 0.15
+"""Of a core that close looks may take, later on and in the first seconds of a standstill."""
+QUICK_SHARE = 0.001
+"""Of a core for the quick looks at one worker."""
+DISTURBED = 1.0
+"""Seconds for which what a worker does is our own doing: it was asked for its stacks."""
+_UNKNOWN_S = 1.5
+"""Seconds after which processor time counts although no close look has said whether it may come from a GPU's wait."""
+_HOLDS = 1.5
+"""Seconds for which a close look that saw movement stands, if no other follows."""
+_AWAY_S = 1.0
+"""Seconds between two frames, beyond what is usual, after which a close look counts no more."""
+_BLIND_S = 3.0
+"""Seconds for which a worker that is not yet looked at closely counts as moving; then it is not known what it does."""
+_STALE_S = 20.0
+"""Seconds after which a close look says nothing any more: the next one fails, or blocks."""
+_TWICE = 0.12
+"""Seconds between the first close look and the second, without which it says nothing."""
+_WORDS = 240
+"""Characters of a text that goes over the wire."""
+_WAKES = 0.002
+_FACTS = ("T", "Z", "X")
+"""States of the main thread that say by themselves that it cannot go on."""
+
+
+class Watch:
+    """One worker's standstill. Only the thread of the heartbeat calls it, but for `closely`."""
+
+    def __init__(self, pid: int, now: float, last_move: float, closely: CloseLook, proc: str, has_gpu: bool) -> None:
+        self.pid, self.started, self.last_move = pid, now, last_move
+        self.closely = closely
+        self.seen: Seen | None = None
+        self.has_gpu = has_gpu
+        self._moves, self._moves_inside = Moves(), Moves()  # as the quick looks see it, and the close ones
+        self.due = 0.0
+        self.due_since = now
+        """When it was time for the first close look."""
+        self._files = [_open(f"{proc}/{pid}/{name}") for name in ("stat", "io")]
+        self._stat: Stat | None = None
+        self._cpu, self._bytes = Growth(CPU_LEAK, CPU_AMOUNT), Growth(BYTES_LEAK, BYTES_AMOUNT)
+        self._faults = Growth(FAULTS_LEAK, FAULTS_AMOUNT)
+        self._rates = tuple(Rate() for _ in range(3))  # processor, read, written
+        self._ticks = Rate()
+        self._reaped: tuple[float, int] | None = None
+        self._disturbed_until = -math.inf
+        self._next_at, self._cost = 0.0, 0.0
+        self._framed_at, self._gap = now, 0.0
+        self._blind_from = -math.inf
+
+    def disturb(self, now: float) -> None:
+        self._disturbed_until = now + DISTURBED
+
+    def look(self, now: float) -> None:
+        """The quick look."""
+        gap = now - self._framed_at
+        if gap > _AWAY_S and gap > 2.5 * self._gap:
+            self._blind_from = now  # the agent itself was held up: what it saw before is no longer so
+        if gap > 0:
+            self._framed_at, self._gap = now, gap
+        if now < self._next_at:
+            return
+        began = time.thread_time()
+        stat, io = parse_stat(_read(self._files[0])), parse_io(_read(self._files[1]))
+        self._stat = stat
+        if stat is not None:
+            self._count(now, stat, io)
+        cost = time.thread_time() - began
+        self._cost = cost if not self._cost else 0.8 * self._cost + 0.2 * cost
+        self._next_at = now + self._cost / QUICK_SHARE - _WAKES
+
+    def _count(self, now: float, stat: Stat, io: Io | None) -> None:
+        counts = now >= self._disturbed_until
+        used = self._cpu.add(now, stat.cpu, counts)
+        moved = self._faults.add(now, stat.minor_faults + 50.0 * stat.major_faults, counts)
+        self._rates[0].add(now, stat.cpu)
+        if io is not None:
+            moved |= self._bytes.add(now, float(io.taken + io.given), counts)
+            self._rates[1].add(now, float(io.taken))
+            self._rates[2].add(now, float(io.given))
+        ended, self._reaped = self._reaped, (stat.reaped, stat.reaped_faults)
+        moved |= ended is not None and ended != self._reaped
+        # CUDA spins while it waits: there the time of its own threads says nothing.
+        is_known = self.seen is not None or now - self.started > _UNKNOWN_S
+        if moved or (used and is_known and not self.has_gpu):
+            self._moves.note(now)
+
+    def take(self, seen: Seen) -> None:
+        """What a close look has found."""
+        before = self.seen
+        if before is not None and before.at < self._disturbed_until:
+            # It woke to write its stacks: what a look sees of that is ours. What was known before holds until then.
+            seen = replace(seen, moves=before.moves)
+        self.seen = seen
+        self.has_gpu |= seen.has_gpu
+        if seen.moves:
+            self._moves_inside.note(seen.at)
+        if seen.ticks_cpu:
+            self._ticks.add(seen.at, seen.ticks_cpu)
+
+    def activity(self, now: float, gpu: t.GpuUse) -> t.Activity:
+        seen = self.seen or Seen(now)
+        if gpu is t.GpuUse.WORKS:
+            self._moves.note(now)
+        until = seen.wait.until
+        cpu, taken, given = (rate.value for rate in self._rates)
+        state = self._stat.state if self._stat is not None else ""
+        if state == "t" or (state in ("Z", "X") and self._stat is not None and self._stat.threads > 1):
+            state = seen.state  # the closer look knows of a debugger's prompt, and of other threads
+        if self._is_blind(now, seen) and state not in _FACTS:
+            state = ""  # its children and sockets may move: that they are not seen is no evidence
+        is_running = state == "R"
+        return t.Activity(
+            watched=max(now - self.started, 0.0),
+            quiet=self._quiet(now, seen),
+            state=state,
+            cpu=max(cpu - self._ticks.value, 0.0),
+            children_cpu=seen.children_cpu,
+            read=taken + seen.read,
+            written=given + seen.written,
+            network=seen.network,
+            waits_for="" if is_running else said(seen.wait, now)[:_WORDS],
+            ends_in=max(until - now, 0.0) if until == until and not is_running else math.nan,
+            is_prompt=seen.wait.is_prompt,
+            has_gpu=self.has_gpu,
+            gpu=gpu,
+            thread=seen.thread[:_WORDS],
+        )
+
+    def _is_blind(self, now: float, seen: Seen) -> bool:
+        if seen.looks >= 2 and now - seen.at < _STALE_S:
+            return False
+        return now - self.due_since >= _BLIND_S
+
+    def _quiet(self, now: float, seen: Seen) -> float:
+        if seen.looks < 2 and now - self.due_since < _BLIND_S:
+            return 0.0  # what its children and sockets do is not known yet
+        if seen.at < self._blind_from and now - self._blind_from < _BLIND_S:
+            return 0.0
+        if seen.moves and now - seen.at < max(_HOLDS, _HOLDS * self._gap):
+            return 0.0  # until the next close look nothing else is known
+        since = (self.started, self._moves.since(now), self._moves_inside.since(now))
+        return max(now - max(at for at in since if at == at), 0.0)
+
+    def close(self) -> None:
+        for fd in self._files:
+            if fd >= 0:
+                os.close(fd)
+        self._files = [-1, -1]
+
+
+class Activities:
+    """Of all workers of this node. `attach` and `settle` belong to a frame; neither blocks."""
+
+    def __init__(
+        self,
+        proc: str = "/proc",
+        clock: Callable[[], float] = time.monotonic,
+        host: Host | None = None,
+        aside: Aside | None = None,
+    ) -> None:
+        self._proc, self._clock = proc, clock
+        self._host = host or Host(proc)
+        self._aside = aside or Aside("activity", clock=clock)
+        self._watches: dict[int, Watch] = {}  # by rank
+        self._seen_first: dict[int, tuple[int, float]] = {}
+        self._gpus: dict[int, bool] = {}  # process -> whether it was ever seen to hold a GPU
+        self._present: set[int] = set()
+        self._median: dict[int, float] = {}
+        self._blocked: set[str] = set()
+        self._failed: set[int] = set()
+        self._not_before = 0.0
+        self._is_primed = False
+        self._cost = 0.0
+        self.uses: Callable[[int], t.GpuUse] = lambda pid: t.GpuUse.UNKNOWN
+        """What the GPUs of a process do; set by who asks them."""
+        self.leaders: Callable[[], list[int]] = list
+        """Processes of Holdfast from which workers and their rendezvous store descend; set by who starts them."""
+
+    def attach(
+        self, sample: t.WorkerSample, path: str = "", tick_thread: int = 0, now: float | None = None
+    ) -> t.WorkerSample:
+        """The sample with what is seen of its worker, if that stands. `path`: of its probe file.
+
+        `now` is the instant of the sample's ages, monotonic seconds: any later one would look like a move.
+        """
+        now = self._clock() if now is None else now
+        rank = sample.rank
+        self._present.add(rank)
+        last_move = self._last_move(sample, now)
+        watch = self._watches.get(rank)
+        if watch is not None and (watch.pid != sample.pid or last_move > watch.last_move + _WAKES):
+            self._forget(rank)
+            watch = None
+        if not sample.pid or now - last_move <= STANDS:
+            return sample
+        if watch is None:
+            closely = CloseLook(sample.pid, self._host, mark_of(path), tick_thread)
+            has_gpu = self._gpus.get(sample.pid, False)
+            watch = self._watches[rank] = Watch(sample.pid, now, last_move, closely, self._proc, has_gpu)
+        self._median[rank] = sample.median_step
+        watch.look(now)
+        use = self.uses(sample.pid) if watch.has_gpu else t.GpuUse.UNKNOWN
+        return sample._replace(activity=watch.activity(now, use))
+
+    def settle(self) -> None:
+        """After the samples of a frame: forget workers that are gone, and have the others looked at closely."""
+        for rank in self._watches.keys() - self._present:
+            self._forget(rank)
+        self._seen_first = {rank: first for rank, first in self._seen_first.items() if rank in self._present}
+        self._host.workers = frozenset(watch.pid for watch in self._watches.values())
+        self._host.leaders = frozenset(self.leaders())
+        self._host.is_one = len(self._present) == 1
+        self._present = set()
+        now = self._clock()
+        if not self._is_primed and self._seen_first and self._aside.is_free:
+            # On a host with thousands of processes the first look at them all would make the first verdict late.
+            self._is_primed = True
+            self._aside.begin(lambda lane: self._host.begin(now))
+            return
+        due = [w for rank, w in self._watches.items() if self._is_due(rank, w, now)]
+        if not due or now < self._not_before or not self._aside.is_free:
+            return
+        self._note_blocked()
+        wanted = sorted((w for w in due if str(w.pid) not in self._blocked), key=lambda w: w.due)
+        if wanted:
+            is_early = any(now - w.last_move < OFTEN for w in wanted)
+            self._aside.begin(lambda lane: self._look(lane, wanted, SHARE_FIRST if is_early else SHARE))
+
+    @property
+    def standing(self) -> list[int]:
+        """Processes of workers that are watched."""
+        return [watch.pid for watch in self._watches.values()]
+
+    def stood(self) -> float:
+        """Seconds since the last of the watched workers moved; 0 where none is watched."""
+        now = self._clock()
+        return min((now - watch.last_move for watch in self._watches.values()), default=0.0)
+
+    def disturb(self) -> None:
+        """Workers are about to be asked for their stacks: what they do for that is no movement of their own."""
+        now = self._clock()
+        for watch in self._watches.values():
+            watch.disturb(now)
+
+    def close(self) -> None:
+        for rank in list(self._watches):
+            self._forget(rank)
+        self._aside.close()
+
+    # --- close looks
+
+    def _is_due(self, rank: int, watch: Watch, now: float) -> bool:
+        stood = now - watch.last_move
+        median = self._median.get(rank, math.nan)
+        usual = STEPS * median if median == median else 0.0
+        if stood <= max(CLOSELY, usual):
+            watch.due_since = now
+            return False
+        return now >= watch.due
+
+    def _look(self, lane: Lane, watches: list[Watch], share: float) -> None:
+        """In the other thread."""
+        began, cost = self._clock(), time.thread_time()
+        self._host.begin(began)
+        first = [watch for watch in watches if watch.seen is None]
+        if self._look_at(lane, watches, cost, share) and first:
+            time.sleep(_TWICE)
+            self._host.begin(self._clock())
+            self._look_at(lane, first, cost, share)
+        self._not_before = began + (time.thread_time() - cost) / share
+
+    def _look_at(self, lane: Lane, watches: list[Watch], cost: float, share: float) -> bool:
+        """Whether there was time for it, and it is still wanted."""
+        for watch in watches:
+            lane.at = str(watch.pid)
+            try:
+                seen = watch.closely.look(self._clock())
+            except Exception as error:  # a kernel that writes what nobody has thought of costs this look only
+                self._note_failed(watch.pid, error)
+                seen = Seen(self._clock())
+            if lane.is_left:
+                return False
+            self._gpus[watch.pid] = self._gpus.get(watch.pid, False) or seen.has_gpu
+            watch.due = seen.at + (SELDOM if seen.at - watch.last_move > OFTEN else 0.0)
+            watch.take(seen)
+            if time.thread_time() - cost > share:  # the others come first next time
+                return False
+        return True
+
+    def _note_failed(self, pid: int, error: Exception) -> None:
+        """Once a process: what it does is unknown until a look succeeds."""
+        if pid not in self._failed:
+            self._failed.add(pid)
+            log.warning("activity.failed", worker_pid=pid, error=f"{type(error).__name__}: {error}")
+
+    def _note_blocked(self) -> None:
+        new = set(self._aside.left) - self._blocked
+        for pid in new:
+            log.warning("activity.blocked", worker_pid=pid)
+        self._blocked |= new
+
+    def _forget(self, rank: int) -> None:
+        self._watches.pop(rank).close()
+        if len(self._gpus) > 1024:
+            self._gpus.clear()
+        if len(self._failed) > 1024:
+            self._failed.clear()
+
+    def _last_move(self, sample: t.WorkerSample, now: float) -> float:
+        ages = [age for age in (sample.still_age, sample.progress_age) if age == age]
+        first = self._seen_first.get(sample.rank)
+        if first is None or first[0] != sample.pid:
+            first = self._seen_first[sample.rank] = (sample.pid, now)
+        return now - min(ages) if ages else first[1]
+
+
+def mark_of(path: str) -> str:
+    """The worker's mark in the environment of what it starts, from the name of its probe file."""
+    job, _, rest = os.path.basename(path).rpartition("-g")
+    generation, _, rank = rest.partition("-rank")
+    return f"{job}/{generation}/{rank}" if job and generation.isdigit() and rank.isdigit() else ""
+
+
+def _open(path: str) -> int:
+    with suppress(OSError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return -1
+
+
+def _read(fd: int) -> bytes:
+    if fd >= 0:
+        with suppress(OSError):
+            return os.pread(fd, 4096, 0)
+    return b""

@@ -1,0 +1,1 @@
+"""The fork server: one process a node with everything heavy imported, from which workers are forked."""

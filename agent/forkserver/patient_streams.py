@@ -1,0 +1,33 @@
+"""Standard output and error on which a full disk ends nothing: what has no room is dropped."""
+
+import io
+import sys
+from typing import Any
+
+from holdfast.agent.forkserver.output_memory import FULL
+
+
+class _Patient(io.FileIO):
+    """Raises everything but the want of room."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            return memoryview(data).nbytes
+
+
+def install() -> None:
+    """For this process and those that are forked from it."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        before = getattr(sys, name)
+        before.flush()
+        raw = _Patient(fd, "w", closefd=False)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=before.encoding, errors=before.errors, line_buffering=before.line_buffering
+        )
+        setattr(stream, "mode", "w")  # noqa: B010  # as the interpreter's own has it
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)

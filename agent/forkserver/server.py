@@ -1,0 +1,282 @@
+"""The warm process: one per node, with everything heavy imported, from which workers are forked in milliseconds.
+
+    python -m holdfast.agent.forkserver.server --run-dir DIR [--preload MODULE,...]
+
+It is started by the agent in a session of its own and outlives it, so that workers keep a parent that learns how
+they end. One thread, always. It speaks JSON lines on `DIR/warm.sock`: requests `{"id", "do", ...}`, answers `{"id",
+"ok", ...}` or `{"id", "error"}`, and to everybody, when it happens, `{"exited": WorkerExited}` and `{"store_exited":
+{"job", ...}}`. Imports run before the first answer: a client connects at once and waits for it.
+"""
+
+import argparse
+import fcntl
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.forkserver import children as warm_children
+from holdfast.agent.forkserver import output_memory, patient_streams
+from holdfast.agent.forkserver.json_lines import Connection, peer_uid
+from holdfast.agent.forkserver.workers import Workers
+from holdfast.base import private, service
+from holdfast.base.local_socket import short_path
+
+SOCKET = "warm.sock"
+LOCK = "warm.lock"
+IDLE_EXIT_S = 600.0
+"""Without workers and clients for so long it ends: an agent that never comes back must not cost memory for ever."""
+ASKED_FOR_GPUS = "asked for the GPUs when it was imported, which no worker forked after that could use: left out"
+
+
+class Server:
+    """The loop: sockets and process descriptors in, requests carried out, ends reported."""
+
+    def __init__(self, run_dir: Path, listener: socket.socket, errors: dict[str, str], idle_exit_s: float) -> None:
+        self.errors = errors
+        self.idle_exit_s = idle_exit_s
+        self.listener = listener
+        self.clients: set[Connection] = set()
+        self.selector = selectors.DefaultSelector()
+        self.workers = Workers(run_dir, self.selector, self.broadcast, self.release)
+        self.sample = self._sample_output()
+        self.wake_in, self.wake_out = socket.socketpair()
+        self.running = True
+        self.busy_until = time.monotonic()
+        self.do: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any] | None]] = {
+            "hello": self.hello,
+            "start_worker": self.start_worker,
+            "start_store": self.start_store,
+            "stop_store": lambda _, ask: {"stopped": self.workers.stores.stop(ask["job"])},
+            "kill": lambda _, ask: {
+                "killed": self.workers.kill(ask["job"], ask["generation"], ask["rank"], ask["signal"])
+            },
+            "ack_exit": lambda _, ask: {"known": self.workers.ack((ask["job"], ask["generation"], ask["rank"]))},
+            "shutdown": self.shutdown,
+        }
+
+    def _sample_output(self) -> int:
+        """An empty output in memory, by which the agent finds out whether it could read one; -1 when there is none."""
+        try:
+            fd = output_memory.create()
+        except OSError:
+            return -1
+        self.workers.hold(fd)
+        return fd
+
+    def serve(self) -> None:
+        """Run until told to end, by a client, by SIGTERM or by having nothing to do."""
+        for sock in (self.wake_in, self.wake_out):
+            sock.setblocking(False)
+        signal.set_wakeup_fd(self.wake_out.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # only to wake the loop
+        self.selector.register(self.wake_in, selectors.EVENT_READ, self.on_signal)
+        self.selector.register(self.listener, selectors.EVENT_READ, self.on_connect)
+        self.workers.watch_kept()
+        while self.running:
+            for key, mask in self.selector.select(self.workers.patience()):
+                key.data(mask)
+            self.workers.tend(is_read=bool(self.clients))
+            now = time.monotonic()
+            if self.clients or self.workers.running:
+                self.busy_until = now
+            if self.idle_exit_s and now - self.busy_until > self.idle_exit_s:
+                self.running = False
+        self.workers.end_all()
+        for client in self.clients:
+            client.close()
+
+    def release(self) -> None:
+        """In a forked child: let go of what is the parent's. The selector's set itself is shared, so only close it."""
+        self.selector.close()
+        for sock in (self.listener, self.wake_in, self.wake_out):
+            sock.close()
+        for client in self.clients:
+            client.close()
+
+    def broadcast(self, message: dict[str, Any]) -> None:
+        for client in list(self.clients):
+            self.answer(client, message)
+
+    def answer(self, client: Connection, message: dict[str, Any]) -> None:
+        client.send(message)
+        self.settle(client)
+
+    def settle(self, client: Connection) -> None:
+        """Wait for what the client's state asks for; forget it when it is lost."""
+        if client not in self.clients:
+            return
+        if client.lost:
+            self.clients.discard(client)
+            self.selector.unregister(client.sock)
+            client.close()
+            return
+        events = selectors.EVENT_READ | (0 if client.flush() else selectors.EVENT_WRITE)
+        self.selector.modify(client.sock, events, lambda mask: self.on_client(client))
+
+    def on_signal(self, mask: int) -> None:
+        with suppress(BlockingIOError):
+            if {signal.SIGTERM, signal.SIGINT} & set(self.wake_in.recv(64)):
+                self.running = False
+
+    def on_connect(self, mask: int) -> None:
+        try:
+            sock, _ = self.listener.accept()
+        except OSError:
+            return
+        if peer_uid(sock) not in (os.getuid(), 0):
+            sock.close()
+            return
+        client = Connection(sock)
+        self.clients.add(client)
+        self.selector.register(sock, selectors.EVENT_READ, lambda mask: self.on_client(client))
+
+    def on_client(self, client: Connection) -> None:
+        for ask in client.receive():
+            reply: dict[str, Any] | None
+            try:
+                reply = self.do[ask["do"]](client, ask)
+            except KeyError as error:
+                reply = {"error": f"bad request {ask.get('do')!r}: unknown or without {error}"}
+            except Exception as error:
+                traceback.print_exc()
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            if reply is not None:
+                client.send({"id": ask.get("id"), "ok": "error" not in reply, **reply})
+        self.settle(client)
+
+    def start_worker(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        pid = self.workers.start(ask["spec"])
+        return {"pid": pid, "outputs": self.workers.told_outputs()}
+
+    def hello(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        workers = [asdict(worker) for worker in self.workers.kept()]
+        return {
+            "pid": os.getpid(),
+            "python": sys.version.split()[0],
+            "preload_errors": self.errors,
+            "threads": warm_children.threads(),
+            "workers": workers,
+            "exits": [asdict(ended) for ended in self.workers.exits.values()],
+            "outputs": self.workers.told_outputs(),
+            "sample": self.sample,
+            "stores": self.workers.stores.ports(),
+        }
+
+    def start_store(self, client: Connection, ask: dict[str, Any]) -> None:
+        def reply(answer: dict[str, Any]) -> None:
+            self.answer(client, {"id": ask.get("id"), "ok": "error" not in answer, **answer})
+
+        self.workers.stores.start(ask["job"], ask["host"], reply)
+
+    def shutdown(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
+        self.running = False
+        self.workers.end_all()
+        return {}
+
+
+def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[str]], None]) -> dict[str, str]:
+    """Import modules and call their `preload()` where they have one; what went wrong, by module.
+
+    A module that asks for GPUs on the way would keep every worker from them. Then `begin_anew` replaces this process by
+    one that is told of it: such modules are `left_out`, and workers import them themselves.
+    """
+    errors = dict.fromkeys(left_out, ASKED_FOR_GPUS)
+    for name in modules:
+        if name in left_out:
+            continue
+        try:
+            module = importlib.import_module(name)
+            if callable(hook := getattr(module, "preload", None)):
+                hook()
+        except BaseException as error:  # whatever it is, scripts that do not need this module can still run
+            errors[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        if warm_children.have_asked_for_gpus():
+            print(f"preload {name}: {ASKED_FOR_GPUS}", file=sys.stderr, flush=True)
+            begin_anew([*left_out, name])
+    return errors
+
+
+def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
+    """The listening socket and the lock that makes us the only one; None when another warm process serves here."""
+    private.make_folder(run_dir)
+    lock = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    (run_dir / SOCKET).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with short_path(run_dir, SOCKET) as path:
+        listener.bind(path)
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener, lock
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.agent.forkserver.server")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of the socket and the record of exits")
+    parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
+    parser.add_argument("--left-out", default="", help="of these, those that ask for GPUs when they are imported")
+    parser.add_argument("--sockets", type=int, nargs=2, help="listening socket and lock of who began anew as this one")
+    parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
+    options = parser.parse_args()
+    patient_streams.install()
+    service.give_way()  # the agent may come first; the training that it watches may not
+    if not options.sockets:
+        # Whatever the agent left open across the start: workers would keep it open for as long as they live.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        # A pool of threads would not survive the fork; a job's own number is applied in the worker.
+        os.environ[name] = "1"
+    if options.sockets:
+        listener, lock = socket.socket(fileno=options.sockets[0]), options.sockets[1]
+        for descriptor in options.sockets:
+            os.set_inheritable(descriptor, False)
+    elif (taken := listen(options.run_dir.absolute())) is not None:
+        listener, lock = taken
+    else:
+        print(f"a warm process serves {options.run_dir} already", file=sys.stderr)
+        return 3
+
+    def begin_anew(left_out: list[str]) -> None:
+        # Whoever has connected meanwhile waits at the socket and notices nothing. Of flags given twice the last counts.
+        sockets = listener.fileno(), lock
+        for descriptor in sockets:
+            os.set_inheritable(descriptor, True)
+        told = ["--left-out", ",".join(left_out), "--sockets", *map(str, sockets)]
+        os.execv(sys.executable, [*sys.orig_argv, *told])
+
+    modules, left_out = ([name for name in names.split(",") if name] for names in (options.preload, options.left_out))
+    with service.gathering():
+        errors = preload(modules, left_out, begin_anew)
+    gc.collect()
+    gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages
+    if (count := warm_children.threads()) != 1:
+        print(f"the preloaded modules left {count} threads: forked workers may hang", file=sys.stderr, flush=True)
+    server = Server(options.run_dir.absolute(), listener, errors, options.idle_exit)
+    server.workers.hold(lock)
+    server.serve()
+    (options.run_dir / SOCKET).unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    # Under its real name, so that a worker's `__main__` is the user's alone.
+    from holdfast.agent.forkserver import server as warm
+
+    sys.exit(warm.main())

@@ -1,0 +1,1 @@
+"""What is watched of an unmodified PyTorch script, from within."""

@@ -1,0 +1,314 @@
+"""Watch an unmodified PyTorch script: optimizer steps, collectives, and the two halves of DistributedDataParallel.
+
+Nothing here changes what the script computes or raises. A script that reports through `probe` itself is left to do
+so. With `torch_groups` this is all of the agent that touches torch, and only in a worker that has it anyway.
+"""
+
+import functools
+import importlib
+import importlib.util
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from holdfast.agent import probe
+from holdfast.agent.hooks import finite as torch_finite
+from holdfast.agent.hooks import groups as torch_groups
+from holdfast.agent.hooks import spans as torch_spans
+from holdfast.wire.types import Phase
+
+COLLECTIVES: tuple[str, ...] = (
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "new_group",
+    "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "send_object_list",
+)
+"""What blocks (or at least is handed over) in the calling thread; `torch_groups` sees the wait for the others."""
+
+_TOGETHER = frozenset(COLLECTIVES) - {
+    "batch_isend_irecv", "new_group", "recv", "recv_object_list", "send", "send_object_list",
+}  # fmt: skip
+"""Those that all ranks of a group do."""
+
+_destroyed: list[Any] = []
+"""Process groups that the script has destroyed."""
+_installed = False
+_times: torch_spans.StepTimes | None = None
+
+
+def install_when_imported() -> None:
+    """Install now if torch is here already, else as soon as the script imports it."""
+    if "torch" in sys.modules:
+        install()
+    elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+def install() -> None:
+    """Install all hooks, once. An unexpected torch is reported in one line and then not watched."""
+    global _installed, _times
+    if _installed:
+        return
+    _installed = True
+    try:
+        torch: Any = importlib.import_module("torch")
+        _times = torch_spans.StepTimes(torch.autograd.Variable._execution_engine.queue_callback)
+        _times.watch_garbage()
+        _watch_optimizers(torch)
+        _watch_saves(torch)
+        _watch_loaders()
+        if torch.distributed.is_available():
+            _watch_collectives(torch)
+            _watch_ddp(torch)
+    except Exception as error:
+        print(f"holdfast: this torch cannot be watched fully: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+class _AfterTorch(MetaPathFinder):
+    """Finds torch as everybody would and installs the hooks once it has been loaded."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        loader = spec.loader if spec is not None else None
+        if loader is not None and hasattr(loader, "exec_module"):
+            load = loader.exec_module
+
+            def load_and_install(module: ModuleType) -> None:
+                load(module)
+                install()
+
+            loader.exec_module = load_and_install  # type: ignore[method-assign]  # on this one loader object
+        return spec
+
+
+class _Steps:
+    """Counts the steps of the first optimizer of the process: a second one (a GAN's, say) is not another step."""
+
+    def __init__(self, torch: Any) -> None:
+        self.no_grad: Callable[[], Any] = torch.no_grad
+        self.finite = torch_finite.Finite(torch)
+        self.first: weakref.ref[Any] | None = None
+        self.count = 0
+
+    def before(self, optimizer: Any, args: object, kwargs: object) -> None:
+        probe.operation("")  # the backward pass, which ends without telling, is over
+        if _times is not None and not probe.spoke():
+            _times.optimizer()
+
+    def after(self, optimizer: Any, args: object, kwargs: object) -> None:
+        if _times is not None and not probe.spoke():
+            _times.optimizer_done()
+        if not probe.spoke() and not _compiling():
+            self.finite.after(optimizer)
+        first = self.first() if self.first is not None else None
+        if first is None:
+            self.first = weakref.ref(optimizer)
+        elif first is not optimizer:
+            return
+        probe.observed_step(self.count, self.finite.spoilt)
+        self.count += 1
+        if not probe.spoke() and probe.poisoned():
+            self.poison(optimizer)
+
+    def poison(self, optimizer: Any) -> None:
+        """Spoil one number of the model, so that the script's own next loss is not a number."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+                if local.numel() and local.is_floating_point():
+                    with self.no_grad():
+                        local[(0,) * local.dim()] = float("nan")
+                    return
+
+
+def _watch_optimizers(torch: Any) -> None:
+    steps = _Steps(torch)
+    optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it as an attribute
+    optimizers.register_optimizer_step_pre_hook(steps.before)
+    optimizers.register_optimizer_step_post_hook(steps.after)
+
+
+def _watch_saves(torch: Any) -> None:
+    """See files of state finished: `torch.save`, through which torch.distributed.checkpoint goes too."""
+    save = torch.save
+
+    @functools.wraps(save)
+    def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        result = save(obj, f, *args, **kwargs)
+        probe.observed_save(f)
+        return result
+
+    torch.save = torch.serialization.save = watched
+
+
+def _watch_loaders() -> None:
+    """Time what a step waits for its batch, where torch's DataLoader brings it."""
+    base = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+    load = base.__next__
+
+    @functools.wraps(load)
+    def watched(self: Any) -> Any:
+        if probe.spoke() or threading.current_thread() is not threading.main_thread():
+            return load(self)  # what a thread of its own loads ahead, nobody waits for
+        with probe.span(torch_spans.LOAD):
+            return load(self)
+
+    base.__next__ = watched
+
+
+def _watch_collectives(torch: Any) -> None:
+    c10d = torch.distributed.distributed_c10d
+    for name in COLLECTIVES:
+        if (function := getattr(c10d, name, None)) is not None:
+            _replace(torch, name, _named(function, name))
+    _replace(torch, "init_process_group", _setup(c10d.init_process_group))
+    _replace(torch, "destroy_process_group", _teardown(c10d.destroy_process_group))
+    torch_groups.install(torch)
+
+
+def _replace(torch: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    for module in (torch.distributed.distributed_c10d, torch.distributed):
+        if hasattr(module, name):
+            setattr(module, name, wrapper)
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    # A traced call must reach the very function that the compiler knows, with nothing of ours around it.
+    compiling = sys.modules["torch"].compiler.is_compiling
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return function(*args, **kwargs)
+        with probe.operation(name):
+            if name not in _TOGETHER or probe.spoke():
+                return function(*args, **kwargs)
+            with torch_spans.collective(name, kwargs.get("group")):
+                return function(*args, **kwargs)
+
+    return watched
+
+
+def _setup(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if not probe.stepped():
+            probe.observed_phase(Phase.SETUP)
+        with probe.operation("init_process_group"):
+            return function(*args, **kwargs)
+
+    return watched
+
+
+def _teardown(function: Callable[..., Any]) -> Callable[..., Any]:
+    """No steps are expected any more. What is destroyed lives on until the process ends, or the next time.
+
+    torch 2.13's destructor of a gloo group takes a mutex that it may never get, with the interpreter lock held: seen in
+    14 of 47 plain DDP scripts, at the end of `main`; under torchrun 5 of 13 aborted there ("terminate called without an
+    active exception"). A worker ends without running destructors (`bootstrap.finish`), so nothing is left behind.
+    """
+    world = sys.modules["torch"].distributed.distributed_c10d._world
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if (args[0] if args else kwargs.get("group")) is None:
+            probe.observed_phase(Phase.DONE)
+            _destroyed[:] = list(getattr(world, "pg_map", ()))
+        with probe.operation("destroy_process_group"):
+            return function(*args, **kwargs)
+
+    return watched
+
+
+def _watch_ddp(torch: Any) -> None:
+    """Name the forward and the backward pass of DDP, whose all-reduces run inside C++ where no wrapper reaches."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    build = ddp.__init__
+
+    @functools.wraps(build)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        with probe.operation("ddp:init"):
+            build(self, *args, **kwargs)
+        self.register_forward_pre_hook(_ddp_forward)
+        self.register_forward_hook(_ddp_forward_done)
+
+    ddp.__init__ = watched
+
+
+# Plain functions of this module, so that a model that carries them can still be copied and pickled.
+
+
+def _ddp_forward(module: Any, args: object) -> None:
+    if not _compiling():
+        probe.operation("ddp:forward")
+        if _times is not None:
+            _times.forward()
+
+
+def _ddp_forward_done(module: Any, args: object, output: object) -> None:
+    if _compiling():
+        return
+    probe.operation("")
+    if _times is not None:
+        _times.forward_done()
+    for tensor in _tensors(output):
+        if tensor.requires_grad:
+            tensor.register_hook(_ddp_backward)
+            return
+
+
+def _ddp_backward(gradient: object) -> None:
+    probe.operation("ddp:backward")
+    if _times is not None:
+        _times.backward()
+
+
+def _compiling() -> bool:
+    return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def _tensors(output: object) -> Iterable[Any]:
+    """The tensors of a model's output, however it packs them, three levels deep at most."""
+    kind = sys.modules["torch"].Tensor
+    level: list[object] = [output]
+    for _ in range(3):
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, kind):
+                yield item
+            elif isinstance(item, dict):
+                below += item.values()
+            elif isinstance(item, list | tuple):
+                below += item
+        level = below

@@ -1,0 +1,67 @@
+"""The groups of a worker in its probe file, and how many operations it has begun in each."""
+
+import mmap
+from collections.abc import Sequence
+
+from holdfast.agent.probe_file import layout
+from holdfast.base import bounds
+from holdfast.wire import rank_sets
+from holdfast.wire.types import GroupCount
+
+_WORDS = layout.GROUP_STRIDE // 8
+_FIRST_WORD = layout.AT_GROUPS // 8
+
+
+class GroupTable:
+    """The worker's side. Slots are given out in the order of first use; 0 is none."""
+
+    def __init__(self, buffer: mmap.mmap, words: memoryview) -> None:
+        """`words`: the whole file as 8-byte integers."""
+        self._map, self._words = buffer, words
+        self._slots: dict[bytes, int] = {}
+
+    def clear(self) -> None:
+        """Forget what another process left in the file."""
+        size = layout.GROUPS * layout.GROUP_STRIDE
+        self._map[layout.AT_GROUPS : layout.AT_GROUPS + size] = bytes(size)
+
+    def register(self, label: str, ident: int, members: Sequence[int]) -> int:
+        """The slot of a group, its count at 0; slot 0 when the table is full."""
+        text = rank_sets.compact(members).encode()
+        payload = layout.GROUP.pack(
+            ident & 0xFFFFFFFF,
+            label.encode("utf-8", "replace")[: layout.GROUP_LABEL],
+            text if len(text) <= layout.GROUP_MEMBERS else b"",
+        )
+        slot = self._slots.get(payload)
+        if slot is None:
+            slot = len(self._slots) + 1
+            if slot >= layout.GROUPS:
+                return 0
+            self._slots[payload] = slot
+            at = layout.AT_GROUPS + slot * layout.GROUP_STRIDE + 8
+            self._map[at : at + 8 + layout.GROUP.size] = layout.seal(payload)
+        self._words[_FIRST_WORD + slot * _WORDS] = 0
+        return slot
+
+    def count(self, slot: int) -> int:
+        """One more operation begins in the group: its number, from 0."""
+        at = _FIRST_WORD + slot * _WORDS
+        number: int = self._words[at]
+        self._words[at] = number + 1
+        return number
+
+
+def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
+    """The agent's side: all groups by slot, from slot 1 on."""
+    found = []
+    raw = buffer[layout.AT_GROUPS : layout.AT_GROUPS + layout.GROUPS * layout.GROUP_STRIDE]
+    for at in range(layout.GROUP_STRIDE, len(raw), layout.GROUP_STRIDE):
+        payload = layout.unsealed(raw[at + 8 : at + 8 + layout.SEAL.size + layout.GROUP.size])
+        if payload is None:
+            break
+        ident, label, members = layout.GROUP.unpack(payload)
+        text, ranks = (part.rstrip(b"\0").decode("utf-8", "replace") for part in (label, members))
+        begun = bounds.whole(int.from_bytes(raw[at : at + 8], "little", signed=True), 0, bounds.MAX_COUNT)
+        found.append(GroupCount(text, ident, ranks, begun))
+    return found

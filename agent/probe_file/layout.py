@@ -1,0 +1,197 @@
+"""The bytes of a probe file, shared by the worker that writes them and the agent that reads them.
+
+A file holds a header that never changes, single words, a few blocks, and two rings. Words are aligned 8-byte
+integers, so one store is one value. Blocks and ring records are *sealed*: a checksum of the payload in front of it,
+and both go out in one memory copy. That has the effect of a seqlock (a reader that meets a half-written block sees
+a wrong checksum and reads again) with two gains that matter here: two threads of the worker cannot leave a block
+half of one and half of the other, because the copy happens under the GIL; and no memory barrier is needed, which
+Python does not offer, so it also holds on processors that reorder stores.
+
+All integers are little-endian; times are CLOCK_MONOTONIC nanoseconds (comparable between processes of one host)
+unless the name says `wall`.
+"""
+
+import mmap
+import os
+import signal
+import struct
+from typing import Protocol
+from zlib import crc32
+
+from holdfast.base.bounds import MAX_GENERATION, MAX_RANKS
+from holdfast.base.errors import ProtocolError, Unavailable
+from holdfast.wire import span_rows
+from holdfast.wire.types import STEP_PARTS
+
+ENV_PATH = "HOLDFAST_PROBE"
+ENV_GENERATION = "HOLDFAST_GENERATION"
+
+PLAN_SUFFIX = ".plan"
+RESTORED_SUFFIX = ".restored"
+"""A job's rank 0 leaves its plan beside its probe, under the probe's name and this; and where its state came from."""
+SAVED_SUFFIX = ".saved"
+"""Where a worker whose program says nothing leaves what the hooks saw it save: JSON with count, path and number."""
+STACKS_SUFFIX = ".stacks"
+"""Where a worker writes its stacks to when it is sent STACKS_SIGNAL."""
+STACKS_SIGNAL = int(signal.SIGRTMAX) - 7  # one that neither glibc nor the schedulers of jobs use
+
+MAGIC = b"HFPROBE4"
+HEADER = struct.Struct("<8sIIIIiiq")
+"""magic, file size, step records, span records, names; rank, generation, created_ns."""
+
+# Words: index into the file seen as 8-byte integers.
+WORD_PID = 8
+WORD_TICK = 9
+WORD_INJECT = 10
+WORD_STEPS = 11  # step records ever written; a hint for a writer that takes over, readers go by the records
+WORD_SPANS = 12
+WORD_NAMES = 13
+WORD_REQUEST = 14  # somebody wants a checkpoint now
+WORD_COUNTED = 24  # 1: the steps are counted by a hook, and the program numbers none
+WORD_HANDED = 15  # number of the operation record whose transfer was handed over and is waited for
+WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not the worker's own doing
+
+STATE = struct.Struct("<qqqdqq")
+"""step, phase index, progress_ns, loss, tokens so far, attached_ns."""
+OPERATION_NAME = 56
+OPERATION = struct.Struct(f"<qqqqhhi{OPERATION_NAME}s")
+"""since_ns (0: none), changed_ns, number of the record, sequence number in its group (-1: none);
+slot of the group (0: none), kind (as OPERATION_KINDS), size (operation_size, 0: unknown); name."""
+OPERATION_KINDS: tuple[str, ...] = (
+    "", "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
+    "scatter", "send",
+)  # fmt: skip
+"""What processes do together, by number: append only."""
+GROUP_LABEL = 28
+GROUP_MEMBERS = 140
+GROUP = struct.Struct(f"<I{GROUP_LABEL}s{GROUP_MEMBERS}s")
+"""id, label, members as `rank_sets.compact` writes them (empty: too many to name)."""
+MESH = struct.Struct("<6i")
+"""coordinate pp, dp, tp; sizes pp, dp, tp (all 0: unknown)."""
+METERS = struct.Struct(f"<qdd{len(STEP_PARTS)}dqd")
+"""step; MFU, tokens a second, seconds of its parts (as types.STEP_PARTS), memory in bytes, norm of the gradients."""
+STEP = struct.Struct("<qqqddqq")
+"""index, step, end_wall_ns, seconds, loss, tokens, generation."""
+SPAN = span_rows.ROW
+SEAL = struct.Struct("<Q")
+
+AT_STATE = 256
+AT_OPERATION = 384
+AT_MESH = 512
+AT_METERS = 640
+AT_NAMES = 1024
+NAME = 32
+NAMES = 64
+RECORD = 64  # bytes of a sealed record of a step or a span, which begins with its index
+AT_STEPS = 4096
+STEPS = 2048
+AT_SPANS = AT_STEPS + STEPS * RECORD
+SPANS = 8192
+AT_GROUPS = AT_SPANS + SPANS * RECORD
+GROUP_STRIDE = 192  # a word, how many operations were begun in the group, and the sealed group; slot 0 stays empty
+GROUPS = 64
+SIZE = -(-(AT_GROUPS + GROUPS * GROUP_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+INJECTIONS: tuple[str, ...] = ("", "exception", "segfault", "oom", "gil", "hang", "exit", "nan", "kill", "stop", "slow")
+"""What the control word's low byte can ask for, by its value: append only."""
+SLOWED: tuple[tuple[str, ...], ...] = (
+    ("forward", "recompute"),
+    ("backward", "backward_input", "backward_weight"),
+    ("load",),
+)
+"""Kinds of spans that "slow" makes slower, by the next byte, after which come the percent."""
+PLACES: tuple[str, ...] = (
+    "",
+    *(f"{where}{axis}" for axis in ("tp", "dp", "pp") for where in ("", "before-", "after-")),
+)
+"""Where it strikes, by the next byte: in the next operation of a mesh axis, before or after it; else at once."""
+
+
+_HEAD = struct.Struct(f"<Qq{RECORD - 16}x")
+
+
+def seal(payload: bytes) -> bytes:
+    """The payload with its checksum in front. The checksum is never 0, so that an empty file is not a value."""
+    return SEAL.pack(crc32(payload) | 1 << 32) + payload
+
+
+class Buffer(Protocol):
+    """Where a probe file's bytes are: mapped, or copied out."""
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
+
+
+def open_sealed(buffer: Buffer, at: int, size: int) -> bytes | None:
+    """The payload of `size` bytes sealed at `at`; None when it is half-written or was never written."""
+    return unsealed(buffer[at : at + SEAL.size + size])
+
+
+def unsealed(raw: bytes) -> bytes | None:
+    """The payload of a sealed block; None when it is half-written or was never written."""
+    payload = raw[SEAL.size :]
+    return payload if SEAL.unpack_from(raw)[0] == crc32(payload) | 1 << 32 else None
+
+
+def records(buffer: Buffer, ring: int, slots: int, first: int, end: int) -> list[bytes] | None:
+    """The payloads of records `first` to `end` (exclusive) of the ring at `ring`; None unless all are there and whole.
+
+    Looks at them all together: one by one takes four times as long.
+    """
+    if not first < end <= first + slots:
+        return None
+    a, b = (ring + at % slots * RECORD for at in (first, end))
+    raw = buffer[a:b] if a < b else buffer[a : ring + slots * RECORD] + buffer[ring:b]
+    payloads = [raw[at : at + RECORD - SEAL.size] for at in range(SEAL.size, len(raw), RECORD)]
+    sealed = zip([crc32(payload) | 1 << 32 for payload in payloads], range(first, end), strict=True)
+    return payloads if list(_HEAD.iter_unpack(raw)) == list(sealed) else None
+
+
+def create(path: str, rank: int, generation: int, now_ns: int) -> None:
+    """Make an empty probe file, whole or not at all; one that is there already is replaced.
+
+    Raises OSError where the file system has no room: storing to a hole that cannot be filled would be a SIGBUS in
+    the middle of training, so all blocks are reserved here.
+    """
+    header = HEADER.pack(MAGIC, SIZE, STEPS, SPANS, NAMES, rank, generation, now_ns)
+    part = f"{path}.{os.getpid()}.part"
+    fd = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, SIZE)
+        os.pwrite(fd, header, 0)
+        os.rename(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
+    finally:
+        os.close(fd)
+
+
+def map_file(path: str) -> tuple[mmap.mmap, int, int]:
+    """Map a probe file for reading and writing: the map, its rank and its generation.
+
+    Raises Unavailable when it cannot be opened and ProtocolError when it is not a probe file of this version.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable(f"cannot open the probe file {path}: {error.strerror}") from None
+    try:
+        rank, generation = read_header(path, fd, os.fstat(fd).st_size)
+        return mmap.mmap(fd, SIZE), rank, generation
+    finally:
+        os.close(fd)
+
+
+def read_header(path: str, fd: int, length: int) -> tuple[int, int]:
+    """The rank and the generation that a probe file of `length` bytes is for. ProtocolError when it is none."""
+    head = os.pread(fd, HEADER.size, 0)
+    if len(head) < HEADER.size:
+        raise ProtocolError(f"{path} is no probe file: {length} bytes are too few for its header")
+    magic, size, steps, spans, names, rank, generation, _ = HEADER.unpack(head)
+    if magic != MAGIC:
+        raise ProtocolError(f"{path} is no probe file of this version: it starts with {magic!r}, not {MAGIC!r}")
+    if (size, steps, spans, names) != (SIZE, STEPS, SPANS, NAMES) or length < SIZE:
+        raise ProtocolError(f"the probe file {path} is damaged: {length} bytes of {SIZE}, header says {size}")
+    if not 0 <= rank < MAX_RANKS or not 0 <= generation <= MAX_GENERATION:
+        raise ProtocolError(f"the probe file {path} is damaged: it is for rank {rank} of generation {generation}")
+    return rank, generation

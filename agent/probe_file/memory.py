@@ -1,0 +1,216 @@
+"""The mapped probe file of this process and what must be remembered between two calls; `probe` is the face of it."""
+
+import math
+import os
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file.groups import GroupTable
+from holdfast.agent.probe_file.thread_clock import ThreadClock
+from holdfast.base import bounds
+from holdfast.wire.span_rows import THREAD
+from holdfast.wire.types import PHASES, Phase
+
+if TYPE_CHECKING:  # what breaks a process needs modules that a healthy one never loads
+    from holdfast.agent.probe_file.injections import Ambush
+
+TICK_S = 0.1
+"""How often the liveness thread writes the time."""
+
+PHASE_INDEX: dict[str, int] = {phase.value: index for index, phase in enumerate(PHASES)}
+TRAIN = PHASE_INDEX[Phase.TRAIN]
+_SEAL_BIT = 1 << 32
+
+Operation = tuple[int, bytes, int, int, int, int]
+"""since_ns, name, slot of its group, kind, sequence number there, size (operation_size)."""
+_NOTHING: Operation = (0, b"", 0, 0, -1, 0)
+
+_monotonic_ns = time.monotonic_ns
+_pack_seal = layout.SEAL.pack
+_pack_state = layout.STATE.pack
+_pack_operation = layout.OPERATION.pack
+_pack_step = layout.STEP.pack
+_pack_span = layout.SPAN.pack
+_AT_SPANS, _SPANS, _RECORD, _WORD_SPANS = layout.AT_SPANS, layout.SPANS, layout.RECORD, layout.WORD_SPANS
+
+
+_MAX_STEP, _MAX_TOKENS = bounds.MAX_STEP, bounds.MAX_TOKENS
+_INT16, _INT32, _INT64 = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
+
+
+def _clamped(start: int, end: int, num_bytes: int, step: int, cpu: int, names: tuple[int, ...]) -> tuple[int, ...]:
+    """A span's numbers, each as near as its field allows."""
+    longs = (bounds.whole(value, -_INT64, _INT64) for value in (start, end, num_bytes))
+    *places, micro_batch, seq = names
+    shorts = (bounds.whole(value, -1, _INT16) for value in places)
+    ints = (bounds.whole(value, -1, _INT32) for value in (micro_batch, seq))
+    return (*longs, bounds.whole(step, 0, bounds.MAX_SPAN_STEP), cpu & 0xFFFFFFFF, *shorts, *ints)
+
+
+class Memory:
+    """Writes blocks and records; one store or one copy each, so that a reader never meets half of one."""
+
+    def __init__(self, path: str, rank: int, generation: int) -> None:
+        if not os.path.exists(path):
+            layout.create(path, rank, generation, _monotonic_ns())
+        self.map, self.rank, self.generation = layout.map_file(path)
+        self.words = memoryview(self.map).cast("q")
+        now = _monotonic_ns()
+        self.phase = PHASE_INDEX[Phase.START]
+        self.step = -1
+        self.loss = math.nan
+        self.tokens = 0
+        self.attached = self.progress = self.clock = now
+        self.operation = _NOTHING
+        self.numbered = 0  # operation records written
+        self.groups = GroupTable(self.map, self.words)
+        self.ambush: Ambush | None = None
+        self.names: dict[str, bytes] = {}
+        self.kinds: dict[str, int] = {}
+        self.poisoned = False
+        self.saves, self.saved, self.saved_at = 0, "", 0  # files of state that were finished; the newest, and when
+        self.spoken = False  # the script itself reports: the hooks for unmodified scripts stay silent
+        self.count = self.words[layout.WORD_STEPS]
+        self.spans = self.words[layout.WORD_SPANS]
+        self.spans_before = self.spans  # when the running step began
+        self.clock_of_thread = ThreadClock()
+
+        self.seconds = 0.0  # of the last step
+        self.slow: dict[int, float] = {}
+        """Kinds of spans that were asked to be slow: by what share of their processor time; of loading, seconds."""
+
+    def owned_by_other(self) -> bool:
+        """True when another living process reports through this file: a child that inherited our environment."""
+        owner = self.words[layout.WORD_PID]
+        if owner in (0, os.getpid()):
+            return False
+        try:
+            os.kill(owner, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    def take(self) -> None:
+        self.words[layout.WORD_TICK] = _monotonic_ns()
+        self.words[layout.WORD_INJECT] = 0
+        self.words[layout.WORD_COUNTED] = 0
+        self.groups.clear()
+        self.words[layout.WORD_PID] = os.getpid()
+        self.write_state()
+        threading.Thread(target=self.tick, name="holdfast-tick", daemon=True).start()
+
+    def tick(self) -> None:
+        words, at, sleep = self.words, layout.WORD_TICK, time.sleep
+        words[layout.WORD_TICK_THREAD] = threading.get_native_id()
+        while True:
+            words[at] = _monotonic_ns()
+            sleep(TICK_S)
+
+    def write_state(self) -> None:
+        payload = _pack_state(self.step, self.phase, self.progress, self.loss, self.tokens, self.attached)
+        at = layout.AT_STATE
+        self.map[at : at + 8 + layout.STATE.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+
+    def enter(self, operation: Operation) -> None:
+        if self.ambush is not None:
+            self.ambush.entering(operation[1])
+        self.write_operation(operation)
+        if self.ambush is not None:
+            self.ambush.entered(operation[1])
+
+    def write_operation(self, operation: Operation) -> None:
+        self.operation = operation
+        since, name, group, kind, number, size = operation
+        self.numbered += 1
+        payload = _pack_operation(since, _monotonic_ns(), self.numbered, number, group, kind, size, name)
+        at = layout.AT_OPERATION
+        self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+
+    def record_step(self, n: int, loss: float, tokens: int) -> None:
+        if not 0 <= n <= _MAX_STEP:
+            n = bounds.whole(n, 0, _MAX_STEP)
+        if not 0 <= tokens <= _MAX_TOKENS:
+            tokens = bounds.whole(tokens, 0, _MAX_TOKENS)
+        now = _monotonic_ns()
+        passed = self.clock_of_thread.since()
+        if passed is not None and self.spans != self.spans_before:  # nobody compares steps without spans
+            cpu, delayed = passed
+            names = (self.number(THREAD), -1, 0, 0, -1, -1)
+            self.record_span(now, now, delayed, self.step + 1, max(cpu // 100, 1), names)
+        self.spans_before = self.spans
+        index = self.count
+        payload = _pack_step(index, n, time.time_ns(), (now - self.clock) * 1e-9, loss, tokens, self.generation)
+        at = layout.AT_STEPS + index % layout.STEPS * layout.RECORD
+        self.map[at : at + 8 + layout.STEP.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        self.count = index + 1
+        self.words[layout.WORD_STEPS] = index + 1
+        self.seconds = (now - self.clock) * 1e-9
+        self.step, self.loss, self.progress, self.clock = n, loss, now, now
+        self.tokens = min(self.tokens + tokens, bounds.MAX_COUNT)
+        self.write_state()
+        if code := self.words[layout.WORD_INJECT]:
+            self.words[layout.WORD_INJECT] = 0
+            self.suffer(code, n)
+
+    def record_span(self, start: int, end: int, num_bytes: int, step: int, cpu: int, names: tuple[int, ...]) -> None:
+        """`names`: kind, stage, turn, group, micro-batch, sequence number; `cpu` in units of 100 ns, up to 7 min."""
+        index = self.spans
+        self.spans = index + 1
+        try:
+            payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
+        except struct.error:  # a script may number its steps and micro-batches by samples
+            payload = _pack_span(index, *_clamped(start, end, num_bytes, step, cpu, names))
+        at = _AT_SPANS + index % _SPANS * _RECORD
+        self.map[at : at + _RECORD] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
+        self.words[_WORD_SPANS] = index + 1
+
+    def suffer(self, code: int, n: int) -> None:
+        kind = layout.INJECTIONS[code & 0xFF] if 0 < code & 0xFF < len(layout.INJECTIONS) else ""
+        if kind == "nan":
+            self.poisoned = True
+            return
+        if kind == "slow":
+            names, share = layout.SLOWED[code >> 8 & 0xFF], (code >> 16) / 100
+            for name in names:
+                self.slow[self.number(name)] = share * (self.seconds if name == "load" else 1.0)
+            return
+        from holdfast.agent.probe_file import injections
+
+        if 0 < code >> 8 < len(layout.PLACES):
+            self.ambush = injections.Ambush(kind, layout.PLACES[code >> 8], n)
+        else:
+            injections.perform(kind, n)
+
+    def set_phase(self, index: int) -> None:
+        now = _monotonic_ns()
+        if index == TRAIN:
+            self.clock = now
+        if index != self.phase:
+            self.phase, self.progress = index, now
+            self.write_state()
+
+    def encode(self, name: str) -> bytes:
+        raw = name.encode("utf-8", "replace")[: layout.OPERATION_NAME]
+        if len(self.names) < 1024:  # names made on the fly must not grow the table for ever
+            self.names[name] = raw
+        return raw
+
+    def number(self, name: str) -> int:
+        """The number of a span's kind or group, entering it in the file's table; 0 ("other") when that is full."""
+        known = self.kinds.get(name)
+        if known is not None:
+            return known
+        number = len(self.kinds) + 1
+        if number >= layout.NAMES:
+            return 0
+        at = layout.AT_NAMES + number * layout.NAME
+        self.map[at : at + layout.NAME] = name.encode("utf-8", "replace")[: layout.NAME].ljust(layout.NAME, b"\0")
+        self.words[layout.WORD_NAMES] = number + 1
+        self.kinds[name] = number
+        return number

@@ -1,0 +1,1 @@
+"""Millisecond samples of byte counters."""

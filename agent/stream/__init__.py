@@ -1,0 +1,1 @@
+"""The stream to the controller, and what heartbeats hold."""

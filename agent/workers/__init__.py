@@ -1,0 +1,1 @@
+"""The workers of this node: started, stopped and watched on command."""

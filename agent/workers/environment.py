@@ -1,0 +1,44 @@
+"""The environment of one worker: torchrun's variables, so that a script written for it needs no change."""
+
+from collections.abc import Mapping
+
+from holdfast.wire import messages as msg
+
+_NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
+
+
+def worker_environment(
+    base: Mapping[str, str], command: msg.Command, order: msg.StartWorkers, place: msg.Rank
+) -> dict[str, str]:
+    """torchrun's variables for one worker, so that a script written for it needs no change.
+
+    The store lives outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`): each is a client of it, rank 0 too.
+    """
+    local_world = sum(r.group_rank == place.group_rank for r in order.ranks)
+    env = {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)}
+    env |= order.program.env
+    if local_world > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")
+    if order.master_addr in ("127.0.0.1", "::1", "localhost"):
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    restarts = command.generation - 1
+    env |= {
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "GROUP_RANK": str(place.group_rank),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_WORLD_SIZE": str(order.nnodes),
+        "ROLE_WORLD_SIZE": str(order.world_size),
+        "MASTER_ADDR": order.master_addr,
+        "MASTER_PORT": str(order.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max(order.max_restarts, restarts)),
+        "TORCHELASTIC_RUN_ID": command.job,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "HOLDFAST_JOB": command.job,
+        "HOLDFAST_GENERATION": str(command.generation),
+    }
+    return env

@@ -1,0 +1,179 @@
+"""What the workers of this node are doing, line by line: their Python stacks, and what the kernel says of them.
+
+Where it matters to be quick, a signal that `bootstrap` has registered with faulthandler: it answers within
+milliseconds, also while the interpreter lock is held, but it interrupts system calls. Where there is time, and for a
+process that is stopped and cannot answer, py-spy reads its memory and the process notices nothing, where that is
+installed. Without either, the kernel's own word on the main thread remains: its state, and where it sleeps.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.probe_file.layout import STACKS_SIGNAL, STACKS_SUFFIX
+from holdfast.wire import rank_sets
+
+_ANSWER_S = 0.5
+_QUIET_S = 0.03
+_SPY_S = 5.0
+_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.* \(most recent call first\):")
+_FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
+_TICKS = re.compile(r"probe_memory\.py:\d+ tick")
+"""Where every worker's liveness thread is: it says nothing of the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """`frames` as "file:line function", the outermost first."""
+
+    name: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One worker: how it is in the kernel's eyes ("S in futex_wait"), and its threads, the main one first."""
+
+    state: str
+    threads: tuple[Thread, ...]
+
+
+async def dump(workers: dict[int, tuple[int, Path]], gently: bool = False) -> dict[str, str]:
+    """By rank: process id and probe file. `gently`: there is time.
+
+    What a command answers: `stacks`, the same ones told once, and `states`.
+    """
+    found = await asyncio.gather(*(read(pid, probe, gently) for pid, probe in workers.values()))
+    same: dict[Thread, list[int]] = {}
+    for rank, process in zip(workers, found, strict=True):
+        for thread in process.threads:
+            same.setdefault(thread, []).append(rank)
+    stacks = [{"ranks": rank_sets.compact(ranks), "thread": t.name, "frames": t.frames} for t, ranks in same.items()]
+    states = {str(rank): process.state for rank, process in zip(workers, found, strict=True)}
+    return {"stacks": json.dumps(stacks), "states": json.dumps(states)}
+
+
+async def read(pid: int, probe: Path, gently: bool = False) -> Process:
+    """One process, which may end meanwhile. `gently`: without a signal, if that is possible."""
+    state = kernel_state(pid)
+    threads = parse_spy(await _spy(pid)) if gently else ()
+    if not threads and not state.startswith(("T", "t")) and _answers(pid):
+        threads = parse_faulthandler(await _ask(pid, probe.with_name(probe.name + STACKS_SUFFIX)))
+    if not threads and not gently:
+        threads = parse_spy(await _spy(pid))
+    return Process(state, threads)
+
+
+def kernel_state(pid: int) -> str:
+    """State letter of the main thread and where in the kernel it waits, as far as we may know; "gone" without one."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        line = (folder / "stat").read_text()
+    except OSError:
+        return "gone"
+    state = line[line.rindex(")") + 2]
+    for name in ("wchan", "stack"):
+        with suppress(OSError):
+            where = (folder / name).read_text().split("\n")[0].rpartition("] ")[2].partition("+")[0].strip()
+            if where not in ("", "0"):
+                return f"{state} in {where}"
+    with suppress(OSError):
+        call = (folder / "syscall").read_text().split()
+        return f"{state} in system call {call[0]}" if call and call[0].isdigit() else state
+    return state
+
+
+def parse_faulthandler(text: str) -> tuple[Thread, ...]:
+    """Its threads; the one that the signal interrupted is the main one."""
+    threads: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            threads.append(("main" if line.startswith("Current") else "other", []))
+        elif threads and (frame := _FRAME.match(line)):
+            threads[-1][1].append(_frame(frame["path"], frame["line"], frame["name"]))
+    return _ordered(Thread(name, tuple(reversed(frames))) for name, frames in threads)
+
+
+def parse_spy(text: str) -> tuple[Thread, ...]:
+    """The same of `py-spy dump --json`."""
+    try:
+        answer: list[dict[str, Any]] = json.loads(text) if text else []
+        return _ordered(
+            Thread(
+                "main" if thread.get("thread_name") == "MainThread" else "other",
+                tuple(_frame(f["filename"], f["line"], f["name"]) for f in reversed(thread["frames"])),
+            )
+            for thread in answer
+        )
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _ordered(threads: Any) -> tuple[Thread, ...]:
+    kept = [t for t in threads if t.frames and not any(map(_TICKS.fullmatch, t.frames))]
+    return tuple(sorted(kept, key=lambda thread: thread.name != "main"))
+
+
+def _frame(path: str, line: str | int, name: str) -> str:
+    """The file without the folders that are the same everywhere: from its package on."""
+    for mark in ("/site-packages/", "/dist-packages/"):
+        path = path.rpartition(mark)[2]
+    short = path if not path.startswith("/") else path.rpartition("/")[2]
+    return f"{short}:{line} {name.rpartition('.')[2]}"  # py-spy tells the class as well
+
+
+def _answers(pid: int) -> bool:
+    """Whether the process itself has a handler for our signal: without one it would die of it."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+async def _ask(pid: int, path: Path) -> str:
+    """What the process writes about itself, once it has stopped writing; empty when it does not answer."""
+    try:
+        os.truncate(path, 0)
+        os.kill(pid, STACKS_SIGNAL)
+        size, waited, quiet = 0, 0.0, 0.0
+        while waited < _ANSWER_S and not (size and quiet >= _QUIET_S):
+            await asyncio.sleep(0.01)
+            waited += 0.01
+            now = path.stat().st_size
+            quiet = quiet + 0.01 if now == size else 0.0
+            size = now
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+async def _spy(pid: int) -> str:
+    """py-spy's answer, without stopping the process for it; empty without py-spy, or when it may not look."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")  # a virtual environment need not be on the path
+    program = shutil.which("py-spy") or (beside if os.access(beside, os.X_OK) else None)
+    if program is None:
+        return ""
+    with suppress(OSError, TimeoutError):
+        spy = await asyncio.create_subprocess_exec(
+            program, "dump", "--json", "--nonblocking", "--pid", str(pid),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            out, _ = await asyncio.wait_for(spy.communicate(), _SPY_S)
+            return out.decode(errors="replace")
+        finally:
+            if spy.returncode is None:
+                spy.send_signal(signal.SIGKILL)
+                await spy.wait()
+    return ""

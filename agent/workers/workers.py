@@ -1,0 +1,429 @@
+"""The workers of this node: starts, stops and breaks them on command, and says how each of them ended."""
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+
+from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
+from holdfast.agent.forkserver import error_file
+from holdfast.agent.forkserver.client import StoreExited, Warm
+from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec
+from holdfast.agent.logs.progress_watch import ProgressWatch
+from holdfast.agent.logs.worker_logs import WorkerLogs
+from holdfast.agent.probe_file import injections
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.agent.workers import stacks
+from holdfast.agent.workers.environment import worker_environment
+from holdfast.agent.workers.probes import WorkerProbes
+from holdfast.base import log, private
+from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.facts import tracebacks
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+
+_TAIL = 16 * 1024
+_GONE_TIMEOUT = 15.0
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
+
+
+def shared_dir(state_dir: Path) -> Path:
+    """Where the probes of this agent's workers are: memory, and the same after a restart of the agent."""
+    digest = hashlib.sha256(str(state_dir.absolute()).encode()).hexdigest()[:12]
+    base = Path("/dev/shm") if Path("/dev/shm").is_dir() else state_dir
+    return base / f"holdfast-{os.getuid()}-{digest}"
+
+
+class Workers:
+    """Owns the connection to the warm process. `on_event` gets what the controller must hear."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        logs: WorkerLogs,
+        kernel: KernelLog,
+        own_address: Callable[[], str],
+        on_event: Callable[[t.Event], None],
+        on_log: Callable[[msg.LogChunk], None],
+        on_last_steps: Callable[[tuple[t.StepRecord, ...]], None],
+        on_last_reader: Callable[[ProbeReader], None] = lambda reader: None,
+        preload: tuple[str, ...] = (),
+        environ: Mapping[str, str] = os.environ,
+        has_time: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`has_time`: whether the workers have stood still for so long that stacks may be read slowly."""
+        self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
+        self._logs, self._kernel, self._own_address = logs, kernel, own_address
+        self._on_event, self._on_log = on_event, on_log
+        self._probes = WorkerProbes(self.shm, on_event, on_last_steps, on_last_reader)
+        self._progress = ProgressWatch(on_event)
+        self._preload, self._environ, self._has_time = preload, dict(environ), has_time
+        self._warm: Warm | None = None
+        self._opening: asyncio.Task[Warm] | None = None
+        self._oom = OomWatch()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._stores: set[str] = set()
+        self.kept: dict[Key, msg.KeptWorker] = {}
+        self._ended: dict[Key, asyncio.Event] = {}
+        self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
+        self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
+        self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
+
+    # --- the warm process ----------------------------------------------------------------------------------------
+
+    @property
+    def existing(self) -> bool:
+        """Did an earlier agent leave a warm process here?"""
+        return (self.run_dir / "warm.sock").exists()
+
+    @property
+    def is_warm(self) -> bool:
+        """Can a worker be forked at once?"""
+        return self._warm is not None
+
+    async def open(self) -> Warm:
+        """Connect to the warm process, starting it if need be; adopts the workers that it holds."""
+        if self._warm is not None:
+            return self._warm
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        try:
+            return await asyncio.shield(self._opening)
+        except BaseException:
+            if self._opening is not None and self._opening.done():
+                self._opening = None
+            raise
+
+    async def _open(self) -> Warm:
+        warm = await Warm.open(
+            self.run_dir,
+            preload=self._preload,
+            env=self._environ,
+            on_exit=self._exited,
+            on_store_exit=self._store_exited,
+            on_lost=self._lost,
+        )
+        self._warm, self._opening = warm, None
+        for name, error in warm.preload_errors.items():
+            self._notice("warm", t.Severity.INFO, f"the warm process could not import {name}: {error}")
+        self._stores |= set(warm.stores)
+        for worker in warm.kept:
+            self._adopt(worker)
+        for exited in warm.exits:
+            self._exited(exited)
+        return warm
+
+    def _adopt(self, worker: msg.KeptWorker) -> None:
+        key = (worker.job, worker.generation, worker.rank)
+        self.newest[worker.job] = max(worker.generation, self.newest.get(worker.job, 0))
+        known = key in self.kept
+        self.kept[key] = worker
+        outputs = self._warm.outputs.get(key) if self._warm is not None else None
+        self._ended.setdefault(key, asyncio.Event())
+        if not known and worker.running:
+            self._logs.paths(*key, from_end=True)
+        if outputs is not None and key not in self._told:
+            self._logs.paths(*key)
+            self._logs.follow(*key, outputs)
+        if not known and worker.running:
+            log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
+
+    def _lost(self) -> None:
+        """The warm process died: a new one takes its workers over, and learns of their ends though not how."""
+        if self._warm is not None:
+            self._spawn(self._warm.close())
+        self._warm = None
+        self._notice("warm", t.Severity.WARNING, "the warm process died; its workers run on, a new one is started")
+        self._spawn(self._reopen())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reopen(self) -> None:
+        try:
+            await self.open()
+        except HoldfastError as error:
+            self._notice("warm", t.Severity.CRITICAL, str(error))
+
+    def _store_exited(self, exited: StoreExited) -> None:
+        if exited.job not in self._stores:
+            return
+        self._stores.discard(exited.job)
+        self._notice("store", t.Severity.WARNING, f"the rendezvous store {exited.job} ended by itself")
+
+    def _notice(self, kind: str, severity: t.Severity, text: str) -> None:
+        self._on_event(t.AgentNotice(time.time_ns(), kind, severity, text))
+
+    # --- what runs -----------------------------------------------------------------------------------------------
+
+    def hello_workers(self) -> tuple[msg.KeptWorker, ...]:
+        return tuple(self.kept.values())
+
+    @property
+    def running(self) -> bool:
+        return any(w.running for w in self.kept.values())
+
+    def readers(self) -> list[ProbeReader]:
+        """A reader for each running worker that has its probe up."""
+        return self._probes.readers(self._running())
+
+    def look_for_announcements(self) -> None:
+        """Pass on what the jobs here say of themselves. Cheap; once a second is enough."""
+        running = self._running()
+        self._probes.look_for_announcements(running)
+        for key in running:
+            self._progress.look(key, self._probes.path(key), self._logs.mark(*key))
+
+    def _running(self) -> list[Key]:
+        return [key for key, worker in self.kept.items() if worker.running]
+
+    def _exited(self, exited: t.WorkerExited) -> None:
+        """Called once for each worker, as soon as the kernel knows."""
+        key = (exited.job, exited.generation, exited.rank)
+        if key in self._told:
+            return
+        self._told.add(key)
+        worker = self.kept.get(key)
+        self.kept[key] = msg.KeptWorker(
+            *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
+        )
+        phase = self._probes.last_words(key)
+        mark = self._logs.mark(*key)  # the same object goes on while the rest is read
+        for chunk in self._logs.drain(*key):
+            self._on_log(chunk)
+        self._progress.end(key, self._probes.path(key), mark)
+        unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
+        code = 0 if unknown and phase is t.Phase.DONE else exited.code
+        killed = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
+        tail = self._logs.tail(*key, "err", _TAIL)
+        error = "" if code == 0 else self._error(key, tail)
+        oom = killed or exited.oom_killed
+        self._on_event(dataclasses.replace(exited, code=code, oom_killed=oom, error=error, tail=tail[-4000:]))
+        self._ended.setdefault(key, asyncio.Event()).set()
+
+    def _oom_killed(self, pid: int) -> bool:
+        self._kernel.read()
+        # Each way of knowing also cleans up after itself, so all are asked.
+        verdicts = [injections.finish_oom(pid), self._oom.verdict(pid), pid in self._kernel.oom_killed_pids]
+        return any(verdicts)
+
+    def _error(self, key: Key, tail: str) -> str:
+        """Its traceback: from its own report, else, when it had no time to write one, from its log."""
+        return error_file.read(str(self._error_file(key)))[-_TAIL:] or tracebacks.last_traceback(tail)
+
+    def _error_file(self, key: Key) -> Path:
+        return self.run_dir / "errors" / f"{key[0]}-g{key[1]}-rank{key[2]}.json"
+
+    def durable(self, event: t.Event) -> None:
+        """The controller holds this event: the warm process may forget the exit, and we what it left behind."""
+        if not isinstance(event, t.WorkerExited):
+            return
+        key = (event.job, event.generation, event.rank)
+        self.kept.pop(key, None)
+        self._ended.pop(key, None)
+        self._error_file(key).unlink(missing_ok=True)
+        self._probes.path(key).unlink(missing_ok=True)
+        if self._warm is not None:
+            self._spawn(self._ack(key))
+
+    async def _ack(self, key: Key) -> None:
+        if self._warm is not None:
+            try:
+                await self._warm.ack_exit(*key)
+            except Unavailable as error:
+                log.debug("warm.ack", error=str(error))  # it will report the exit again, and we will drop it again
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def obey(self, command: msg.Command) -> dict[str, str]:
+        """Do it; what to answer. HoldfastError in one line when it cannot be done."""
+        match command.order:
+            case msg.StartStore() as order:
+                return await self._start_store(command, order.host or self._own_address())
+            case msg.StartWorkers() as order:
+                return await self._start(command, order)
+            case msg.StopWorkers() as order:
+                stopped = await self._stop(command.job, command.generation, order.grace)
+                await self._stop_stores(command.job, command.generation)
+                return stopped
+            case msg.Inject() as order:
+                return await self._inject(command, order)
+            case msg.RequestCheckpoint():
+                return self._request_checkpoint(command)
+            case msg.RunCheck() | msg.KnockAt():
+                raise AssertionError("the agent's own: no worker has a part in it")
+            case msg.DumpStacks():
+                return await self._dump_stacks(command)
+
+    async def _start_store(self, command: msg.Command, host: str) -> dict[str, str]:
+        """A store of its own for the generation to come: what an older one left in its store cannot be met there.
+
+        torch gives an agent's store no prefix per restart, so one store for all would hand out dead addresses.
+        """
+        name = _store_name(command.job, command.generation + 1)
+        port = await (await self.open()).start_store(name, host)
+        self._stores.add(name)
+        return {"host": host, "port": str(port)}
+
+    async def _stop_stores(self, job: str, generation: int) -> None:
+        for name in [n for n in self._stores if n.startswith(f"{job}@") and int(n.rpartition("@")[2]) <= generation]:
+            self._stores.discard(name)
+            if self._warm is not None:
+                await self._warm.stop_store(name)
+
+    async def _start(self, command: msg.Command, order: msg.StartWorkers) -> dict[str, str]:
+        job, generation = command.job, command.generation
+        if generation < self.newest.get(job, 0):
+            raise UsageError(f"generation {generation} of job {job} is over: {self.newest[job]} was here already")
+        await self._stop(job, generation - 1, 0.0)
+        self.newest[job] = generation
+        self._told = {key for key in self._told if key[0] == job and key[1] >= generation - 1}
+        warm = await self.open()
+        private.shared_folder(self.shm)
+        with contextlib.suppress(OSError):  # without the folder a worker's log tells of its error
+            private.make_folder(self._error_file(("", 0, 0)).parent)
+        for place in order.ranks:
+            key = (job, generation, place.rank)
+            if key in self._told:  # a controller that was restarted asks again, and this one has run
+                continue
+            try:
+                out, err = self._logs.paths(*key)
+            except OSError as error:
+                raise Unavailable(f"cannot make the log files of rank {place.rank}: {error}") from None
+            spec = WorkerSpec(
+                job=job,
+                generation=generation,
+                rank=place.rank,
+                local_rank=place.local_rank,
+                env=worker_environment(self._environ, command, order, place),
+                program=order.program,
+                out_path=str(out),
+                err_path=str(err),
+                error_file=str(self._error_file(key)),
+                probe_path=str(self._probes.path(key)),
+                in_memory=warm.reads_memory,
+            )
+            self._ended.setdefault(key, asyncio.Event())
+            self._unanswered.add(key)
+            pid = await warm.start_worker(spec)
+            self._unanswered.discard(key)
+            if (outputs := warm.outputs.get(key)) is not None:
+                self._logs.follow(*key, outputs)
+            # Its exit may already have been told: what ended stays ended.
+            if key not in self.kept:
+                self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
+                self._oom.remember(pid)
+        return {"started": str(len(order.ranks))}
+
+    async def _stop(self, job: str, generation: int, grace: float) -> dict[str, str]:
+        """End all workers of the job up to this generation, with everything that they started."""
+
+        def left() -> list[Key]:
+            return [k for k, w in self.kept.items() if k[0] == job and k[1] <= generation and w.running]
+
+        await self._find_late(job, generation)
+        if not left():
+            return {"stopped": "0"}
+        count = len(left())
+        if grace > 0:
+            await (await self.open()).kill(job, generation, -1, signal.SIGTERM)
+            await self._wait_gone(left(), grace)
+        if left():
+            await (await self.open()).kill(job, generation, -1, signal.SIGKILL)
+            await self._wait_gone(left(), _GONE_TIMEOUT)
+        if left():
+            ranks = ", ".join(str(k[2]) for k in left())
+            raise Unavailable(f"ranks {ranks} did not die within {_GONE_TIMEOUT:g} s of SIGKILL")
+        return {"stopped": str(count)}
+
+    async def _find_late(self, job: str, generation: int) -> None:
+        """Workers whose start was not answered in time may run all the same: they end with their generation."""
+        late = {key for key in self._unanswered if key[0] == job and key[1] <= generation}
+        if not late:
+            return
+        for worker in await (await self.open()).workers():  # answered after those starts
+            key = (worker.job, worker.generation, worker.rank)
+            if key in late and worker.running:
+                self.kept.setdefault(key, worker)
+                if (outputs := self._warm.outputs.get(key) if self._warm is not None else None) is not None:
+                    self._logs.paths(*key)
+                    self._logs.follow(*key, outputs)
+        self._unanswered -= late
+
+    async def drain(self, grace: float) -> None:
+        """Tell all workers to end, and give them so many seconds for it. Raises Unavailable."""
+        left = [key for key, worker in self.kept.items() if worker.running]
+        for job, generation in sorted({key[:2] for key in left}):
+            await (await self.open()).kill(job, generation, -1, signal.SIGTERM)
+        await self._wait_gone(left, grace)
+
+    async def _wait_gone(self, keys: list[Key], timeout: float) -> None:
+        waits = [asyncio.ensure_future(self._ended[k].wait()) for k in keys if k in self._ended]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=timeout)
+            for task in pending:
+                task.cancel()
+
+    async def _inject(self, command: msg.Command, order: msg.Inject) -> dict[str, str]:
+        at = str(time.time_ns())
+        if order.kind in ("agent-kill", "agent-stop"):
+            os.kill(os.getpid(), signal.SIGKILL if order.kind == "agent-kill" else signal.SIGSTOP)
+            return {"at": at}
+        key = (command.job, command.generation, order.rank)
+        worker = self.kept.get(key)
+        if worker is None or not worker.running:
+            raise UsageError(f"rank {order.rank} of generation {command.generation} does not run here")
+        if order.kind in _SIGNALS:
+            os.kill(worker.pid, _SIGNALS[order.kind])
+            return {"at": at}
+        readers = {r.rank: r for r in self.readers()}
+        if order.rank not in readers:
+            raise Unavailable(f"rank {order.rank} has no probe yet: it cannot be asked to break itself")
+        readers[order.rank].inject(order.kind)
+        return {"at": at}
+
+    async def _dump_stacks(self, command: msg.Command) -> dict[str, str]:
+        wanted = {
+            key[2]: (worker.pid, self._probes.path(key))
+            for key, worker in sorted(self.kept.items())
+            if worker.running and key[:2] == (command.job, command.generation)
+        }
+        return await stacks.dump(wanted, self._has_time())
+
+    def _request_checkpoint(self, command: msg.Command) -> dict[str, str]:
+        readers = [r for r in self.readers() if r.generation == command.generation]
+        if not readers:
+            raise Unavailable(f"no worker of generation {command.generation} here can be asked for a checkpoint")
+        readers[0].request_checkpoint()
+        return {"rank": str(readers[0].rank)}
+
+    def leaders(self) -> list[int]:
+        """Processes from which everything here descends: the warm process, and workers whose warm process died."""
+        warm = [self._warm.pid] if self._warm is not None else []
+        return warm + [worker.pid for worker in self.kept.values() if worker.running]
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self, end_workers: bool) -> None:
+        """Leave the workers to the warm process, or end everything."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening}, timeout=5)
+        if self._warm is not None:
+            await (self._warm.shutdown() if end_workers else self._warm.close())
+        self._probes.close()
+        if end_workers and self.shm.is_dir():
+            for path in self.shm.iterdir():
+                path.unlink(missing_ok=True)
+            self.shm.rmdir()
+
+
+def _store_name(job: str, generation: int) -> str:
+    return f"{job}@{generation}"

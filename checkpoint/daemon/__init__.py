@@ -1,0 +1,1 @@
+"""The checkpoint daemon of a node: uploads snapshots, and copies them to other nodes."""

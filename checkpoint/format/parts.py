@@ -1,0 +1,128 @@
+"""A part: one file of a checkpoint, a plain safetensors file of the boxes that one worker writes. No torch.
+
+The format (https://huggingface.co/docs/safetensors) is 8 bytes with the length of a JSON header, the header, and the
+tensors' bytes. An entry is called like its tensor, with the box behind it if it is not the whole: `w[0:8,16:32]`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.format.checksum import Buffer, Summed
+from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.transfer import Share
+
+if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
+    from holdfast.checkpoint.format.arrays import Held
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One box in a part."""
+
+    tensor: str
+    box: Box
+    start: int
+    """Where its first byte is in the file; the rest follows in row-major order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a checkpoint, as the manifest knows it."""
+
+    file: str
+    """Name inside the checkpoint's folder."""
+    bytes: int
+    sums: tuple[int, ...]
+    """A checksum for each MiB of the file, the last one for what is left."""
+    writer: int
+    """The worker that wrote it."""
+    entries: tuple[Entry, ...]
+
+
+def part_name(worker: int) -> str:
+    """File name of one worker's part."""
+    return f"part-{worker:05d}.safetensors"
+
+
+def entry_name(tensor: GlobalTensor, box: Box) -> str:
+    """The name of a box in its file."""
+    if box == tensor.box:
+        return tensor.name
+    ranges = ",".join(f"{low}:{high}" for low, high in zip(box.offset, box.stop, strict=True))
+    return f"{tensor.name}[{ranges}]"
+
+
+def header(
+    tensors: Mapping[str, GlobalTensor], boxes: Sequence[tuple[str, Box]], metadata: Mapping[str, str]
+) -> tuple[bytes, list[Entry]]:
+    """The first bytes of a file with these boxes, and where each of them will lie.
+
+    Wide elements come first, so that none lies across a multiple of its width; otherwise they stay in their order.
+    """
+    order = sorted(boxes, key=lambda one: -tensors[one[0]].item_bytes)
+    table: dict[str, object] = {"__metadata__": dict(metadata)}
+    places, at = [], 0
+    for name, box in order:
+        tensor = tensors[name]
+        stop = at + box.count * tensor.item_bytes
+        entry = entry_name(tensor, box)
+        while entry in table:  # a tensor may be called like a part of another one
+            entry += "'"
+        table[entry] = {"dtype": tensor.dtype, "shape": list(box.size), "data_offsets": [at, stop]}
+        places.append((name, box, at))
+        at = stop
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGN)
+    begin = len(text) + 8
+    return len(text).to_bytes(8, "little") + text, [Entry(name, box, begin + at) for name, box, at in places]
+
+
+def held_bytes(entries: Sequence[Entry], held: Mapping[str, Sequence[Held]]) -> Iterator[Buffer]:
+    """The bytes of these boxes one after the other, out of what is held of each tensor."""
+    from holdfast.checkpoint.format.arrays import to_bytes
+
+    for entry in entries:
+        if entry.box.count:
+            origin = next(one for one in held[entry.tensor] if one.box.holds(entry.box))
+            yield to_bytes(origin.part(entry.box))
+
+
+Body = Callable[[Sequence[Entry]], Iterable[Buffer]]
+"""The bytes of boxes one after the other, in pieces of any size. May be asked for again."""
+Write = Callable[[Callable[[], Iterator[Buffer]]], None]
+
+
+def write_part(
+    write: Write,
+    worker: int,
+    tensors: Mapping[str, GlobalTensor],
+    shares: Sequence[Share],
+    body: Body,
+    metadata: Mapping[str, str],
+) -> Part | None:
+    """Write what falls to `worker`; None when that is nothing. `write` may ask for the stream more than once.
+
+    Raises what `write` raises.
+    """
+    own = [(share.tensor, share.box) for share in shares if share.worker == worker]
+    if not own:
+        return None
+    head, entries = header(tensors, own, metadata)
+    attempts: list[Summed] = []
+
+    def pieces() -> Iterator[Buffer]:
+        attempts.append(Summed(itertools.chain([head], body(entries))))
+        return iter(attempts[-1])
+
+    write(pieces)
+    if not attempts:
+        raise CheckpointError("the store asked for no byte of a part")
+    return Part(part_name(worker), attempts[-1].num_bytes, attempts[-1].sums(), worker, tuple(entries))

@@ -1,0 +1,62 @@
+"""Plans for writing state: who writes what, each byte once, everybody doing about as much. Pure.
+
+The same plan comes out wherever it is made from the same layouts, so workers need not send plans around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.checkpoint.format.tiles import Box, Layout, cells, pieces
+
+GRAIN_BYTES = 4 << 20
+"""Parts smaller than this are not cut for the sake of balance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A box that one worker writes for all that hold it."""
+
+    tensor: str
+    box: Box
+    worker: int
+    num_bytes: int
+
+
+def write_shares(layout: Layout, grain: int = GRAIN_BYTES) -> list[Share]:
+    """Who writes what, so that everything held is written once and replicas write about as much as each other."""
+    found = []
+    for name, tensor in layout.tensors.items():
+        held = layout.holders(name)
+        for cell in cells(held, held):
+            for box in _shared(cell.box, tensor.item_bytes, len(cell.sources), grain):
+                found.append((name, box, cell.sources, box.count * tensor.item_bytes))
+        if not tensor.box.count:
+            # Nothing to hold, yet a reader wants to find the name.
+            owner = next((w for w, boxes in enumerate(layout.held) if name in boxes), 0)
+            found.append((name, tensor.box, (owner,), 0))
+    workers = balanced([(holders, num_bytes) for _, _, holders, num_bytes in found], len(layout.held))
+    return [
+        Share(name, box, worker, num_bytes) for (name, box, _, num_bytes), worker in zip(found, workers, strict=True)
+    ]
+
+
+def balanced(items: Sequence[tuple[Sequence[int], int]], workers: int) -> list[int]:
+    """For each item (who may take it, its bytes) a worker: the least laden, large items and rare takers first.
+
+    Longest processing time first (Graham 1969).
+    """
+    load = [0] * workers
+    taken = [0] * len(items)
+    for index in sorted(range(len(items)), key=lambda i: (len(items[i][0]) > 1, -items[i][1])):
+        candidates, num_bytes = items[index]
+        taken[index] = min(candidates, key=lambda worker: (load[worker], worker))
+        load[taken[index]] += num_bytes
+    return taken
+
+
+def _shared(box: Box, item_bytes: int, holders: int, grain: int) -> list[Box]:
+    if holders == 1 or box.count * item_bytes <= grain:
+        return [box]
+    return pieces(box, min(holders, -(-box.count * item_bytes // grain)))

@@ -1,0 +1,1 @@
+"""Snapshots of workers in their node's shared memory: stage 1."""

@@ -1,0 +1,38 @@
+"""Is a store behind a network there at all? Asked once before a command begins, with little patience.
+
+Saving and restoring ask for `timeout_s` and longer, since a NameNode that fails over comes back. A person who named the
+wrong host should know within seconds.
+"""
+
+from __future__ import annotations
+
+import errno
+from urllib.parse import urlsplit
+
+from holdfast.checkpoint.stores.opening import open_store
+from holdfast.checkpoint.stores.remote import Bounded, is_final
+
+REACH_S = 7.0
+_REMOTE = ("hdfs", "webhdfs")
+
+
+def reach(url: str, within_s: float = REACH_S) -> None:
+    """Return once the store has answered. OSError of one line that says who was asked, for how long, and why in vain.
+
+    Of a store on this host nothing is asked. Raises StoreUnsupported as `open_store` does.
+    """
+    store = open_store(url, max(0.2, within_s - 1.0))
+    parts = urlsplit(url)
+    if parts.scheme not in _REMOTE:
+        return
+    try:
+        Bounded(within_s)(lambda: store.list(""), "a listing")
+    except OSError as error:
+        if is_final(error):
+            raise
+        hosts = parts.netloc.rpartition("@")[2].replace(",", " and ")
+        raise OSError(
+            errno.EHOSTUNREACH,
+            f"no {parts.scheme} NameNode answers at {hosts}, asked again and again for {within_s:g} s: "
+            f"{error.strerror or error}; is host and port right, and does it run?",
+        ) from None

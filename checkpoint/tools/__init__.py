@@ -1,0 +1,1 @@
+"""To and from other formats: torch's DCP, and tensors made elsewhere."""

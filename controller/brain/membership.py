@@ -1,0 +1,178 @@
+"""Nodes come and go: what a hello says against what should run, strays ended, absences told."""
+
+from holdfast.base.bounds import MAX_NODES
+from holdfast.base.errors import UsageError
+from holdfast.controller.detectors.agents.silence import stream_finding
+from holdfast.controller.detectors.workers.exits import LOST
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.node_loss import Absence
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonAsked, Record, Say
+from holdfast.controller.state.model import Finding, Instant, Job, Node, RankState
+from holdfast.controller.state.placement import natural
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+
+
+class Membership:
+    def __init__(self, cluster: Cluster, recovery: Recovery, absence: Absence) -> None:
+        self.c, self.recovery, self.absence = cluster, recovery, absence
+
+    def joined(self, event: AgentJoined, now: Instant) -> list[Action]:
+        hello, name = event.hello, event.hello.identity.node
+        node = self.c.nodes.get(name)
+        if node is None:
+            self._make_room()
+            node = self.c.nodes[name] = Node(name, hello.identity, history=self.c.history(name))
+        if node.identity.incarnation != hello.identity.incarnation:
+            node.leaving = False
+        self.c.connected += not node.connected
+        node.identity, node.connected = hello.identity, True
+        # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
+        node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
+        self.c.set_healthy(node)
+        job = self.c.job
+        if job is None or job.state.ended:
+            return self._end_strays(hello, None)
+        actions = self._end_strays(hello, job)
+        holds = any(w.running and (w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
+        actions += self.c.life.node_back(job, name, now, holds)
+        lost = self._lost(job, name, hello)
+        if self.c.life.stage is Stage.UP and lost:
+            actions += self._lacks(name, lost, now)
+        if self.c.life.is_adopting and name in job.nodes:
+            actions += self.c.life.reported(job, name, missing=lost)
+        return actions + self.c.life.advance(job, self.c.nodes, now) + self.absence.watch(now)
+
+    def has_room(self, name: str) -> bool:
+        """May a node of this name join? It may not if it is one more than `MAX_NODES` and none can be forgotten."""
+        return name in self.c.nodes or len(self.c.nodes) < MAX_NODES or self._least() is not None
+
+    def waits_for_another(self, hello: msg.Hello, now: Instant) -> str:
+        """Why this agent is not the one that a controller waits for that has just come back; empty when it may be.
+
+        Of two agents that say one name, the one with the workers is right, also where the other asks first.
+        """
+        job, name = self.c.active, hello.identity.node
+        if job is None or name not in job.nodes or name in self.c.nodes or now.mono >= self.c.reconcile_until:
+            return ""
+        holds = any((w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
+        ranks = job.ranks_on(name)
+        over = self.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
+        if holds or over or self.c.life.stage is not Stage.UP or self.c.life.is_adopting:
+            return ""
+        return f"the controller has just come back, and waits for the agent of {name} that holds ranks of its job"
+
+    def _make_room(self) -> None:
+        if len(self.c.nodes) < MAX_NODES:
+            return
+        least = self._least()
+        if least is not None:
+            del self.c.nodes[least.name]
+            self.c.histories.pop(least.name, None)
+
+    def _least(self) -> Node | None:
+        """Of the nodes that nothing speaks of, neither a job nor what was found of them, the one that left first."""
+        job = self.c.job
+        placed = set(job.nodes) if job is not None else set()
+        idle = [n for n in self.c.nodes.values() if not n.connected and n.name not in placed and n.history.is_blank]
+        return min(idle, key=lambda node: node.left_at, default=None)
+
+    def _end_strays(self, hello: msg.Hello, job: Job | None) -> list[Action]:
+        """Workers of jobs or generations that are over must not run on."""
+        strays = {
+            (w.job, w.generation)
+            for w in hello.workers
+            if w.running and (job is None or w.job != job.spec.id or w.generation < job.generation)
+        }
+        actions: list[Action] = []
+        for job_id, generation in sorted(strays):
+            node = hello.identity.node
+            actions.append(self.c.commands.issue(node, job_id, generation, msg.StopWorkers(0.0)))
+            actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
+        return actions
+
+    def _lost(self, job: Job, name: str, hello: msg.Hello) -> list[int]:
+        """What the node lacks of what it should hold; an exit that it knows of comes as an event of its own."""
+        held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
+        return [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
+
+    def _lacks(self, name: str, lost: list[int], now: Instant) -> list[Action]:
+        finding = Finding(
+            kind=t.FindingKind.WORKER_EXIT,
+            severity=t.Severity.CRITICAL,
+            subject=f"rank{lost[0]}",
+            text=f"{name} is back without its workers (ranks {lost[0]} to {lost[-1]})",
+            since=now.wall,
+            at=now.wall,
+            node=name,
+            rank=lost[0],
+            signature=LOST,
+        )
+        return self.recovery.found(finding, now)
+
+    def left(self, event: AgentLeft, now: Instant) -> list[Action]:
+        node = self.c.nodes.get(event.node)
+        if node is None or node.identity.incarnation != event.incarnation:
+            return []  # an older stream of a node that is back already
+        finding = stream_finding(node, now)
+        self.c.connected -= node.connected
+        node.connected, node.left_at = False, now.mono
+        if node.state is not t.NodeState.LOST:
+            node.state, node.reason = t.NodeState.SUSPECT, finding.text
+        job = self.c.job
+        if job is None or job.state.ended or not job.ranks_on(node.name):
+            return []
+        self.c.life.node_left(node.name)
+        return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
+
+    def give_up(self, now: Instant) -> None:
+        """A node without work whose agent does not come back is lost, and nobody waits for it."""
+        job = self.c.active
+        for node in self.c.nodes.values():
+            away = not node.connected and node.state is t.NodeState.SUSPECT
+            if away and now.mono - node.left_at > self.c.options.agent_grace and not (job and job.ranks_on(node.name)):
+                node.state, node.reason = t.NodeState.LOST, "its agent left and did not come back"
+
+    def leaving(self, name: str) -> None:
+        """Its agent was told to end: no more is started there, until another agent comes."""
+        node = self.c.nodes.get(name)
+        if node is not None:
+            node.leaving, node.state, node.reason = True, t.NodeState.CORDONED, "is about to end"
+
+    def cordon(self, event: CordonAsked) -> list[Action]:
+        node = self.find(event.node)
+        if event.on:
+            node.history.cordoned = True
+            node.state, node.reason = t.NodeState.CORDONED, "cordoned by hand"
+        else:
+            node.history.pardon()
+            if node.connected:
+                self.c.set_healthy(node)
+        return [Record("node", node.name, node.history.to_doc())]
+
+    def evict(self, name: str, now: Instant) -> list[Action]:
+        """By hand, what recovery does by itself: out at once, and a restart without it if it holds ranks."""
+        node, job = self.find(name), self.c.active
+        actions = self.recovery.take_out(node.name, "evicted by hand", now, barred=True, by_hand=True)
+        if job is None or not self.c.holds(node.name) or job.stop_asked:
+            return actions
+        finding = Finding(
+            kind=t.FindingKind.EVICTION,
+            severity=t.Severity.WARNING,
+            subject=node.name,
+            text=f"{node.name} is taken out by hand",
+            since=now.wall,
+            at=now.wall,
+            node=node.name,
+            signature=f"evict:{node.name}",
+        )
+        return actions + self.recovery.found(finding, now)
+
+    def find(self, name: str) -> Node:
+        """UsageError when there is no such node."""
+        node = self.c.nodes.get(name)
+        if node is None:
+            raise UsageError(f"no node {name!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
+        return node

@@ -1,0 +1,1 @@
+"""The one table of findings with its limits, and the windows that detectors look through."""

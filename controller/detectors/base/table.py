@@ -1,0 +1,166 @@
+"""The table of findings: what each kind is called, what it means, its limits, and what the operator changed of them.
+
+The rows are data (`findings.toml`), read by the detectors, by the policy and by the documentation.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.base.errors import UsageError
+from holdfast.base.settings import nearest, parse_seconds
+from holdfast.controller.state.model import Finding, Instant
+from holdfast.wire import types as t
+
+
+class Response(StrEnum):
+    """What a detector's findings lead to."""
+
+    ACT = "act"
+    """The policy decides: restart, watch, evict, or tell people."""
+    ALERT = "alert"
+    """People are told, and nothing is done."""
+    ROLL_BACK = "roll-back"
+    """The job goes back to a checkpoint from before it: for spikes only."""
+    OFF = "off"
+    """Nothing is said at all."""
+
+
+SPIKES = (t.FindingKind.LOSS_SPIKE, t.FindingKind.GRADIENT_SPIKE)
+
+
+class Suspect(StrEnum):
+    """What a finding puts under suspicion."""
+
+    NODE = "node"
+    LINK = "link"
+    PROGRAM = "program"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    default: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    kind: t.FindingKind
+    severity: t.Severity
+    suspect: Suspect
+    means: str
+    does: str
+    you: str
+    fixed: bool
+    limits: Mapping[str, Limit]
+
+
+@cache
+def rows() -> Mapping[t.FindingKind, Row]:
+    """All kinds, in the order of the file."""
+    text = resources.files("holdfast.controller.detectors.base").joinpath("findings.toml").read_text(encoding="utf-8")
+    return {t.FindingKind(name): _row(t.FindingKind(name), entry) for name, entry in tomllib.loads(text).items()}
+
+
+def _row(kind: t.FindingKind, entry: Mapping[str, Any]) -> Row:
+    return Row(
+        kind=kind,
+        severity=t.Severity(entry["severity"]),
+        suspect=Suspect(entry["suspect"]),
+        means=" ".join(entry["means"].split()),
+        does=" ".join(entry["does"].split()),
+        you=" ".join(entry["you"].split()),
+        fixed=bool(entry.get("fixed", False)),
+        limits={name: Limit(float(limit["default"]), limit["text"]) for name, limit in entry.get("limits", {}).items()},
+    )
+
+
+class Tuning:
+    """The limits and responses in force: those of the table, and what the operator set."""
+
+    def __init__(self, settings: Iterable[str] = ()) -> None:
+        """`settings`: "KIND.action=alert" or "KIND.LIMIT=VALUE", later ones win. UsageError names what is wrong."""
+        self._limits = {kind: {name: limit.default for name, limit in r.limits.items()} for kind, r in rows().items()}
+        self._responses = dict.fromkeys(rows(), Response.ACT)
+        for setting in settings:
+            self._set(setting)
+
+    def limit(self, kind: t.FindingKind, name: str) -> float:
+        return self._limits[kind][name]
+
+    def limits(self, kind: t.FindingKind) -> Mapping[str, float]:
+        return self._limits[kind]
+
+    def response(self, kind: t.FindingKind) -> Response:
+        return self._responses[kind]
+
+    def _set(self, setting: str) -> None:
+        where = f"detectors: {setting!r}"
+        path, _, value = setting.partition("=")
+        name, _, key = path.strip().partition(".")
+        if not value.strip() or not key:
+            raise UsageError(f"{where} is not a setting: write KIND.action=alert or KIND.LIMIT=VALUE")
+        try:
+            row = rows()[t.FindingKind(name)]
+        except (ValueError, KeyError):
+            raise UsageError(f"{where}: unknown detector {name!r}{nearest(name, list(rows()))}") from None
+        if key == "action":
+            self._responses[row.kind] = _response(row, value.strip(), where)
+            return
+        if key not in row.limits:
+            raise UsageError(f"{where}: unknown key {key!r}{nearest(key, ['action', *row.limits])}")
+        self._limits[row.kind][key] = _number(key, value, where)
+
+
+def _response(row: Row, value: str, where: str) -> Response:
+    if value not in set(Response) or (value == Response.ROLL_BACK and row.kind not in SPIKES):
+        choices = "act, alert, roll-back or off" if row.kind in SPIKES else "act, alert or off"
+        raise UsageError(f"{where}: action must be {choices}, not {value!r}")
+    if row.fixed and value != Response.ACT:
+        raise UsageError(f"{where}: {row.kind} is a fact and no suspicion: it cannot be silenced")
+    return Response(value)
+
+
+def _number(key: str, value: str, where: str) -> float:
+    try:
+        number = parse_seconds(value) if key.endswith("seconds") else float(value)
+    except ValueError:
+        raise UsageError(f"{where}: not a number: {value!r}") from None
+    if not 0 <= number < float("inf"):
+        raise UsageError(f"{where}: must be 0 or more, not {value!r}")
+    return number
+
+
+def finding(
+    kind: t.FindingKind,
+    subject: str,
+    text: str,
+    now: Instant,
+    *,
+    seconds: float = 0.0,
+    severity: t.Severity | None = None,
+    node: str = "",
+    rank: int = -1,
+    signature: str = "",
+    evidence: Mapping[str, object] = MappingProxyType({}),
+) -> Finding:
+    """A finding of a kind with the severity of its row, if no other is given. `seconds`: how long it went on before
+    it was found."""
+    return Finding(
+        kind=kind,
+        severity=severity or rows()[kind].severity,
+        subject=subject,
+        text=text,
+        since=now.wall - seconds,
+        at=now.wall,
+        node=node,
+        rank=rank,
+        signature=signature or kind.value,
+        evidence=dict(evidence),
+    )

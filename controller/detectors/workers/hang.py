@@ -1,0 +1,378 @@
+"""No step progress: which worker is dead, and who only pauses. No verdict without evidence, no hand-set timeout.
+
+In synchronous training all ranks stop when one does. Three things are looked at, from the surest down. A process that
+is stopped, or whose interpreter does not run although nothing of the process moves, is dead. Where all interpreters
+run, the graph of who waits for whom (`diagnostics.hang_graph`) names those that hold up the others, and what is seen
+of them from outside (`diagnostics.stillness`) says whether they can go on. What is left is a pause: it is reported, and
+ended at a limit only (`controller.pauses`).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.controller.detectors.workers.standstill import Standstill
+from holdfast.controller.state.model import Finding, Instant, Options, RankState, RankTable
+from holdfast.diagnostics.hang.graph import Reason, Verdict
+from holdfast.diagnostics.hang.stack_tree import Stack, odd_ranks
+from holdfast.diagnostics.hang.stillness import STILL, Life, Sight, look
+from holdfast.wire import types as t
+from holdfast.wire.rank_sets import compact
+
+_TRAIN = t.PHASES.index(t.Phase.TRAIN)
+_DONE = t.PHASES.index(t.Phase.DONE)
+_TEARDOWN = "destroy_process_group"
+_QUIET_LIMIT = 10.0  # seconds without life outside training: imports and compilers hold the GIL for long
+_TICK = 0.1  # the probe's liveness period
+_STOPPED = 0.5  # of the floor, for a process of which the kernel says that it is stopped
+_NO_STEPS = 2.0  # seconds that nobody moves before that is judged, while there are no steps to compare with
+_BROWNOUT = 10.0  # seconds without a byte in an operation that is complete: links that flap take some to be back
+_LOOK_S = 1e-4  # seconds between two looks at all ranks, for each of them
+_DESCRIBED = 4  # suspects that a sentence describes one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A job that stands still and may go on by itself."""
+
+    life: Life
+    """Busy if any of `ranks` is."""
+    ranks: tuple[int, ...]
+    """Those that hold up the others; all where nobody waits for anybody."""
+    waiting: tuple[int, ...]
+    """Those that wait for them."""
+    still: float
+    """Seconds that nobody has moved."""
+    quiet: float
+    """Seconds that nothing of any of `ranks` has moved; NaN: not measured."""
+    ends_in: float
+    """Seconds until the last of their system calls ends by itself, where those have deadlines; else NaN."""
+    sights: tuple[Sight, ...]
+    """What the first of `ranks` do."""
+    is_training: bool
+    """Whether steps are expected: the script told no other phase."""
+    verdict: Verdict | None = None
+
+    @property
+    def text(self) -> str:
+        """What holds up the job, for people."""
+        named = _named(self.ranks) if self.waiting or len(self.ranks) == 1 else f"all {len(self.ranks)} ranks"
+        parts = list(dict.fromkeys(sight.text for sight in self.sights))
+        if len(self.ranks) > 1:
+            parts = [f"{len(parts)} kinds of waits, first: {parts[0]}" if len(parts) > 2 else " or ".join(parts)]
+            return f"{named}, each: {parts[0]}{self._others()}"
+        return f"{named} {parts[0]}{self._others()}"
+
+    def _others(self) -> str:
+        if not self.waiting:
+            return ""
+        where = self.verdict.waits[0].operation if self.verdict is not None and self.verdict.waits else "an operation"
+        wait = "waits" if len(self.waiting) == 1 else "wait"
+        return f"; {len(self.waiting)} {wait} for {'it' if len(self.ranks) == 1 else 'them'} in {where}"
+
+
+class HangDetector:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pause: Pause | None = None
+        """What the last `observe` saw of a job that stands still."""
+        self._standstill = Standstill()
+        self._last: Pause | None = None
+        self._last_at = -math.inf
+
+    def observe(
+        self, ranks: RankTable, generation: int, steps: list[float], now: Instant, stacks: Sequence[Stack] = ()
+    ) -> list[Finding]:
+        """Findings of dead workers; sets `pause`.
+
+        `steps`: durations of the job's recent steps, seconds, from this and earlier generations. `stacks`: the
+        workers' while nobody moves, as far as they are known.
+        """
+        self.pause = None
+        if now.mono - self._last_at > 5.0:
+            self._last = None
+        alive = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
+        if not alive.any():
+            return []
+        # Judge by what was reported when it was: silence since then is the node's, and another detector's.
+        fresh = alive & (now.mono - ranks.seen_at < 1.0 + 2 * ranks.period)
+        median = float(np.median(steps)) if len(steps) >= 3 else math.nan
+        found = self._lifeless(ranks, fresh, median, steps, now)
+        if found or not fresh[alive].all():
+            return found
+        return self._frozen(ranks, alive, median, steps, now, stacks)
+
+    def standing_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
+        """Since when nobody moves (monotonic), once that is longer than usual: time to look at their stacks."""
+        running = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
+        fresh = now.mono - ranks.seen_at < 1.0 + 2 * ranks.period
+        if not running.any() or not fresh[running].all():
+            return None
+        still = _stillness(ranks)[running]
+        limit = _QUIET_LIMIT if len(steps) < 3 else max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:]))
+        if not float(still.min()) > limit:  # nor for one that never told
+            return None
+        return float((ranks.seen_at[running] - still).max())
+
+    # --- workers that are dead by themselves -------------------------------------------------------------------
+
+    def _lifeless(
+        self, ranks: RankTable, fresh: np.ndarray, median: float, steps: list[float], now: Instant
+    ) -> list[Finding]:
+        o = self.options
+        training = fresh & (ranks.phase == _TRAIN)
+        idle, silent_for = ranks.seen_at - ranks.progress_at, ranks.seen_at - ranks.tick_at
+        limit, limit_stopped = np.full(ranks.world, _QUIET_LIMIT), np.full(ranks.world, _QUIET_LIMIT)
+        if not math.isnan(median):
+            limit[training] = o.hang_steps * median + o.hang_floor
+            limit_stopped[training] = o.hang_steps * median + _STOPPED * o.hang_floor
+        # What the node's own agent could not do in time, its workers could not either: a starved host, no fault.
+        limit += ranks.lag
+        limit_stopped += ranks.lag
+        slack = np.zeros(ranks.world)
+        if not math.isnan(median):
+            # As long as recent steps were as long, a call that holds the GIL is not suspicious.
+            slack[training] = max(0.0, 1.2 * float(np.quantile(steps, 0.9)) - o.hang_steps * median)
+        stopped = fresh & ranks.stopped & (idle > limit_stopped)
+        limit = np.where(stopped, limit_stopped, limit)
+        silent = fresh & ~stopped & (idle > limit + slack)
+        silent &= silent_for > np.where(training, max(o.hang_floor, 4 * _TICK), _QUIET_LIMIT) + ranks.lag
+        silent &= ranks.phase != _DONE  # what is torn down holds the lock while it waits for its peers
+        silent &= ranks.quiet >= STILL  # also False where nothing was measured: silence alone is no evidence
+        if silent.sum() > 1:
+            silent &= silent_for > 3 * limit  # a GIL is held by one at a time; several at once are starved
+        dead = [
+            (int(r), sight)
+            for r in np.flatnonzero(stopped | silent)
+            if (stopped[r] or ranks.operation[r] != _TEARDOWN)
+            and (sight := self._look(ranks, int(r), silent=bool(silent[r]))).life is Life.DEAD
+        ]
+        if len(dead) == int(fresh.sum()) > 1 and not stopped.any():
+            return []  # all at once is a starved host, not one bad worker
+        return [
+            self._dead(ranks, rank, bool(stopped[rank]), float(idle[rank]), float(limit[rank]), sight, now)
+            for rank, sight in dead
+        ]
+
+    def _look(self, ranks: RankTable, rank: int, silent: bool = False) -> Sight:
+        return look(
+            ranks.activity[rank], stopped=bool(ranks.stopped[rank]), silent=silent, longest=self.options.idle_limit
+        )
+
+    def _dead(
+        self, ranks: RankTable, rank: int, stopped: bool, idle: float, limit: float, sight: Sight, now: Instant
+    ) -> Finding:
+        silent_for = float(ranks.seen_at[rank] - ranks.tick_at[rank])
+        return Finding(
+            kind=t.FindingKind.WORKER_STOPPED if stopped else t.FindingKind.WORKER_HANG,
+            severity=t.Severity.CRITICAL,
+            subject=f"rank{rank}",
+            text=f"rank {rank} made no progress for {idle:.2f} s (limit {limit:.2f} s): it {sight.text}",
+            since=now.wall - min(silent_for, idle),
+            at=now.wall,
+            rank=rank,
+            signature="hang",
+            evidence={
+                "life": Life.DEAD.value, "reason": "stopped" if stopped else "lock",
+                "step": int(ranks.step[rank]), "phase": t.PHASES[ranks.phase[rank]].value,
+                "operation": ranks.operation[rank], "idle_s": idle, "limit_s": limit, "quiet_s": silent_for,
+            } | _measured(ranks.activity[rank]),
+        )  # fmt: skip
+
+    # --- a job that stands still -------------------------------------------------------------------------------
+
+    def _frozen(
+        self,
+        ranks: RankTable,
+        running: np.ndarray,
+        median: float,
+        steps: list[float],
+        now: Instant,
+        stacks: Sequence[Stack],
+    ) -> list[Finding]:
+        """Nobody has entered or left an operation for long: those whom all wait for."""
+        still = _stillness(ranks)
+        worst = float(still[running].min())
+        limit = _NO_STEPS if math.isnan(median) else _quick(median, max(steps[-50:]))
+        if not worst > limit + float(ranks.lag[running].max()):
+            return []
+        silent = ranks.seen_at - ranks.tick_at >= self.options.hang_floor + ranks.lag
+        is_alive = ~ranks.stopped & ~(silent & (ranks.quiet >= STILL))
+        verdict = self._standstill.judge(ranks, is_alive, float((ranks.seen_at - still)[running].max()))
+        if verdict is not None and verdict.reason is Reason.TRANSFER:
+            verdict = _by_stacks(verdict, stacks)
+        if verdict is not None and running.sum() > 1:
+            certain = self._certain(verdict, ranks, running, worst)
+            if certain is not None:
+                return self._culprits(certain, worst, ranks, now)
+        # In a large world it takes a tick's time to look at every rank: not at every tick.
+        last = self._last
+        if last is not None and last.verdict is verdict and now.mono - self._last_at < ranks.world * _LOOK_S:
+            self.pause = dataclasses.replace(last, still=worst)
+            return []
+        self.pause = self._last = self._paused(verdict, ranks, running, worst)
+        self._last_at = now.mono
+        return []
+
+    def _certain(self, verdict: Verdict, ranks: RankTable, running: np.ndarray, worst: float) -> Verdict | None:
+        """The verdict with those named that cannot go on; None where they may, or where nothing was measured."""
+        involved = sorted({*verdict.suspects, *(rank for wait in verdict.waits for rank in wait.ranks)})
+        quiet = ranks.quiet >= STILL
+        match verdict.reason:
+            case Reason.STOPPED:
+                # Who stands still with a process of its own is another rule's; an end is a fact.
+                is_gone = bool(ranks.is_in(RankState.DONE)[list(verdict.suspects)].all())
+                waiting = [rank for rank in involved if rank not in verdict.suspects]
+                return verdict if is_gone and quiet[waiting].all() else None
+            case Reason.ORDER:
+                return verdict if quiet[involved].all() else None
+            case Reason.ENTERING | Reason.OUTSIDE:
+                if len(verdict.suspects) > max(1, ranks.world // 4):
+                    return None
+                return verdict if all(self._is_stuck(verdict, ranks, rank) for rank in verdict.suspects) else None
+            case Reason.WITHIN:
+                if all(self._is_stuck(verdict, ranks, rank) for rank in verdict.suspects):
+                    return verdict
+                return _other_side(verdict, ranks, running) if quiet[running].all() else None
+            case Reason.STACK | Reason.TRANSFER:
+                return verdict if worst > _BROWNOUT and bool((ranks.quiet[running] >= _BROWNOUT).all()) else None
+        return None
+
+    def _is_stuck(self, verdict: Verdict, ranks: RankTable, rank: int) -> bool:
+        """Whether an idle worker is where nothing sleeps: where it says itself what it does, or at the door of an
+        operation that its group has done before (communicators are made in the first one)."""
+        sight, activity = self._look(ranks, rank), ranks.activity[rank]
+        if sight.life is not Life.IDLE or activity is None or activity.state == "D":
+            return False
+        if verdict.reason is Reason.ENTERING:
+            standing = ranks.standing[rank]
+            return standing is None or standing.number != 0
+        tells = int(ranks.coordinate[rank, 0]) >= 0
+        return tells and ranks.phase[rank] == _TRAIN
+
+    def _paused(self, verdict: Verdict | None, ranks: RankTable, running: np.ndarray, worst: float) -> Pause:
+        everyone = [int(r) for r in np.flatnonzero(running)]
+        suspects = everyone
+        if verdict is not None and verdict.suspects:
+            suspects = [rank for rank in verdict.suspects if running[rank]] or everyone
+        sights = {rank: self._look(ranks, rank) for rank in suspects}
+        life = next(
+            (x for x in (Life.BUSY, Life.UNKNOWN, Life.IDLE) if any(s.life is x for s in sights.values())), Life.IDLE
+        )
+        shown = [rank for rank in suspects if sights[rank].life is life] or suspects
+        quiet = ranks.quiet[suspects]
+        ends = [s.ends_in for s in sights.values() if not math.isnan(s.ends_in)]
+        return Pause(
+            life=life,
+            ranks=tuple(shown),
+            waiting=tuple(sorted(set(everyone) - set(suspects))),
+            still=worst,
+            quiet=math.nan if life is Life.UNKNOWN or np.isnan(quiet).all() else float(np.nanmin(quiet)),
+            ends_in=max(ends, default=math.nan),
+            sights=tuple(sights[rank] for rank in shown[:_DESCRIBED]),
+            is_training=bool((ranks.phase[running] == _TRAIN).all()),
+            verdict=verdict,
+        )
+
+    def _culprits(self, verdict: Verdict, idle: float, ranks: RankTable, now: Instant) -> list[Finding]:
+        is_jobs = not verdict.suspects or (verdict.reason is Reason.ORDER and len(verdict.suspects) > 1)
+        return [
+            Finding(
+                kind=t.FindingKind.WORKER_HANG,
+                severity=t.Severity.CRITICAL,
+                subject="job" if rank < 0 else f"rank{rank}",
+                text=f"nobody has moved for {idle:.2f} s: {verdict.text}{self._seen(ranks, rank)}",
+                since=now.wall - idle,
+                at=now.wall,
+                rank=rank,
+                signature=f"hang:{verdict.reason}" if is_jobs else "hang",
+                evidence={
+                    **_evidence(verdict),
+                    "life": Life.DEAD.value,
+                    "idle_s": idle,
+                    **({"step": int(ranks.step[rank])} | _measured(ranks.activity[rank]) if rank >= 0 else {}),
+                },
+            )
+            for rank in ([-1] if is_jobs else verdict.suspects)
+        ]
+
+    def _seen(self, ranks: RankTable, rank: int) -> str:
+        if rank < 0 or ranks.activity[rank] is None or not ranks.is_in(RankState.RUNNING)[rank]:
+            return ""
+        return f"; it {self._look(ranks, rank).text}"
+
+
+def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verdict | None:
+    """Some wait inside of DDP's backward pass, others in another operation: none can end. The fewer are named.
+
+    Only where the pass itself waits for its peers, without a deadline; a forward pass may wait for anything.
+    """
+    everyone = {int(r) for r in np.flatnonzero(running)}
+    inside = {rank for rank in everyone if ranks.operation[rank] == "ddp:backward"}
+    calls = [ranks.activity[rank] for rank in inside]
+    if not inside.issuperset(verdict.suspects) or not all(
+        call is not None and math.isnan(call.ends_in) and call.state != "D" for call in calls
+    ):
+        return None
+    others = everyone - inside
+    if not others or not all(_is_together(ranks, rank) for rank in others):
+        return None
+    names = ", ".join(sorted({ranks.operation[rank] for rank in others}))
+    text = f"ranks {compact(inside)} wait in ddp:backward for all others, of which {compact(others)} wait in {names}"
+    odd = min(inside, others, key=len) if len(inside) != len(others) else inside | others
+    return dataclasses.replace(verdict, reason=Reason.ORDER, suspects=tuple(sorted(odd)), text=text)
+
+
+def _is_together(ranks: RankTable, rank: int) -> bool:
+    """Whether its operation is one that needs its peers; "ddp:forward", or a name of the script's own, is not."""
+    standing = ranks.standing[rank]
+    return bool(standing is not None and standing.kind) or ranks.operation[rank] == "new_group"
+
+
+def _by_stacks(verdict: Verdict, stacks: Sequence[Stack]) -> Verdict:
+    """All are in the same operation: the one whose stack is another than its peers' may be stuck in a part of it."""
+    inside = verdict.waits[0]
+    odd = odd_ranks(stacks, inside.ranks)
+    if not odd:
+        return verdict
+    text = f"{_named(odd)} stands elsewhere in {inside.operation} than its peers (see the stacks)"
+    return Verdict(Reason.STACK, odd, text, verdict.waits)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + compact(ranks)
+
+
+def _evidence(verdict: Verdict | None) -> dict[str, object]:
+    if verdict is None:
+        return {}
+    return {
+        "reason": verdict.reason.value,
+        "suspects": list(verdict.suspects),
+        "waits": [str(wait) for wait in verdict.waits],
+    }
+
+
+def _measured(activity: t.Activity | None) -> dict[str, object]:
+    """What was seen from outside, for the finding."""
+    if activity is None:
+        return {}
+    return {
+        "state": activity.state, "cores": activity.cpu, "children_cores": activity.children_cpu,
+        "read_bps": activity.read, "written_bps": activity.written, "network_bps": activity.network,
+        "waits_for": activity.waits_for, "unmoved_s": activity.quiet,
+    }  # fmt: skip
+
+
+def _stillness(ranks: RankTable) -> np.ndarray:
+    """Seconds since each rank entered or left an operation, or finished a step."""
+    still: np.ndarray = ranks.seen_at - np.fmax(ranks.progress_at, ranks.still_at)
+    return still
+
+
+def _quick(median: float, longest: float) -> float:
+    """With the end of a step before it and the heartbeat after it, within three median steps and two seconds."""
+    return max(2 * median + 1.2, 1.5 * longest)

@@ -1,0 +1,89 @@
+"""What the graph of waiting workers is made of, from the table of ranks; and the graph's verdict, once a standstill."""
+
+import numpy as np
+
+from holdfast.controller.state.model import RankState, RankTable
+from holdfast.diagnostics.hang.graph import Group, State, Verdict, judge
+from holdfast.wire import types as t
+from holdfast.wire.rank_sets import expand
+
+_AXES = ("pp", "dp", "tp")
+
+
+class Standstill:
+    """Remembers the last verdict: judging thousands of ranks at every tick would take the controller's time."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, float, int] | None = None
+        self._verdict: Verdict | None = None
+
+    def judge(self, ranks: RankTable, is_alive: np.ndarray, since: float) -> Verdict | None:
+        """`since`: when the last of them moved, monotonic seconds."""
+        key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()))
+        if key != self._key:
+            self._key, self._verdict = key, judge(states(ranks, is_alive))
+        return self._verdict
+
+
+def states(ranks: RankTable, is_alive: np.ndarray) -> list[State]:
+    """The workers that are expected to run, frozen as they are."""
+    groups: dict[tuple[str, int, str], Group | None] = {}
+    lines: dict[tuple[int, ...], tuple[int, ...]] = {}
+    running = ranks.is_in(RankState.RUNNING)
+    return [_state(ranks, int(r), bool(is_alive[r]), groups, lines) for r in np.flatnonzero(running)]
+
+
+def _state(
+    ranks: RankTable,
+    rank: int,
+    is_alive: bool,
+    groups: dict[tuple[str, int, str], Group | None],
+    lines: dict[tuple[int, ...], tuple[int, ...]],
+) -> State:
+    standing = ranks.standing[rank] or t.Standing()
+    own = [_group(count, groups) for count in standing.groups]
+    begun = {group: count.begun for group, count in zip(own, standing.groups, strict=True) if group is not None}
+    operation = ranks.operation[rank]
+    group = own[standing.group] if standing.group >= 0 else None
+    if group is not None and rank in group.members:
+        return State(
+            rank,
+            is_alive,
+            operation,
+            standing.kind,
+            group,
+            standing.number,
+            standing.is_handed,
+            begun,
+            size=standing.size,
+        )
+    return State(rank, is_alive, operation, begun=begun, others=_line(ranks, rank, operation, lines))
+
+
+def _group(count: t.GroupCount, known: dict[tuple[str, int, str], Group | None]) -> Group | None:
+    key = (count.label, count.ident, count.members)
+    if key not in known:
+        try:
+            members = expand(count.members)
+        except ValueError:
+            members = ()
+        known[key] = Group(count.label, count.ident, members) if members else None
+    return known[key]
+
+
+def _line(
+    ranks: RankTable, rank: int, operation: str, known: dict[tuple[int, ...], tuple[int, ...]]
+) -> tuple[int, ...]:
+    """With whom an operation may be of which only the name is known: its mesh axis, else everybody."""
+    axis = operation.partition(":")[0]
+    place = ranks.coordinate[rank]
+    if axis not in _AXES or place[0] < 0:
+        key: tuple[int, ...] = ()
+    else:
+        key = tuple(-1 if name == axis else int(at) for name, at in zip(_AXES, place, strict=True))
+    if key not in known:
+        same = np.ones(ranks.world, np.bool_)
+        for i, at in enumerate(key):
+            same &= (ranks.coordinate[:, i] == at) if at >= 0 else True
+        known[key] = tuple(int(r) for r in np.flatnonzero(same))
+    return known[key]

@@ -1,0 +1,61 @@
+"""Between the end of a generation and the start of the next: is the node that is suspected fit to train?"""
+
+from holdfast.base.errors import UsageError
+from holdfast.controller.diagnosis.diagnoses import Diagnoses
+from holdfast.controller.job import incidents as books
+from holdfast.controller.job import policy
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.state.events import Action, Say
+from holdfast.controller.state.model import Instant, Job
+
+_LIMIT = 90.0
+"""Seconds from the order to end the workers; the quick suite takes less than 60."""
+
+
+class Suspects:
+    def __init__(self, cluster: Cluster, recovery: Recovery, diagnoses: Diagnoses) -> None:
+        self.c, self.recovery, self.diagnoses = cluster, recovery, diagnoses
+
+    def tick(self, job: Job, now: Instant) -> list[Action]:
+        """Start the diagnosis once the workers are gone; go on with what it says, or without it when it takes long."""
+        held = self.c.life.held_for
+        if held is None:
+            return []
+        live = self.c.book.live()
+        if live is None or self.c.life.stage is not Stage.CLEARING:
+            self.c.life.held_for = None
+            return []
+        id = f"{live.id}-{job.generation}"
+        if self.c.life.stopping:
+            return self._late(now)
+        if live.phase != "diagnosing":
+            live.enter("diagnosing", now.wall)
+            why = f"{live.id}: {live.cause.text}"
+            try:
+                begun = self.diagnoses.begin(id, (held,), "quick", (), True, why, now)
+            except UsageError as error:
+                return [Say("diagnose.refused", {"node": held, "error": str(error)}), *self._go_on(job, now)]
+            return [books.saved(live), *begun]
+        outcome = self.diagnoses.outcome(id)
+        if outcome is None:
+            return self._late(now)
+        if held not in outcome.failed:
+            live.reason = f"{held} was diagnosed, and nothing found that speaks against it: start again"
+            return [books.saved(live), *self._go_on(job, now)]
+        bad = next(v for v in outcome.verdicts if v.node == held and v.grade == "fail")
+        live.action, live.reason = policy.Move.EVICT.value, f"{held} failed its diagnosis: {bad.check}: {bad.text}"
+        live.enter("evicting", now.wall)
+        out = self.recovery.take_out(held, live.reason, now, barred=True)
+        return [*out, books.saved(live), *self._go_on(job, now)]
+
+    def _late(self, now: Instant) -> list[Action]:
+        """Neither an answer nor an end of the workers: a job does not wait for ever to learn who is to blame."""
+        if now.mono - self.c.life.held_since > _LIMIT:
+            self.c.life.held_for = None
+        return []
+
+    def _go_on(self, job: Job, now: Instant) -> list[Action]:
+        self.c.life.held_for = None
+        return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]

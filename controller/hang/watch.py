@@ -1,0 +1,100 @@
+"""When nobody moves: look at the workers' stacks first, then name who is at fault. Pure as all of the brain."""
+
+import dataclasses
+from typing import Any
+
+from holdfast.controller.detectors.base.table import Response
+from holdfast.controller.detectors.workers.hang import HangDetector
+from holdfast.controller.hang.connectivity import Reach
+from holdfast.controller.hang.pauses import PauseWatch, place_of
+from holdfast.controller.hang.stack_dumps import StackDumps
+from holdfast.controller.job import incidents as books
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.state.events import Action
+from holdfast.controller.state.model import LIMITS, Instant, Job, Options, RankState
+from holdfast.diagnostics.hang.graph import Reason
+from holdfast.diagnostics.hang.stack_tree import Stack
+from holdfast.diagnostics.hang.stillness import Life
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+
+_KINDS = (t.FindingKind.WORKER_HANG, t.FindingKind.WORKER_STOPPED, t.FindingKind.RESTART)
+
+
+class HangWatch:
+    def __init__(self, cluster: Cluster, recovery: Recovery) -> None:
+        self.c, self.recovery = cluster, recovery
+        self.detector = HangDetector(cluster.options)
+        self.pauses = PauseWatch()
+        self._is_again = False  # whether the newest stacks are not the first of a pause, which are read another way
+        self.stacks = StackDumps(cluster, self._answered)
+        self.reach = Reach(cluster, recovery.found_at_nodes)
+
+    def look(self, job: Job, now: Instant) -> list[Action]:
+        """At every tick of a job that is up."""
+        steps = list(self.c.ledger.recent)
+        limits = self.detector.options = self._limits(job)
+        since = self.detector.standing_since(self.c.ranks, job.generation, steps, now)
+        # Stacks are gone once the workers are: they are asked for before anybody is sure.
+        actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.reach.ask_once(since, now)]
+        if self.reach.is_open(now):
+            return actions  # who cannot be reached explains it better than who waits for whom
+        stacks = self.stacks.of_standstill(job.generation)
+        found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)
+        for finding in found:
+            if finding.rank >= 0 and self.c.tuning.response(finding.kind) is Response.ACT:
+                self.c.ranks.mark(finding.rank, RankState.STALLED)
+            actions += self.recovery.found(self.recovery.at_node(finding, job), now)
+        if found:
+            return [*actions, *self.keep_stacks()]
+        return [*actions, *self._paused(job, limits, stacks, now)]
+
+    @property
+    def is_transfer_stuck(self) -> bool:
+        """Whether all ranks wait in an operation that lacks nobody: what is left to blame is the network."""
+        pause = self.detector.pause
+        verdict = pause.verdict if pause is not None and pause.life is not Life.BUSY else None
+        return verdict is not None and verdict.reason in (Reason.TRANSFER, Reason.STACK)
+
+    def _limits(self, job: Job) -> Options:
+        """The controller's, but for those that the job sets itself."""
+        own: dict[str, Any] = {name: value for name, value in job.spec.limits.items() if name in LIMITS}
+        return dataclasses.replace(self.c.options, **own) if own else self.c.options
+
+    def _paused(self, job: Job, limits: Options, stacks: list[Stack], now: Instant) -> list[Action]:
+        """Report who pauses, alert people, and restart the job at the limit."""
+        pause = self.detector.pause
+        place = place_of(pause, stacks, self.c.ranks.operation[pause.ranks[0]]) if pause is not None else ""
+        has_stepped = bool((self.c.ranks.step >= 0).any())
+        outcome = self.pauses.look(pause, place, job, limits, has_stepped, now)
+        actions = outcome.actions
+        if pause is None:
+            self._is_again = False
+        if self.pauses.wants_stacks(now):
+            self._is_again = True
+            actions += self.stacks.ask_again(now)
+        if outcome.alert is not None:
+            actions += self.recovery.noted(outcome.alert, now)
+        if outcome.end is not None:
+            restarts = job.generation, self.c.life.stage
+            actions += self.recovery.found(outcome.end, now)
+            if (job.generation, self.c.life.stage) != restarts and not job.state.ended:
+                actions += [self.pauses.ended(job), *self.keep_stacks()]
+        return actions
+
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        if not self.stacks.answered(result):
+            return []  # of an older round
+        if self._is_again and self.stacks.is_complete and self.c.job is not None:
+            self.pauses.saw_stacks(self.stacks.of_standstill(self.c.job.generation), now)
+        return self.keep_stacks()
+
+    def keep_stacks(self) -> list[Action]:
+        """What the workers did when nobody moved belongs to the incident that came of it."""
+        live = self.c.book.live()
+        tree = None if live is None else self.stacks.tree(live.generation_from)
+        if live is None or tree is None or live.cause.kind not in _KINDS:
+            return []
+        live.stacks = tree
+        return [books.saved(live)]

@@ -1,0 +1,1 @@
+"""The HTTP API, its event streams and `/metrics`."""

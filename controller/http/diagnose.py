@@ -1,0 +1,90 @@
+"""Diagnoses over HTTP: ask for one, look at those that run and those that ended."""
+
+import asyncio
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from holdfast.base.json_text import encode
+from holdfast.controller.http.facade import Facade
+
+
+class DiagnoseSpec(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    nodes: list[str] = Field(default=[], description="Which nodes; empty: all that are idle.")
+    suite: Literal["quick", "full"] = Field(default="quick", description="Under 1 minute, or under 10.")
+    tests: list[str] = Field(default=[], description="Only these tests.")
+    busy: bool = Field(default=False, description="Also on nodes that train, which slows the job down.")
+
+
+class Begun(BaseModel):
+    id: str = Field(description="Look at it with GET /api/v1/diagnoses/ID.")
+
+
+class Verdict(BaseModel):
+    """One figure or fact of one node."""
+
+    model_config = ConfigDict(extra="allow")
+    node: str
+    check: str
+    grade: Literal["pass", "degraded", "fail", "unable"] = Field(description="`unable`: it could not run: no pass.")
+    severity: Literal["info", "warning", "critical"]
+    metric: str
+    component: str
+    value: float | None
+    unit: str
+    bar: float | None = Field(description="The fixed limit, if there is one.")
+    against: str = Field(description="What decided: bar, peers, past or fault.")
+    baseline: float | None = Field(description="The median that it was compared with.")
+    baseline_n: int
+    baseline_since: float = Field(description="Unix seconds of the oldest value of it; 0: of this diagnosis.")
+    text: str
+    action: str = Field(description="What to do about it.")
+
+
+class DiagnosisBrief(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    id: str
+    why: str
+    state: Literal["running", "done"]
+    suite: str
+    tests: list[str]
+    nodes: list[str]
+    stage: Literal["nodes", "repeat", "pairs", "neighbours", "done"]
+    rounds: int = Field(description="Rounds of pairs so far.")
+    jobs_done: int
+    jobs_open: int
+    began: float | None
+    ended: float | None
+    failed: list[str]
+    cleared: list[str] = Field(description="Nodes that were tested and have nothing wrong.")
+
+
+class Diagnosis(DiagnosisBrief):
+    verdicts: list[Verdict] = Field(description="Empty until it is done.")
+
+
+def routes(facade: Facade) -> APIRouter:
+    api = APIRouter(tags=["diagnose"])
+
+    @api.post("/diagnose", status_code=201, response_model=Begun, summary="Run diagnostics")
+    async def diagnose(spec: DiagnoseSpec) -> Response:
+        id = await facade.diagnose(spec.model_dump())
+        return Response(encode({"id": id}), 201, media_type="application/json")
+
+    @api.get("/diagnoses", response_model=list[DiagnosisBrief], summary="All diagnoses, newest first")
+    async def diagnoses() -> Response:
+        brief = [{key: value for key, value in one.items() if key != "verdicts"} for one in facade.diagnoses()]
+        return Response(encode(brief), media_type="application/json")
+
+    @api.get("/diagnoses/{id}", response_model=Diagnosis, summary="One diagnosis")
+    async def one(id: str) -> Response:
+        for known in facade.diagnoses():
+            if known["id"] == id:
+                # A large cluster's verdicts take a while to encode: heartbeats are heard meanwhile.
+                return Response(await asyncio.to_thread(encode, known), media_type="application/json")
+        raise HTTPException(404, f"no diagnosis is called {id!r}; GET /api/v1/diagnoses lists them")
+
+    return api

@@ -1,0 +1,160 @@
+"""What the job's spans say, over HTTP: who is slow and who waits, and the timeline of any steps."""
+
+import io
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.base.errors import UsageError
+from holdfast.base.json_text import encode
+from holdfast.controller.http.answer import answer
+from holdfast.controller.http.facade import Facade, Json
+from holdfast.diagnostics.blame import report as blame_report
+from holdfast.diagnostics.timeline import timeline
+from holdfast.diagnostics.timeline.lanes import lanes
+
+First = Annotated[int, Query(ge=-1, description="First step; -1: as far back as there is.")]
+Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have told.")]
+JobId = Annotated[str, Query(description="An earlier job, from the spans on disk; empty: the one that runs.")]
+
+
+class Culprit(BaseModel):
+    """Who is slow. Seconds are per step."""
+
+    model_config = ConfigDict(extra="allow")
+    kind: str = Field(
+        description="compute, link, data loading, garbage collection, host interference, waiting, imbalance."
+    )
+    rank: int = Field(description="-1: the plan itself.")
+    peer: int = Field(description="The other end of a link, or -1.")
+    node: str
+    what: str
+    ratio: float | None = Field(description="Over its peers: 1.1 is 10% slower.")
+    self_s: float
+    cost_s: float = Field(description="What the step would be shorter by, were it as fast as its peers.")
+    what_if_s: float = Field(description="How long the step would be then.")
+    induced_s: float = Field(description="What the other ranks together would wait less.")
+    victims: int
+    text: str = Field(description="All of it in one line.")
+    works: dict[str, float] = Field(default={}, description="Ratio over its peers by each work that is too slow.")
+    by_design: bool = Field(
+        default=False, description="So since the job's first steps, the program's: for information."
+    )
+
+
+class BlameBrief(BaseModel):
+    """What the controller's own last look found."""
+
+    model_config = ConfigDict(extra="allow")
+    job: str
+    first: int
+    last: int
+    steps: int
+    step_s: float
+    ideal_s: float = Field(description="The step with every rank as fast as the median of its peers.")
+    culprits: list[Culprit]
+
+
+class Blame(BlameBrief):
+    ranks: Json = Field(description="Columns by rank: work, wait, transfer, self, induced and victim seconds.")
+    path: list[Json] = Field(description="The critical path of one step, its longest parts first.")
+    incomplete: list[int] = Field(description="Ranks of which spans are missing.")
+
+
+class Heat(BaseModel):
+    """Rows go by `ranks` or `nodes`, columns by `phases` or `steps`. A ratio of 1.1 is 10% slower than the median of
+    the peers; null: none."""
+
+    model_config = ConfigDict(extra="allow")
+    job: str
+    first: int
+    last: int
+    ranks: list[int]
+    node_of: list[str] = Field(description="Each rank's node.")
+    phases: list[str] = Field(description="Kinds of own work, then other, transfer, wait.")
+    seconds: list[list[float | None]] = Field(description="Of each rank in each phase, per step.")
+    ratio: list[list[float | None]] = Field(description="The same over the peers'; none of waiting.")
+    nodes: list[str]
+    steps: list[int]
+    by_step: list[list[float | None]] = Field(description="Own work of each node's slowest rank over its peers'.")
+
+
+class Lanes(BaseModel):
+    """Columns: entry i of each is one span. Times in microseconds since `zero`."""
+
+    model_config = ConfigDict(extra="allow")
+    zero: float = Field(description="Unix seconds.")
+    first: int
+    last: int
+    ranks: list[int] = Field(description="Whose spans are here.")
+    left_out: int = Field(description="Ranks that were wanted and did not fit.")
+    kinds: list[str]
+    rank: list[int]
+    kind: list[int] = Field(description="Index into `kinds`.")
+    step: list[int]
+    start: list[int]
+    took: list[int]
+    arrows: dict[str, list[int]] = Field(description="Columns: name (0 message, 1 last to arrive), and both ends.")
+
+
+MOST_RANKS = 4096
+"""That one may name in a question."""
+
+
+def parse_ranks(text: str) -> list[int]:
+    """ "0-3,8" -> [0, 1, 2, 3, 8]. UsageError for what is none."""
+    found: set[int] = set()
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()) or part.endswith("-"):
+            raise UsageError(f"ranks={text!r}: {part!r} is neither a rank nor a range; write 0-3,8")
+        low, high = int(first), int(last or first)
+        if high - low >= MOST_RANKS or len(found) >= MOST_RANKS:
+            raise UsageError(f"ranks={text!r}: more than {MOST_RANKS:,} ranks at once; name fewer")
+        found.update(range(low, high + 1))
+    return sorted(found)
+
+
+def routes(facade: Facade) -> APIRouter:
+    api = APIRouter(tags=["look"])
+
+    @api.get("/blame", response_model=Blame, summary="Who is slow, who only waits, and what it costs")
+    async def blame(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+        read = facade.spans(job, first, last)
+        return await answer(request, lambda: encode(blame_report.report(*read())))
+
+    @api.get("/blame/heat", response_model=Heat, summary="Heat maps: rank by phase, node by step")
+    async def heat(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+        read = facade.spans(job, first, last)
+        return await answer(request, lambda: encode(blame_report.heat_report(*read())))
+
+    @api.get("/blame/newest", response_model=BlameBrief | None, summary="The last look at it, at no cost")
+    async def newest_blame() -> Response:
+        return Response(encode(facade.newest_blame()), media_type="application/json")
+
+    @api.get("/spans", response_model=Lanes, summary="Spans of some ranks as columns, with the arrows between them")
+    async def spans(
+        request: Request,
+        job: JobId = "",
+        first: First = -1,
+        last: Last = -1,
+        ranks: Annotated[str, Query(max_length=400, description='Which, as "0-3,8"; empty: all that fit.')] = "",
+        steps: Annotated[int, Query(ge=0, le=1000, description="Only the last so many; 0: all that fit.")] = 0,
+    ) -> Response:
+        chosen = parse_ranks(ranks)
+        read = facade.spans(job, first, last)
+        return await answer(request, lambda: encode(lanes(*read(), ranks=chosen, steps=steps)))
+
+    @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
+    async def trace(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+        read = facade.spans(job, first, last)
+
+        def write() -> bytes:
+            text = io.StringIO()
+            timeline.write(*read(), text)
+            return text.getvalue().encode()
+
+        return await answer(request, write)
+
+    return api

@@ -1,0 +1,1 @@
+"""One job from its submission to its end: generations, incidents, what is decided and done about each."""

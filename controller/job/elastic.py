@@ -1,0 +1,72 @@
+"""A job that had to shrink grows again when there is room: after a checkpoint, so that nothing is lost by it."""
+
+import math
+
+from holdfast.controller.job import incidents as books
+from holdfast.controller.job import policy
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.requests import Requests
+from holdfast.controller.state.events import Action
+from holdfast.controller.state.model import Finding, Instant, Job
+from holdfast.controller.state.placement import place
+from holdfast.wire import types as t
+
+_SAVE_LIMIT = 60.0
+"""Seconds to wait for that checkpoint: a store that is down must not keep a job small."""
+
+
+class Elastic:
+    def __init__(self, cluster: Cluster, recovery: Recovery, requests: Requests) -> None:
+        self.c, self.recovery, self.requests = cluster, recovery, requests
+        self.room_since = math.inf  # mono since which there has been room for more
+        self.asked_at = math.inf
+        self.asked_step = -1
+
+    def tick(self, job: Job, now: Instant) -> list[Action]:
+        """Grow when there has been room for long enough, nothing else is going on, and the state is safe."""
+        nodes = self._larger(job)
+        if not nodes:
+            self.room_since = self.asked_at = math.inf
+            return []
+        self.room_since = min(self.room_since, now.mono)
+        if now.mono - self.room_since < self.c.options.grow_after:
+            return []
+        if math.isinf(self.asked_at):
+            self.asked_at, self.asked_step = now.mono, job.best_step
+            return self.requests.precaution(now)
+        if not self._is_safe(job) and now.mono - self.asked_at < _SAVE_LIMIT:
+            return []
+        self.room_since = self.asked_at = math.inf
+        return self._grow(job, nodes, now)
+
+    def _larger(self, job: Job) -> list[str]:
+        """The nodes of a larger generation; empty when there is none, or this is no moment for it."""
+        if self.c.life.stage is not Stage.UP or self.c.book.live() is not None or job.stop_asked:
+            return []
+        if not job.nodes or len(job.nodes) >= job.spec.nnodes:
+            return []
+        chosen, _ = place(job.spec, self.c.nodes.values(), job.nodes)
+        sound = not any(self.c.history(name).evicted for name in chosen)
+        return chosen if sound and len(chosen) > len(job.nodes) else []
+
+    def _is_safe(self, job: Job) -> bool:
+        """Is what was trained when we asked in the store? True for a job that tells nothing of checkpoints."""
+        told = [self.c.nodes[n].host["checkpoint_step"] for n in job.nodes if "checkpoint_step" in self.c.nodes[n].host]
+        keeps = any("snapshot_step" in self.c.nodes[n].host for n in job.nodes)
+        return max(told, default=-1.0) >= self.asked_step if told or keeps else True
+
+    def _grow(self, job: Job, nodes: list[str], now: Instant) -> list[Action]:
+        new = [name for name in nodes if name not in job.nodes]
+        finding = Finding(
+            kind=t.FindingKind.ROOM,
+            severity=t.Severity.INFO,
+            subject="job",
+            text=f"there is room again: {len(nodes)} nodes in place of {len(job.nodes)} ({', '.join(new)})",
+            since=now.wall,
+            at=now.wall,
+        )
+        incident = self.c.book.open(finding, job, now)
+        incident.action, incident.reason = policy.Move.GROW.value, "there is room again"
+        return [books.saved(incident), *self.recovery.recover(incident, job, now)]

@@ -1,0 +1,55 @@
+"""When a job is over although not every agent has told so. Pure.
+
+A clean end of all ranks that can be seen speaks for those that cannot: an agent that is gone leaves its workers
+running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
+"""
+
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.state.model import Instant, Job, RankState
+
+
+class Ending:
+    def __init__(self, cluster: Cluster) -> None:
+        self.c = cluster
+        self._since: float | None = None  # mono since which all that can be seen has ended
+
+    def look(self, job: Job, now: Instant) -> str | None:
+        """Why the job is finished, empty when every rank told of its end; None while it is not. Call it often."""
+        if self.c.life.stage is not Stage.UP:
+            self._since = None
+            return None
+        unreported = self.unreported(job)
+        if unreported is None:
+            self._since = None
+            return None
+        if not unreported:
+            return ""
+        if self._since is None:
+            self._since = now.mono
+        grace = self.c.options.agent_grace
+        if now.mono - max(self._since, self.c.reconcile_until - grace) < grace:
+            return None
+        ranks = sum(len(job.ranks_on(name)) for name in unreported)
+        return (
+            f"all ranks that can be seen ended with 0; {ranks} of {job.world} did not report, for the agent of "
+            f"{', '.join(unreported)} never came back"
+        )
+
+    def unreported(self, job: Job) -> list[str] | None:
+        """The absent nodes whose ranks have not told of their end, once all others have ended with 0; else None."""
+        done = self.c.ranks.is_in(RankState.DONE)
+        if len(done) != job.world or 2 * int(done.sum()) < job.world:
+            return None
+        open_nodes = [name for name in job.nodes if not done[_part(job, name)].all()]
+        return None if any(self.c.present(name) for name in open_nodes) else open_nodes
+
+    def is_over_at(self, job: Job, name: str) -> bool:
+        """Did all ranks of this node end with 0? Then nothing there is worth a wait or a restart."""
+        done = self.c.ranks.is_in(RankState.DONE)
+        return len(done) == job.world and bool(job.ranks_on(name)) and bool(done[_part(job, name)].all())
+
+
+def _part(job: Job, name: str) -> slice:
+    ranks = job.ranks_on(name)
+    return slice(ranks.start, ranks.stop)

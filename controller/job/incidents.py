@@ -1,0 +1,96 @@
+"""The book of incidents: one is open at a time for a job, later findings join it, and each tells its own story."""
+
+from holdfast.base.bounds import MAX_INCIDENTS
+from holdfast.controller.detectors.workers.exits import root_cause
+from holdfast.controller.state.events import Action, Record, Say
+from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job
+
+
+class IncidentBook:
+    def __init__(self) -> None:
+        self.incidents: dict[str, Incident] = {}
+        self.counts: dict[str, int] = {}  # findings by kind
+        self.forgotten: dict[str, int] = {}  # incidents that are in the journal alone by now, by kind of their cause
+        self._issued = 0
+        self._newest: Incident | None = None  # of those that were not over at once
+
+    def live(self) -> Incident | None:
+        """The job's incident that is not over yet."""
+        return self._newest if self._newest is not None and self._newest.live else None
+
+    def of_generation(self, job: str, generation: int) -> Incident | None:
+        """The incident that this generation of the job was started for; it may be over."""
+        return next(
+            (
+                i for i in reversed(self.incidents.values())
+                if i.generation_to == generation > 0 and i.job in ("", job)  # "": by an older version
+            ),
+            None,
+        )  # fmt: skip
+
+    def open(self, finding: Finding, job: Job | None, now: Instant) -> Incident:
+        incident = Incident(
+            id=f"i{self._issued + 1}",
+            opened=now.wall,
+            job=job.spec.id if job else "",
+            findings=[finding],
+            since=finding.since,
+            generation_from=job.generation if job else 0,
+            step_at_fault=job.best_step if job else -1,
+        )
+        incident.phases.append(("suspect", finding.since, None))
+        self._keep(incident)
+        self.count(finding)
+        return incident
+
+    def _keep(self, incident: Incident) -> None:
+        self.incidents[incident.id] = incident
+        number = incident.id.removeprefix("i")
+        self._issued = max(self._issued, int(number) if number.isdecimal() and len(number) < 19 else 0)
+        if self.live() is None:
+            self._newest = incident
+        if len(self.incidents) > MAX_INCIDENTS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """The oldest that is over leaves memory; the journal keeps it."""
+        oldest = next((i for i in self.incidents.values() if not i.is_open and i is not self._newest), None)
+        if oldest is not None:
+            del self.incidents[oldest.id]
+            self.forgotten[oldest.cause.kind.value] = self.forgotten.get(oldest.cause.kind.value, 0) + 1
+
+    def attach(self, incident: Incident, finding: Finding) -> bool:
+        """Add evidence; True when the incident has another cause now. The same finding again adds nothing."""
+        known = {(f.kind, f.subject) for f in incident.findings}
+        if (finding.kind, finding.subject) in known or len(incident.findings) >= 200:
+            return False
+        incident.findings.append(finding)
+        self.count(finding)
+        before = incident.root
+        incident.root = root_cause(incident.findings)
+        if incident.root != before:
+            incident.since = incident.cause.since
+        return incident.root != before
+
+    def count(self, finding: Finding) -> None:
+        self.counts[finding.kind.value] = self.counts.get(finding.kind.value, 0) + 1
+
+    def restore(self, incident: Incident) -> None:
+        self._keep(incident)
+        for finding in incident.findings:
+            self.count(finding)
+
+
+def saved(incident: Incident) -> Record:
+    return Record("incident", incident.id, incident.to_doc())
+
+
+def closed(incident: Incident, state: IncidentState, now: Instant) -> list[Action]:
+    incident.end(state, now.wall)
+    return [
+        saved(incident),
+        Say("incident.closed", {
+            "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject,
+            "state": state.value, "seconds": round(now.wall - incident.opened, 3),
+        }),
+    ]  # fmt: skip

@@ -1,0 +1,296 @@
+"""A job's generations: place, stop what is left, make sure of a store, launch, run, end.
+
+Two generations never overlap: a launch waits until every node that may still hold workers of an older one has
+answered that they are gone, or is lost (its workers cannot join: each generation has its own store, and an
+agent that comes back is told to end them first).
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from holdfast.controller.state.commands import CommandBook
+from holdfast.controller.state.events import Action, Record, Say, Send
+from holdfast.controller.state.model import PAST, Instant, Job, JobState, Node, Options, RankState, RankTable
+from holdfast.controller.state.placement import place
+from holdfast.wire import messages as msg
+from holdfast.wire import rollback
+from holdfast.wire import types as t
+
+
+class Stage(StrEnum):
+    IDLE = "idle"
+    CLEARING = "clearing"  # old workers end while the store is made sure of
+    LAUNCHING = "launching"
+    UP = "up"
+    ENDING = "ending"  # stopped by hand, or given up
+
+
+@dataclass(slots=True)
+class Failure:
+    """A command that could not be done: what it was for, where, and the agent's own words."""
+
+    what: str
+    node: str
+    error: str
+
+    @property
+    def kind(self) -> t.FindingKind:
+        return t.FindingKind.RENDEZVOUS if self.what == "store" else t.FindingKind.WORKER_EXIT
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    commands: CommandBook
+    options: Options
+    on_answer: Callable[[msg.CommandResult, Instant], list[Action]]
+    """What an answer to a command of a transition is given to."""
+    stage: Stage = Stage.IDLE
+    placement: list[str] = field(default_factory=list)
+    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
+    unstopped: set[str] = field(default_factory=set)  # gone nodes that may still hold workers
+    given_up: set[str] = field(default_factory=set)  # of those, who never came back after our own restart
+    deadline: float = 0.0
+    up_at: float = 0.0  # mono at which the running generation was up
+    store: str = ""
+    final: tuple[JobState, str, int] | None = None
+    waiting_since: float | None = None  # no room for the next generation since
+    missing: str = ""
+    held_for: str | None = None  # the node that is tested before the next generation starts
+    held_since: float = 0.0
+    dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
+    taken: list[str] = field(default_factory=list)  # and those that it has in addition
+    unreported: set[str] = field(default_factory=set)  # after our own restart: nodes of whose launch nothing is known
+    repeated: list[str] = field(default_factory=list)  # nodes that held too few workers of it, and were told again
+    is_adopting: bool = False
+    story: str = ""  # what came of the adoption, in words
+
+    # --- commands ----------------------------------------------------------------------------------------------
+
+    def send(self, job: Job, node: str, what: str, order: msg.Order) -> Send:
+        send = self.commands.issue(node, job.spec.id, job.generation, order, self.on_answer)
+        self.waiting[send.command.id] = (what, node)
+        return send
+
+    # --- transitions -------------------------------------------------------------------------------------------
+
+    def begin(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        """Clear what is left of the running generation and prepare the next one, in parallel."""
+        self.stage = Stage.CLEARING
+        self.waiting.clear()
+        self.unreported.clear()
+        self.is_adopting, self.story, job.launching = False, "", False
+        self.final = None
+        self.store = ""
+        self.deadline = now.mono + self.options.stop_timeout
+        job.state = JobState.RECOVERING if job.generation else JobState.STARTING
+        actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
+        actions += self._stop_all(job, nodes, 0.0)
+        return actions + self.advance(job, nodes, now)
+
+    def end(
+        self,
+        job: Job,
+        nodes: dict[str, Node],
+        final: tuple[JobState, str, int],
+        grace: float,
+        now: Instant,
+    ) -> list[Action]:
+        """End the job for good: workers first, then the record. `final`: state, reason, exit code."""
+        self.stage = Stage.ENDING
+        self.waiting.clear()
+        self.final = final
+        self.deadline = now.mono + grace + self.options.stop_timeout
+        return [*self._stop_all(job, nodes, grace), *self.advance(job, nodes, now)]
+
+    def _stop_all(self, job: Job, nodes: dict[str, Node], grace: float) -> list[Action]:
+        actions: list[Action] = []
+        self.unstopped = set()
+        for name in job.nodes:
+            node = nodes.get(name)
+            if node is not None and node.connected and node.state is not t.NodeState.LOST:
+                actions.append(self.send(job, name, "stop", msg.StopWorkers(grace)))
+                continue
+            self.unstopped.add(name)
+            if node is not None and node.connected:  # its stream is open still: it may hear of it one day
+                actions.append(self.commands.issue(name, job.spec.id, job.generation, msg.StopWorkers(grace)))
+        return actions
+
+    def advance(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        """Go on as far as the answers allow. Called after every answer, arrival, loss and tick."""
+        if self.stage is Stage.CLEARING:
+            return self._clear(job, nodes, now)
+        if self.stage is Stage.LAUNCHING and not self.waiting and not self.unreported:
+            self.stage = Stage.UP
+            self.up_at = now.mono
+            job.state, job.launching = JobState.RUNNING, False
+            self._tell_of_adoption(job)
+            return [Record("job", job.spec.id, job.to_doc())]
+        if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:
+            job.state, job.reason, job.exit_code = self.final
+            job.ended_at = now.wall
+            self.stage = Stage.IDLE
+            return [
+                Record("job", job.spec.id, job.to_doc()),
+                Say("job.ended", {"job": job.spec.id, "state": job.state.value, "reason": job.reason}),
+            ]
+        return []
+
+    def _give_time(self, now: Instant) -> None:
+        """Something is asked late in a change, maybe hours after it began: its answer has its time, too."""
+        self.deadline = max(self.deadline, now.mono + self.options.stop_timeout)
+
+    def _outstanding(self, what: str) -> bool:
+        return any(w == what for w, _ in self.waiting.values())
+
+    @property
+    def stopping(self) -> bool:
+        """Is somebody still ending workers?"""
+        return self._outstanding("stop")
+
+    def _clear(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        actions: list[Action] = []
+        if self.waiting and self.waiting_since is None and (self.store or self._outstanding("store")):
+            return actions  # the last answer decides: choosing anew at each of thousands would take seconds
+        chosen, missing = place(job.spec, nodes.values(), job.nodes)
+        if not chosen:
+            # Nobody to run it yet; a node that only lost its agent for a moment will be back.
+            self.missing = missing
+            self.waiting_since = now.mono if self.waiting_since is None else self.waiting_since
+            job.reason = f"waiting for nodes: {missing}"
+            return actions
+        self.waiting_since, self.missing = None, ""
+        if not self.store and not self._outstanding("store"):
+            self.placement = chosen
+            self._give_time(now)
+            if not job.generation:  # nothing runs yet, and a node that just came up may still import
+                self.deadline = max(self.deadline, now.mono + self.options.start_timeout)
+            actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
+        # After a restart of ours those that have not come back yet are unknown, and may well hold workers.
+        unheard = self.unstopped - self.given_up
+        blocked = {n for n in unheard if n not in nodes or nodes[n].state is not t.NodeState.LOST}
+        if self.waiting or blocked or not self.store or self.held_for is not None:
+            return actions
+        if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
+            self.store = ""  # somebody left meanwhile: ask again, on the new first node
+            return actions + self._clear(job, nodes, now)
+        return actions + self._launch(job, now)
+
+    def _launch(self, job: Job, now: Instant) -> list[Action]:
+        self.stage = Stage.LAUNCHING
+        self.deadline = now.mono + self.options.start_timeout
+        if job.generation:
+            job.restarts += 1
+        else:
+            job.started_at = now.wall
+        job.generation += 1
+        job.launching = True
+        job.unanswered.clear()
+        job.life_first = job.life_last = -1
+        job.progress.launch(job.generation, job.best_step + 1, now.wall)
+        if job.generation > 1:
+            job.past = [*job.past, (job.generation - 1, list(job.nodes))][-PAST:]
+        self.dropped = [name for name in job.nodes if name not in self.placement]
+        self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]
+        job.nodes, job.store, job.reason = list(self.placement), self.store, ""
+        actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
+        actions += [self.send(job, name, "start", _start_order(job, name)) for name in job.nodes]
+        placed = dict(enumerate(job.nodes))
+        actions.append(Say("job.launch", {"job": job.spec.id, "generation": job.generation, "nodes": placed}))
+        return actions
+
+    # --- after our own restart ---------------------------------------------------------------------------------
+
+    def adopt(self, job: Job, now: Instant) -> None:
+        """We died while the generation was launched: each node's report decides whether it is told again."""
+        self.stage, self.is_adopting = Stage.LAUNCHING, True
+        self.unreported, self.repeated = set(job.nodes), []
+        self.placement, self.store = list(job.nodes), job.store
+        self.deadline = now.mono + self.options.start_timeout
+
+    def reported(self, job: Job, name: str, missing: Collection[int]) -> list[Action]:
+        """A node told what it holds. `missing`: ranks of the generation that is being adopted which it lacks; should
+        an older order of the same reach it yet, it starts none twice."""
+        if self.stage is not Stage.LAUNCHING or name not in self.unreported:
+            return []
+        self.unreported.discard(name)
+        if not missing:
+            return []
+        self.repeated.append(name)
+        return [self.send(job, name, "start", _start_order(job, name, missing))]
+
+    def _tell_of_adoption(self, job: Job) -> None:
+        if not self.is_adopting:
+            return
+        self.is_adopting = False
+        held = [name for name in job.nodes if name not in self.repeated]
+        parts = [f"{', '.join(held)} held the workers of generation {job.generation}"] if held else []
+        parts += [f"it was started again on {', '.join(self.repeated)}, which lacked them"] if self.repeated else []
+        self.story = f"{'; '.join(parts)}: the launch was adopted, and nothing was ended"
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def answered(self, result: msg.CommandResult) -> Failure | None:
+        """Note an answer; a failure to start or to make a store is the caller's to judge."""
+        what, node = self.waiting.pop(result.id, ("", ""))
+        if not what:
+            return None
+        if what == "store" and result.ok:
+            self.store = f"{result.data['host']}:{result.data['port']}"
+        if result.ok:
+            return None
+        return Failure(what, node, result.error)
+
+    def node_left(self, name: str) -> None:
+        """Its answers will not come; what it holds is not known to have ended."""
+        stopping = {i for i, (_, n) in self.waiting.items() if n == name}
+        if any(self.waiting[i][0] in ("stop", "start") for i in stopping):
+            self.unstopped.add(name)
+        for i in stopping:
+            del self.waiting[i]
+
+    def node_back(self, job: Job, name: str, now: Instant, holds: bool = False) -> list[Action]:
+        """A node that left in the middle is told again what it may have missed, and so is one that was given up while
+        its workers run on. `holds`: its hello told of running workers of the job."""
+        if self.stage in (Stage.CLEARING, Stage.ENDING) and (holds or name in self.unstopped):
+            self.unstopped.discard(name)
+            self._give_time(now)
+            return [self.send(job, name, "stop", msg.StopWorkers(0.0))]
+        return []
+
+    def overdue(self, now: Instant) -> list[Failure]:
+        """Commands that nobody answered in time: each node that owes one."""
+        if not self.waiting or now.mono < self.deadline:
+            return []
+        late = [Failure(what, node, "no answer in time") for what, node in self.waiting.values()]
+        self.waiting.clear()
+        return late
+
+
+def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> msg.StartWorkers:
+    """What this node is told to start of the running generation: all its ranks, or only these."""
+    program = job.spec.program
+    if job.rollbacks:
+        told = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
+        program = replace(program, env={**program.env, **told})
+    host, _, port = job.store.rpartition(":")
+    group = job.nodes.index(name)
+    return msg.StartWorkers(
+        program=program,
+        ranks=tuple(msg.Rank(r, i, group) for i, r in enumerate(job.ranks_on(name)) if only is None or r in only),
+        world_size=job.world,
+        nnodes=len(job.nodes),
+        master_addr=host,
+        master_port=int(port),
+        max_restarts=max(job.spec.max_restarts, 0),
+    )
+
+
+def fresh_table(job: Job) -> RankTable:
+    """All ranks of a new generation: expected to run, nothing known of them yet."""
+    table = RankTable(job.world)
+    table.generation[:] = job.generation
+    table.base = job.progress.base(job.generation)
+    for rank in range(job.world):
+        table.mark(rank, RankState.RUNNING)
+    return table

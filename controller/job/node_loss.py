@@ -1,0 +1,144 @@
+"""Nodes of the job that are away: how long to wait for them, when to go on without, and when many are one trouble."""
+
+import math
+
+from holdfast.controller.detectors.agents.correlated_loss import away_together
+from holdfast.controller.job import incidents as books
+from holdfast.controller.job import policy
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.ending import Ending
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.state.events import Action, Say
+from holdfast.controller.state.model import Finding, IncidentState, Instant, Job
+from holdfast.controller.state.placement import has_spare, may_shrink
+from holdfast.wire import types as t
+
+_DEAD_GRACE = 0.75  # seconds that an agent may be away whose workers went down with it
+
+
+class Absence:
+    def __init__(self, cluster: Cluster, recovery: Recovery, ending: Ending) -> None:
+        self.c, self.recovery, self.ending = cluster, recovery, ending
+
+    def tick(self, job: Job, now: Instant) -> list[Action]:
+        """Called often while there is a job."""
+        return [*self.gather(now), *self.watch(now), *self.late_answers(job, now)]
+
+    def watch(self, now: Instant) -> list[Action]:
+        """A watched incident ends when everybody is back; it escalates when training stands still without them.
+
+        So does a restart whose new generation loses a node before its first step.
+        """
+        live, job = self.c.book.live(), self.c.job
+        if live is None or job is None:
+            return []
+        is_up, watching = self.c.life.stage is Stage.UP, live.action == policy.Move.WATCH
+        if not watching and not (is_up and live.action in policy.RECOVERS):
+            return []
+        away = [n for n in job.nodes if not self.c.present(n)]
+        if not away and is_up and watching:
+            live.reason = self.c.life.story or "the watcher is back, and no worker was ended"
+            self.c.life.story = ""
+            return books.closed(live, IncidentState.CLOSED, now)
+        if self.ending.unreported(job) is not None:
+            return []  # what can be seen of the job is over: how it ends is not for us to say
+        away = [n for n in away if not self.ending.is_over_at(job, n)]
+        median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
+        patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
+        if now.mono - self.c.progress_at < patience or not (gone := self._overdue(away, job, now)):
+            return []
+        actions = self._give_up(gone, "silent, and training stopped with it", now)
+        live.action = policy.Move.RESTART.value
+        live.reason = f"{', '.join(gone)} did not come back and training stopped: start again without"
+        return [*actions, *self.recovery.recover(live, job, now, phase="evicting")]
+
+    def _give_up(self, names: list[str], reason: str, now: Instant) -> list[Action]:
+        """These nodes are lost. It counts against each, unless they went together."""
+        live = self.c.book.live()
+        together = live is not None and live.cause.kind is t.FindingKind.NODES_AWAY
+        actions: list[Action] = []
+        for name in names:
+            if name in self.c.nodes:
+                self.c.nodes[name].state, self.c.nodes[name].reason = t.NodeState.LOST, reason
+            else:
+                self.c.life.given_up.add(name)
+            if not together:
+                actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
+        return actions
+
+    def gather(self, now: Instant) -> list[Action]:
+        """Many nodes away at once are one trouble: what they share is the cause, and none of them is to blame."""
+        live, job = self.c.book.live(), self.c.job
+        if live is None or job is None or live.cause.kind is t.FindingKind.NODES_AWAY:
+            return []
+        finding = away_together(job.nodes, self.c.nodes, now)
+        if finding is None or not self.c.book.attach(live, finding):
+            return []
+        return [Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text}),
+                books.saved(live)]  # fmt: skip
+
+    def late_answers(self, job: Job, now: Instant) -> list[Action]:
+        actions: list[Action] = []
+        for failure in self.c.life.overdue(now):
+            if failure.what == "stop":
+                actions += self.recovery.would_not_end(failure.node, failure.error, now)
+                continue
+            text = f"{failure.what}: {failure.error}"
+            actions += self.recovery.found(self.recovery.command_finding(failure.kind, failure.node, text, now), now)
+        known = self.c.nodes
+        away = [n for n in self.c.life.unstopped if n not in known or not known[n].connected]
+        lost = self.c.life.given_up | {n for n in away if n in known and known[n].state is t.NodeState.LOST}
+        if gone := self._overdue([n for n in away if n not in lost], job, now):
+            actions += self._give_up(sorted(gone), "gone for too long", now)
+        if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
+            actions += self._capacity(now)
+        return actions
+
+    def _overdue(self, away: list[str], job: Job, now: Instant) -> list[str]:
+        """Those of them for which training waits no longer."""
+        if not away:
+            return []
+        o = self.c.options
+        replaceable = has_spare(job.spec, self.c.nodes.values(), job.nodes)
+        goes_on = replaceable or may_shrink(job.spec, job.nodes)
+        usual = o.spare_grace if replaceable else o.agent_grace
+
+        def grace(name: str) -> float:
+            # Where the workers went down too, nothing runs that would be worth the wait.
+            return min(_DEAD_GRACE, o.spare_grace) if goes_on and self._went_down(name) else usual
+
+        return [name for name in away if self.c.away_for(name, now) > grace(name)]
+
+    def _went_down(self, name: str) -> bool:
+        """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other reason that
+        anybody knows: the node's workers went down with it."""
+        live = self.c.book.live()
+        job = self.c.active
+        if live is None or job is None or live.cause.kind is not t.FindingKind.AGENT_EXIT or live.cause.node != name:
+            return False
+        if not all(self.c.present(other) for other in job.nodes if other != name):
+            return False  # whose peers they mourn, nobody can tell
+        return any(finding.secondary and finding.node != name for finding in live.findings)
+
+    def _capacity(self, now: Instant) -> list[Action]:
+        live = self.c.book.live()
+        finding = Finding(
+            kind=t.FindingKind.CAPACITY,
+            severity=t.Severity.CRITICAL,
+            subject="job",
+            text=f"the job {self.c.life.missing}: add a node or uncordon one",
+            since=now.wall,
+            at=now.wall,
+        )
+        if live is None:
+            if any(i.cause.kind is t.FindingKind.CAPACITY and i.closed is None for i in self.c.book.incidents.values()):
+                return []
+            live = self.c.book.open(finding, self.c.job, now)
+            live.action, live.reason = policy.Move.RESTART.value, "waiting for room"
+            live.state = IncidentState.RECOVERING
+            live.generation_from = self.c.job.generation if self.c.job else 0
+            return [books.saved(live)]
+        known = len(live.findings)
+        self.c.book.attach(live, finding)
+        return [books.saved(live)] if len(live.findings) != known else []

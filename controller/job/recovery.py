@@ -1,0 +1,389 @@
+"""From findings to what is done: open or join the incident, decide, restart, watch, close. Pure as all of the brain."""
+
+import dataclasses
+import math
+from collections import deque
+
+from holdfast.controller.detectors.base.table import Response, finding
+from holdfast.controller.detectors.hardware.host import has_full_disk
+from holdfast.controller.job import incidents as books
+from holdfast.controller.job import policy
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.lifecycle import Stage, fresh_table
+from holdfast.controller.state.events import Action, Record, Say
+from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job, JobState
+from holdfast.controller.state.placement import has_spare, may_shrink
+from holdfast.controller.state.progress import pattern_text
+from holdfast.controller.state.quota import Quota, suppressed_finding
+from holdfast.wire import types as t
+from holdfast.wire.rollback import Rollback
+
+_STAYS_UP = 5.0  # seconds
+_SAME_PLACE = 20  # steps
+_TOLD_AGAIN = 600.0  # seconds between two alerts of the same
+_MOST_TOLD = 10_000
+_WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
+
+
+class Recovery:
+    def __init__(self, cluster: Cluster) -> None:
+        self.c = cluster
+        self.settling: Finding | None = None  # a victim's echo that waits for its cause, until `stop_at` (mono)
+        self.stop_at = math.inf
+        self.told: dict[tuple[t.FindingKind, str, str], float] = {}  # alerts and when (mono)
+        self.quota = Quota()
+        self.logs: deque[tuple[float, Finding]] = deque(maxlen=100)  # critical lines that nothing followed yet
+
+    @property
+    def suppressed(self) -> int:
+        """Alerts beyond what is kept."""
+        return self.quota.suppressed
+
+    # --- findings to moves -------------------------------------------------------------------------------------
+
+    def found(self, finding: Finding, now: Instant) -> list[Action]:
+        """One finding: join the live incident or open one; then do what its cause asks for."""
+        response = self.c.tuning.response(finding.kind)
+        if response is Response.OFF:
+            return []
+        if response is Response.ALERT or (policy.is_alert(finding.kind) and response is not Response.ROLL_BACK):
+            return self.noted(finding, now)
+        job = self.c.job
+        if job is None or job.state.ended:
+            return []
+        live = self.c.book.live()
+        said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
+        if live is None:
+            live = self.c.book.open(finding, job, now)
+            self._recall_logs(live, now)
+            return [said, *self._act(live, finding, job, now)]
+        changed = self.c.book.attach(live, finding)
+        if changed:
+            self._recall_logs(live, now)
+        up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action in policy.RECOVERS
+        if self.c.life.stage is Stage.CLEARING and live.action in policy.RECOVERS and policy.is_broken(finding.kind):
+            return [said, *self._leave_out(live, finding, job, now)]
+        waiting = live.action in (policy.Move.WATCH, "")
+        if (up or waiting) and finding.kind not in _WATCHED and not (finding.secondary and self.settling):
+            return [said, *self._act(live, finding, job, now)]
+        return [said, books.saved(live)] if changed else [said]
+
+    def _leave_out(self, incident: Incident, finding: Finding, job: Job, now: Instant) -> list[Action]:
+        """The reason came after the decision: the generation that is being prepared does without this node."""
+        decision = policy.decide(self._case(finding, job, now))
+        if decision.move is not policy.Move.EVICT:
+            return [books.saved(incident)]
+        incident.action, incident.reason = decision.move.value, decision.reason
+        return [*self.take_out(finding.node, decision.reason, now, barred=True), books.saved(incident)]
+
+    def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
+        """What a node reports of its own hardware: the job's trouble only if the job is there."""
+        job = self.c.active
+        if not policy.is_failure(finding.kind) or (job is not None and job.ranks_on(finding.node)):
+            return self.found(finding, now)
+        response = self.c.tuning.response(finding.kind)
+        if response is Response.OFF:
+            return []
+        broken = response is Response.ACT and policy.is_broken(finding.kind)
+        out = self.take_out(finding.node, finding.text, now, barred=True) if broken else []
+        return [*out, *self.noted(finding, now)]
+
+    def found_at_nodes(self, findings: list[Finding], now: Instant) -> list[Action]:
+        return [action for finding in findings for action in self.found_at_node(finding, now)]
+
+    def _recall_logs(self, incident: Incident, now: Instant) -> None:
+        for _ in range(len(self.logs)):
+            at, finding = self.logs.popleft()
+            if not _concerns(finding, incident):
+                self.logs.append((at, finding))
+            elif now.mono - at < 30:
+                self.c.book.attach(incident, finding)
+
+    def _act(self, incident: Incident, cause: Finding, job: Job, now: Instant, settled: bool = False) -> list[Action]:
+        """Decide by the newest cause; the incident keeps the one that explains all of it best."""
+        if cause.secondary and not settled:
+            # Whoever reset this connection will speak within moments; do not blame the messenger.
+            self.settling, self.stop_at = cause, now.mono + self.c.options.settle
+            return [books.saved(incident)]
+        self.settling, self.stop_at = None, math.inf
+        noted = self._note_fault(cause, job, now)
+        case = self._case(cause, job, now)
+        decision = policy.decide(case)
+        incident.action, incident.reason = decision.move.value, decision.reason
+        said = Say("incident", {
+            "id": incident.id, "kind": incident.cause.kind.value, "culprit": incident.cause.subject,
+            "action": decision.move.value, "reason": decision.reason,
+        })  # fmt: skip
+        if decision.move in policy.RECOVERS:
+            if decision.move is policy.Move.EVICT:
+                noted = self.take_out(case.node, decision.reason, now, barred=case.row.fault is policy.Fault.BROKEN)
+            if decision.move is policy.Move.ROLL_BACK:
+                incident.reason += f"; {self._go_back(cause, job)}"
+            if decision.move is policy.Move.DIAGNOSE:
+                self.c.life.held_for, self.c.life.held_since = case.node, now.mono
+                self.c.history(case.node).tested_at = now.wall
+            phase = "evicting" if decision.move is policy.Move.EVICT else "suspended"
+            return [*noted, said, *self.recover(incident, job, now, phase)]
+        if decision.move is policy.Move.STOP:
+            actions = [books.saved(incident), said, *books.closed(incident, IncidentState.FAILED, now)]
+            code = cause.exit_code if cause.exit_code else 1
+            return actions + self.c.life.end(job, self.c.nodes, (JobState.FAILED, decision.reason, code), 0.0, now)
+        if decision.move is policy.Move.WATCH:
+            return [books.saved(incident), said]
+        return [said, *books.closed(incident, IncidentState.CLOSED, now)]
+
+    def _go_back(self, cause: Finding, job: Job) -> str:
+        """From the next generation on, nothing counts that older ones kept from shortly before the trouble on."""
+        step = int(cause.evidence["step"])
+        at_most = max(0, step - int(self.c.tuning.limit(cause.kind, "steps_back")))
+        job.rollbacks.append(Rollback(at_most, job.generation + 1))
+        job.rolled_at = step
+        return f"back to a checkpoint of at most {at_most} steps"
+
+    def _note_fault(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
+        """Count a failed life of the job, and what it says against its node."""
+        if not policy.counts_as_try(cause):
+            return []
+        policy.count_try(job, cause, now)
+        told = self._pattern(cause, job, now)
+        name = self._node_of(cause)
+        # The same again without a step of progress may well be the script's, whose own bug counts against nobody.
+        if not name or job.tries > 1 or not policy.counts_against(cause):
+            return told
+        return [*told, *self.offend(name, cause.kind, now)]
+
+    def _pattern(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
+        """Lives that end alike again and again are told, and go on: of a program that numbers no steps nobody knows
+        that it does not get on."""
+        lives = [] if job.numbers_steps else job.progress.pattern()
+        if not lives or self.c.tuning.response(t.FindingKind.LIVES_ALIKE) is Response.OFF:
+            return []
+        found = finding(
+            t.FindingKind.LIVES_ALIKE,
+            cause.subject,
+            pattern_text(lives, job.progress.alike, cause.text),
+            now,
+            node=cause.node,
+            rank=cause.rank,
+            evidence={"lives": [dataclasses.asdict(life) for life in lives], "told": job.progress.told},
+        )
+        return self.alert(found, now)
+
+    def offend(self, name: str, kind: t.FindingKind, now: Instant) -> list[Action]:
+        history = self.c.history(name)
+        history.offend(kind, now.wall)
+        return [Record("node", name, history.to_doc())]
+
+    def _node_of(self, cause: Finding) -> str:
+        return cause.node if cause.node in self.c.nodes else ""
+
+    def _case(self, cause: Finding, job: Job, now: Instant) -> policy.Case:
+        name, o = self._node_of(cause), self.c.options
+        return policy.Case(
+            cause=cause,
+            options=o,
+            restarts=job.restarts - job.uncounted_restarts,
+            max_restarts=job.spec.max_restarts,
+            tries=job.tries if policy.counts_as_try(cause) else 1,
+            tries_node=job.tries_node,
+            stillborn=job.progress.stillborn,
+            node=name,
+            offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
+            evictions=self.c.evictions(now),
+            tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
+            replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes) or may_shrink(job.spec, job.nodes),
+            no_room=bool(cause.evidence.get("no_room")) and bool(name) and has_full_disk(self.c.nodes[name], now),
+            stored=self.c.time.safe >= 0,
+            goes_back=self.c.tuning.response(cause.kind) is Response.ROLL_BACK,
+            went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
+        )
+
+    def take_out(self, name: str, reason: str, now: Instant, barred: bool, by_hand: bool = False) -> list[Action]:
+        """Evict: no later generation starts there. Its workers end with the generation, or at once if it has none."""
+        history = self.c.history(name)
+        history.evict(reason, 0.0 if by_hand else now.wall, barred)
+        node = self.c.nodes.get(name)
+        if node is not None:
+            node.state, node.reason = t.NodeState.FAULTY, reason
+        return [Record("node", name, history.to_doc()), Say("node.evicted", {"node": name, "reason": reason})]
+
+    def recover(self, incident: Incident, job: Job, now: Instant, phase: str = "suspended") -> list[Action]:
+        """End the generation, begin the next one: what all moves of `policy.RECOVERS` come to."""
+        incident.state = IncidentState.RECOVERING
+        incident.source, incident.step_resumed = "store", None
+        incident.generation_from = job.generation
+        incident.enter(phase, now.wall)
+        return [books.saved(incident), *self.clear_for_restart(job, now)]
+
+    def clear_for_restart(self, job: Job, now: Instant) -> list[Action]:
+        self.c.traffic.reset()
+        actions = self.c.life.begin(job, self.c.nodes, now)
+        return actions + self.entered(job, now)
+
+    def entered(self, job: Job, now: Instant) -> list[Action]:
+        """Keep table and incident in step with the lifecycle's stage."""
+        live = self.c.book.live()
+        recovering = live is not None and live.action in policy.RECOVERS
+        if live is not None and recovering and self.c.life.story:
+            live.reason, self.c.life.story = f"{live.reason}; {self.c.life.story}", ""
+        if recovering and live is not None and self.c.life.waiting_since is not None and live.phase != "replenishing":
+            live.enter("replenishing", now.wall)
+            return [books.saved(live)]
+        if self.c.life.stage is Stage.LAUNCHING and self.c.stale(job):
+            self.c.ranks = fresh_table(job)
+            self.c.progress_at = now.mono
+            for node in self.c.nodes.values():
+                if node.usable:
+                    self.c.set_healthy(node)
+            if live is not None and recovering:
+                live.generation_to = job.generation
+                self._tell_of_change(live)
+                live.enter("starting", now.wall)
+                return [books.saved(live)]
+        if self.c.life.stage is Stage.UP and live is not None and recovering and live.phase == "starting":
+            live.enter("restoring", now.wall)
+            return [books.saved(live)]
+        return []
+
+    def _tell_of_change(self, incident: Incident) -> None:
+        """What came of it: the same nodes again, another one, fewer, more."""
+        gone, new = self.c.life.dropped, self.c.life.taken
+        if not gone and not new:
+            return
+        if len(gone) == len(new):
+            incident.action = policy.Move.EVICT.value
+            change = f"{', '.join(new)} for {', '.join(gone)}"
+        elif len(gone) > len(new):
+            incident.action = policy.Move.SHRINK.value
+            change = f"without {', '.join(gone)}" + (f", with {', '.join(new)}" if new else "")
+        else:
+            incident.action = policy.Move.GROW.value
+            change = f"with {', '.join(new)}" + (f", without {', '.join(gone)}" if gone else "")
+        incident.reason = f"{incident.reason}; {change}" if incident.reason else change
+
+    def survived(self, job: Job, now: Instant) -> list[Action]:
+        """A program that never reported a step has none to wait for: it is well again when it stays up."""
+        live = self.c.book.live()
+        if live is None or job.best_step >= 0 or live.phase != "restoring":
+            return []
+        if self.c.life.stage is not Stage.UP or now.mono - self.c.life.up_at < _STAYS_UP:
+            return []
+        return books.closed(live, IncidentState.CLOSED, now)
+
+    def logged(self, finding: Finding, generation: int, now: Instant) -> list[Action]:
+        live = self.c.book.live()
+        is_of_it = live is not None and (finding.rank < 0 or generation >= live.generation_from)
+        if live is not None and is_of_it and _concerns(finding, live):
+            self.c.book.attach(live, finding)
+            return [books.saved(live)]
+        self.c.book.count(finding)
+        if finding.severity is t.Severity.CRITICAL:
+            self.logs.append((now.mono, finding))
+        return []
+
+    def alert(self, finding: Finding, now: Instant) -> list[Action]:
+        """A finding that nothing is done about: kept as an incident that is over at once, if there is room for it."""
+        if finding.kind is not t.FindingKind.ALERTS_SUPPRESSED and not self.quota.takes(finding, now.mono):
+            self.c.book.count(finding)
+            return self.noted(suppressed_finding(finding, self.quota.suppressed), now)
+        if finding.severity is t.Severity.INFO:
+            return [Say("notice", {"node": finding.node, "text": finding.text})]
+        incident = self.c.book.open(finding, self.c.job, now)
+        incident.action, incident.reason = policy.Move.ALERT.value, "people are told; nothing that a restart would mend"
+        return books.closed(incident, IncidentState.CLOSED, now)
+
+    def noted(self, finding: Finding, now: Instant) -> list[Action]:
+        """A finding that only tells: evidence in the live incident, else an alert, and not the same one every time."""
+        live = self.c.book.live()
+        if live is not None and _concerns(finding, live):
+            known = len(live.findings)
+            self.c.book.attach(live, finding)
+            return [books.saved(live)] if len(live.findings) != known else []
+        key = finding.kind, finding.subject, finding.signature
+        if now.mono - self.told.get(key, -math.inf) < _TOLD_AGAIN:
+            return []
+        self.told.pop(key, None)
+        self.told[key] = now.mono
+        while len(self.told) > _MOST_TOLD:
+            self.told.pop(next(iter(self.told)))
+        said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
+        return [said, *self.alert(finding, now)]
+
+    def restored(self, told: t.StateRestored, now: Instant) -> list[Action]:
+        """Where a generation's state came from. The incident it was started for may be over already."""
+        incident = self.c.book.of_generation(told.job, told.generation)
+        if incident is None:
+            return []
+        incident.source, incident.restore_s, incident.restored_bytes = told.source, told.seconds, told.num_bytes
+        if incident.live and incident.phase == "restoring":
+            incident.enter("resuming", now.wall)
+        return [books.saved(incident)]
+
+    def resumed(self, record: t.StepRecord, now: Instant) -> list[Action]:
+        """The first new step of a new generation ends the incident that made it necessary."""
+        live = self.c.book.live()
+        if live is None or live.action not in policy.RECOVERS or record.generation <= live.generation_from:
+            return []
+        if live.step_resumed is None:
+            live.generation_to = record.generation
+            if not record.is_counted:  # else it is known how many steps were done, not at which the program is
+                live.step_resumed = record.step
+        return books.closed(live, IncidentState.CLOSED, now)
+
+    def finished(self, job: Job, now: Instant, why: str = "") -> list[Action]:
+        """`why`: what else there is to know of its end."""
+        actions: list[Action] = []
+        live = self.c.book.live()
+        if live is not None:
+            live.reason = f"{live.reason}; {why}" if why else live.reason
+            actions += books.closed(live, IncidentState.CLOSED, now)
+        return actions + self.c.life.end(job, self.c.nodes, (JobState.FINISHED, why, 0), 0.0, now)
+
+    def at_node(self, finding: Finding, job: Job) -> Finding:
+        if finding.rank < 0:
+            return finding
+        return dataclasses.replace(finding, node=job.node_of(finding.rank))
+
+    def settle(self, now: Instant) -> list[Action]:
+        """No better explanation came: act on what there is."""
+        if now.mono < self.stop_at or self.c.job is None or self.settling is None:
+            return []
+        cause, live = self.settling, self.c.book.live()
+        self.settling, self.stop_at = None, math.inf
+        return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
+
+    def would_not_end(self, name: str, error: str, now: Instant) -> list[Action]:
+        """Its workers are still there, and nobody can end them. The next generation has a store of its own, which they
+        do not know: it begins without the node, unless so many go that it cannot be them."""
+        few = self.c.evictions(now) < self.c.options.max_evictions
+        out = self.take_out(name, f"did not end its workers when told to: {error}", now, barred=False) if few else []
+        blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not end: {error}", now)
+        return [*out, *self.found(blocked, now)]
+
+    def stray_logs(self, now: Instant) -> list[Action]:
+        """A critical line that no fault followed is an alert of its own."""
+        actions: list[Action] = []
+        while self.logs and now.mono - self.logs[0][0] > 5.0 and self.c.book.live() is None:
+            actions += self.alert(self.logs.popleft()[1], now)
+        return actions
+
+    def command_finding(self, kind: t.FindingKind, node: str, error: str, now: Instant) -> Finding:
+        return Finding(
+            kind=kind,
+            severity=t.Severity.CRITICAL,
+            subject=node,
+            text=f"{node}: {error}",
+            since=now.wall,
+            at=now.wall,
+            node=node,
+            signature=f"{kind.value}:{error[:80]}",
+        )
+
+
+def _concerns(told: Finding, incident: Incident) -> bool:
+    """May it be evidence in this incident? What happens at another host is nothing about one that went silent; the
+    ranks there may wait for it, but none of them gets slow itself. Nothing is about a controller that was gone."""
+    if incident.cause.kind is t.FindingKind.CONTROLLER_RESTART:
+        return False
+    waits = told.rank >= 0 and told.kind is not t.FindingKind.STRAGGLER
+    return waits or incident.cause.kind not in _WATCHED or told.node in ("", incident.cause.node)

@@ -1,0 +1,127 @@
+"""What people ask of a running job, and what is asked for its sake: faults on purpose, checkpoints."""
+
+import dataclasses
+import math
+
+from holdfast.base.errors import UsageError
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.state.events import Action, Record, Say, Send
+from holdfast.controller.state.model import Instant, Job
+from holdfast.controller.state.placement import natural
+from holdfast.facts import faults as fault_syntax
+from holdfast.wire import messages as msg
+
+_PRECAUTIONS_APART = 60.0
+"""Seconds between checkpoints that are made because something foretells trouble."""
+
+
+class Requests:
+    def __init__(self, cluster: Cluster) -> None:
+        self.c = cluster
+        self._precaution_at = -math.inf
+        self._ordered: set[str] = set()  # ids of orders that left us, in this life
+
+    def due_faults(self, job: Job, now: Instant) -> list[Action]:
+        """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
+        actions: list[Action] = []
+        for text in job.spec.faults:
+            fault = fault_syntax.parse_fault(text)
+            if text in job.unanswered:
+                actions += self._ask_again(job, text, fault)
+            if text in job.fired or fault.step is None or fault.target == "controller":
+                continue
+            if job.best_step < fault.step or self.c.life.stage is not Stage.UP:
+                continue
+            if fault.rank >= job.world or fault.node >= len(job.nodes):
+                continue  # the job has shrunk: its target may be back
+            name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
+            node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
+            if node is not None and node.connected:
+                job.fired[text] = now.wall
+                said, send = self.inject(fault)
+                if fault.kind not in fault_syntax.UNANSWERED_KINDS:
+                    job.unanswered[text] = send.command.id
+                    self._ordered.add(send.command.id)
+                actions += [Record("job", job.spec.id, job.to_doc()), said, send]
+        return actions
+
+    def _ask_again(self, job: Job, text: str, fault: fault_syntax.FaultSpec) -> list[Action]:
+        """An order that an earlier life of ours wrote down may never have left it. Under the same id, an agent that
+        did it only answers again."""
+        sent = job.unanswered[text]
+        name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
+        node = self.c.nodes.get(name)
+        if sent in self._ordered or node is None or not node.connected or self.c.life.stage is not Stage.UP:
+            return []
+        self._ordered.add(sent)
+        order = msg.Inject(fault.order, fault.rank)
+        return [self.c.commands.issue(name, job.spec.id, job.generation, order, self._answered, id=sent)]
+
+    def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        """An agent tells of a fault that it was ordered, done or not."""
+        job = self.c.job
+        text = next((text for text, sent in job.unanswered.items() if sent == result.id), None) if job else None
+        if job is None or text is None:
+            return []  # one by hand
+        del job.unanswered[text]
+        return [Record("job", job.spec.id, job.to_doc())]
+
+    def fault(self, fault: fault_syntax.FaultSpec) -> list[Action]:
+        """Break something now, or when its step is reached. UsageError when that cannot be."""
+        if fault.step is None:
+            return list(self.inject(fault))
+        self.arm(fault)
+        return []
+
+    def inject(self, fault: fault_syntax.FaultSpec) -> tuple[Say, Send]:
+        """Break something now. UsageError when that cannot be."""
+        job = self.c.active
+        if fault.kind in fault_syntax.CONTROLLER_KINDS:
+            raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
+        names = job.nodes if job is not None and job.nodes else sorted(self.c.nodes, key=natural)
+        if fault.rank >= 0 and (job is None or not job.nodes):
+            raise UsageError(f"fault {str(fault)!r}: no job is running")
+        fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
+        node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
+        if node not in self.c.nodes or not self.c.nodes[node].connected:
+            raise UsageError(
+                f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
+            )
+        job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
+        order = msg.Inject(fault.order, fault.rank)
+        send = self.c.commands.issue(node, job_id, generation, order, self._answered)
+        return Say("inject", {"fault": str(fault), "node": node}), send
+
+    def checkpoint(self) -> list[Action]:
+        """Ask rank 0 for a checkpoint. UsageError when nothing trains, or nobody there could hear it."""
+        job = self.c.active
+        if job is None or self.c.life.stage is not Stage.UP:
+            raise UsageError("no job is training: there is nothing to make a checkpoint of")
+        name = job.node_of(0)
+        node = self.c.nodes.get(name)
+        if node is None or not node.connected:
+            raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
+        return [
+            Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
+            self.c.commands.issue(name, job.spec.id, job.generation, msg.RequestCheckpoint()),
+        ]
+
+    def precaution(self, now: Instant) -> list[Action]:
+        """A checkpoint while there is still somebody to make it: something foretells trouble."""
+        if now.mono - self._precaution_at < _PRECAUTIONS_APART:
+            return []
+        try:
+            actions = self.checkpoint()
+        except UsageError:
+            return []  # nothing trains, or nobody could be asked
+        self._precaution_at = now.mono
+        return actions
+
+    def arm(self, fault: fault_syntax.FaultSpec) -> None:
+        """Let a fault strike when the running job reaches its step. UsageError when it never can."""
+        job = self.c.active
+        if job is None:
+            raise UsageError(f"fault {str(fault)!r}: no job is running")
+        fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
+        job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))

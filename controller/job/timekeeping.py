@@ -1,0 +1,75 @@
+"""Books a job's time by what the controller sees: the phases of its incidents, its steps, its checkpoints, its end."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.controller.job import policy
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.state.events import Action, Record
+from holdfast.controller.state.goodput import Account, Goodput
+from holdfast.controller.state.ledger import StepRow
+from holdfast.controller.state.model import Instant, Job, JobState
+from holdfast.wire import types as t
+
+_OF_PHASE = {
+    "diagnosing": Account.DIAGNOSE,
+    "starting": Account.STARTING,
+    "restoring": Account.RESTORE,
+    "resuming": Account.RESTORE,
+}
+_OWN = (t.Phase.SETUP, t.Phase.COMPILE, t.Phase.EVAL)
+
+
+def keep(c: Cluster, now: Instant) -> list[Action]:
+    """Called after every event: has time begun to go elsewhere?"""
+    job, time = c.job, c.time
+    if job is None or math.isnan(time.began) or time.ended:
+        return []
+    if job.state.ended:
+        time.end(job.ended_at, job.state is JobState.FINISHED)
+        return [_saved(job, time)]
+    live = c.book.live()
+    if live is None or live.action not in policy.RECOVERS:
+        return []
+    account = _OF_PHASE.get(live.phase, Account.EVICT)
+    if account is time.account:
+        return []
+    time.fault(live.cause.since, now.wall, account)
+    return [_saved(job, time)]
+
+
+def step(c: Cluster, job: Job, record: t.StepRecord, now: Instant) -> None:
+    """A step that nobody had told of before; call it before the job's own notes of it."""
+    if record.generation == job.generation and job.life_first < 0 and not record.is_counted:
+        c.time.resumed(record.step)
+    c.time.step(record.step, record.seconds, record.end_wall_ns / 1e9, now.wall)
+
+
+def frame(c: Cluster, job: Job, node: str, told: t.Frame) -> None:
+    """What a heartbeat says of checkpoints, and of phases of the program's own."""
+    if told.host and job.ranks_on(node):
+        stored = told.host.get("checkpoint_step", -1.0) - 1
+        # Of a job that went back, what is told until it has saved anew may be of the steps that it left behind.
+        if 0 <= stored <= (job.life_last if job.rollbacks else job.best_step):
+            c.time.saved(int(stored))
+        elif "snapshot_step" in told.host:
+            c.time.tells = True
+    if any(sample.rank == 0 and sample.phase in _OWN for sample in told.workers):
+        c.time.aside = True
+
+
+def restored(doc: dict[str, Any] | None, job: Job, steps: Sequence[StepRow]) -> Goodput:
+    """What an earlier life of the controller had booked, and the steps that it wrote down since."""
+    if doc is None or doc.get("job") != job.spec.id:
+        time = Goodput()
+        time.begin(job.submitted_at)
+    else:
+        time = Goodput.from_doc(doc)
+    for row in sorted((row for row in steps if row.at > time.at), key=lambda row: row.at):
+        time.step(row.step, row.seconds, row.at, row.at)
+    return time
+
+
+def _saved(job: Job, time: Goodput) -> Record:
+    return Record("time", "newest", {"job": job.spec.id, **time.to_doc()})

@@ -1,0 +1,71 @@
+"""A worker ended: with 0, or by a fault of its own, or for want of a rank that had left; and when all of them did."""
+
+from holdfast.controller.detectors.base.table import finding
+from holdfast.controller.detectors.hardware.host import has_full_disk
+from holdfast.controller.detectors.workers.exits import exit_finding
+from holdfast.controller.job import incidents as books
+from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.ending import Ending
+from holdfast.controller.job.leavers import Leavers
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.state.events import Action, Record
+from holdfast.controller.state.model import Finding, Instant, Job, RankState
+from holdfast.wire import types as t
+
+
+class WorkerExits:
+    def __init__(self, cluster: Cluster, recovery: Recovery, ending: Ending) -> None:
+        self.c, self.recovery, self.ending = cluster, recovery, ending
+        self.leavers = Leavers()
+
+    def exited(self, exited: t.WorkerExited, node: str, now: Instant) -> list[Action]:
+        job = self.c.job
+        if job is None or not self.c.is_of(node, exited.job, exited.generation, exited.rank):
+            return []
+        if exited.generation != job.generation or job.state.ended:
+            return []
+        clean = exited.code == 0 and not exited.signal
+        self.c.ranks.mark(exited.rank, RankState.DONE if clean else RankState.EXITED)
+        if clean:
+            self.leavers.note(exited, node, self.c.ranks)
+        if self.c.life.stage is Stage.ENDING:
+            return []
+        if clean:
+            # The agent forgets what we acknowledge: without a record a restarted controller would miss this rank.
+            done = Record("exit", f"{exited.job}:{exited.rank}", {"job": exited.job, "generation": exited.generation})
+            echo = self.recovery.settling  # which may have come before the news from another node
+            return [done, *self.finish_if_done(job, now), *(self._left_before(echo, job, now) if echo else [])]
+        found = exit_finding(exited, node, now)
+        if self.c.life.stage is Stage.CLEARING:
+            # We ended them ourselves; only what says something else is evidence of the cause.
+            live = self.c.book.live()
+            if live is not None and not exited.ordered and self.c.book.attach(live, found):
+                return [books.saved(live)]
+            return []
+        return [
+            *self.recovery.found(found, now),
+            *self._left_before(found, job, now),
+            *self._without_room(found, now),
+        ]
+
+    def _without_room(self, exited: Finding, now: Instant) -> list[Action]:
+        """It ended for want of room where its node has none: that is the cause, and not its traceback."""
+        node = self.c.nodes.get(exited.node)
+        if not exited.evidence["no_room"] or node is None or not has_full_disk(node, now):
+            return []
+        text = f"a disk of {node.name} is full; {exited.text}"
+        seconds = max(0.0, now.wall - exited.since) + 1e-3  # just before what came of it
+        full = finding(t.FindingKind.DISK_FULL, node.name, text, now, seconds=seconds,
+                       severity=t.Severity.CRITICAL, node=node.name, signature="worker")  # fmt: skip
+        return self.recovery.found(full, now)
+
+    def _left_before(self, echo: Finding, job: Job, now: Instant) -> list[Action]:
+        """Did it fail for want of a rank that had ended with 0?"""
+        leaving = [node.name for node in self.c.nodes.values() if node.leaving]
+        cause = self.leavers.cause_of(echo, job, self.c.ranks, leaving, now)
+        return self.recovery.found(cause, now) if cause is not None else []
+
+    def finish_if_done(self, job: Job, now: Instant) -> list[Action]:
+        why = self.ending.look(job, now)
+        return [] if why is None else self.recovery.finished(job, now, why)

@@ -1,0 +1,219 @@
+"""Blame of the running job, again and again: who slows it down is a finding, and what it costs each GPU is counted.
+
+Analysing takes time that heartbeats need, so it happens in a thread, and the pauses are as long as it asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.base import log
+from holdfast.controller.detectors.base.table import Tuning, finding
+from holdfast.controller.shell.extras import LENIENT, Extras, Judged
+from holdfast.controller.shell.shell import Shell, now
+from holdfast.controller.spans.window import Part, decoded
+from holdfast.controller.state.events import Found, Record
+from holdfast.controller.state.model import Finding, Instant
+from holdfast.diagnostics.blame.blame import Blame
+from holdfast.diagnostics.blame.model import Culprit, Slowness
+from holdfast.diagnostics.blame.report import MOST_SPANS, blame_of, to_json
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.wire import types as t
+
+_EVERY = 10.0
+_SHARE = 0.05  # of a core, at most
+_FEWEST = 8  # steps in a look: of fewer, noise makes culprits
+_MOST = 64
+_SHORT, _MOST_SHORT = 10.0, 1024
+"""Of short steps as many as fill so many seconds, up to that number: what differs for a second is nobody's fault."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """By rank, since the job began. Pure."""
+
+    job: str = ""
+    self_ratio: dict[int, float] = field(default_factory=dict)
+    induced_s: dict[int, float] = field(default_factory=dict)
+    victim_s: dict[int, float] = field(default_factory=dict)
+    streaks: dict[tuple[int, str], int] = field(default_factory=dict)
+    """How many looks in a row named this rank for this."""
+
+    def add(self, job: str, blame: Blame) -> None:
+        if job != self.job:
+            self.job = job
+            for table in (self.self_ratio, self.induced_s, self.victim_s, self.streaks):
+                table.clear()
+        for i, rank in enumerate(blame.ranks.tolist()):
+            self.self_ratio[rank] = float(blame.self_ratio[i])
+            for counted, per_step in ((self.induced_s, blame.induced_s[i]), (self.victim_s, blame.victim_s[i])):
+                # A rank without spans adds nothing: a NaN would stay in the counter for good.
+                more = 0.0 if math.isnan(per_step) else float(per_step) * blame.steps
+                counted[rank] = counted.get(rank, 0.0) + more
+
+    def stragglers(self, blame: Blame, looks: int, ratio: float, cost: float) -> list[Culprit]:
+        """Those named for the `looks`-th time in a row, slower than their peers by `ratio` or more where there is
+        one, that cost this share of the step or more."""
+        named = {
+            (c.rank, c.kind.value): c
+            for c in blame.culprits
+            if c.kind is not Slowness.IMBALANCE
+            and c.cost_s >= cost * blame.step_s
+            and (math.isnan(c.ratio) or c.ratio >= ratio)
+        }
+        self.streaks = {key: self.streaks.get(key, 0) + 1 for key in named}
+        return [named[key] for key, count in self.streaks.items() if count == looks]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Steps to look at."""
+
+    parts: list[Part]
+    first: int
+    last: int
+    shape: JobShape
+    generation: int
+    begins: bool
+    """Are they the first of a life?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    blame: Blame | None
+    beginning: Blame | None
+    """Of the first steps of a life: the same by `LENIENT` limits."""
+    seconds: float
+    """Processor time that it took."""
+
+
+class BlameWatch:
+    def __init__(self, shell: Shell, tuning: Tuning) -> None:
+        self._shell, self._tuning = shell, tuning
+        self.counted = Counted()
+        self.extras = Extras()
+        self._next = 0
+        self._generation = -1
+        self.seconds = 0.0
+        """Processor time spent on looking so far."""
+        self._found: dict[str, Any] | None = None
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        pause = _EVERY
+        while True:
+            await asyncio.sleep(pause)
+            taken = self._due()
+            if taken is None:
+                continue
+            seen = await asyncio.to_thread(_look, taken)
+            self.seconds += seen.seconds
+            pause = max(_EVERY, seen.seconds / _SHARE)
+            if seen.blame is not None:
+                self._take(seen.blame, taken.shape, taken.generation, seen.beginning)
+
+    def restore(self, documents: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+        """From the journal's: what an earlier controller knew of the job's first steps."""
+        for kind, _, document in documents:
+            if kind == "extras":
+                try:
+                    self.extras = Extras.from_doc(document)
+                except (KeyError, TypeError, ValueError) as error:
+                    log.error("extras.unreadable", error=repr(error))
+
+    def _due(self) -> Due | None:
+        """Steps that nobody looked at yet, if there are enough: of a life the first ones first."""
+        job = self._shell.brain.c.job
+        whole = self._shell.spans.whole_steps()
+        if job is None or whole is None:
+            return None
+        if job.generation != self._generation or whole[1] < self._next - 1:
+            self._generation, self._next = job.generation, 0  # steps are done again
+            self.counted.streaks.clear()  # who was told of while the job recovered is told of again
+        begins = self._next == 0 and 0 <= whole[0] - job.life_first <= _FEWEST
+        most = _steps_of(self._shell.brain.c.ledger.recent)
+        last = min(whole[1], whole[0] + most - 1) if begins else whole[1]
+        first = max(whole[0], self._next, last - most + 1)
+        if last - first + 1 < _FEWEST:
+            return None
+        first = self._shell.spans.first_within(first, last, MOST_SPANS)
+        self._next = last + 1
+        parts = self._shell.spans.parts_of(first, last)
+        return Due(parts, first, last, self._shell.shape(), job.generation, begins)
+
+    def _take(self, blame: Blame, shape: JobShape, generation: int, beginning: Blame | None = None) -> None:
+        self.counted.add(shape.job, blame)
+        self.extras = self.extras.of(shape.job)
+        if generation != self.extras.generation:
+            self.extras.begin(generation, beginning, shape)
+            self._shell.keep([Record("extras", "newest", self.extras.to_doc())])
+        found = to_json(blame, shape)
+        self._found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
+        for told, culprit in zip(found["culprits"], blame.culprits, strict=True):
+            judged = self.extras.judge(culprit, blame, shape)
+            told["by_design"] = judged.is_design
+            told["text"] = _with(culprit.text, judged)
+        limit = self._tuning.limits(t.FindingKind.STRAGGLER)
+        named = self.counted.stragglers(blame, int(limit["looks"]), limit["ratio"], limit["cost"])
+        for culprit in named:
+            judged = self.extras.judge(culprit, blame, shape)
+            self._shell.handle(Found(straggler_finding(culprit, blame, shape, judged, now())))
+
+    def found(self) -> dict[str, Any] | None:
+        """The last look in brief, if it was at the job that there is now."""
+        job = self._shell.brain.c.job
+        return self._found if job is not None and self._found and self._found["job"] == job.spec.id else None
+
+    def figures(self) -> dict[str, dict[int, float]]:
+        """By rank, for /metrics."""
+        c = self.counted
+        return {"self_ratio": c.self_ratio, "induced_s": c.induced_s, "victim_s": c.victim_s}
+
+
+def _steps_of(recent: Collection[float]) -> int:
+    """How many steps to look at, by how long they took lately."""
+    usual = sorted(recent)[len(recent) // 2] if recent else 0.0
+    return min(max(round(_SHORT / usual), _MOST), _MOST_SHORT) if usual > 0 else _MOST
+
+
+def _with(text: str, judged: Judged) -> str:
+    return f"{text}; {judged.why}" if judged.why else text
+
+
+def straggler_finding(culprit: Culprit, blame: Blame, shape: JobShape, judged: Judged, at: Instant) -> Finding:
+    return finding(
+        t.FindingKind.STRAGGLER,
+        f"rank{culprit.rank}",
+        _with(culprit.text, judged),
+        at,
+        severity=judged.severity,
+        seconds=blame.steps * blame.step_s,
+        node=shape.node_of(culprit.rank),
+        rank=culprit.rank,
+        signature=f"straggler {culprit.kind.value}",
+        evidence={
+            "slowness": culprit.kind.value, "what": culprit.what, "peer": culprit.peer,
+            "ratio": None if math.isnan(culprit.ratio) else culprit.ratio, "cost_s": culprit.cost_s,
+            "induced_s": culprit.induced_s, "step_s": blame.step_s, "steps": [blame.first, blame.last],
+            "by_design": judged.is_design,
+        },
+    )  # fmt: skip
+
+
+def _look(due: Due) -> Seen:
+    began = time.thread_time()
+    blame = beginning = None
+    first, last, shape = due.first, due.last, due.shape
+    try:
+        table = decoded(due.parts).of_steps(first, last)
+        blame = blame_of(table, shape)
+        beginning = blame_of(table, shape, LENIENT) if due.begins else None
+    except Exception as error:
+        # Spans are made by other people's programs: what they break here must not end the watcher of the job.
+        log.exception("blame.failed", first=first, last=last, error=repr(error))
+    return Seen(blame, beginning, time.thread_time() - began)

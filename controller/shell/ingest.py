@@ -1,0 +1,348 @@
+"""The gRPC end: one stream per agent, from hello to break. Decodes, numbers, acknowledges; decides nothing."""
+
+import asyncio
+import contextlib
+import math
+import time
+import urllib.parse
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from holdfast.base import log
+from holdfast.base.address import claim_port, format_address
+from holdfast.base.bounds import MAX_NODES
+from holdfast.base.errors import ProtocolError, UsageError
+from holdfast.controller.detectors.agents.input import refused_finding
+from holdfast.controller.shell.claims import RETRY_S, Claim, judge, taken_finding
+from holdfast.controller.shell.shell import Shell, now
+from holdfast.controller.state.events import AgentJoined, AgentLeft, EventSeen, Found, FrameSeen, ResultSeen
+from holdfast.controller.state.model import Job
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from holdfast.wire.limits import Refused, admitted, count
+
+_HELLO_TIMEOUT = 10.0
+_MAX_MESSAGE = 64 << 20
+_WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
+_WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
+_NO_ROOM = f"there are {MAX_NODES} nodes already, each of them in use: no more names are taken"
+_TOLD_AGAIN = 600.0  # seconds between two findings of what one node is refused for
+_MOST_TOLD = 10_000
+_ACK_FLOOR = 0.5  # seconds between acknowledgements of frames, at least; events are acknowledged at once
+_ACK_FRAMES = 4  # frames in one acknowledgement: what an agent would send again after a break
+
+
+class _TakenError(ProtocolError):
+    """The node's name is another agent's."""
+
+
+class Session:
+    """One agent's stream: what was received, what of it is durable, what goes out."""
+
+    def __init__(self, hello: msg.Hello, peer: str, heard_at: float) -> None:
+        """`peer`: the address that it comes from; `heard_at`: when it last said anything, by the loop's clock."""
+        self.hello = hello
+        self.claim = Claim(hello.identity, peer)
+        self.heard_at = heard_at
+        self.node = hello.identity.node
+        self.incarnation = hello.identity.incarnation
+        self.out: asyncio.Queue[msg.ControllerMessage | None] = asyncio.Queue()
+        self.frames = self.events = 0  # highest received
+        self.durable_frames = 0
+        self.acked: tuple[int, int, float] = (0, 0, 0.0)
+        self.acked_at = 0.0
+
+    def send(self, message: msg.ControllerMessage) -> None:
+        self.out.put_nowait(message)
+
+
+class Ingest:
+    def __init__(self, shell: Shell, verified: bool) -> None:
+        """`verified`: peers prove who they are by certificate, and an agent must be the node that it says it is."""
+        self.shell = shell
+        self.verified = verified
+        self.sessions: dict[str, Session] = {}
+        self._counts: dict[tuple[str, str], int] = {}  # what was left out, by node and reason
+        self._told: dict[tuple[str, str], float] = {}  # findings, by node and what they are about
+        self.certificates: dict[str, bytes] = {}  # node -> what it showed last, PEM
+        self.progress: dict[str, tuple[int, int, int]] = {}  # incarnation -> frames received, durable frames, events
+        shell.flushed.append(self._acknowledge)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        # Bytes in, bytes out: a malformed message is then ours to answer, not an internal error of the library.
+        session: Any = grpc.stream_stream_rpc_method_handler(self.session)
+        return grpc.method_handlers_generic_handler("holdfast.v1.Controller", {"Session": session})
+
+    async def session(self, _: Any, context: Any) -> None:
+        """One stream from beginning to end; ends by itself when either side goes."""
+        loop = asyncio.get_running_loop()
+        try:
+            hello = await self._hello(context)
+            if why := self._whose(hello, context):
+                raise _TakenError(why)
+        except (ProtocolError, TimeoutError) as error:
+            why, reason = str(error) or "no hello in time", "name" if isinstance(error, _TakenError) else "hello"
+            self.shell.malformed += reason == "hello"
+            self.shell.refused[reason] += 1
+            log.warning("session.refused", peer=context.peer(), reason=why)
+            await context.write(wire.encode_controller(msg.Refused(why, RETRY_S if reason == "name" else 0.0)))
+            return
+        session = Session(hello, _address(context), loop.time())
+        if self.verified:
+            self.certificates[session.node] = b"".join(context.auth_context().get("x509_pem_cert", []))
+        before = self.sessions.get(session.node)
+        if before is not None and before.incarnation == session.incarnation:
+            self._remember(before)  # its stream broke, and we have not noticed yet
+        session.frames, frames, events = self.progress.get(session.incarnation, (0, 0, 0))
+        session.durable_frames, session.events = frames, events
+        protocol = wire.common_protocol(hello.protocol_min, hello.protocol_max)
+        session.send(msg.Welcome(protocol, self.shell.brain.c.cadence, frames, events))
+        if before is not None:
+            before.send(msg.Refused(f"another agent says it is {session.node}"))
+            before.out.put_nowait(None)
+        self.sessions[session.node] = session
+        self.shell.outboxes[session.node] = session.send
+        log.event("node.joined", node=session.node, incarnation=session.incarnation, workers=len(hello.workers))
+        self.shell.handle(AgentJoined(hello))
+        reader = asyncio.create_task(self._read(context, session))
+        writer = asyncio.create_task(self._write(context, session))
+        try:
+            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            self._forget(session)
+        for task in (reader, writer):
+            if task.done() and not task.cancelled():
+                task.result()  # what should not be is the library's to log; the agent comes again
+
+    async def _hello(self, context: Any) -> msg.Hello:
+        async with asyncio.timeout(_HELLO_TIMEOUT):
+            data = await context.read()
+        if data is grpc.aio.EOF:
+            raise ProtocolError("the stream ended before a hello")
+        refused: Refused = {}
+        hello = admitted(wire.decode_agent(data), refused)
+        if not isinstance(hello, msg.Hello):
+            raise ProtocolError("the first message must be a hello")
+        if refused:
+            self._refuse(hello.identity.node, refused)
+        wire.common_protocol(hello.protocol_min, hello.protocol_max)
+        node = hello.identity.node
+        if self.verified and node not in _names(context):
+            raise ProtocolError(
+                f"the certificate is not for node {node!r}: make one with `holdfast certs --node {node}`"
+            )
+        return hello
+
+    def _whose(self, hello: msg.Hello, context: Any) -> str:
+        """Why the name is not this agent's to say, if it is another's; people are told."""
+        holder = self.sessions.get(hello.identity.node)
+        if holder is None:
+            members = self.shell.brain.membership
+            return members.waits_for_another(hello, now()) if members.has_room(hello.identity.node) else _NO_ROOM
+        loop_now, newcomer = asyncio.get_running_loop().time(), Claim(hello.identity, _address(context))
+        why = judge(holder.claim, loop_now - holder.heard_at, self.shell.brain.c.cadence, newcomer)
+        if why and self._is_news((holder.node, f"{newcomer.identity.hostname} {newcomer.address}"[:200])):
+            self.shell.handle(Found(taken_finding(holder.claim, newcomer, now())))
+        return why
+
+    async def _read(self, context: Any, session: Session) -> None:
+        while True:
+            try:
+                data = await context.read()
+            except (grpc.RpcError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
+            if data is grpc.aio.EOF:
+                return
+            if self.sessions.get(session.node) is not session:
+                return
+            session.heard_at = asyncio.get_running_loop().time()
+            refused: Refused = {}
+            try:
+                message = admitted(wire.decode_agent(data), refused)
+            except ProtocolError as error:
+                refused = {"message": 1}
+                log.warning("message.malformed", node=session.node, bytes=len(data), error=str(error))
+            else:
+                self._take(session, message, len(data), refused)
+            if refused:
+                self._refuse(session.node, refused)
+
+    def _refuse(self, node: str, refused: Refused) -> None:
+        """Count what was left out; people are told once in a while."""
+        self.shell.malformed += "message" in refused
+        for reason, many in refused.items():
+            self.shell.refused[reason] += many
+            total = self._counts.pop((node, reason), 0) + many
+            self._counts[node, reason] = total
+            while len(self._counts) > _MOST_TOLD:
+                self._counts.pop(next(iter(self._counts)))
+            # Workers of a job that is over may have much to say when their agent comes back: no sign of a fault.
+            if reason != "stale" and self._is_news((node, reason)):
+                log.warning("message.refused", node=node, reason=reason, count=total)
+                self.shell.handle(Found(refused_finding(node, reason, total, now())))
+
+    def _is_news(self, what: tuple[str, str]) -> bool:
+        """Was it not told for a while?"""
+        loop_now = asyncio.get_running_loop().time()
+        if loop_now - self._told.get(what, -math.inf) <= _TOLD_AGAIN:
+            return False
+        self._told.pop(what, None)
+        self._told[what] = loop_now
+        while len(self._told) > _MOST_TOLD:
+            self._told.pop(next(iter(self._told)))
+        return True
+
+    def _take(self, session: Session, message: msg.AgentMessage, size: int, refused: Refused) -> None:
+        shell = self.shell
+        match message:
+            case t.Frame():
+                if message.seq > session.frames:  # a frame sent again after a break may have come already
+                    session.frames = message.seq
+                    shell.frames += 1
+                    shell.frame_bytes += size
+                    shell.handle(FrameSeen(session.node, message))
+            case msg.Numbered():
+                if message.seq > session.events:
+                    session.events = message.seq
+                    shell.events += 1
+                    shell.handle(EventSeen(session.node, message.event))
+                session.send(self._ack(session))
+            case msg.CommandResult():
+                shell.commands["ok" if message.ok else "error"] += 1
+                shell.handle(ResultSeen(session.node, message))
+            case msg.LogChunk():
+                shell.logs.add(message)
+            case msg.Spans():
+                shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c.job, refused))
+            case msg.ClockAsked():
+                session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
+            case msg.Hello():
+                count(refused, "message")
+
+    def _ack(self, session: Session) -> msg.Ack:
+        session.acked = (session.durable_frames, session.events, self.shell.brain.c.cadence)
+        return msg.Ack(*session.acked)
+
+    def _acknowledge(self) -> None:
+        """What came before the last flush is durable now; tell each agent, not more often than it helps."""
+        loop_now = asyncio.get_running_loop().time()
+        cadence = self.shell.brain.c.cadence
+        every = max(_ACK_FLOOR, _ACK_FRAMES * cadence)
+        for session in self.sessions.values():
+            session.durable_frames = session.frames
+            if loop_now - session.acked_at >= every and session.acked != (session.frames, session.events, cadence):
+                session.acked_at = loop_now
+                session.send(self._ack(session))
+
+    async def _write(self, context: Any, session: Session) -> None:
+        while (message := await session.out.get()) is not None:
+            try:
+                data = wire.encode_controller(message)
+            except Exception as error:
+                self._unsendable(session, message, error)
+                continue
+            try:
+                await context.write(data)
+            except (grpc.RpcError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
+        context.cancel()
+
+    def _unsendable(self, session: Session, message: msg.ControllerMessage, error: Exception) -> None:
+        """A command that no message can hold was not carried out: that is its answer."""
+        log.error("message.unsendable", node=session.node, message=type(message).__name__, error=repr(error))
+        if isinstance(message, msg.Command):
+            text = f"the command cannot be sent: {type(error).__name__}: {error}"
+            self.shell.handle(ResultSeen(session.node, msg.CommandResult(message.id, False, text)))
+
+    def _remember(self, session: Session) -> None:
+        self.progress[session.incarnation] = (session.frames, session.durable_frames, session.events)
+
+    def _forget(self, session: Session) -> None:
+        if self.sessions.get(session.node, session).incarnation != session.incarnation:
+            self.progress.pop(session.incarnation, None)  # that agent is dead
+        elif self.sessions.get(session.node) is session:
+            self._remember(session)
+        while len(self.progress) > 20_000:
+            self.progress.pop(next(iter(self.progress)))
+        if self.sessions.get(session.node) is session:
+            del self.sessions[session.node]
+            self.shell.outboxes.pop(session.node, None)
+            log.event("node.left", node=session.node)
+            self.shell.handle(AgentLeft(session.node, session.incarnation))
+
+
+def held_spans(spans: msg.Spans, node: str, job: Job | None, refused: Refused) -> msg.Spans:
+    """Those of ranks that the node holds, or may have held in an earlier generation."""
+
+    def reason(part: msg.WorkerSpans) -> str:
+        if job is None or part.job not in ("", job.spec.id) or part.generation > job.generation:
+            return "stale"
+        held = job.held_by(node, part.generation)
+        return "" if held is None or part.rank in held else "foreign"
+
+    reasons = [reason(part) for part in spans.workers]
+    for why in filter(None, reasons):
+        count(refused, why)
+    workers = tuple(part for part, why in zip(spans.workers, reasons, strict=True) if not why)
+    return msg.Spans(workers, spans.offset_ns, spans.error_ns, spans.dropped)
+
+
+def _names(context: Any) -> set[str]:
+    auth = context.auth_context()
+    values = [*auth.get("x509_common_name", []), *auth.get("x509_subject_alternative_name", [])]
+    return {v.decode() if isinstance(v, bytes) else str(v) for v in values}
+
+
+def _address(context: Any) -> str:
+    """Where the stream comes from, without the port: `ipv4:10.0.0.1:4711`, `ipv6:%5Bfe80::1%5D:4711`."""
+    peer = urllib.parse.unquote(str(context.peer() or ""))
+    return peer.partition(":")[2].rpartition(":")[0].strip("[]")[:64]
+
+
+@contextlib.asynccontextmanager
+async def serving_grpc(
+    ingest: Ingest, host: str, port: int, ca: Path | None = None, cert: Path | None = None, key: Path | None = None
+) -> AsyncIterator[int]:
+    """Serve agents while the block runs; gives the port (0 takes a free one). UsageError when it is taken."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.max_ping_strikes", 0),
+            # A frame goes out in one piece and waits for no update of a window; and no connection measures its
+            # bandwidth, by pings, to find a window of its own: with a thousand agents that is a fifth of the work.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", _WINDOW),
+            ("grpc.http2.max_frame_size", _WINDOW),
+        ]
+    )
+    server.add_generic_rpc_handlers((ingest.handler(),))
+    address = format_address(host, port)
+    claim_port(host, port)  # gRPC would say why it cannot have it in lines of its own
+    try:
+        if cert is not None and key is not None and ca is not None:
+            credentials = grpc.ssl_server_credentials(
+                [(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), require_client_auth=True
+            )
+            bound = server.add_secure_port(address, credentials)
+        else:
+            bound = server.add_insecure_port(address)
+    except OSError as error:
+        raise UsageError(f"cannot read the TLS files: {error}") from None
+    except RuntimeError:
+        raise UsageError(f"cannot listen on {address}; give another --grpc-port") from None
+    await server.start()
+    try:
+        yield bound
+    finally:
+        await server.stop(0.5)

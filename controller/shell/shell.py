@@ -1,0 +1,194 @@
+"""The thin shell around the brain: events in, records made durable, commands sent. One event loop, no threads."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from holdfast.base import log
+from holdfast.base.errors import HoldfastError, Unavailable
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.detectors.agents.input import journal_finding
+from holdfast.controller.journal.journal import Journal
+from holdfast.controller.journal.recording import REFUSED, Recorder, did
+from holdfast.controller.shell.log_hub import LogHub
+from holdfast.controller.spans.samples import Samples
+from holdfast.controller.spans.window import SpanWindow
+from holdfast.controller.state.events import Action, BrainEvent, Found, FrameSeen, JobSubmitted, Record, Say, Send, Tick
+from holdfast.controller.state.model import Instant
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.wire import limits as wire_bounds
+from holdfast.wire import messages as msg
+
+_TICK = 0.05
+_FLUSH = 0.2
+
+
+def now() -> Instant:
+    return Instant(time.monotonic(), time.time())
+
+
+class Shell:
+    def __init__(
+        self, brain: Brain, journal: Journal, samples: Samples, logs: LogHub, spans: SpanWindow | None = None
+    ) -> None:
+        self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
+        self.spans = spans or SpanWindow(64 << 20)
+        self.span_folder: Path | None = None
+        """Where spans are kept on disk, by job."""
+        self.figures: Callable[[], dict[str, dict[int, float]]] = dict
+        """What is counted of blame, by rank."""
+        self.blame: Callable[[], dict[str, Any] | None] = lambda: None
+        """What the last look at the spans found."""
+        self.outboxes: dict[str, Callable[[msg.ControllerMessage], None]] = {}  # node -> how to send there
+        self.flushed: list[Callable[[], None]] = []  # called after steps became durable
+        self.started_at = time.time()
+        self.lag = 0.0
+        self.worst_lag = 0.0
+        self.journal_seconds = 0.0
+        self.commands: dict[str, int] = {"ok": 0, "error": 0}
+        self.frames = self.frame_bytes = self.events = self.malformed = 0
+        self.refused: wire_bounds.Refused = dict.fromkeys(wire_bounds.REASONS, 0)
+        """What of agents' messages was left out, by reason."""
+        self.bugs = 0
+        self._journal_failing = self._telling = False
+        self.recorder: Recorder | None = None
+
+    def handle(self, event: BrainEvent) -> None:
+        """Decide and act. UsageError when the event was a wish that cannot be."""
+        if isinstance(event, FrameSeen):
+            self.samples.add(event.node, event.frame)
+        at = now()
+        try:
+            actions = self.brain.handle(event, at)
+        except HoldfastError:
+            self._note(event, at, [REFUSED])
+            raise
+        except Exception as error:
+            # A bug of ours in one event must not take the watcher of a month's training with it, again at each start.
+            self.bugs += 1
+            log.exception("brain.bug", happened=type(event).__name__, error=repr(error))
+            return
+        self._note(event, at, did(actions) if self.recorder is not None else [])
+        if isinstance(event, JobSubmitted):
+            self.logs.begin(event.spec.id)
+            self.spans.begin()
+        if actions:
+            self._perform(actions)
+
+    def _note(self, event: BrainEvent, at: Instant, lines: list[str]) -> None:
+        """Record it, if that is wanted. A disk that is full ends the recording, and nothing else."""
+        if self.recorder is None:
+            return
+        try:
+            self.recorder.add(event, at, lines)
+        except OSError as error:
+            log.error("recording.ended", error=str(error))
+            self.recorder = None
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        actions = list(actions)
+        self._write([a for a in actions if isinstance(a, Record)])
+        for action in actions:
+            if isinstance(action, Send):
+                send = self.outboxes.get(action.node)
+                if send is not None:
+                    send(action.command)
+            elif isinstance(action, Say):
+                log.event(action.name, **action.fields)
+        job = self.brain.c.job
+        if job is not None and job.state.ended:
+            self.logs.end()
+
+    def keep(self, records: list[Record]) -> None:
+        """Write to the journal what is not the brain's."""
+        self._write(records)
+
+    def _write(self, records: list[Record]) -> None:
+        if not records:
+            return
+        start = time.perf_counter()
+        left_out: list[str] = []
+        try:
+            left_out = self.journal.write(records, time.time())
+            self._journal_failing = False
+        except sqlite3.Error as error:
+            # Acting without a record beats standing still: agents report what really is when we come back.
+            if not self._journal_failing:
+                log.error("journal.failed", error=str(error))
+            self._journal_failing = True
+        self.journal_seconds += time.perf_counter() - start
+        self._tell_left_out(left_out)
+
+    def flush_steps(self) -> None:
+        self._flush_recording()
+        job = self.brain.c.job
+        rows = self.brain.c.ledger.take_dirty()
+        if job is not None and rows:
+            start = time.perf_counter()
+            try:
+                self._tell_left_out(self.journal.write_steps(job.spec.id, rows))
+            except sqlite3.Error as error:
+                self.brain.c.ledger.dirty.update(row.step for row in rows)
+                log.error("journal.failed", error=str(error))
+                return
+            self.journal_seconds += time.perf_counter() - start
+        for done in self.flushed:
+            done()
+
+    def _flush_recording(self) -> None:
+        try:
+            if self.recorder is not None:
+                self.recorder.flush()
+        except OSError as error:
+            log.error("recording.ended", error=str(error))
+            self.recorder = None
+
+    def _tell_left_out(self, rows: list[str]) -> None:
+        """What the journal cannot hold is no reason to stop: it is left out, and people are told."""
+        if not rows or self._telling:
+            return
+        log.error("journal.left-out", rows=len(rows), first=rows[0])
+        self._telling = True  # lest the news of it, which is written as well, be news again
+        try:
+            self.handle(Found(journal_finding(f"{len(rows)} row(s) were not written", rows, now())))
+        finally:
+            self._telling = False
+
+    def shape(self) -> JobShape:
+        """The job, for who reads its spans; an empty one before the first."""
+        job, plan = self.brain.c.job, self.brain.c.plan
+        if job is None:
+            return JobShape()
+        is_its = plan is not None and plan.job == job.spec.id
+        return JobShape(
+            job.spec.id,
+            job.spec.name,
+            tuple(job.nodes),
+            job.spec.nproc,
+            plan.data if plan is not None and is_its else b"",
+        )
+
+    async def run(self) -> None:
+        """Ticks and flushes until cancelled."""
+        due, used = time.monotonic(), time.process_time()
+        flush = due
+        while True:
+            due = max(due + _TICK, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            self.lag = max(0.0, time.monotonic() - due)
+            self.worst_lag = max(self.lag, self.worst_lag * 0.99)
+            before, used = used, time.process_time()
+            self.handle(Tick(self.lag, used - before))
+            if time.monotonic() - flush >= _FLUSH:
+                flush = time.monotonic()
+                self.flush_steps()
+
+    def send(self, node: str, message: msg.ControllerMessage) -> None:
+        """Unavailable when the node has no stream."""
+        outbox = self.outboxes.get(node)
+        if outbox is None:
+            raise Unavailable(f"{node} is not connected")
+        outbox(message)

@@ -1,0 +1,63 @@
+"""What is so in a simulated cluster, and what of it the brain may not know."""
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape, hosts_of
+from holdfast.controller.state.model import Instant, Options
+
+
+class State:
+    brain: Brain
+
+    def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
+        self.shape, self.dice = shape, random.Random(seed)
+        self.options = options or Options()
+        self.now = 1000.0
+        self.began = self.now
+        self.hosts = hosts_of(shape)
+        self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.counter = 0
+        self.saved: dict[tuple[str, str], dict[str, Any]] = {}
+        self.boots = 0
+        self.crash_armed = False
+        self.away = False
+        """Is the controller dead?"""
+        self.alert_until = 0.0
+        self.next_tick = self.next_beat = self.now
+        self.life: Life | None = None
+        self.delivered = -1
+        """Newest step that the controller was told of, or that nobody can tell of any more."""
+        self.stored = -1
+        """Newest step in the store."""
+        self.stored_at = self.now
+        self.done = -1
+        """Newest step that was really finished and kept."""
+        self.hung: tuple[str, int, float] | None = None  # host, rank, since
+        self.paused: tuple[str, int, float, float] | None = None  # host, rank, since, until; it goes on by itself
+        self.works = True  # what pauses is seen to compute
+        self.wronged: list[str] = []  # incidents that were opened for a pause
+        self.memory_lost: set[str] = set()
+        self.held: set[str] = set()
+        """Who trained last."""
+        self.stopped_at = math.nan
+        """When training last stopped; NaN while it goes on."""
+        self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
+        self.evicted: list[tuple[str, bool]] = []  # (node, was it guilty?)
+        self.again: Callable[[Host], None] = lambda host: None
+        """What a node that is broken does some time after it took part again."""
+        self.mend: Callable[[Host], None] = lambda host: None
+        self.events = 0
+        self.loads = 0
+        """The newest generation of which all workers were started."""
+        self.checked: set[int] = set()
+        self.up: set[str] = set()
+        """Nodes on which the newest generation has started."""
+        self.cadence = self.options.cadence
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.now, WALL + self.now)

@@ -1,0 +1,1 @@
+"""What workers timed and agents sampled, in memory and on disk, within bounds."""

@@ -1,0 +1,42 @@
+"""Spans for whoever asks: of the running job out of memory, of earlier ones from disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.base.errors import UsageError
+from holdfast.controller.spans.window import SpanWindow, decoded
+from holdfast.diagnostics.blame.report import MOST_SPANS
+from holdfast.diagnostics.files import span_files
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+
+Read = Callable[[], tuple[SpanTable, JobShape]]
+"""Takes a while; in any thread."""
+
+_NEWEST = 256
+"""Steps that are looked at where nobody says which."""
+
+
+def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> Read:
+    """Steps `first` to `last` of what is in memory; -1: the newest that are whole. UsageError where there are none."""
+    whole = window.whole_steps()
+    if whole is None:
+        raise UsageError("no spans of a whole step yet")
+    last = whole[1] if last < 0 else last
+    first = max(whole[0], last - _NEWEST + 1) if first < 0 else first
+    first = window.first_within(first, last, MOST_SPANS)
+    parts = window.parts_of(first, last)
+    if not parts:
+        raise UsageError(f"no spans of steps {first} to {last} in memory, only of {whole[0]} to {whole[1]}")
+    return lambda: (decoded(parts).of_steps(first, last).newest_generation(), shape)
+
+
+def read_kept(folder: Path | None, job: str, first: int, last: int) -> Read:
+    """The same of an earlier job, from its files; -1: all. UsageError where there are none."""
+    if folder is None or not re.fullmatch(r"[\w-]+", job) or not (folder / job).is_dir():
+        raise UsageError(f"no spans of a job {job!r} are kept")
+    high = 1 << 30 if last < 0 else last
+    return lambda: span_files.read(folder / job, max(first, 0), high)

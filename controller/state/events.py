@@ -1,0 +1,162 @@
+"""What goes into the brain and what comes out: frozen data; the shell turns I/O into the one, the other into I/O."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.controller.state.model import Finding, JobSpec
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+
+# --- in --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoined:
+    hello: msg.Hello
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLeft:
+    """The stream of this incarnation ended, for whatever reason."""
+
+    node: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSeen:
+    node: str
+    frame: t.Frame
+
+
+@dataclass(frozen=True, slots=True)
+class EventSeen:
+    node: str
+    event: t.Event
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSeen:
+    node: str
+    result: msg.CommandResult
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found out beside the brain, because finding it out takes long."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """Start the running job again from its newest whole state, by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultAsked:
+    """Inject now or, with a step, when that is reached; `fault` is formatted as in holdfast.facts.faults."""
+
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """All ranks of the running job shall make a checkpoint of the next step that they can agree on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnoseAsked:
+    """Run checks on these nodes (none: all idle ones). `id` is the asker's, to find the diagnosis by. `tests`: only
+    these; `busy`: also on nodes that train."""
+
+    id: str
+    nodes: tuple[str, ...] = ()
+    suite: str = "quick"
+    tests: tuple[str, ...] = ()
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StacksAsked:
+    """All agents shall tell the stacks of the running job's workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CordonAsked:
+    node: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvictAsked:
+    """Take a node out now, and what it runs: until somebody lets it in again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by. `lag`: seconds that our own loop was late, so that we do not blame others for it."""
+
+    lag: float = 0.0
+    worked: float = 0.0
+    """Processor time since the last one, seconds: what of the lag was our own work and no standstill."""
+
+
+BrainEvent = (
+    AgentJoined
+    | AgentLeft
+    | FrameSeen
+    | EventSeen
+    | ResultSeen
+    | Found
+    | JobSubmitted
+    | StopAsked
+    | RestartAsked
+    | FaultAsked
+    | CheckpointAsked
+    | DiagnoseAsked
+    | StacksAsked
+    | CordonAsked
+    | EvictAsked
+    | Tick
+)
+
+# --- out -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    node: str
+    command: msg.Command
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write down before anything else of the same batch is done. `doc` replaces the entity's former one."""
+
+    kind: str
+    id: str
+    doc: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line for the log: a decision and its reason."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+Action = Send | Record | Say

@@ -1,0 +1,72 @@
+"""What speaks against a node: kept while it is away, and by the journal beyond the controller's own life."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.wire import types as t
+
+KEPT = 50
+"""Offences remembered of one node."""
+
+
+@dataclass(slots=True)
+class History:
+    cordoned: bool = False
+    evicted: str = ""
+    """Why it was taken out; empty when it was not."""
+    evicted_at: float = 0.0
+    """Wall time of that, if it was our own decision."""
+    tested_at: float = 0.0
+    """Wall time of the last diagnosis that an incident asked for. Not kept beyond the controller's life."""
+    barred: bool = False
+    """Not even taken when nothing else is there: it failed a test, or people said so."""
+    offences: list[tuple[float, str]] = field(default_factory=list)
+    """(wall, kind of finding) of the faults that began on this node and count against it."""
+
+    def offend(self, kind: t.FindingKind, wall: float) -> None:
+        self.offences = [*self.offences, (wall, kind.value)][-KEPT:]
+
+    def recent(self, wall: float, window: float) -> int:
+        """Offences of the last `window` seconds."""
+        return sum(at > wall - window for at, _ in self.offences)
+
+    def evict(self, reason: str, wall: float, barred: bool) -> None:
+        self.evicted, self.evicted_at, self.barred = reason, wall, self.barred or barred
+
+    def pardon(self) -> None:
+        """People looked at it: it begins anew."""
+        self.cordoned, self.evicted, self.evicted_at, self.barred, self.offences = False, "", 0.0, False, []
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing speaks against it, and nobody has said anything of it."""
+        return not (self.cordoned or self.evicted or self.barred or self.offences)
+
+    def to_doc(self) -> dict[str, Any]:
+        return {
+            "cordoned": self.cordoned,
+            "evicted": self.evicted,
+            "evicted_at": self.evicted_at,
+            "barred": self.barred,
+            "offences": [list(offence) for offence in self.offences],
+        }
+
+    @classmethod
+    def from_doc(cls, doc: dict[str, Any]) -> "History":
+        offences = [(float(at), str(kind)) for at, kind in doc.get("offences", ())]
+        evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
+        return cls(bool(doc["cordoned"]), evicted, at, barred=bool(doc.get("barred")), offences=offences)
+
+
+def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: str) -> dict[str, Any]:
+    """What `Facade.node_history` tells; `diagnoses` with their verdicts, newest first."""
+    verdicts: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for doc in diagnoses:
+        for verdict in doc["verdicts"]:
+            if verdict["node"] == node:
+                key = verdict["check"], verdict["metric"], verdict["component"]
+                verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
+    doc = history.to_doc()
+    offences = [{"at": at, "kind": kind} for at, kind in history.offences]
+    return doc | {"offences": offences, "verdicts": list(verdicts.values())}

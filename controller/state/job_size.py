@@ -1,0 +1,19 @@
+"""Is a job of a size that can be? Asked before anything is made of it. Pure."""
+
+from holdfast.base.bounds import MAX_RANKS
+from holdfast.base.errors import UsageError
+from holdfast.controller.state.model import JobSpec
+
+
+def check_size(job: JobSpec) -> None:
+    """UsageError in one line for a job that is too large, or too small."""
+    if job.nnodes < 1 or job.nproc < 1:
+        raise UsageError(f"a job needs at least 1 node and 1 worker, not {job.nnodes} and {job.nproc}")
+    if job.world > MAX_RANKS:
+        raise UsageError(
+            f"a job has {MAX_RANKS} workers at most, not {str(job.nnodes)[:20]} x {str(job.nproc)[:20]}: "
+            "give fewer nnodes or nproc_per_node"
+        )
+    if job.node_counts and not 1 <= min(job.node_counts) <= max(job.node_counts) < job.nnodes:
+        counts = f"{list(job.node_counts)[:20]}"
+        raise UsageError(f"node_counts must be from 1 to nnodes, {job.nnodes}, not {counts}")

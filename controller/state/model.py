@@ -1,0 +1,426 @@
+"""What the controller knows: plain state, no I/O, no clock of its own.
+
+Every moment comes in as an `Instant`: `mono` decides, `wall` is for people and for the journal.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.controller.state.history import History
+from holdfast.controller.state.progress import Progress
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from holdfast.wire.rollback import Rollback
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    mono: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The tunables of every decision, in one place."""
+
+    cadence: float = 0.25
+    """Seconds between frames in a small cluster."""
+    frames_per_second: float = 1536.0
+    """What one controller takes in all: beyond it every agent is asked to speak less often."""
+    silence_floor: float = 0.8
+    """No node is called silent before this many seconds, however regular it was."""
+    silence_beats: float = 3.0
+    """Missed beats before silence counts."""
+    hang_steps: float = 2.0
+    """A worker that shows no life is late after this many median steps ..."""
+    hang_floor: float = 0.75
+    """... plus this many seconds, half of them when the kernel says that its process is stopped."""
+    pause_limit: float = 1800.0
+    """Seconds after which a job is restarted that stands still while what holds it up is busy."""
+    idle_limit: float = 60.0
+    """The same where what holds it up is idle: it neither computes nor reads, writes or moves anything."""
+    idle_limit_start: float = 300.0
+    """The same before the first step of a life, and in a phase in which the script expects no steps."""
+    pause_alert: float = 300.0
+    """Seconds after which people are alerted to a pause, unless it was as long at the same place before."""
+    agent_grace: float = 10.0
+    """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
+    spare_grace: float = 3.0
+    """The same where a spare waits to take the node's place."""
+    grow_after: float = 30.0
+    """Seconds that there must be room before a job that had shrunk grows again."""
+    settle: float = 0.3
+    """Seconds to wait for a better explanation when the first exit looks like a victim's."""
+    tries: int = 3
+    """Starts without any progress, ended by the same traceback, before the job is given back to its owner."""
+    tries_fault: int = 5
+    """The same for faults that are not the script's own."""
+    offences: int = 3
+    """Faults that began on the same node within `offence_window` before it goes, if there is another to take."""
+    offence_window: float = 86400.0
+    max_evictions: int = 6
+    """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
+    stop_timeout: float = 20.0
+    start_timeout: float = 120.0
+    detectors: tuple[str, ...] = ()
+    """Settings of single detectors, "NAME.KEY=VALUE": see detectors/table.py."""
+
+
+LIMITS = ("hang_steps", "hang_floor", "pause_limit", "idle_limit", "idle_limit_start", "pause_alert")
+"""Those of the options that a job may set for itself."""
+
+
+PAST = 8
+"""Generations before the running one of which it is known who held what: last words of theirs may still come."""
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.FINISHED, JobState.FAILED, JobState.STOPPED)
+
+
+@dataclass(slots=True)
+class Node:
+    name: str
+    identity: t.Identity
+    state: t.NodeState = t.NodeState.JOINING
+    reason: str = ""
+    history: History = field(default_factory=History)
+    leaving: bool = False  # its agent was told to end: nothing is to be started there any more
+    connected: bool = False
+    left_at: float = 0.0
+    host_at: float = 0.0  # mono of the newest gauges of the host
+    refused_at: float = -math.inf  # mono at which its agent last said that a disk has no room
+    frame_at: float = 0.0  # mono of the newest frame's arrival
+    cadence: float = 0.25
+    lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
+    gap_mean: float = 0.0  # of arrivals, seconds, exponentially weighted
+    gap_dev: float = 0.0
+    host: dict[str, float] = field(default_factory=dict)
+    gpus: dict[int, dict[str, float]] = field(default_factory=dict)
+    tx_rate: float = 0.0
+    rx_rate: float = 0.0
+    tx_total: int = 0
+    rx_total: int = 0
+    counted_ns: int = 0
+
+    @property
+    def usable(self) -> bool:
+        """May a generation start here, if nothing better is there?"""
+        if not self.connected or self.leaving or self.history.cordoned or self.history.barred:
+            return False
+        return self.state in _USABLE or (self.state is t.NodeState.FAULTY and bool(self.history.evicted))
+
+
+_USABLE = (t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING, t.NodeState.SUSPECT)
+
+
+class RankState(StrEnum):
+    UNKNOWN = "unknown"
+    RUNNING = "running"
+    STALLED = "stalled"
+    EXITED = "exited"
+    DONE = "done"
+
+
+RANK_STATES = tuple(RankState)
+
+
+class RankTable:
+    """The state of all ranks as columns; index = rank. Times are the controller's monotonic seconds."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.generation: Ints = np.full(world, -1, np.int64)
+        self.pid: Ints = np.zeros(world, np.int64)
+        self.step: Ints = np.full(world, -1, np.int64)
+        self.counted: Ints = np.full(world, -1, np.int64)  # newest step of each rank that the ledger has
+        self.base = 0  # added to what workers say of their step, where that is counted anew in every life
+        self.phase: Ints = np.zeros(world, np.int64)
+        self.state: Ints = np.zeros(world, np.int64)
+        self.seen_at: Floats = np.full(world, np.nan)
+        self.progress_at: Floats = np.full(world, np.nan)
+        self.tick_at: Floats = np.full(world, np.nan)
+        self.stopped: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)
+        self.median_step: Floats = np.full(world, np.nan)
+        self.loss: Floats = np.full(world, np.nan)
+        self.mfu: Floats = np.full(world, np.nan)
+        self.parts: Floats = np.full((len(t.STEP_PARTS), world), np.nan)  # seconds of the last step
+        self.memory_bytes: Floats = np.full(world, np.nan)
+        self.lag: Floats = np.zeros(world)  # of the rank's node
+        self.period: Floats = np.full(world, 0.1)  # between the frames of the rank's node, seconds
+        self.operation: list[str] = [""] * world
+        self.operation_at: Floats = np.full(world, np.nan)
+        self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
+        self.standing: list[t.Standing | None] = [None] * world
+        self.activity: list[t.Activity | None] = [None] * world
+        self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
+        self.coordinate: Ints = np.full((world, 3), -1, np.int64)
+        self.sizes: tuple[int, int, int] | None = None
+
+    def update(self, sample: t.WorkerSample, at: float, lag: float = 0.0, period: float = 0.1) -> None:
+        r = sample.rank
+        self.lag[r], self.period[r] = lag, period
+        self.generation[r] = sample.generation
+        self.pid[r] = sample.pid
+        self.step[r] = sample.step + self.base if sample.step >= 0 else sample.step
+        self.phase[r] = t.PHASES.index(sample.phase)
+        self.seen_at[r] = at
+        self.progress_at[r] = at - sample.progress_age
+        self.tick_at[r] = at - sample.tick_age
+        self.stopped[r] = sample.stopped
+        self.median_step[r] = sample.median_step
+        self.loss[r] = sample.loss
+        if (meters := sample.meters) is not None:
+            self.mfu[r], self.memory_bytes[r] = meters.mfu, meters.memory_bytes
+            self.parts[:, r] = meters.parts
+        self.operation[r] = sample.operation
+        self.operation_at[r] = at - sample.operation_age
+        self.still_at[r] = at - sample.still_age
+        self.standing[r] = sample.standing
+        self.activity[r] = activity = sample.activity
+        self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet
+        if sample.coordinate is not None:
+            self.coordinate[r] = sample.coordinate
+            self.sizes = sample.sizes
+
+    def mark(self, rank: int, state: RankState) -> None:
+        self.state[rank] = RANK_STATES.index(state)
+
+    def is_in(self, state: RankState) -> npt.NDArray[np.bool_]:
+        result: npt.NDArray[np.bool_] = self.state == RANK_STATES.index(state)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    id: str
+    name: str
+    program: msg.Program
+    nnodes: int
+    nproc: int
+    max_restarts: int = -1
+    max_steps: int | None = None
+    faults: tuple[str, ...] = ()
+    node_counts: tuple[int, ...] = ()
+    """Smaller numbers of nodes on which it may go on as well."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Its own `LIMITS`, in place of the controller's."""
+
+    @property
+    def world(self) -> int:
+        """Workers at its full size."""
+        return self.nnodes * self.nproc
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Every number of nodes that it may run on."""
+        return (*self.node_counts, self.nnodes)
+
+    @property
+    def needs(self) -> int:
+        return min(self.counts)
+
+
+@dataclass(slots=True)
+class Job:
+    spec: JobSpec
+    state: JobState = JobState.PENDING
+    reason: str = ""
+    generation: int = 0
+    nodes: list[str] = field(default_factory=list)  # by group rank
+    past: list[tuple[int, list[str]]] = field(default_factory=list)  # the newest generations before, and their nodes
+    store: str = ""  # host:port
+    submitted_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    exit_code: int | None = None
+    restarts: int = 0
+    tries: int = 0  # starts in a row that made no progress
+    best_step: int = -1
+    tries_step: int = -1  # best_step when `tries` was last counted
+    signature: str = ""
+    tries_node: str = ""  # the node at which all of them ended; empty when they differ
+    life_first: int = -1  # first and newest step of the running generation, as its program numbers them
+    life_last: int = -1
+    fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
+    unanswered: dict[str, str] = field(default_factory=dict)  # fault -> id of the running generation's order
+    launching: bool = False  # were the running generation's starts sent, and not all of them answered yet?
+    pauses: dict[str, list[float]] = field(default_factory=dict)
+    """By place: how often a pause there was ended, and the longest that ended by itself, seconds."""
+    uncounted_restarts: int = 0  # for pauses, and by hand: they do not count towards max_restarts
+    stop_asked: bool = False
+    rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
+    rolled_at: int = -1  # the step of the trouble that the last of them was for
+    progress: Progress = field(default_factory=Progress)
+    _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def life_steps(self) -> int:
+        """Steps that the running generation did, as far as its numbers tell."""
+        return self.life_last - self.life_first + 1 if self.life_first >= 0 else 0
+
+    @property
+    def numbers_steps(self) -> bool:
+        """Does the program say which step it is at, by all that is known?"""
+        return self.best_step >= 0 and not self.progress.counted
+
+    @property
+    def is_repeat_known(self) -> bool:
+        """Is it known which of its steps were done again?"""
+        return self.generation < 2 or not self.progress.counted
+
+    @property
+    def world(self) -> int:
+        """Workers of the running generation; before the first, of a full one."""
+        return len(self.nodes) * self.spec.nproc if self.nodes else self.spec.world
+
+    def ranks_on(self, node: str) -> range:
+        """The ranks that this node holds; empty when it holds none. Asked for every frame: no search."""
+        if self._grouped is not self.nodes:
+            self._grouped, self._groups = self.nodes, {name: i for i, name in enumerate(self.nodes)}
+        group = self._groups.get(node)
+        if group is None:
+            return range(0)
+        return range(group * self.spec.nproc, (group + 1) * self.spec.nproc)
+
+    def held_by(self, node: str, generation: int) -> range | None:
+        """The ranks that this node held in a generation; None where a journal of an earlier version does not say."""
+        if generation == self.generation:
+            return self.ranks_on(node)
+        nodes = next((nodes for known, nodes in reversed(self.past) if known == generation), None)
+        if nodes is None:
+            return None if not self.past and 1 <= generation < self.generation else range(0)
+        group = nodes.index(node) if node in nodes else -1
+        return range(group * self.spec.nproc, (group + 1) * self.spec.nproc) if group >= 0 else range(0)
+
+    def node_of(self, rank: int) -> str:
+        return self.nodes[rank // self.spec.nproc] if self.nodes else ""
+
+    def to_doc(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if not key.startswith("_")}
+
+    @classmethod
+    def from_doc(cls, doc: dict[str, Any]) -> "Job":
+        names = {one.name for one in fields(cls)}
+        doc = {key: value for key, value in doc.items() if key in names}  # of another version, maybe
+        spec = dict(doc["spec"])
+        program = dict(spec["program"])
+        program["args"] = tuple(program["args"])
+        spec["program"] = msg.Program(**program)
+        spec["faults"] = tuple(spec["faults"])
+        spec["node_counts"] = tuple(spec.get("node_counts", ()))
+        backs = [Rollback(**one) for one in doc.get("rollbacks", ())]
+        progress = Progress.from_doc(doc.get("progress", {}))
+        past = [(int(generation), list(nodes)) for generation, nodes in doc.get("past", ())]
+        known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobState(doc["state"]), "past": past}
+        return cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one detector says. `since`: when the trouble began, `at`: when it was found (wall seconds)."""
+
+    kind: t.FindingKind
+    severity: t.Severity
+    subject: str  # "rank3" | "node1" | "job" | "controller"
+    text: str
+    since: float
+    at: float
+    node: str = ""
+    rank: int = -1
+    secondary: bool = False
+    signature: str = ""
+    exit_code: int | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+class IncidentState(StrEnum):
+    OPEN = "open"
+    RECOVERING = "recovering"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Incident:
+    id: str
+    opened: float
+    findings: list[Finding] = field(default_factory=list)
+    state: IncidentState = IncidentState.OPEN
+    root: int = 0  # index into findings
+    action: str = ""
+    reason: str = ""
+    source: str = ""
+    restore_s: float | None = None
+    restored_bytes: int = 0
+    closed: float | None = None
+    since: float = 0.0
+    generation_from: int = 0
+    generation_to: int = 0
+    step_at_fault: int = -1
+    step_resumed: int | None = None
+    phases: list[tuple[str, float, float | None]] = field(default_factory=list)
+    stacks: dict[str, Any] | None = None  # what the workers were doing when nobody moved, as StackDumps.tree gives it
+    job: str = ""  # id of the job that it is about; empty where there was none
+
+    @property
+    def cause(self) -> Finding:
+        return self.findings[self.root]
+
+    @property
+    def phase(self) -> str:
+        """The one that runs, or ran last."""
+        return self.phases[-1][0] if self.phases else ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in (IncidentState.OPEN, IncidentState.RECOVERING)
+
+    @property
+    def live(self) -> bool:
+        """Whether it is open and the job's: of an alert people are told, and nothing waits for its end."""
+        return self.is_open and self.action != "alert"
+
+    def enter(self, phase: str, wall: float) -> None:
+        """Close the running phase, begin the next one."""
+        if self.phases and self.phases[-1][2] is None:
+            name, start, _ = self.phases[-1]
+            self.phases[-1] = (name, start, wall)
+        self.phases.append((phase, wall, None))
+
+    def end(self, state: IncidentState, wall: float) -> None:
+        if self.phases and self.phases[-1][2] is None:
+            name, start, _ = self.phases[-1]
+            self.phases[-1] = (name, start, wall)
+        self.state, self.closed = state, wall
+
+    def to_doc(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_doc(cls, doc: dict[str, Any]) -> "Incident":
+        findings = [
+            Finding(**{**f, "kind": t.FindingKind(f["kind"]), "severity": t.Severity(f["severity"])})
+            for f in doc["findings"]
+        ]
+        phases = [(str(n), float(a), b) for n, a, b in doc["phases"]]
+        return cls(**{**doc, "findings": findings, "phases": phases, "state": IncidentState(doc["state"])})

@@ -1,0 +1,73 @@
+"""Which nodes run the next generation. Survivors keep their ranks, spares fill the gaps; if there are none and the job
+may, it goes on with fewer."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from holdfast.controller.state.model import JobSpec, Node
+from holdfast.wire import types as t
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key under which node10 comes after node9."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list[str], str]:
+    """Node names by group rank, and why none: ([], reason) when there is not enough room.
+
+    Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
+    those come first that are not on a switch where one was just lost, and before others those that are warm; a job that
+    begins waits for whom it gets, so there the order is that of names. Nodes that were taken out for doubts serve only
+    where it cannot be done without them.
+    """
+    known = {n.name: n for n in nodes}
+    fit = {n.name for n in known.values() if n.usable and n.identity.slots >= spec.nproc}
+    sound = {name for name in fit if not known[name].history.evicted}
+    size = largest(spec, len(sound))
+    chosen = sound
+    if not size:
+        size, chosen = largest(spec, len(fit)), fit
+    missing = f"needs {spec.needs} nodes with {spec.nproc} free slots each, has {len(fit)}"
+    if not size:
+        return [], missing
+    if size < min(spec.nnodes, len(before) or spec.nnodes) and any(_may_be_back(known.get(name)) for name in before):
+        return [], missing
+    lost = {known[name].identity.switch for name in before if name in known and name not in fit} - {""}
+    is_late = bool(before)
+    spares = sorted(
+        (chosen - set(before)) | (chosen - sound),
+        key=lambda n: (n not in sound, known[n].identity.switch in lost, is_late and _is_cold(known[n]), natural(n)),
+    )
+    kept = [name if name in sound else "" for name in before]
+    slots = (kept + [""] * size)[: max(size, len(kept))]
+    filled = [name or (spares.pop(0) if spares else "") for name in slots]
+    return [name for name in filled if name][:size], ""
+
+
+def largest(spec: JobSpec, room: int) -> int:
+    """The most nodes that the job may run on, of so many; 0 when they are too few."""
+    return max((count for count in spec.counts if count <= room), default=0)
+
+
+def has_spare(spec: JobSpec, nodes: Iterable[Node], held: Sequence[str]) -> bool:
+    """Does a node without doubts wait that could take another's place?"""
+    taken = frozenset(held)
+    return any(
+        n.usable and not n.history.evicted and n.identity.slots >= spec.nproc and n.name not in taken for n in nodes
+    )
+
+
+def may_shrink(spec: JobSpec, held: Sequence[str]) -> bool:
+    """May the job go on with fewer nodes than it has?"""
+    return largest(spec, len(held) - 1) > 0
+
+
+def _is_cold(node: Node) -> bool:
+    """It just came up: its workers would wait for imports."""
+    return node.host.get("warm_ready", 1.0) < 1.0
+
+
+def _may_be_back(node: Node | None) -> bool:
+    """It only lost its agent, for all we know."""
+    return node is not None and not node.connected and node.state is t.NodeState.SUSPECT

@@ -1,0 +1,1 @@
+"""Who is slow itself, who only waits, and what it costs."""

@@ -1,0 +1,118 @@
+"""What blame looks for, from where on it names somebody, and whom it has in mind until then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Slowness(StrEnum):
+    """What kind of slow."""
+
+    COMPUTE = "compute"
+    LINK = "link"
+    DATA = "data loading"
+    GARBAGE = "garbage collection"
+    HOST = "host interference"
+    """Ready to run and kept from it: its work took more time, but no more of the processor's."""
+    WAIT = "waiting"
+    """Its work took more time and no more of the processor's, and nobody kept it: asleep, at a lock, in a read."""
+    IMBALANCE = "imbalance"
+    """One stage has more to do than another, on all its ranks: the plan's doing and nobody's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From where on a rank is named."""
+
+    ratio: float = 1.03
+    """Over its peers."""
+    chance: float = 0.001
+    """That anybody at all is named in a job where only noise tells ranks apart."""
+    z: float = 3.4
+    """Standard errors at the least, however few there are to be named."""
+    host: float = 0.05
+    """Share of the step that a rank is kept from running beyond its peers."""
+    moments: float = 0.05
+    """Seconds in the whole window that a rank is off its processor, or outside of its work, beyond its peers: less is
+    a few slices of the host's scheduler, however many short steps it is spread over."""
+    garbage: float = 0.01
+    """Share of the step in garbage collection beyond its peers."""
+    link: float = 1.15
+    """Of a transfer, whose time varies more, over its peers."""
+    stage_link: float = 1.5
+    """Of a transfer by the byte, over the same transfer of other stages: the only peers where a stage has one group."""
+    imbalance: float = 1.1
+    """Work of the busiest stage over the mean."""
+    least: float = 0.002
+    """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
+    moved: float = 0.02
+    """The same for a link that is not `doubtless` slow: by less, sound links differ for minutes on a busy host."""
+    doubtless: float = 10.0
+    """Standard errors."""
+    between: float = 0.03
+    """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
+    candidates: int = 8
+    """How many are tried at most."""
+    replays: int = 16
+    """Steps at most that are played again, evenly spread."""
+
+
+@dataclass(slots=True)
+class Suspect:
+    """A rank by its place in the graph. `works`: role to the share of its time that is too much."""
+
+    kind: Slowness
+    column: int
+    lane: int
+    ratio: float
+    z: float
+    self_s: float
+    works: dict[str, float] = field(default_factory=dict)
+    whole: float = 0.0
+    """Share of all its own time, where it cannot be told of which work."""
+    moves: list[Move] = field(default_factory=list)
+    what: str = ""
+    """Of moves: the operations that took too long."""
+    peers: int = 0
+    """Of moves: how many ranks or groups it was compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A transfer that takes too long: its name, at which places of a column and by what share of its time at each, and
+    between which ranks."""
+
+    column: int
+    lanes: tuple[int, ...]
+    name: str
+    shares: tuple[float, ...]
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who was slow, at what, and what it cost. Seconds are per step."""
+
+    kind: Slowness
+    rank: int
+    """-1 for an imbalance."""
+    peer: int
+    """The other end of a link; -1 for none, or where it is all links of the rank."""
+    what: str
+    """The work, e.g. "forward of stage 1"."""
+    ratio: float
+    """Over its peers; NaN where there is no ratio."""
+    z: float
+    peers: int
+    self_s: float
+    """Its own time beyond that of its peers."""
+    cost_s: float
+    """What the step would be shorter by, were it as fast as they are."""
+    induced_s: float
+    """What the other ranks together would wait less."""
+    victims: int
+    """How many ranks would wait less."""
+    text: str = ""
+    works: dict[str, float] = field(default_factory=dict)
+    """By each of its own works that is too slow: the ratio over its peers."""

@@ -1,0 +1,133 @@
+"""From spans to blame as data that can be sent and shown. The same for a finished run's files and for a live job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.errors import UsageError
+from holdfast.diagnostics.blame.blame import Blame, analyse
+from holdfast.diagnostics.blame.heat import Heat, heat
+from holdfast.diagnostics.blame.model import Culprit, Limits
+from holdfast.diagnostics.blame.threads import Threads, threads_of
+from holdfast.diagnostics.steps import graph as step_graph
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.wire.span_rows import THREAD
+
+Json = dict[str, Any]
+
+GARBAGE = "gc"
+"""Spans of Python's collector. They come when they like, so they are no part of a step's list."""
+MOST_SPANS = 2_000_000
+"""Looked at in one go: some seconds, some hundred MB. Of more, the newest steps."""
+
+_NOTHING = "no step of which all stages have told their spans: wait for some steps, or name others"
+
+
+def world_of(table: SpanTable, shape: JobShape) -> int:
+    return max(int(table.rank.max()) + 1 if len(table) else 0, len(shape.nodes) * shape.nproc)
+
+
+def blame_of(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Blame | None:
+    """Blame over all steps of a table; None where no step has all its spans."""
+    table = newest(table.newest_generation())
+    if not len(table):
+        return None
+    world = world_of(table, shape)
+    regular, garbage, threads = _apart(table, world)
+    return analyse(step_graph.graphs(regular, shape.decoded(), world), shape, limits, garbage, threads)
+
+
+def _apart(table: SpanTable, world: int) -> tuple[SpanTable, npt.NDArray[np.float64] | None, Threads | None]:
+    """The spans of the step's list; seconds of collections per step, by rank, if there are any; and what is known of
+    the threads."""
+    is_garbage = table.is_of(GARBAGE)
+    threads = threads_of(table.take(table.is_of(THREAD)), world)
+    garbage = None
+    if is_garbage.any():
+        took = (table.end - table.start)[is_garbage] * 1e-9
+        garbage = np.bincount(table.rank[is_garbage], took, minlength=world) / len(np.unique(table.step))
+    return table.without(GARBAGE, THREAD), garbage, threads
+
+
+def newest(table: SpanTable) -> SpanTable:
+    """As many of the last steps as can be looked at in one go."""
+    if len(table) <= MOST_SPANS:
+        return table
+    steps, counts = np.unique(table.step, return_counts=True)
+    kept = steps[::-1][np.cumsum(counts[::-1]) <= MOST_SPANS]
+    return table.of_steps(int(kept.min() if len(kept) else steps[-1]), int(steps[-1]))
+
+
+def heat_of(table: SpanTable, shape: JobShape) -> Heat | None:
+    """Heat maps of all steps of a table; None where no step has all its spans."""
+    table = newest(table.newest_generation())
+    world = world_of(table, shape)
+    regular, garbage, _ = _apart(table, world)
+    return heat(list(step_graph.graphs(regular, shape.decoded(), world)), shape, garbage)
+
+
+def report(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Json:
+    """Blame as JSON-able data; numbers that are not known are None. UsageError where there is nothing to go by."""
+    blame = blame_of(table, shape, limits)
+    if blame is None:
+        raise UsageError(_NOTHING)
+    return to_json(blame, shape)
+
+
+def heat_report(table: SpanTable, shape: JobShape) -> Json:
+    """Heat maps as JSON-able data, likewise."""
+    found = heat_of(table, shape)
+    if found is None:
+        raise UsageError(_NOTHING)
+    return {
+        "job": shape.job,
+        "name": shape.name,
+        "first": int(found.steps[0]),
+        "last": int(found.steps[-1]),
+        "ranks": found.ranks.tolist(),
+        "node_of": [shape.node_of(rank) for rank in found.ranks.tolist()],
+        "phases": list(found.phases),
+        "seconds": _rows(found.seconds, 6),
+        "ratio": _rows(found.ratio, 4),
+        "nodes": list(found.nodes),
+        "steps": found.steps.tolist(),
+        "by_step": _rows(found.by_step, 4),
+    }
+
+
+def to_json(blame: Blame, shape: JobShape) -> Json:
+    columns = ("work_s", "wait_s", "transfer_s", "self_ratio", "self_s", "induced_s", "victim_s")
+    return {
+        "job": shape.job,
+        "name": shape.name,
+        "first": blame.first,
+        "last": blame.last,
+        "steps": blame.steps,
+        "step_s": blame.step_s,
+        "ideal_s": blame.ideal_s,
+        "culprits": [_culprit(culprit, blame.step_s, shape) for culprit in blame.culprits],
+        "ranks": {"rank": blame.ranks.tolist()}
+        | {name: [_known(round(x, 6)) for x in getattr(blame, name).tolist()] for name in columns},
+        "path": [asdict(part) for part in blame.path],
+        "incomplete": blame.incomplete,
+    }
+
+
+def _culprit(culprit: Culprit, step_s: float, shape: JobShape) -> Json:
+    node = shape.node_of(culprit.rank) if culprit.rank >= 0 else ""
+    more = {"node": node, "what_if_s": step_s - culprit.cost_s}
+    return {key: _known(value) for key, value in asdict(culprit).items()} | more
+
+
+def _rows(values: npt.NDArray[np.float64], digits: int) -> list[list[float | None]]:
+    return [[_known(x) for x in row] for row in values.round(digits).tolist()]
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

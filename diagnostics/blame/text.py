@@ -1,0 +1,62 @@
+"""Blame in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from holdfast.diagnostics.blame.model import Culprit
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.shape import OTHER
+
+
+def work(role: str) -> str:
+    """ "forward 1" as people say it."""
+    kind, _, stage = role.partition(" ")
+    return f"{kind} of stage {stage}" if stage else kind
+
+
+def place(rank: int, shape: JobShape) -> str:
+    node = shape.node_of(rank)
+    return f"rank {rank} (node {node}, GPU {rank % max(shape.nproc, 1)})" if node else f"rank {rank}"
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def told(culprit: Culprit, step_s: float, shape: JobShape) -> Culprit:
+    """The same with its line."""
+    return dataclasses.replace(culprit, text=_line(culprit, step_s, shape))
+
+
+def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
+    slower = f"{(c.ratio - 1) * 100:.0f}% slower than its {_peers(c.peers)}"
+    if not c.ratio < 3:
+        slower = f"{c.ratio:.3g} times what its {_peers(c.peers)} take"
+    cost = f"cost the job {seconds(max(c.cost_s, 0.0))} of {seconds(step_s)} per step"
+    waited = f", {c.victims} other rank{'s' if c.victims != 1 else ''} waited"
+    match c.kind.value:
+        case "imbalance":
+            more = f"{(c.ratio - 1) * 100:.0f}% more to do than the mean"
+            return f"the plan: {c.what} has {more}; nobody's fault; {cost.replace('cost the job', 'costs the job')}"
+        case "link":
+            both = f"link between {place(c.rank, shape)} and {place(c.peer, shape)}"
+            ends = both if c.peer >= 0 else f"links of {place(c.rank, shape)}"
+            return f"{ends}: {c.what} {slower}; {cost}{waited}"
+        case "garbage collection":
+            return f"{place(c.rank, shape)}: {seconds(c.self_s)} of garbage collection per step; {cost}{waited}"
+        case "host interference":
+            kept = f"kept from running for {seconds(c.self_s)} more than its {_peers(c.peers)}"
+            return f"{place(c.rank, shape)}: {kept}, most of it in {_part(c.what)}; {cost}{waited}"
+        case "waiting":
+            idle = f"{seconds(c.self_s)} more than its {_peers(c.peers)} asleep, at a lock or in a read"
+            return f"{place(c.rank, shape)}: {idle}, in {_part(c.what)}; {cost}{waited}"
+    return f"{place(c.rank, shape)}: {c.what} {slower}; {cost}{waited}"
+
+
+def _part(what: str) -> str:
+    return "what lies between its spans" if what == OTHER else what
+
+
+def _peers(count: int) -> str:
+    return "1 peer" if count == 1 else f"{count} peers"

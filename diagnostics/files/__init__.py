@@ -1,0 +1,1 @@
+"""Spans in files, for whoever reads them later."""

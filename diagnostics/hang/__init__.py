@@ -1,0 +1,1 @@
+"""Who waits for whom when nothing moves, and what a worker does that makes no step."""

@@ -1,0 +1,284 @@
+"""Who waits for whom, when nothing moves any more: the workers that the others wait for and that wait for nobody.
+
+Pure. A worker in an operation waits for those of the operation's group that have not begun it; the group's sequence
+numbers tell which ones those are. What nobody waits through is at fault: a worker that is dead or stopped, is in no
+operation, or is on its way into one in which its peers are already (MegaScale, arXiv 2402.15627, section 5.2: the
+culprits are those that say nothing). Where everybody waits, two orders of operations contradict each other.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.wire.operation_size import words
+from holdfast.wire.rank_sets import compact
+
+MOST_WAITS = 8
+"""Operations that a verdict's evidence tells of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Ranks that do operations together; one object for each. `ident` tells groups of the same ranks apart; two
+    ranks' messages in one direction are a group as well."""
+
+    label: str
+    ident: int
+    members: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.label} ({compact(self.members)})"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One worker, frozen. `number` counts the operations of its group from 0, `begun` those that it began of each."""
+
+    rank: int
+    is_alive: bool = True
+    operation: str = ""
+    """Its name; empty: in none."""
+    kind: str = ""
+    group: Group | None = None
+    """None where only the name is known: then its peers are those of `others`."""
+    number: int = -1
+    is_handed: bool = False
+    """Handed over and waited for; else the worker may be still on its way into the operation."""
+    begun: Mapping[Group, int] = field(default_factory=dict)
+    others: tuple[int, ...] = ()
+    """With whom an operation without a known group may be, itself included."""
+    size: int = 0
+    """Of its operation (operation_size), where it must be the same for all; 0: not known."""
+
+
+class Reason(StrEnum):
+    STOPPED = "stopped"
+    OUTSIDE = "outside"
+    """In no operation, while the others wait."""
+    ENTERING = "entering"
+    """In the operation in which its peers wait, but it was never handed over."""
+    WITHIN = "within"
+    """In a pass that does operations of its own, unseen, and computes as well."""
+    ORDER = "order"
+    """Operations begun in different orders, or different ones, or of different sizes, under the same number."""
+    STACK = "stack"
+    """In the same operation as its peers, but elsewhere in its code."""
+    TRANSFER = "transfer"
+    """Everybody is there, and still nothing moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An operation in which ranks wait, and for whom."""
+
+    operation: str
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+
+    def __str__(self) -> str:
+        absent = f"without {compact(self.missing)}" if self.missing else "complete"
+        return f"{self.operation}: ranks {compact(self.ranks)}, {absent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`suspects` in ascending order; none for `TRANSFER`, which may be the network's fault."""
+
+    reason: Reason
+    suspects: tuple[int, ...]
+    text: str
+    waits: tuple[Wait, ...]
+
+
+_Key = tuple[Group | str, int]
+"""An operation: its group and number, or, where these are unknown, its name and -1."""
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """One operation: who is in it, and whom those still lack."""
+
+    name: str
+    inside: list[State]
+    missing: list[int]
+    is_handed: bool = False
+    """By any of those inside."""
+
+
+def judge(states: Iterable[State]) -> Verdict | None:
+    """Who holds up the workers, of which nobody has entered or left an operation for long. None if nobody waits."""
+    known = {state.rank: state for state in states}
+    meetings = _meetings(known)
+    if not meetings:
+        return None
+    waits = tuple(
+        Wait(m.name, tuple(sorted(s.rank for s in m.inside)), tuple(sorted(m.missing)))
+        for m in sorted(meetings.values(), key=lambda m: -len(m.inside))[:MOST_WAITS]
+    )
+    return (
+        _differing_kinds(meetings.values(), waits)
+        or _differing_sizes(meetings.values(), waits)
+        or _sinks(known, meetings, waits)
+        or _within(meetings, waits)
+        or _circle(known, meetings, waits)
+        or Verdict(
+            Reason.TRANSFER, (), f"all who take part in {waits[0].operation} are in it, and it does not end", waits
+        )
+    )
+
+
+def _meetings(known: Mapping[int, State]) -> dict[_Key, _Meeting]:
+    found: dict[_Key, _Meeting] = {}
+    for state in known.values():
+        if state.operation and state.is_alive:
+            meeting = found.setdefault(_key(state), _Meeting(_name(state), [], []))
+            meeting.inside.append(state)
+            meeting.is_handed |= state.is_handed
+    for key, meeting in found.items():
+        meeting.missing = [rank for rank in _members(meeting) if not _has_come(known.get(rank), key, meeting)]
+    return found
+
+
+def _key(state: State) -> _Key:
+    if state.group is None:
+        return f"{state.operation} {compact(state.others)}", -1
+    return state.group, state.number
+
+
+def _name(state: State) -> str:
+    if state.group is None:
+        return state.operation
+    kind = state.operation if state.operation.endswith(state.kind) else f"{state.operation}, {state.kind}"
+    return f"{kind} {state.number} of {state.group}"
+
+
+def _members(meeting: _Meeting) -> Sequence[int]:
+    first = meeting.inside[0]
+    return first.others if first.group is None else first.group.members
+
+
+def _has_come(state: State | None, key: _Key, meeting: _Meeting) -> bool:
+    if state is None or not state.is_alive:
+        return False  # what it has begun may still need it
+    group, number = key
+    is_inside = bool(state.operation) and _key(state) == key
+    if is_inside or isinstance(group, str):
+        return is_inside and not _is_entering(state, meeting)
+    return state.begun.get(group, 0) > number
+
+
+def _is_entering(state: State, meeting: _Meeting) -> bool:
+    """Others have handed theirs over, it has not."""
+    return not state.is_handed and meeting.is_handed
+
+
+def _is_held_up(state: State, meeting: _Meeting) -> bool:
+    """On its way into an operation that has all it needs but this one."""
+    is_complete = state.group is not None and not set(meeting.missing) - {state.rank}
+    have_left = len(meeting.inside) < len(_members(meeting))
+    return _is_entering(state, meeting) or (is_complete and have_left and not state.is_handed)
+
+
+def _differing_kinds(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+    for meeting in meetings:
+        kinds = Counter(state.kind for state in meeting.inside if state.kind)
+        # The two ends of a message have different names for it.
+        if len(kinds) < 2 or set(kinds) == {"send", "recv"}:
+            continue
+        usual, count = kinds.most_common(1)[0]
+        is_majority = count * 2 > kinds.total()
+        odd = tuple(sorted(s.rank for s in meeting.inside if s.kind and (s.kind != usual or not is_majority)))
+        group, number = meeting.inside[0].group, meeting.inside[0].number
+        said = ", ".join(f"{kind} (ranks {_ranks(s for s in meeting.inside if s.kind == kind)})" for kind in kinds)
+        return Verdict(Reason.ORDER, odd, f"operation {number} of {group} is not the same everywhere: {said}", waits)
+    return None
+
+
+def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+    """The same operation, of another size: it never ends, or it spoils memory. Sizes that are not known say nothing."""
+    for meeting in meetings:
+        known = [state for state in meeting.inside if state.size and state.group is not None and state.number >= 0]
+        sizes = Counter(state.size for state in known)
+        if len(sizes) < 2:
+            continue
+        usual, count = sizes.most_common(1)[0]
+        is_majority = count * 2 > sizes.total()
+        odd = tuple(sorted(s.rank for s in known if s.size != usual or not is_majority))
+        said = ", ".join(f"{words(size)} (ranks {_ranks(s for s in known if s.size == size)})" for size in sizes)
+        return Verdict(Reason.ORDER, odd, f"{meeting.name} is not of the same size everywhere: {said}", waits)
+    return None
+
+
+def _sinks(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+    """Those that somebody misses, and that wait for nobody themselves."""
+    missed = {rank for meeting in meetings.values() for rank in meeting.missing}
+    stopped = [rank for rank in missed if rank not in known or not known[rank].is_alive]
+    entering = [
+        rank
+        for rank in missed - set(stopped)
+        if known[rank].operation and _is_held_up(known[rank], meetings[_key(known[rank])])
+    ]
+    outside = _behind(known, [rank for rank in missed - set(stopped) if not known[rank].operation])
+    for reason, ranks, what in (
+        (Reason.STOPPED, stopped, "does not run"),
+        (Reason.ENTERING, entering, "is in the operation in which its peers wait, but was held up before it began"),
+        (Reason.OUTSIDE, outside, "is in no operation"),
+    ):
+        if ranks:
+            waiting = sum(len(meeting.inside) for meeting in meetings.values()) - (reason is Reason.ENTERING)
+            named = ("rank " if len(ranks) == 1 else "ranks ") + compact(ranks)
+            return Verdict(reason, tuple(sorted(ranks)), f"{named} {what}, and {waiting} wait for it", waits)
+    return None
+
+
+def _behind(known: Mapping[int, State], ranks: Sequence[int]) -> list[int]:
+    """Of several that are in no operation, those that have begun fewer than a peer has; all if that tells nothing."""
+    if len(ranks) < 2:
+        return list(ranks)
+    most: Counter[Group] = Counter()
+    for state in known.values():
+        for group, begun in state.begun.items():
+            most[group] = max(most[group], begun)
+    behind = [
+        rank
+        for rank in ranks
+        if any(rank in group.members and known[rank].begun.get(group, 0) < count for group, count in most.items())
+    ]
+    return behind or list(ranks)
+
+
+def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+    """Some miss a worker whose operation is one that only its name is known of: it may be computing in there."""
+    loose = {s.rank: s for m in meetings.values() for s in m.inside if s.group is None}
+    missed = {rank for m in meetings.values() for rank in m.missing if m.inside[0].group is not None}
+    found = tuple(sorted(missed & set(loose)))
+    if not found:
+        return None
+    named = ("rank " if len(found) == 1 else "ranks ") + compact(found)
+    return Verdict(Reason.WITHIN, found, f"{named} does not get through {loose[found[0]].operation}", waits)
+
+
+def _circle(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+    """Everybody waits: follow who misses whom until somebody comes a second time."""
+    rank = next((s.rank for m in meetings.values() if m.missing for s in m.inside), None)
+    if rank is None:
+        return None
+    path: list[int] = []
+    while rank not in path:
+        path.append(rank)
+        missing = meetings[_key(known[rank])].missing
+        if not missing:
+            return None  # the way ends in an operation that is complete, and does not end
+        rank = min(missing)
+    circle = path[path.index(rank) :]
+    sides = [meetings[key] for key in dict.fromkeys(_key(known[one]) for one in circle)]
+    fewest = min(len(side.inside) for side in sides)
+    smaller = [side for side in sides if len(side.inside) == fewest]
+    suspects = tuple(sorted(s.rank for side in smaller for s in side.inside)) if len(smaller) == 1 else circle
+    said = ", ".join(f"{side.name} (ranks {_ranks(side.inside)})" for side in sides)
+    return Verdict(Reason.ORDER, tuple(sorted(suspects)), f"ranks wait for each other in a circle: {said}", waits)
+
+
+def _ranks(states: Iterable[State]) -> str:
+    return compact(state.rank for state in states)

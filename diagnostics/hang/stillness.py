@@ -1,0 +1,102 @@
+"""What a worker does that makes no step: it is dead, it is busy, or it is idle. Pure.
+
+A hang is what cannot end by itself; a pause is what can. Evidence comes from outside of the process
+(`types.Activity`): a process that computes, reads, writes or moves bytes is busy, however long its interpreter has
+not run. Whether an idle worker can go on is for the graph of waiting workers (`hang_graph`) to say; of one process
+alone only this is sure: it is stopped, it is a zombie, or a thread that gets no processor time holds its interpreter.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.wire import types as t
+
+STILL = 0.45
+"""Seconds without movement, two windows of an agent, from which on a worker is idle and no longer busy."""
+_SLOW_BYTES = 10_000.0
+"""Bytes a second below which a transfer is not what the worker does, just something that moves."""
+_SLOW_CORES = 0.04
+
+
+class Life(StrEnum):
+    DEAD = "dead"
+    """It cannot go on by itself."""
+    BUSY = "busy"
+    """It computes, reads, writes, moves bytes, or waits for a child that does."""
+    IDLE = "idle"
+    """Neither: asleep, a lock, a quiet socket, a disk that does not answer."""
+    UNKNOWN = "unknown"
+    """Nothing was measured: its agent cannot, or may not, look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One worker as it looks from outside. `text` goes on after its name: "rank 3 {text}"."""
+
+    life: Life
+    text: str
+    quiet: float = math.nan
+    """Seconds since anything moved."""
+    ends_in: float = math.nan
+    """Seconds until its system call ends by itself."""
+
+
+def look(activity: t.Activity | None, *, stopped: bool = False, silent: bool = False, longest: float = 0.0) -> Sight:
+    """What one worker does.
+
+    `stopped`: the kernel's word on the process. `silent`: its interpreter has not run for long. `longest`: a wait
+    with a deadline that is nearer than this (seconds) ends by itself, also where it holds the interpreter.
+    """
+    if activity is not None and activity.is_prompt:
+        return Sight(Life.BUSY, "waits at the prompt of a terminal or a debugger", activity.quiet)
+    if stopped or (activity is not None and activity.state in ("T", "t")):
+        return Sight(Life.DEAD, "is stopped (SIGSTOP, or traced by a process that does not let it run)")
+    if activity is None or not activity.state:
+        return Sight(Life.UNKNOWN, "does something that its agent cannot see")
+    if activity.state in ("Z", "X"):
+        return Sight(Life.DEAD, "is a zombie: its main thread has ended", activity.quiet)
+    if activity.quiet < STILL:
+        return Sight(Life.BUSY, _doing(activity), activity.quiet)
+    if silent and activity.waits_for == t.FROZEN:
+        return Sight(Life.DEAD, "is held by the kernel's cgroup freezer", activity.quiet)
+    ends = activity.ends_in
+    holds = silent and activity.state not in ("R", "D") and not ends < longest
+    if holds:
+        text = f"holds the interpreter lock and has had no processor time for {activity.quiet:.1f} s"
+        return Sight(Life.DEAD, text, activity.quiet, ends)
+    return Sight(Life.IDLE, _waiting(activity), activity.quiet, ends)
+
+
+def _doing(a: t.Activity) -> str:
+    """The strongest sign of work first."""
+    rates = [(a.written, "writes"), (a.read, "reads"), (a.network, "moves over the network")]
+    rate, verb = max(rates)
+    rest = f", while its main thread waits for {a.waits_for}" if a.thread and a.waits_for else ""
+    if rate >= _SLOW_BYTES:
+        if verb.startswith("moves"):
+            return f"moves {size(rate)}/s over the network{rest}"
+        return f"{verb} {size(rate)}/s{rest}"
+    if a.children_cpu >= max(_SLOW_CORES, a.cpu):
+        return f"waits for {a.waits_for or 'a child'}, which computes ({a.children_cpu:.2f} cores)"
+    if a.cpu >= _SLOW_CORES and not a.has_gpu:
+        return f"computes ({a.cpu:.2f} cores){rest}"
+    if a.gpu is t.GpuUse.WORKS:
+        return "waits for its GPU, which works"
+    what = f" and waits for {a.waits_for}" if a.waits_for else ""
+    return f"moved {max(0.0, a.quiet):.1f} s ago{what}"
+
+
+def _waiting(a: t.Activity) -> str:
+    if a.has_gpu and a.cpu >= _SLOW_CORES:
+        return "spins in a wait for its GPU, which does not work"
+    return f"waits for {a.waits_for}" if a.waits_for else "waits, and nothing of it moves"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for people: "212 MB"."""
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} GB"

@@ -1,0 +1,1 @@
+"""Which node, or which way between switches, is bad: from tests of pairs to verdicts."""

@@ -1,0 +1,329 @@
+"""Which node, or which way between switches, is bad, found with tests of pairs in few rounds. Pure: pairs out, passed
+or failed in.
+
+What can be bad are *parts*: a node (NIC, cable, port), a node's way out of its switch, the way between two switches. A
+pair under one switch tests two nodes; a pair across tests two ways out and the way between. A part is good after
+`TRIES` passes in a row of one pair, so a single pass clears nobody and a fault of every second try is never cleared. A
+failure counts against a part only when all others in that pair were known to be good; after `strikes` of those without
+any pass, or `INTERMITTENT` in all, it is bad. So no part is blamed on the evidence of another that may be the bad one.
+A way between switches is bad, too, when its failures need more than one node to explain them.
+
+Pairs under one switch come first, each twice; then one pair between every two switches, alone at both (`Kind.PROBE`:
+its figure can be held against a pair under one switch); then all nodes go across at once (`Kind.CROWD`: held against
+each other only, for a network may be narrower above its switches by design). Of more than four switches each is in one
+such probe, and the other ways are a crowd, too; one that fails there is tested alone. Who failed meets known-good
+partners, a new one after each failure, the same again after a pass. Where no partner is known to be good, pairs are
+tried until everybody met everybody (`_MEETINGS` at most); so two nodes that fail stop after `strikes`, and are named as
+a pair. An only node under its switch is bad when it fails over several ways; over a single one nobody can tell.
+
+Rounds: never more than `max_rounds` (32). A sound cluster takes 2 under its switches (4 where one has an odd number of
+nodes), then 2 for the way between two switches, 6 for those of three or four, else 2 and twice the least number in
+which each switch can send one node to each other one, then 2 for nodes that have not crossed yet. A bad part adds
+1 + `strikes` when nothing of it passes, twice `INTERMITTENT` when every second try does.
+
+Two known-good nodes whose own pair failed share a bad link; `links` names it after it failed again.
+"""
+
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+
+from holdfast.diagnostics.isolation.parts import INTERMITTENT, TRIES, Kind, Pair, Part, Plan, partner_of
+
+__all__ = ["STRIKES", "TRIES", "Isolation", "Kind", "Pair"]
+
+STRIKES = 3
+_LINK_TRIES = 2
+_MEETINGS = 8
+_FEW = 4  # switches up to which each way is tested alone
+
+
+class Isolation:
+    """`next_round()`, test its pairs at the same time, `report()` the results; until `next_round()` is empty."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        known_good: Collection[str] = (),
+        switches: Mapping[str, str] | None = None,
+        strikes: int = STRIKES,
+        max_rounds: int = 32,
+        seed: int = 0,
+    ) -> None:
+        """`known_good`: nodes that only serve as partners. `switches`: node -> switch. Where each has one node only, or
+        all have the same, there is nothing to tell apart, and all are tested as though under one."""
+        self._targets = [name for name in dict.fromkeys(nodes) if name not in known_good]
+        everybody = [*self._targets, *sorted(known_good)]
+        self._switch = {name: (switches or {}).get(name, "") for name in everybody}
+        self._under = self._groups(everybody)
+        if len(self._under) < 2 or max(map(len, self._under.values())) < 2:
+            self._switch = dict.fromkeys(everybody, "")
+            self._under = {"": everybody}
+        self._strikes, self._max_rounds = strikes, max_rounds
+        self._random = random.Random(seed)
+        self._near = {name: Part() for members in self._under.values() if len(members) > 1 for name in members}
+        self._out = {name: Part() for name in everybody} if len(self._under) > 1 else {}
+        self._ways: dict[Pair, Part] = {pair: Part() for pair in combinations(sorted(self._under), 2)}
+        for name in known_good:
+            for part in (self._near.get(name), self._out.get(name)):
+                if part is not None:
+                    part.is_good = True
+        if len(everybody) == 1:
+            self._near = {name: Part() for name in everybody}
+        self._known_good = set(known_good)
+        order = sorted(self._under)
+        self._first = set(zip(order[::2], order[1::2], strict=False))  # ways that are tested alone also of many
+        self._asked: dict[Pair, Kind] = {}
+        self._odd: dict[Pair, int] = {}
+        self.links: set[Pair] = set()
+        self.rounds = 0
+        self.tests = 0
+
+    def _groups(self, names: Iterable[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(self._switch[name], []).append(name)
+        return found
+
+    # --- what is known -------------------------------------------------------------------------------------------
+
+    @property
+    def good(self) -> set[str]:
+        """Nodes that passed more than once; those of `crossing` are not among them."""
+        return self._known_good | {name for name in self._targets if self._is_good(name)}
+
+    def _is_good(self, name: str) -> bool:
+        near, out = self._near.get(name), self._out.get(name)
+        if out is not None and out.is_bad:
+            return False
+        return bool(near and near.is_good) or bool(out and out.is_good and not (near and near.is_bad))
+
+    @property
+    def bad(self) -> set[str]:
+        """Nodes whose pairs fail with partners that are known to be good, under their own switch, too, where they have
+        a neighbour there that could tell."""
+        return {name for name in self._targets if self._is_bad(name)}
+
+    def _is_bad(self, name: str) -> bool:
+        near, out = self._near.get(name), self._out.get(name)
+        return bool(near and near.is_bad) or bool(out and out.is_bad and not (near and near.is_good))
+
+    @property
+    def crossing(self) -> set[str]:
+        """Nodes that are good under their switch, and whose pairs across fail where others' pass."""
+        return {n for n in self._targets if n in self._out and self._out[n].is_bad and not self._is_bad(n)}
+
+    @property
+    def undecided(self) -> set[str]:
+        """At the end: nodes of which nothing can be said, as when no pair passed at all."""
+        return set(self._targets) - self.good - self.bad - self.crossing
+
+    @property
+    def ways(self) -> set[Pair]:
+        """Pairs of switches between which the way is bad, whoever uses it."""
+        dead = self.switches
+        return {way for way, part in self._ways.items() if part.is_bad and dead.isdisjoint(way)}
+
+    @property
+    def switches(self) -> set[str]:
+        """Switches under which, and out of which, nothing passed at all, while elsewhere it did."""
+        if not any(part.passes for part in self._near.values()):
+            return set()
+        return {
+            switch for switch, members in self._under.items()
+            if switch and len(members) > 1 and all(self._is_silent(name) for name in members)
+        }  # fmt: skip
+
+    def _is_silent(self, name: str) -> bool:
+        parts = [part for part in (self._near.get(name), self._out.get(name)) if part is not None]
+        return not any(part.passes for part in parts) and self._near[name].row >= min(self._strikes, TRIES)
+
+    def failed_with(self, name: str) -> list[Pair]:
+        """The pairs with it that failed."""
+        return [pair for parts in (self._near, self._out) if name in parts for pair in parts[name].failures]
+
+    def tested(self, name: str) -> int:
+        """Tests of pairs with it while it was undecided."""
+        return sum(parts[name].passes + len(parts[name].failures) for parts in (self._near, self._out) if name in parts)
+
+    def way(self, pair: Pair) -> Pair | None:
+        """The two switches between which a pair goes; None under one."""
+        first, second = (self._switch[name] for name in pair)
+        return None if first == second else (min(first, second), max(first, second))
+
+    def kind(self, pair: Pair) -> Kind:
+        """How a pair of the round that is asked for now is tested."""
+        return self._asked[pair]
+
+    # --- the next round ------------------------------------------------------------------------------------------
+
+    def next_round(self) -> list[Pair]:
+        """Pairs to test at once, no node in two of them; empty when there is nothing more to learn."""
+        self._asked = {}
+        if self.rounds >= self._max_rounds:
+            return []
+        plan = Plan(self._random, self.way)
+        for members in self._under.values():
+            self._plan_near(plan, members)
+        self._plan_across(plan)
+        self._plan_odd(plan)
+        self._asked = plan.pairs
+        if plan.pairs:
+            self.rounds += 1
+            self.tests += len(plan.pairs)
+        return list(plan.pairs)
+
+    def _plan_near(self, plan: Plan, members: Sequence[str]) -> None:
+        parts = {name: self._near[name] for name in members if name in self._near}
+        trusted = plan.shuffled(name for name, part in parts.items() if part.is_good)
+        waiting = plan.shuffled(name for name, part in parts.items() if part.is_open)
+        waiting.sort(key=lambda name: parts[name].rank)  # the most accused first: they are what holds up the end
+        for name in waiting:
+            if parts[name].is_suspect:
+                plan.meet(name, parts[name], trusted, Kind.NEAR)
+        for name in waiting:
+            partner = partner_of(parts[name].last, name)
+            if partner in parts and not parts[partner].is_bad:
+                plan.pair(name, partner, Kind.NEAR)
+        # Suspects wait for a partner that is known to be good, if there is one to come.
+        pool = [*trusted, *(name for name in waiting if not (trusted and parts[name].is_suspect))]
+        for name in waiting:
+            if name in plan.busy or (parts[name].is_suspect and (trusted or self._is_stale(parts[name], len(members)))):
+                continue
+            met, free = parts[name].met(), [other for other in pool if other != name and other not in plan.busy]
+            chosen = next((other for other in free if other not in met), next(iter(free), ""))
+            if chosen:
+                plan.pair(name, chosen, Kind.NEAR)
+
+    def _is_stale(self, part: Part, members: int) -> bool:
+        """Has it failed with so many others that one more would say nothing new?"""
+        enough = max(self._strikes, min(members - 1, _MEETINGS))
+        return part.row >= enough or len(part.failures) > enough
+
+    def _can_cross(self, name: str) -> bool:
+        near, out = self._near.get(name), self._out[name]
+        if out.is_bad or (near is not None and near.is_bad):
+            return False
+        return near is None or near.is_good or self._is_stale(near, len(self._under[self._switch[name]]))
+
+    def _plan_across(self, plan: Plan) -> None:
+        able = plan.shuffled(name for name in self._out if name not in plan.busy and self._can_cross(name))
+        sides = self._groups(able)
+        for name in sorted((n for n in able if self._out[n].is_suspect), key=lambda n: self._out[n].rank):
+            if name not in plan.busy:
+                self._probe_suspect(plan, name, sides)
+        waiting = [way for way, part in self._ways.items() if part.is_open]
+        waiting.sort(key=lambda way: (self._ways[way].rank, way not in self._first))
+        for way in waiting:
+            self._test_way(plan, way, sides)
+        for name in able:
+            if self._out[name].is_open and not self._out[name].failures and name not in plan.busy:
+                self._send_across(plan, name, able)
+
+    def _probe_suspect(self, plan: Plan, name: str, sides: Mapping[str, list[str]]) -> None:
+        """A known-good partner over a way that is known to be good, alone on it."""
+        partners = []
+        for members in sides.values():
+            way = self.way((name, members[0]))
+            if way is not None and self._ways[way].is_good and plan.is_free(way, Kind.PROBE):
+                partners += [n for n in members if self._out[n].is_good]
+        plan.meet(name, self._out[name], partners, Kind.PROBE)
+
+    def _test_way(self, plan: Plan, way: Pair, sides: Mapping[str, list[str]]) -> None:
+        part = self._ways[way]
+        is_alone = len(self._under) <= _FEW or way in self._first or bool(part.failures)
+        kind = Kind.PROBE if is_alone else Kind.CROWD
+        if not plan.is_free(way, kind):
+            return
+        if part.last is not None and plan.busy.isdisjoint(part.last) and all(map(self._can_cross, part.last)):
+            plan.add(part.last, kind)
+            return
+        if part.row >= self._strikes + TRIES and not self._is_provable(way):
+            return
+        ends = []
+        for switch in way:
+            able: Sequence[str] = sides.get(switch, ())
+            # A suspect says nothing of the way while there is somebody else.
+            able = [name for name in able if not self._out[name].is_suspect] or able
+            free = [name for name in able if name not in plan.busy]
+            if not free:
+                return
+            # Those that are known to be good make a failure count; else who failed least on this way.
+            ends.append(min(free, key=lambda n: (sum(n in pair for pair in part.failures), not self._out[n].is_good)))
+        plan.pair(ends[0], ends[1], kind)
+
+    def _is_provable(self, way: Pair) -> bool:
+        """Are there known-good ends on both sides, so that a failure counts?"""
+        return all(any(self._out[name].is_good for name in self._under[switch]) for switch in way)
+
+    def _send_across(self, plan: Plan, name: str, able: Sequence[str]) -> None:
+        def is_open_way(other: str) -> bool:
+            way = self.way((name, other))
+            return way is not None and self._ways[way].is_good and plan.is_free(way, Kind.CROWD)
+
+        mine = self._out[name]
+        again = partner_of(mine.last, name)
+        if again and self._can_cross(again):
+            if is_open_way(again):
+                plan.pair(name, again, Kind.CROWD)
+            return  # or in a later round: the second pass has to be of the same pair
+        free = [n for n in able if n not in plan.busy and n != name and is_open_way(n) and not self._out[n].is_suspect]
+        free.sort(key=lambda n: self._out[n].is_good)  # those that have yet to cross first
+        if free:
+            plan.pair(name, free[0], Kind.CROWD)
+
+    def _plan_odd(self, plan: Plan) -> None:
+        """Pairs of the known-good that failed, once more."""
+        for link in self._odd:
+            way = self.way(link)
+            is_free = plan.busy.isdisjoint(link) and (way is None or plan.is_free(way, Kind.PROBE))
+            if link not in self.links and is_free and all(part.is_good for part in self._parts(link)):
+                plan.add(link, Kind.NEAR if way is None else Kind.PROBE)
+
+    # --- results -------------------------------------------------------------------------------------------------
+
+    def report(self, passed: Mapping[Pair, bool]) -> None:
+        """The results of the last round's pairs. One that is missing was not tested, and says nothing."""
+        before = {id(part) for parts in (self._near, self._out, self._ways) for part in parts.values() if part.is_good}
+        for pair in self._asked:
+            if pair in passed:
+                self._note(pair, passed[pair], before)
+        for parts in (self._near, self._out, self._ways):
+            for part in parts.values():
+                self._decide(part)
+        self._judge_ways()
+        self._asked = {}
+
+    def _parts(self, pair: Pair) -> list[Part]:
+        way = self.way(pair)
+        if way is None:
+            return [self._near[name] for name in pair]
+        return [self._out[pair[0]], self._out[pair[1]], self._ways[way]]
+
+    def _note(self, pair: Pair, passed: bool, before: Collection[int]) -> None:
+        parts = self._parts(pair)
+        for part in parts:
+            part.note(pair, passed, all(id(other) in before for other in parts if other is not part))
+        key = (min(pair), max(pair))
+        if passed:
+            self._odd.pop(key, None)
+            return
+        failures = self._odd[key] = self._odd.get(key, 0) + 1
+        if all(id(part) in before for part in parts) and failures > _LINK_TRIES:
+            self.links.add(key)
+
+    def _decide(self, part: Part) -> None:
+        if part.is_open:
+            never_passed = part.strikes >= self._strikes and not part.passes
+            part.is_bad = never_passed or part.fails >= INTERMITTENT
+            part.is_good = not part.is_bad and part.streak >= TRIES
+
+    def _judge_ways(self) -> None:
+        """What no single end explains is the way's, also before an end is known to be good; and an only node under its
+        switch is bad when it fails over several ways."""
+        for part in self._ways.values():
+            if part.is_open and part.is_broad():
+                part.is_bad = part.row >= self._strikes or len(part.failures) >= INTERMITTENT
+        for name, part in self._out.items():
+            if part.is_open and name not in self._near and part.row >= self._strikes:
+                part.is_bad = len({self.way(pair) for pair in part.failures[-part.row :]}) > 1

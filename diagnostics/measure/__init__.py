@@ -1,0 +1,1 @@
+"""What measures: hardware as sysfs shows it, movers of bytes, measured collectives."""

@@ -1,0 +1,1 @@
+"""All ranks on one clock, for Perfetto and for the page."""

@@ -1,0 +1,90 @@
+"""Spans of chosen ranks as columns, with the arrows between them: what a page needs to draw a timeline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.base.errors import UsageError
+from holdfast.diagnostics.blame.report import GARBAGE, world_of
+from holdfast.diagnostics.steps import graph as step_graph
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.diagnostics.timeline import timeline
+from holdfast.wire.span_rows import THREAD
+
+Json = dict[str, Any]
+
+MOST_SPANS = 40_000
+"""In one answer: of more, the newest steps, and of a step with more than that, the first ranks."""
+MOST_ARROWS = 20_000
+
+
+def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: int = 0) -> Json:
+    """Spans of `ranks` (none: of all) in the last so many steps (0: all). Times in microseconds since `zero`, Unix
+    seconds, on the controller's clock. UsageError where there are no such spans."""
+    table = table.newest_generation().without(THREAD)
+    chosen = table.take(np.isin(table.rank, np.array(ranks))) if ranks else table
+    chosen = _within(chosen, steps)
+    if not len(chosen):
+        raise UsageError("no spans of these ranks in these steps")
+    told = np.unique(chosen.rank)
+    first, last = int(chosen.step.min()), int(chosen.step.max())
+    zero = int(chosen.start.min())
+    order = np.lexsort((-chosen.end, chosen.start, chosen.rank))  # what lies in another comes after it
+    chosen = chosen.take(order)
+    return {
+        "job": shape.job,
+        "zero": zero * 1e-9,
+        "first": first,
+        "last": last,
+        "ranks": told.tolist(),
+        "left_out": len(np.unique(table.rank) if not ranks else set(ranks)) - len(told),
+        "kinds": list(chosen.kinds),
+        "groups": list(chosen.groups),
+        "rank": chosen.rank.tolist(),
+        "kind": chosen.kind.tolist(),
+        "group": chosen.group.tolist(),
+        "step": chosen.step.tolist(),
+        "stage": chosen.stage.tolist(),
+        "micro_batch": chosen.micro_batch.tolist(),
+        "start": ((chosen.start - zero) // 1000).tolist(),
+        "took": ((chosen.end - chosen.start) // 1000).tolist(),
+        "bytes": chosen.bytes.tolist(),
+        "arrows": _arrows(table.of_steps(first, last), shape, told, zero),
+    }
+
+
+def _within(table: SpanTable, steps: int) -> SpanTable:
+    numbers, counts = np.unique(table.step, return_counts=True)
+    if not len(numbers):
+        return table
+    fits = int((np.cumsum(counts[::-1]) <= MOST_SPANS).sum())
+    keep = max(1, min(fits, steps or fits))
+    table = table.of_steps(int(numbers[-keep:][0]), int(numbers[-1]))
+    if len(table) <= MOST_SPANS:
+        return table
+    ranks, counts = np.unique(table.rank, return_counts=True)
+    return table.take(np.isin(table.rank, ranks[np.cumsum(counts) <= MOST_SPANS]))
+
+
+def _arrows(table: SpanTable, shape: JobShape, ranks: npt.NDArray[np.int32], zero: int) -> Json:
+    """Columns {name (0 message, 1 last to arrive), source, sent, target, seen}: ranks, and microseconds since zero."""
+    columns: dict[str, list[int]] = {name: [] for name in ("name", "source", "sent", "target", "seen")}
+    regular = table.without(GARBAGE)
+    if len(regular):
+        first = (int(regular.start.min()) - zero) / 1e3
+        wanted = frozenset(ranks.tolist())
+        for graph in step_graph.graphs(regular, shape.decoded(), world_of(table, shape)):
+            for arrow in timeline.arrows(graph, wanted):
+                if len(columns["name"]) == MOST_ARROWS:
+                    return dict(columns)
+                columns["name"].append(int(arrow.name != timeline.MESSAGE))
+                columns["source"].append(arrow.source)
+                columns["sent"].append(round(first + arrow.sent * 1e6))
+                columns["target"].append(arrow.target)
+                columns["seen"].append(round(first + arrow.came * 1e6))
+    return dict(columns)

@@ -1,0 +1,385 @@
+"""What each part of Holdfast can be told. One file, `holdfast.toml`, has a section for each of these classes.
+
+Every field is also `HOLDFAST_SECTION_FIELD` and a flag; the text under it is the help of that flag.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.base.address import check_exposure, check_target, parse_address
+from holdfast.base.errors import UsageError
+from holdfast.base.files import expand, read_text
+from holdfast.base.settings import Assignments, Seconds, nearest
+from holdfast.base.settings import load as load_section
+
+T = TypeVar("T")
+
+
+_TERABYTE_MB = 1 << 20
+SEVERITIES = ("info", "warning", "critical")
+SCHEDULERS = ("none", "slurm", "kubernetes")
+
+
+def default_state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    try:
+        return expand(base) / "holdfast"
+    except ValueError:
+        raise UsageError("this user has no home folder: name a --state-dir, or set XDG_STATE_HOME") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM form: who we trust, who we are, and the proof."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    listen_host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs TLS and an API token."""
+    grpc_port: int = 7070
+    """Port for agents; 0 picks a free one."""
+    http_port: int = 7080
+    """Port for the page, the API and /metrics; 0 picks a free one."""
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Folder for incidents and the journal (~/.local/state/holdfast)."""
+    tls_ca: Path | None = None
+    """Certificate authority (PEM) that agents' certificates must come from."""
+    tls_cert: Path | None = None
+    """The controller's certificate (PEM)."""
+    tls_key: Path | None = None
+    """The key of that certificate (PEM)."""
+    api_token: str = field(default="", repr=False)
+    """What HTTP clients must send as a bearer token. Prefer the file: other users of the host can read flags."""
+    api_token_file: Path | None = None
+    """File with the API token."""
+    reader_token: str = field(default="", repr=False)
+    """A second token, for those who may look at everything and change nothing. Prefer the file."""
+    reader_token_file: Path | None = None
+    """File with the reader's token."""
+    insecure: bool = False
+    """Listen beyond loopback without TLS and token all the same."""
+    cadence: Seconds = 0.25
+    """Time between an agent's frames in a small cluster. Shorter sees faults sooner and costs more work."""
+    silence_floor: Seconds = 0.8
+    """No node is called silent before this long. Lower sees a dead node sooner and accuses busy ones."""
+    silence_beats: float = 3.0
+    """Missed frames before silence counts."""
+    hang_steps: float = 2.0
+    """A worker that shows no life is late after this many median steps plus the hang floor."""
+    hang_floor: Seconds = 0.75
+    """What a worker gets on top of that, half of it when its process is stopped. Raise it where steps vary much."""
+    pause_limit: Seconds = 1800.0
+    """How long a job may stand still while what holds it up is busy (computes, reads, writes, moves bytes)."""
+    idle_limit: Seconds = 60.0
+    """How long it may be idle instead. Twice as long at a place where a restart brought the same picture again."""
+    idle_limit_start: Seconds = 300.0
+    """How long it may be idle before the first step of a life, or in a phase of which the script expects no steps."""
+    pause_alert: Seconds = 300.0
+    """After how long a pause alerts people, if none at the same place took as long before."""
+    agent_grace: Seconds = 10.0
+    """How long an agent may be gone before its node counts as lost, if training stalls without it."""
+    spare_grace: Seconds = 3.0
+    """The same where a spare waits to take its place. A node whose workers went down with it gets 0.75 s at most."""
+    grow_after: Seconds = 30.0
+    """How long there must be room for more nodes before a job that had shrunk grows again."""
+    tries: int = 3
+    """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
+    tries_fault: int = 5
+    """The same for faults that are not the script's own: kills, crashes, hangs."""
+    offences: int = 3
+    """Faults that began on the same node within a day before another node is taken instead, if there is one."""
+    max_evictions: int = 6
+    """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
+    start_timeout: Seconds = 120.0
+    """How long the workers of a generation may take to start."""
+    stop_timeout: Seconds = 20.0
+    """How long the workers of a generation may take to end."""
+    record: Path | None = None
+    """File to record in what the controller was told and decided, for `holdfast replay`; compressed if named *.gz."""
+    max_restarts: int = -1
+    """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
+    detectors: Assignments = ()
+    """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
+    notify: tuple[str, ...] = ()
+    """Whom to tell of incidents, as KIND=URL: `webhook`, `alertmanager`, `slack`, `feishu`, `dingtalk`, or `email` with
+    `smtp://HOST:PORT/?from=ADDRESS&to=ADDRESS`. What has tokens in it belongs in the file, not in a flag."""
+    notify_from: str = "warning"
+    """The least that is told: `info` (also what was over at once), `warning`, or `critical`."""
+    page_url: str = ""
+    """Where people reach the page, for links in what they are told."""
+    scheduler: str = "none"
+    """Who else must know which nodes are out: `slurm` drains them, `kubernetes` cordons them; or `none`."""
+    slurm_requeue: bool = False
+    """With Slurm: start the whole Slurm job again when the nodes run out."""
+    kubernetes_namespace: str = "holdfast"
+    """With Kubernetes: where the agents' pods are."""
+    kubernetes_selector: str = "app.kubernetes.io/name=holdfast-agent"
+    """With Kubernetes: the labels by which those pods are found."""
+    sample_memory_mb: int = 256
+    """Memory for millisecond traffic samples of all nodes together: what is kept of each shrinks as nodes join."""
+    span_memory_mb: int = 64
+    """Memory for the newest spans of the job, packed: what `holdfast blame` of a running job can look back on."""
+    span_store_mb: int = 2048
+    """Disk for spans under state_dir/spans, oldest removed first; 0 keeps none. Needs pyarrow (holdfast[spans])."""
+    span_store_age: Seconds = 7 * 86400.0
+    """Spans on disk are removed when they are older than this."""
+
+    def __post_init__(self) -> None:
+        _check_port("grpc_port", self.grpc_port)
+        _check_port("http_port", self.http_port)
+        positive = (
+            "cadence",
+            "silence_floor",
+            "silence_beats",
+            "hang_steps",
+            "pause_limit",
+            "idle_limit",
+            "idle_limit_start",
+            "pause_alert",
+            "spare_grace",
+            "grow_after",
+            "start_timeout",
+            "stop_timeout",
+        )
+        for name in (*positive, "tries", "tries_fault", "offences", "max_evictions"):
+            _check_positive(name, getattr(self, name))
+        for name in ("silence_beats", "hang_steps", "tries", "tries_fault", "offences", "max_evictions"):
+            _check_range(name, getattr(self, name), 0, 1_000_000)
+        _check_range("cadence", self.cadence, 0.001, 3600.0)
+        _check_range("sample_memory_mb", self.sample_memory_mb, 1, _TERABYTE_MB)
+        _check_range("span_memory_mb", self.span_memory_mb, 1, _TERABYTE_MB)
+        _check_range("span_store_mb", self.span_store_mb, 0, 512 * _TERABYTE_MB)
+        _check_positive("span_store_age", self.span_store_age)
+        if self.page_url and not self.page_url.startswith(("http://", "https://")):
+            raise UsageError(f"page_url must begin with http:// or https://, but is {self.page_url!r}")
+        if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.kubernetes_namespace):
+            raise UsageError(f"kubernetes_namespace is no name of a namespace: {self.kubernetes_namespace!r}")
+        if self.notify_from not in SEVERITIES:
+            raise UsageError(f"unknown severity {self.notify_from!r}{nearest(self.notify_from, SEVERITIES)}")
+        if self.scheduler not in SCHEDULERS:
+            raise UsageError(f"unknown scheduler {self.scheduler!r}{nearest(self.scheduler, SCHEDULERS)}")
+        if not -1 <= self.max_restarts <= 1_000_000:
+            raise UsageError(f"max_restarts must be -1 (no limit) to 1,000,000, but is {self.max_restarts}")
+
+    def tls(self) -> Tls | None:
+        return _tls(self.tls_ca, self.tls_cert, self.tls_key)
+
+    def token(self) -> str:
+        return _token(self.api_token, self.api_token_file)
+
+    def readers(self) -> str:
+        """The reader's token; empty without one."""
+        return _token(self.reader_token, self.reader_token_file)
+
+    def check(self) -> None:
+        """Refuse what must not start: see `check_exposure`."""
+        check_exposure(self.listen_host, self.tls() is not None, bool(self.token()), self.insecure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    controller: str = "127.0.0.1:7070"
+    """Where the controller listens for agents, HOST:PORT. Anything but loopback needs TLS."""
+    node_name: str = field(default_factory=socket.gethostname)
+    """This node's name, unique in the cluster (default: the host's name)."""
+    switch: str = ""
+    """The switch (ToR) that this node hangs on: nodes that share it fail together."""
+    slots: int = 0
+    """Workers that fit here; 0 means one per GPU, or one per core where there is no GPU."""
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Folder for what must survive a restart of the agent (~/.local/state/holdfast)."""
+    sysfs_root: Path = Path("/sys")
+    """Where sysfs is mounted; network and RDMA counters are read under it."""
+    sample_interval: Seconds = 0.001
+    """Time between two samples of the traffic counters. Shorter shows finer bursts and costs more CPU."""
+    nics: tuple[str, ...] = ("auto",)
+    """Devices to sample, or auto: all RDMA devices that count bytes, and Ethernet where none of them is active."""
+    log_rules: Path | None = None
+    """TOML file with more rules for lines in the logs of workers and kernel."""
+    preload: tuple[str, ...] = ("torch", "holdfast.trainer.preload")
+    """Modules that the warm process imports ahead, so that a worker starts in a fraction of a second. One that asks for
+    GPUs on the way is left out: a fork would have none."""
+    warm: bool = True
+    """Keep a warm process to fork workers from."""
+    tls_ca: Path | None = None
+    """Certificate authority (PEM) that the controller's certificate must come from."""
+    tls_cert: Path | None = None
+    """This node's certificate (PEM)."""
+    tls_key: Path | None = None
+    """The key of that certificate (PEM)."""
+    insecure: bool = False
+    """Obey a controller beyond loopback without TLS all the same."""
+    buffer_frames: int = 3000
+    """Frames kept while the controller does not answer; the oldest go first."""
+    end_with_workers: bool = False
+    """When told to stop, end the workers too. Without it they train on, and the next agent takes them over."""
+    drain: Seconds = 0.0
+    """With end_with_workers: how long workers may take to save their state and end, before they are killed. Less than
+    the grace that Slurm or Kubernetes gives the agent."""
+
+    def __post_init__(self) -> None:
+        if self.drain < 0:
+            raise UsageError(f"drain must not be negative, but is {self.drain:g}")
+        _check_positive("sample_interval", self.sample_interval)
+        _check_range("sample_interval", self.sample_interval, 1e-4, 1.0)
+        _check_range("buffer_frames", self.buffer_frames, 1, 10_000_000)
+        _check_range("slots", self.slots, 0, 4096)
+        if not re.fullmatch("[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", self.node_name):
+            raise UsageError(
+                f"node_name may have letters, digits, '-', '_' and '.', up to 253, with neither '-' nor '.' first, "
+                f"not {self.node_name!r}"
+            )
+        if len(self.switch) > 253:
+            raise UsageError(f"switch may have up to 253 characters, but has {len(self.switch)}")
+
+    def tls(self) -> Tls | None:
+        return _tls(self.tls_ca, self.tls_cert, self.tls_key)
+
+    def address(self) -> tuple[str, int]:
+        return parse_address(self.controller, 7070)
+
+    def check(self) -> None:
+        """Refuse what must not start: see `check_target`."""
+        check_target(self.address()[0], self.tls() is not None, self.insecure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    controller: str = field(default="", metadata={"env": "HOLDFAST_CONTROLLER"})
+    """The controller's HTTP address, HOST:PORT (127.0.0.1:7080); also HOLDFAST_CONTROLLER."""
+    api_token: str = field(default="", repr=False, metadata={"env": "HOLDFAST_API_TOKEN"})
+    """API token; also HOLDFAST_API_TOKEN."""
+    api_token_file: Path | None = None
+    """File with the API token."""
+    tls_ca: Path | None = None
+    """Certificate authority (PEM) of the controller; its presence means HTTPS."""
+    insecure: bool = False
+    """Send the API token over plain HTTP beyond loopback all the same, where others can read it."""
+
+    def address(self) -> tuple[str, int]:
+        return parse_address(self.controller.removeprefix("https://").removeprefix("http://").rstrip("/"), 7080)
+
+    def token(self) -> str:
+        return _token(self.api_token, self.api_token_file)
+
+    def uses_tls(self) -> bool:
+        return self.tls_ca is not None or self.controller.startswith("https://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    nodes: int = 2
+    """Agents to start."""
+    nproc: int = 4
+    """Workers per agent."""
+    spares: int = 0
+    """Agents beyond those that train: one takes the place of a node that is lost, which then stays down."""
+    min_nodes: int = 0
+    """Go on with as few nodes when one is lost and no spare is there; 0: wait for it."""
+    steps: int = 60
+    """Training steps."""
+    pp: int = 0
+    """Pipeline stages; 0 lets the demo choose (pp 2, dp 2, tp 2 for eight workers)."""
+    dp: int = 0
+    """Data-parallel replicas; 0 lets the demo choose."""
+    tp: int = 0
+    """Tensor-parallel slices; 0 lets the demo choose."""
+    http_port: int = 0
+    """Port of the page; 0 picks a free one."""
+    state_dir: Path | None = None
+    """Folder for state, logs and checkpoints (a temporary one that goes away at the end)."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "nproc", "steps"):
+            _check_positive(name, getattr(self, name))
+        _check_range("steps", self.steps, 1, 10_000_000)
+        for name in ("pp", "dp", "tp", "spares", "min_nodes"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative, but is {getattr(self, name)}")
+        if self.min_nodes > self.nodes:
+            raise UsageError(f"min_nodes must not be above nodes, {self.nodes}, but is {self.min_nodes}")
+        _check_port("http_port", self.http_port)
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "controller": ControllerConfig,
+    "agent": AgentConfig,
+    "client": ClientConfig,
+    "demo": DemoConfig,
+}
+
+
+def find_file(env: Mapping[str, str]) -> Path | None:
+    """The file that is read when no --config is given: HOLDFAST_CONFIG (empty: none), the folder we are in, /etc."""
+    if "HOLDFAST_CONFIG" in env:
+        try:
+            return expand(env["HOLDFAST_CONFIG"]) if env["HOLDFAST_CONFIG"] else None
+        except ValueError as error:
+            raise UsageError(f"HOLDFAST_CONFIG: {error}") from None
+    places = (Path("holdfast.toml"), Path("/etc/holdfast/holdfast.toml"))
+    return next((place for place in places if place.is_file()), None)
+
+
+def load(
+    cls: type[T],
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> T:
+    """A section's settings, e.g. `load(AgentConfig, {"slots": "4"})`. UsageError names what is wrong and where."""
+    env = os.environ if env is None else env
+    file = find_file(env) if file is None else file
+    return load_section(cls, flags=flags or {}, env=env, file=file, sections=SECTIONS)
+
+
+def _tls(ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
+    if ca is None and cert is None and key is None:
+        return None
+    if ca is None or cert is None or key is None:
+        missing = [n for n, v in (("tls_ca", ca), ("tls_cert", cert), ("tls_key", key)) if v is None]
+        raise UsageError(f"TLS needs tls_ca, tls_cert and tls_key together; missing: {', '.join(missing)}")
+    for path in (ca, cert, key):
+        if not os.access(path, os.R_OK):
+            raise UsageError(f"{path}: no such file, or not readable")
+    return Tls(ca, cert, key)
+
+
+def _token(token: str, file: Path | None) -> str:
+    if token or file is None:
+        return _header(token, "--api-token") if token else ""
+    content = read_text(file, "a file that holds the API token", most=1 << 16).strip()
+    if not content:
+        raise UsageError(f"{file}: holds no API token")
+    return _header(content, str(file))
+
+
+def _header(token: str, where: str) -> str:
+    """What a header of HTTP can carry: nothing else can ever be a token."""
+    if not re.fullmatch("[!-~]{1,4096}", token):
+        raise UsageError(f"{where}: an API token is 1 to 4096 printable ASCII characters, without blanks")
+    return token
+
+
+def _check_port(name: str, port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise UsageError(f"{name} must be from 0 to 65535, but is {port}")
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{name} must be from {least:g} to {most:g}, but is {value:g}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise UsageError(f"{name} must be above 0, but is {value:g}")

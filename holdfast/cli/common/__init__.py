@@ -1,0 +1,1 @@
+"""What commands share: options, output, the client of the HTTP API."""

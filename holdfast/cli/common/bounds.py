@@ -1,0 +1,32 @@
+"""How large a job may be: beyond it a number is a slip of the finger, and is refused before it costs memory. Pure."""
+
+from holdfast.base.errors import UsageError
+
+MAX_RANKS = 1 << 18
+"""262,144: more than any published job has, and what one controller can keep a row for each of."""
+LOCAL_NODES = 64
+LOCAL_WORKERS = 256
+"""On one machine each node is an agent with its helpers, 150 MB or so, and each worker another process."""
+
+
+def check_world(nodes: int, nproc: int) -> None:
+    """UsageError for a job with more ranks than a controller takes."""
+    if nodes * nproc > MAX_RANKS:
+        raise UsageError(
+            f"{nodes:,} nodes x {nproc:,} workers are {nodes * nproc:,} ranks: a job has {MAX_RANKS:,} at most; "
+            "give fewer nodes or fewer workers a node"
+        )
+
+
+def check_local(nodes: int, nproc: int, spares: int = 0) -> None:
+    """UsageError for a cluster on this machine that no machine can carry."""
+    if nodes + spares > LOCAL_NODES:
+        raise UsageError(
+            f"{nodes + spares:,} nodes: a cluster on one machine has 1 to {LOCAL_NODES}, spares among them; give fewer "
+            "nodes, or start agents on real hosts (`holdfast agent`)"
+        )
+    if nodes * nproc > LOCAL_WORKERS:
+        raise UsageError(
+            f"{nodes:,} nodes x {nproc:,} workers are {nodes * nproc:,} processes: a cluster on one machine has "
+            f"{LOCAL_WORKERS} at most; give fewer workers a node"
+        )

@@ -1,0 +1,98 @@
+"""Turns settings into options: each field of a config class is a flag, and its docstring the flag's help.
+
+Values arrive as text and are parsed where the file and the environment are parsed too, so that all three accept the
+same and complain alike.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from holdfast.base import log, settings
+from holdfast.base.config import AgentConfig, ClientConfig, ControllerConfig, load
+from holdfast.cli.common.client import Client
+
+Config = TypeVar("Config")
+Command = Callable[..., int]
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings (holdfast.toml here, or /etc/holdfast/holdfast.toml)."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def configured(cls: type[Config]) -> Callable[[Command], Command]:
+    """The command gets a `config: cls` made of flags, environment and file. Its other parameters stay its own."""
+
+    def decorate(body: Command) -> Command:
+        def command(**values: Any) -> int:
+            file = values.pop("config_file")
+            log.configure(verbose=values.pop("verbose"), daemon=cls in (ControllerConfig, AgentConfig))
+            flags = {f.name: values.pop(f.name) for f in fields(typing.cast(Any, cls))}
+            given = {name: value for name, value in flags.items() if value is not None}
+            return body(load(cls, given, file=file), **values)
+
+        return _reshape(command, body, "config", [*_options(cls), *_common()])
+
+    return decorate
+
+
+def with_client(body: Command) -> Command:
+    """The command gets a `client` that speaks to the controller which flags, environment or file name."""
+
+    def command(**values: Any) -> int:
+        file = values.pop("config_file")
+        log.configure(verbose=values.pop("verbose"), daemon=False)
+        flags = {f.name: values.pop(f.name) for f in fields(ClientConfig)}
+        given = {name: value for name, value in flags.items() if value is not None}
+        with Client(load(ClientConfig, given, file=file)) as client:
+            return body(client, **values)
+
+    return _reshape(command, body, "client", [*_options(ClientConfig), *_common()])
+
+
+def _common() -> list[inspect.Parameter]:
+    return [_parameter("config_file", ConfigFile, None), _parameter("verbose", Verbose, False)]
+
+
+def _options(cls: type[Any]) -> Iterable[inspect.Parameter]:
+    docs = settings.field_docs(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for setting in fields(cls):
+        flag = "--" + setting.name.replace("_", "-")
+        text = docs.get(setting.name, "")
+        if hints[setting.name] is bool:
+            option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
+            yield _parameter(setting.name, Annotated[bool | None, option], None)
+            continue
+        shown = settings.shown_default(cls, setting.name)
+        if shown and shown not in text:
+            text = f"{text} Default: {shown}."
+        metavar = settings.placeholder(hints[setting.name])
+        option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
+        yield _parameter(setting.name, Annotated[str | None, option], None)
+
+
+def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _reshape(command: Command, body: Command, replaced: str, more: list[inspect.Parameter]) -> Command:
+    """Give `command` the face of `body`, with the parameter `replaced` exchanged for `more`: typer reads faces."""
+    kept = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(body).parameters.values()
+        if parameter.name != replaced
+    ]
+    face = [*kept, *more]
+    command.__signature__ = inspect.Signature(face)  # type: ignore[attr-defined]  # what inspect itself looks for
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in face}
+    command.__name__, command.__doc__ = body.__name__, body.__doc__
+    return command

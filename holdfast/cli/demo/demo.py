@@ -1,0 +1,127 @@
+"""`holdfast demo`: the whole suite on this machine, broken on purpose if you like, ending by itself."""
+
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.base import private
+from holdfast.base.config import DemoConfig
+from holdfast.base.errors import HoldfastError, Unavailable
+from holdfast.cli.common import interrupts, output
+from holdfast.cli.common.client import OVER, Client
+from holdfast.cli.common.extras import require
+from holdfast.cli.common.options import Json, configured
+from holdfast.cli.demo.plan import Plan, job_spec, make_plan, mortal_nodes
+
+if TYPE_CHECKING:
+    from holdfast.cli.demo.view import View
+    from holdfast.cli.local.cluster import LocalCluster
+
+PERIOD_S = 0.2
+SILENCE_S = 30.0
+"""A controller that does not answer for so long will not come back."""
+
+
+@configured(DemoConfig)
+def demo(
+    config: DemoConfig,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND@STEP:TARGET", help="Break something, e.g. kill@20:rank3; may repeat."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the page up at the end, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show the whole suite at work: controller, agents, a training job, and faults if you ask for some."""
+    plan = make_plan(config, fault or [])
+    require("all", "grpc", "psutil", "fastapi", "torch")  # told here: the daemons are other processes
+
+    def body() -> int:
+        with _state_dir(config.state_dir) as state_dir:
+            return _run(plan, state_dir, config.http_port, keep, as_json)
+
+    return interrupts.guarded(body)
+
+
+def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:
+    from holdfast.cli.demo import view as demo_view
+    from holdfast.cli.local.cluster import LocalCluster
+
+    with LocalCluster(
+        state_dir,
+        nodes=plan.nodes,
+        spares=plan.spares,
+        mortal=mortal_nodes(plan),
+        slots=plan.nproc,
+        http_port=http_port,
+    ) as cluster:
+        with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
+            cluster.client.submit(job_spec(plan, _own_store(state_dir), Path.cwd()))
+            job = _watch(cluster, plan, view)
+        with interrupts.allowed():
+            steps, incidents = cluster.client.steps(), cluster.client.incidents()
+        found = demo_view.result(job, steps, incidents)
+        demo_view.print_summary(job, steps, found, plan.steps)
+        if keep:
+            view.note(f"the page stays at {cluster.url}; Ctrl-C ends it")
+            _wait_for_interrupt()
+    if as_json:
+        output.print_json(found)
+    if job["state"] == "finished" and len(found["steps"]) == plan.steps:
+        return 0
+    return int(job.get("exit_code") or 0) or 1
+
+
+def _own_store(state_dir: Path) -> Path:
+    """A folder that no earlier demo wrote to: from its checkpoints this one would go on, with nothing left to train."""
+    return state_dir / "checkpoints" / time.strftime("%Y%m%d-%H%M%S")
+
+
+def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
+    """Until the job is over; gives its last state."""
+    kills = list(plan.controller_kills)
+    client: Client = cluster.client
+    heard = time.monotonic()
+    while True:
+        if cluster.failure:
+            raise HoldfastError(cluster.failure)
+        try:
+            status = client.status()
+            job, heard = status["job"], time.monotonic()
+            view.update(job, client.ranks(), status["incidents"])
+        except Unavailable:
+            if time.monotonic() - heard > SILENCE_S:
+                raise
+            job = None
+        if job is not None and job["state"] in OVER:
+            return dict(job)
+        if job is not None and kills and job["step"] >= (kills[0].step or 0):
+            view.note(f"striking: {kills.pop(0)}")
+            cluster.kill_controller()
+        time.sleep(PERIOD_S)
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        with interrupts.allowed():
+            while True:
+                time.sleep(3600)
+    except KeyboardInterrupt as error:
+        if interrupts.code_of(error) != 128 + signal.SIGINT:
+            raise
+
+
+@contextmanager
+def _state_dir(wanted: Path | None) -> Iterator[Path]:
+    if wanted is not None:
+        private.state_folder(wanted)
+        yield wanted
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

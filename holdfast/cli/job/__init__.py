@@ -1,0 +1,1 @@
+"""Commands that run a job, or ask something of a running one."""

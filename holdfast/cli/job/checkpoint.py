@@ -1,0 +1,345 @@
+"""`holdfast checkpoint`: what lies in a store, whether it is whole, and how it gets in and out."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.cli.common import output
+from holdfast.cli.common.options import Json
+from holdfast.cli.job.checkpoint_now import now
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.restore.inspect import Progress
+
+app = typer.Typer(help="Look at the checkpoints of a store, verify, convert and remove them.", no_args_is_help=True)
+app.command("now")(now)
+
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="A store: file:///data/checkpoints, hdfs://host:port/folder, webhdfs://…")
+]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", min=0, help="Only this step (default: the newest).")]
+OneStep = Annotated[int, typer.Option("--step", metavar="N", min=0, help="The step.")]
+
+
+_PATIENCE_S = 2.0
+
+
+class Format(StrEnum):
+    """Where a checkpoint can go."""
+
+    hf = "hf"
+    dcp = "dcp"
+
+
+@app.command("list")
+def list_(url: Url, as_json: Json = False) -> int:
+    """List the committed checkpoints, newest first."""
+    from holdfast.checkpoint.restore.inspect import list_checkpoints
+
+    with _store(url, quick=True):
+        found = list_checkpoints(url, _passed_over)
+    if as_json:
+        output.print_json([asdict(one) for one in found])
+        return 0
+    table = output.table(">STEP", "JOB", ">GENERATION", "CREATED", ">SIZE", ">PARTS", "MESH", "FOLDER", "")
+    for one in found:
+        table.add_row(
+            str(one.step),
+            output.text(one.job),
+            str(one.generation),
+            output.clock(one.created),
+            output.size(one.num_bytes),
+            str(one.num_parts),
+            output.text(_mesh(one.mesh)),
+            output.text(one.folder),
+            "protected" if one.protected else "",
+        )
+    output.out().print(table if found else f"no checkpoints in {output.text(url)}")
+    return 0
+
+
+@app.command()
+def show(url: Url, step: Step = None, as_json: Json = False) -> int:
+    """Show what a checkpoint holds: its tensors, settings and other state."""
+    from holdfast.checkpoint.restore.inspect import find
+    from holdfast.checkpoint.stores.opening import open_store
+
+    with _store(url, quick=True):
+        slot, manifest = find(open_store(url), step, _passed_over)
+    parts = {part.file: part.bytes for part in manifest.parts}
+    boxes: dict[str, int] = {}
+    for entry in (entry for part in manifest.parts for entry in part.entries):
+        boxes[entry.tensor] = boxes.get(entry.tensor, 0) + 1
+    if as_json:
+        tensors = {
+            name: {"dtype": t.dtype, "shape": list(t.shape), "bytes": t.num_bytes, "boxes": boxes.get(name, 0)}
+            for name, t in manifest.tensors.items()
+        }
+        head = {key: getattr(manifest, key) for key in ("step", "term", "generation", "job", "attempt", "created")}
+        more = {"mesh": manifest.mesh, "state": manifest.state, "values": manifest.values, "parts": parts}
+        output.print_json({**head, "folder": slot.folder, **more, "tensors": tensors})
+        return 0
+    out = output.out()
+    out.print(f"step {manifest.step}, {output.text(slot.folder)}, written {output.clock(manifest.created)}")
+    mesh = output.text(_mesh(manifest.mesh))
+    out.print(f"job {output.text(manifest.job)}, generation {manifest.generation}, mesh {mesh}")
+    out.print(f"{len(parts)} parts, {output.size(manifest.num_bytes)}")
+    for title, values in (("settings", manifest.state), ("other state", manifest.values)):
+        out.print(f"{title}: " + output.text(", ".join(f"{key} = {value}" for key, value in values.items())))
+    table = output.table("TENSOR", "TYPE", "SHAPE", ">SIZE", ">BOXES")
+    for name, tensor in manifest.tensors.items():
+        shape = "x".join(map(str, tensor.shape)) or "-"
+        table.add_row(
+            output.text(name), output.text(tensor.dtype), shape, output.size(tensor.num_bytes), str(boxes.get(name, 0))
+        )
+    out.print(table)
+    return 0
+
+
+@app.command()
+def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
+    """Read every byte of a checkpoint; exit code 1 if anything is wrong with it, or a manifest is damaged."""
+    from holdfast.checkpoint.restore import inspect
+
+    damaged: list[str] = []
+    with _store(url):
+        if step is None:
+            found = inspect.list_checkpoints(url, damaged.append)
+            if not found:
+                raise HoldfastError(damaged[0] if damaged else f"no checkpoints in {url}")
+            step = found[0].step
+        with _progress("reading") as progress:
+            problems = inspect.verify(url, step, progress)
+    problems = [*(line for line in damaged if line not in problems), *problems]
+    if as_json:
+        output.print_json({"step": step, "problems": problems})
+    else:
+        for problem in problems:
+            output.say(problem)
+        output.say(f"step {step}: {f'{len(problems)} problems' if problems else 'whole'}")
+    return 1 if problems else 0
+
+
+@app.command()
+def prune(
+    url: Url,
+    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="Newest ones that stay.")],
+    keep_every: Annotated[
+        int, typer.Option("--keep-every", metavar="K", min=0, help="Also those after a multiple of K steps (0: none).")
+    ] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Remove old checkpoints. The newest ones stay, and those that are protected."""
+    from holdfast.checkpoint.commit.retention import Retention, discard, is_protected
+    from holdfast.checkpoint.stores.folder import committed
+    from holdfast.checkpoint.stores.opening import open_store
+
+    with _store(url):
+        store = open_store(url)
+        gone = Retention(keep, keep_every).expired(
+            (slot, is_protected(store, slot)) for slot, _ in committed(store, _passed_over)
+        )
+        with _progress("removing") as progress:
+            for count, slot in enumerate([] if dry_run else gone, 1):
+                discard(store, slot)
+                progress(count, len(gone))
+    if as_json:
+        output.print_json({"removed": [slot.folder for slot in gone], "dry_run": dry_run})
+        return 0
+    for slot in gone:
+        output.say(f"{'would remove' if dry_run else 'removed'} {slot.folder}")
+    if not gone:
+        output.say("nothing to remove")
+    return 0
+
+
+@app.command()
+def protect(url: Url, step: OneStep, off: Annotated[bool, typer.Option("--off", help="No longer.")] = False) -> int:
+    """Keep the checkpoints of a step, whatever the retention says."""
+    from holdfast.checkpoint.commit import retention
+    from holdfast.checkpoint.restore.inspect import find
+    from holdfast.checkpoint.stores.opening import open_store
+
+    with _store(url):
+        store = open_store(url)
+        slot, _ = find(store, step, _passed_over)
+        retention.protect(store, slot, not off)
+    output.say(f"{slot.folder} is {'no longer ' if off else ''}protected")
+    return 0
+
+
+@app.command()
+def export(
+    url: Url,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    to: Annotated[
+        Format, typer.Option("--to", metavar="hf|dcp", help="hf: a Hugging Face Llama; dcp: for torch's loader.")
+    ],
+    step: Step = None,
+    as_json: Json = False,
+) -> int:
+    """Write a checkpoint in another format: every byte is checked on the way."""
+    from holdfast.checkpoint.restore.inspect import find
+    from holdfast.checkpoint.stores.opening import open_store
+
+    with _clear(str(folder)):
+        if folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty: name a new folder")
+    _needs("torch", "trainer")
+    with _store(url):
+        store = open_store(url)
+        slot, manifest = find(store, step, _passed_over)
+        write = _export_hf if to is Format.hf else _export_dcp
+        write(folder, store, slot, manifest)
+    if as_json:
+        output.print_json({"step": manifest.step, "folder": str(folder), "format": str(to)})
+    else:
+        output.say(f"step {manifest.step} is in {folder}")
+    return 0
+
+
+@app.command("import")
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint of torch.distributed.checkpoint.")],
+    url: Url,
+    step: OneStep,
+    as_json: Json = False,
+) -> int:
+    """Put a checkpoint of torch.distributed.checkpoint into a store, as that of a step."""
+    from holdfast.checkpoint.stores.opening import open_store
+
+    _needs("torch", "trainer")
+    with _store(url):
+        pass  # asked before anything is read
+    with _clear(str(folder)):
+        if not (folder / ".metadata").is_file():  # told before torch is imported, which takes seconds
+            raise HoldfastError(f"{folder} is no DCP checkpoint: there is no .metadata")
+    from holdfast.checkpoint.tools import dcp
+    from holdfast.checkpoint.tools.convert import write_whole
+
+    with _clear(str(folder)):
+        tensors, left_out = dcp.tensors_of(folder), dcp.objects_of(folder)
+        total, done = sum(tensor.num_bytes for tensor in tensors.values()), 0
+        with _progress("reading") as progress:
+
+            def read(name: str) -> None:
+                nonlocal done
+                done += tensors[name].num_bytes
+                progress(done, total)
+
+            whole = dcp.read(folder, tensors, read)
+    if left_out:
+        output.note(f"left out what is no tensor: {', '.join(left_out[:5])}{' ...' if len(left_out) > 5 else ''}")
+    with _store(url), _progress("writing") as progress:
+        saved = write_whole(open_store(url), step, whole, {}, {}, progress)
+    if as_json:
+        output.print_json({"step": step, "tensors": len(tensors), "bytes": saved.num_bytes, "left_out": left_out})
+    else:
+        output.say(f"step {step}: {len(tensors)} tensors, {output.size(saved.num_bytes)}, in {url}")
+    return 0
+
+
+def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
+    from holdfast.trainer.data.tokens import vocab_of
+    from holdfast.trainer.weights.hugging_face import export as write
+    from holdfast.trainer.weights.weights import trained
+
+    with _progress("reading") as progress:
+        found = trained(store, slot, manifest, progress)
+    with _progress("writing"):
+        write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights)
+
+
+def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
+    from holdfast.checkpoint.restore.restore import load_whole
+    from holdfast.checkpoint.tools import dcp
+
+    with _progress("reading") as progress:
+        whole = load_whole(store, slot, manifest, manifest.tensors, progress, output.note)
+    with _progress("writing"):
+        dcp.write(folder, whole)
+
+
+def _passed_over(line: str) -> None:
+    output.note(f"checkpoint passed over: {line}")
+
+
+def _mesh(mesh: Any) -> str:
+    return " ".join(f"{axis} {n}" for axis, n in mesh.items())
+
+
+def _needs(module: str, extra: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"this needs {module}: install holdfast[{extra}]")
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> "Iterator[Progress]":
+    """A bar on standard error, when that is a terminal and it takes longer than a moment."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = output.err()
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task, shown = bars.add_task(what, total=None), 0.0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal shown
+            if done >= total or time.monotonic() - shown > 0.1:
+                shown = time.monotonic()
+                bars.update(task, completed=done, total=total)
+
+        yield progress
+
+
+@contextlib.contextmanager
+def _store(url: str, quick: bool = False) -> Iterator[None]:
+    """Around all that asks a store: it must be there, and its errors are one line. `quick`: nothing in it should take
+    long."""
+    from holdfast.checkpoint.stores.reach import reach
+
+    with _clear(url), contextlib.ExitStack() as waiting:
+        waiting.enter_context(_patience(url))
+        reach(url)
+        if not quick:
+            waiting.close()
+        yield
+
+
+@contextlib.contextmanager
+def _patience(url: str) -> Iterator[None]:
+    """Say on standard error that a store keeps us waiting: one that is dead is given up after some seconds."""
+    timer = threading.Timer(_PATIENCE_S, output.note, [f"waiting for an answer from {url}"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class _clear:
+    """Errors of a store as one line."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise HoldfastError(f"{self.url}: {error.strerror or error}") from error
+        if isinstance(error, ValueError):
+            raise UsageError(f"{self.url}: {error}") from error

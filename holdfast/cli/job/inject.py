@@ -1,0 +1,37 @@
+"""`holdfast inject`: break something on purpose."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.base.errors import UsageError
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import Json, with_client
+from holdfast.facts.faults import KINDS, parse_fault
+
+
+@with_client
+def inject(
+    client: Client,
+    fault: Annotated[str, typer.Argument(metavar="KIND[@STEP][:TARGET]", help=f"Kinds: {', '.join(KINDS)}.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="rankR or nodeN, if not given above. rankR/tp: in its next operation of that axis; "
+            "also rankR/before-tp, rankR/after-tp, and dp and pp.",
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> int:
+    """Break something on purpose: `inject kill rank3`, or `inject kill@20:rank3` to strike at step 20."""
+    if target and ":" in fault:
+        raise UsageError(f"two targets: {fault!r} names one already, and {target!r} is another")
+    spec = parse_fault(f"{fault}:{target}" if target else fault)
+    answer = client.inject(str(spec))
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.say(f"{spec}: {'armed' if answer.get('armed') else 'done'}")
+    return 0

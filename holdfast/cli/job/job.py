@@ -1,0 +1,129 @@
+"""`holdfast job`: the job as it stands; `holdfast job stop` ends it, `holdfast job restart` starts it again."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.base.errors import HoldfastError
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import Json, with_client
+
+app = typer.Typer(help="Look at the job, restart or stop it.", invoke_without_command=True)
+
+
+@app.callback()
+@with_client
+def job(client: Client, context: typer.Context, as_json: Json = False) -> int:
+    """Look at the job, restart or stop it."""
+    if context.invoked_subcommand is not None:
+        return 0
+    found = client.job()
+    if as_json:
+        output.print_json(found)
+    elif found is None:
+        output.say("no job yet: holdfast run script.py")
+    else:
+        output.out().print(job_table(found))
+    return 0
+
+
+@app.command()
+@with_client
+def stop(
+    client: Client,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="Time for the workers to end well.")
+    ] = 10.0,
+) -> int:
+    """Stop the running job."""
+    found = client.job()
+    if found is None:
+        raise HoldfastError("no job is running")
+    client.stop(grace)
+    output.say(f"{found['name']} ({found['id']}): stopping")
+    return 0
+
+
+@app.command()
+@with_client
+def restart(
+    client: Client,
+    dump: Annotated[bool, typer.Option("--dump", help="Keep the stacks of all workers with the incident.")] = False,
+) -> int:
+    """Restart the running job from its newest whole state. It counts neither as a try nor as a restart."""
+    found = client.job()
+    if found is None:
+        raise HoldfastError("no job is running")
+    client.restart(dump)
+    print(f"{found['name']} ({found['id']}): restarting")
+    return 0
+
+
+def job_table(found: output.Json) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    program = found.get("program") or {}
+    target = f"-m {program.get('target')}" if program.get("module") else program.get("target", "")
+    ended = "" if found.get("exit_code") is None else f", exit code {found['exit_code']}"
+    reason = f": {output.text(found['reason'])}" if found.get("reason") else ""
+    sizes = found.get("sizes")
+    rows = {
+        "job": f"{output.text(found['name'])} ({output.text(found['id'])})",
+        "state": f"{output.state(found['state'])}{ended}{reason}",
+        **pause_row(found.get("pause")),
+        "program": output.text(" ".join([str(target), *program.get("args", [])])),
+        "workers": f"{found['world_size']} on {found['nnodes']} nodes"
+        + (f" (pp {sizes[0]}, dp {sizes[1]}, tp {sizes[2]})" if sizes else ""),
+        "generation": f"{found['generation']} ({found.get('restarts', 0)} restarts)",
+        "step": f"{found.get('step', -1)}"
+        + (f" of {found['max_steps']}" if found.get("max_steps") else "")
+        + (" (counted over all its lives: the program numbers none)" if found.get("steps_counted") else ""),
+        "loss": output.number(found.get("loss"), 4),
+        "tokens/s": output.number(found.get("tokens_per_s"), 0),
+        "step time": output.seconds(found.get("step_seconds")),
+        "MFU": output.number(found.get("mfu"), 3),
+        "goodput": output.percent(found.get("goodput")),
+        "time": spent(found.get("time")),
+        **({"it said last": output.text(found["progress"])} if found.get("progress") else {}),
+        "a fault now": _at_risk(found.get("at_risk")),
+        "started": output.clock(found.get("started_at")),
+        "ended": output.clock(found.get("ended_at")),
+        "placed": ", ".join(
+            f"{output.text(part['node'])}: {output.spans(part['ranks'])}" for part in found.get("assignment") or []
+        )
+        or "-",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def pause_row(found: output.Json | None) -> dict[str, str]:
+    """Why nobody makes steps, if that is so."""
+    if not found:
+        return {}
+    limit = f"; restarted at {output.seconds(found['limit_seconds'])}" if found.get("limit_seconds") else ""
+    usual = f", usually up to {output.seconds(found['usual_seconds'])} here" if found.get("usual_seconds") else ""
+    place = f" at {output.text(found['place'])}" if found.get("place") else ""
+    said = f"{output.text(found['text'])}{place}"
+    return {"paused": f"{found['life']} for {output.seconds(found['seconds'])}: {said}{usual}{limit}"}
+
+
+def spent(found: output.Json | None) -> str:
+    """Where the job's time went: what counts, what a fault could still take, and what is lost, the most first."""
+    if not found or not found["wall"]:
+        return "-"
+    lost = sorted(found["lost"].items(), key=lambda item: -(item[1] or 0.0))
+    parts = [("productive", found["productive"]), ("unsaved", found["unsaved"]), *lost]
+    shown = [f"{name} {output.seconds(value)}" for name, value in parts if value is not None and value >= 0.05]
+    shown += [f"{name} unknown" for name, value in parts if value is None]
+    return f"{output.seconds(found['wall'])}: {', '.join(shown)}"
+
+
+def _at_risk(found: output.Json | None) -> str:
+    """What would be lost, by what dies."""
+    known = [f"{what} {output.seconds(found[what])}" for what in ("worker", "node", "job") if found and found[what]]
+    return f"costs {', '.join(known)} of work" if known else "-"

@@ -1,0 +1,293 @@
+"""`holdfast run`: a training job in torchrun's place, watched and restarted."""
+
+import errno
+import os
+import queue
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.base.plain import coloured
+from holdfast.base.retry import Backoff
+from holdfast.cli.common import interrupts, output
+from holdfast.cli.common.bounds import check_local, check_world
+from holdfast.cli.common.client import OVER, Client, Json
+from holdfast.cli.common.options import with_client
+from holdfast.cli.common.output import note
+from holdfast.cli.job import torchrun
+from holdfast.cli.job.follow import Follower
+from holdfast.facts.faults import parse_faults
+
+
+def normalize(token: str) -> str:
+    """torchrun takes --nproc_per_node and --nproc-per-node alike."""
+    return token.replace("_", "-")
+
+
+def _ignored(name: str) -> Any:
+    return typer.Option(f"--{name}", metavar="VALUE", help="torchrun's; not needed here.", hidden=True)
+
+
+def _limit(text: str) -> Any:
+    return typer.Option(metavar="TIME", help=text)
+
+
+@with_client
+def run(
+    client: Client,
+    target: Annotated[str, typer.Argument(metavar="SCRIPT", help="A script or, with -m, a module.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARGS...", help="Its arguments.")] = None,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module's name.")] = False,
+    nnodes: Annotated[str, typer.Option(metavar="N|MIN:MAX", help="Nodes to train on.")] = "1",
+    nproc_per_node: Annotated[str, typer.Option(metavar="N|auto|gpu|cpu", help="Workers on each node.")] = "1",
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=-1, max=1_000_000, help="Restarts before the job is given up; -1: while it advances."
+        ),
+    ] = None,
+    pause_limit: Annotated[str, _limit("Restart after a pause so long in which something works (30m).")] = "",
+    idle_limit: Annotated[str, _limit("Restart after so long in which nothing moves (60s).")] = "",
+    idle_limit_start: Annotated[str, _limit("The same before the first step, or outside of training (5m).")] = "",
+    pause_alert: Annotated[str, _limit("Alert people after a pause so long (5m).")] = "",
+    hang_floor: Annotated[str, _limit("Time without life beyond `--hang-steps` until a worker is dead (0.75s).")] = "",
+    hang_steps: Annotated[
+        str, typer.Option(metavar="N", help="Median steps without life until a worker is dead (2).")
+    ] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="For people and metrics (default: the script's).")] = "",
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="For the workers; may repeat.")] = None,
+    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not watch steps and collectives.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start fresh interpreters, not forks of a warm one.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
+    fault: Annotated[
+        list[str] | None, typer.Option(metavar="KIND@STEP:TARGET", help="Break something; may repeat.")
+    ] = None,
+    standalone: Annotated[bool, typer.Option("--standalone", hidden=True)] = False,
+    node_rank: Annotated[str, _ignored("node-rank")] = "",
+    rdzv_backend: Annotated[str, _ignored("rdzv-backend")] = "",
+    rdzv_endpoint: Annotated[str, _ignored("rdzv-endpoint")] = "",
+    rdzv_id: Annotated[str, _ignored("rdzv-id")] = "",
+    rdzv_conf: Annotated[str, _ignored("rdzv-conf")] = "",
+    master_addr: Annotated[str, _ignored("master-addr")] = "",
+    master_port: Annotated[str, _ignored("master-port")] = "",
+    local_addr: Annotated[str, _ignored("local-addr")] = "",
+    start_method: Annotated[str, _ignored("start-method")] = "",
+    role: Annotated[str, _ignored("role")] = "",
+    log_dir: Annotated[str, _ignored("log-dir")] = "",
+    redirects: Annotated[str, _ignored("redirects")] = "",
+    tee: Annotated[str, _ignored("tee")] = "",
+    monitor_interval: Annotated[str, _ignored("monitor-interval")] = "",
+) -> int:
+    """Start a job on the agents and follow it: torchrun's options, live log, the job's exit code.
+
+    Without a controller it starts one here, for this job only.
+    """
+    given = locals()
+    return interrupts.guarded(lambda: _run(**given))
+
+
+def _run(
+    client: Client, target: str, args: list[str] | None, module: bool, nnodes: str, nproc_per_node: str,
+    max_restarts: int | None, name: str, env: list[str] | None, no_hooks: bool, fresh: bool, detach: bool,
+    fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
+    hang_floor: str, hang_steps: str, **given: Any,
+) -> int:  # fmt: skip
+    ignored = [f"--{option}" for option in torchrun.IGNORED if given[option.replace("-", "_")]]
+    if ignored:
+        note(f"{', '.join(ignored)}: not needed here, ignored")
+    cwd = Path.cwd()
+    torchrun.check_text(str(cwd), "the working folder")
+    torchrun.check_text(name, "--name")
+    if len(name) > 200:
+        raise UsageError(f"--name has at most 200 characters, but this one has {len(name)}")
+    for i, word in enumerate(args or []):
+        torchrun.check_text(word, f"argument {i + 1} of the script")
+    path = torchrun.check_script(target, module, cwd)
+    least, most = torchrun.parse_nnodes(nnodes)
+    torchrun.check_nproc(nproc_per_node, most)
+    added = torchrun.parse_env(env or [])
+    faults = parse_faults(fault or [], sys.maxsize, most)
+    limits = torchrun.parse_limits({
+        "pause_limit": pause_limit, "idle_limit": idle_limit, "idle_limit_start": idle_limit_start,
+        "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
+    })  # fmt: skip
+    with _cluster(client, least, nproc_per_node, detach) as (reached, wanted, failure):
+        with interrupts.allowed():
+            count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
+        check_world(most, nproc)
+        parse_faults(fault or [], count * nproc, count)
+        spec: Json = {
+            "name": name or (target if module else Path(target).stem),
+            "program": {
+                "target": path,
+                "args": args or [],
+                "module": module,
+                "cwd": str(cwd),
+                "env": torchrun.default_env(nproc, os.environ) | added,
+                "hooks": not no_hooks,
+                "warm": not fresh,
+            },
+            "nnodes": most if ":" in nnodes else count,
+            "node_counts": list(range(least, most)),
+            "nproc_per_node": nproc,
+            "max_restarts": max_restarts,
+            "faults": [str(one) for one in faults],
+            "limits": limits,
+        }
+        job = reached.submit(spec)
+        if detach:
+            print(job)
+            return 0
+        return follow(reached, job, failure)
+
+
+@contextmanager
+def _cluster(client: Client, nnodes: int, nproc: str, detach: bool) -> Iterator[tuple[Client, str, Callable[[], str]]]:
+    """The cluster that was named, or one of our own where none was named and none answers."""
+    if _answers(client, must=client.is_named or detach):
+        yield client, nproc, str
+        return
+    from holdfast.cli.local.cluster import LocalCluster
+
+    slots = torchrun.local_nproc(nproc)
+    check_local(nnodes, slots)
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-run-", ignore_cleanup_errors=True) as folder,
+        LocalCluster(Path(folder), nodes=nnodes, slots=slots) as cluster,
+    ):
+        note(f"no controller at {client.address}; started one here: {cluster.url}")
+        yield cluster.client, str(slots), lambda: cluster.failure
+
+
+def _answers(client: Client, must: bool) -> bool:
+    try:
+        with interrupts.allowed():
+            client.status()
+    except Unavailable:
+        if must:
+            raise
+        return False
+    return True
+
+
+def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
+    """Print the job's log until it ends; its exit code. Ctrl-C (SIGTERM, SIGHUP) stops the job, a second one leaves it.
+
+    `failure` tells why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
+    follower = Follower(client, job)
+    follower.start()
+    pauses = _Pauses(client)
+    interrupted, asked = 0, False
+    while True:
+        try:
+            with interrupts.allowed():
+                if interrupted and not asked:
+                    asked = True  # within the try: the second Ctrl-C need not wait for the answer
+                    _ask_to_stop(client)
+                try:
+                    line = follower.lines.get(timeout=0.5)
+                except queue.Empty:
+                    if failure():
+                        raise HoldfastError(failure()) from None
+                    pauses.look()
+                    continue
+                if line is None:
+                    break
+                _print(line)
+        except KeyboardInterrupt as error:
+            if interrupted:
+                note(f"left job {job} to itself; `holdfast job` shows it, `holdfast job stop` ends it")
+                return interrupts.code_of(error)
+            interrupted = interrupts.code_of(error)
+            note("stopping the job; Ctrl-C again leaves it running")
+        except BrokenPipeError:  # `holdfast run ... | head`
+            _ask_to_stop(client)
+            _hide(sys.stdout)
+            return 128 + signal.SIGPIPE
+    if follower.error is not None:
+        raise follower.error
+    with interrupts.allowed():
+        return _exit_code(client, job, interrupted)
+
+
+class _Pauses:
+    """Says why the log is silent: once when the job pauses, once when it goes on."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._since = 0.0
+
+    def look(self) -> None:
+        try:
+            pause = (self._client.job() or {}).get("pause")
+        except HoldfastError:
+            return
+        since = float(pause["since"]) if pause else 0.0
+        if pause and not self._since:
+            note(f"no step for {output.seconds(pause['seconds'])}: {pause['text']}")
+        elif self._since and not pause:
+            note("the job goes on")
+        self._since = since
+
+
+def _ask_to_stop(client: Client) -> None:
+    try:
+        client.stop()
+    except HoldfastError as error:
+        note(str(error))
+
+
+def _print(line: Json) -> None:
+    """As torchrun does, all that a worker prints goes to a file or a pipe unchanged. On a terminal its colours do, but
+    nothing that moves the cursor, renames the window or fills the clipboard."""
+    stream = sys.stderr if line["stream"] == "err" else sys.stdout
+    if line.get("dropped"):
+        print(f"[{line['rank']}] ... {line['dropped']} lines left out ...", file=sys.stderr)
+    text = coloured(line["text"]) if stream.isatty() else line["text"]
+    try:
+        print(f"[{line['rank']}] {text}", file=stream, flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        # The terminal is gone, and SIGHUP is ignored: the job goes on, unseen.
+        _hide(stream)
+
+
+def _hide(stream: TextIO) -> None:
+    """Nobody reads this any more: what is still to come, and what the interpreter flushes at its end, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _exit_code(client: Client, job: str, interrupted: int) -> int:
+    """What the job ended with. The log may end a moment before the state says so."""
+    for delay in Backoff(initial=0.05, cap=0.5, deadline=30.0).plan():
+        try:
+            found = client.job()
+        except Unavailable as error:
+            note(str(error))
+            found = {}
+        if found is None or found.get("id", job) != job:
+            raise HoldfastError(f"job {job} is gone: another took its place")
+        if found.get("state") in OVER:
+            return _report(found, interrupted)
+        time.sleep(delay)
+    raise Unavailable(f"the log of job {job} ended, and nothing says how the job did")
+
+
+def _report(found: Json, interrupted: int) -> int:
+    code = found.get("exit_code")
+    if found["state"] == "finished":
+        return 0 if code is None else int(code)
+    reason = f": {found['reason']}" if found.get("reason") else ""
+    note(f"job {found['name']} {found['state']}{reason}")
+    if interrupted:
+        return interrupted
+    return int(code) if code and code > 0 else 1

@@ -1,0 +1,98 @@
+"""`holdfast blame`: who is slow, who only waits, and what it costs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.base.errors import UsageError
+from holdfast.base.settings import parse_whole
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.extras import needs
+from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.look import heat_view
+
+Source = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FOLDER]", help="Spans of a job on disk (a folder, or one .parquet file); else live."),
+]
+Job = Annotated[str, typer.Option("--job", metavar="ID", help="An earlier job that the controller has on disk.")]
+Steps = Annotated[str, typer.Option("--steps", metavar="A:B", help="Only steps A to B; A: or :B leaves one end open.")]
+Heat = Annotated[bool, typer.Option("--heat", help="Heat maps instead: rank by phase of the step, node by step.")]
+
+
+@with_client
+def blame(
+    client: Client,
+    folder: Source = None,
+    job: Job = "",
+    steps: Steps = "",
+    heat: Heat = False,
+    as_json: Json = False,
+) -> int:
+    """Say who slows the job down: of the running job, of an earlier one (--job), or from files of spans."""
+    first, last = parse_steps(steps)
+    if folder is None:
+        found = (client.heat if heat else client.blame)(job, first, last)
+    else:
+        with needs("controller"):
+            from holdfast.diagnostics.blame import report as blame_report
+            from holdfast.diagnostics.files import span_files
+        read = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
+        found = (blame_report.heat_report if heat else blame_report.report)(*read)
+    if as_json:
+        output.print_json(found)
+    elif heat:
+        heat_view.show(found)
+    else:
+        show(found)
+    return 0
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """First and last step of "A:B", "A:", ":B" or "A"; -1 for an end that is open. UsageError for anything else."""
+    low, colon, high = text.partition(":")
+    ends = [parse_whole(end) if end else -1 for end in (low, high if colon else low)]
+    first, last = (-2 if end is None else end for end in ends)
+    if min(first, last) < -1:
+        raise UsageError(f"--steps {text}: write A:B, as in 100:200")
+    if 0 <= last < first:
+        raise UsageError(f"--steps {text}: the first step must not come after the last")
+    return first, last
+
+
+def show(found: output.Json) -> None:
+    """Print `blame_report.report`."""
+    console = output.out()
+    console.print(
+        f"steps {found['first']} to {found['last']} of {output.text(found['name'] or found['job'])}: "
+        f"{_ms(found['step_s'])} a step; {_ms(found['ideal_s'])} if all ranks were as fast as their peers"
+    )
+    if not found["culprits"]:
+        console.print("nobody stands out")
+    for culprit in found["culprits"]:
+        console.print(f"[bold]{output.text(culprit['kind'])}[/]: {output.text(culprit['text'])}", soft_wrap=True)
+    if found["incomplete"]:
+        console.print(f"spans missing of ranks {output.spans(found['incomplete'])}")
+    path = output.table("CRITICAL PATH", "WHAT", ">TIME", ">SHARE")
+    for part in found["path"][:10]:
+        ends = f"rank {part['rank']}" + (f" from {part['peer']}" if part["peer"] >= 0 else "")
+        share = part["seconds"] / found["step_s"] if found["step_s"] else None
+        path.add_row(ends, output.text(part["what"]), _ms(part["seconds"]), output.percent(share))
+    console.print(path)
+    columns = found["ranks"]
+    ranks = output.table("RANK", ">WORK", ">WAITED", ">TRANSFER", ">SELF", ">INDUCED", ">VICTIM", ">COMPUTE/PEERS")
+    # None: of a rank without spans nothing is known. It comes last.
+    worst = sorted(
+        range(len(columns["rank"])), key=lambda i: [-(columns[n][i] or 0.0) for n in ("self_s", "victim_s", "work_s")]
+    )
+    for i in worst[:16]:
+        names = ("work_s", "wait_s", "transfer_s", "self_s", "induced_s", "victim_s")
+        ratio = columns["self_ratio"][i]
+        ranks.add_row(str(columns["rank"][i]), *(_ms(columns[name][i]) for name in names), output.number(ratio, 3))
+    console.print(ranks)
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f} ms"

@@ -1,0 +1,108 @@
+"""`holdfast incidents`: what broke, whose fault it was, what was done, how long it took."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.look.stacks import show_stacks
+
+
+@with_client
+def incidents(
+    client: Client,
+    incident: Annotated[str, typer.Argument(metavar="[ID]", help="One incident, in full.")] = "",
+    as_json: Json = False,
+) -> int:
+    """List the incidents, newest first, or show one in full."""
+    if incident:
+        one = client.incident(incident)
+        if as_json:
+            output.print_json(one)
+        else:
+            _show(one)
+        return 0
+    found = client.incidents()
+    if as_json:
+        output.print_json(found)
+    elif not found:
+        output.say("no incidents")
+    else:
+        output.out().print(incident_table(found))
+    return 0
+
+
+def incident_table(found: list[output.Json]) -> Table:
+    table = output.table(
+        "ID", "OPENED", "KIND", "CULPRIT", "STATE", "ACTION", ">DETECTED", ">RECOVERED", "FROM", "SUMMARY"
+    )
+    for one in found:
+        table.add_row(
+            output.text(one["id"]),
+            output.clock(one.get("opened")),
+            output.text(one["kind"]),
+            output.text(one["culprit"]),
+            output.state(one["state"]),
+            output.text(one.get("action")),
+            output.seconds(one.get("detect_s")),
+            output.seconds(one.get("recover_s")),
+            output.text(one.get("source")),
+            output.text(one.get("summary")),
+        )
+    return table
+
+
+def _origin(one: output.Json) -> str:
+    """memory (12.3 MB in 0.05 s)"""
+    source = output.text(one.get("source"))
+    if one.get("restore_s") is None:
+        return source
+    return f"{source} ({output.size(one.get('restored_bytes'))} in {output.seconds(one.get('restore_s'))})"
+
+
+def _resumed(one: output.Json) -> str:
+    """The step that training went on with: unknown of a program that numbers none."""
+    is_back = one.get("state") == "closed" and one.get("generation_to")
+    return "unknown" if one.get("step_resumed") is None and is_back else output.text(one.get("step_resumed"))
+
+
+def _show(one: output.Json) -> None:
+    console = output.out()
+    console.print(f"[bold]{output.text(one['id'])}[/]  {output.text(one['kind'])} on {output.text(one['culprit'])}")
+    console.print(
+        f"{output.state(one['state'])}, {output.text(one.get('severity'))}: {output.text(one.get('summary'))}"
+    )
+    console.print(f"action: {output.text(one.get('action'))} ({output.text(one.get('reason'))})")
+    # A watched incident stopped no training, so nothing was recovered but the watcher.
+    back = "back" if one.get("action") == "watch" else "training again"
+    console.print(
+        f"detected after {output.seconds(one.get('detect_s'))}, "
+        f"{back} after {output.seconds(one.get('recover_s'))}, state from {_origin(one)}"
+    )
+    console.print(
+        f"generation {output.text(one.get('generation_from'))} -> {output.text(one.get('generation_to'))}, "
+        f"step {output.text(one.get('step_at_fault'))} -> {_resumed(one)}"
+    )
+    phases = output.table("PHASE", "START", ">TOOK")
+    for phase in one.get("phases") or []:
+        end = phase.get("end")
+        took = None if end is None else end - phase["start"]
+        phases.add_row(output.text(phase["name"]), output.clock(phase["start"]), output.seconds(took))
+    console.print(phases)
+    findings = output.table("FINDING", "SEVERITY", "SUBJECT", "WHEN", "WHAT")
+    for finding in one.get("findings") or []:
+        findings.add_row(
+            *(output.text(finding.get(key)) for key in ("kind", "severity", "subject")),
+            output.clock(finding.get("at")),
+            output.text(finding.get("text")),
+        )
+    console.print(findings)
+    for finding in one.get("findings") or []:
+        for wait in finding.get("evidence", {}).get("waits", []):
+            console.print(f"waiting in {output.text(wait)}")
+    if one.get("stacks"):
+        console.print()
+        show_stacks(one["stacks"])

@@ -1,0 +1,35 @@
+"""`holdfast stacks`: what all workers are doing right now, merged into one tree of calls."""
+
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import Json, with_client
+from holdfast.wire.rank_sets import compact
+
+
+@with_client
+def stacks(client: Client, as_json: Json = False) -> int:
+    """Show the Python stacks of all workers of the running job, merged, with the ranks that are in each call."""
+    found = client.stacks()
+    if as_json:
+        output.print_json(found)
+    else:
+        show_stacks(found)
+    return 0
+
+
+def show_stacks(found: output.Json) -> None:
+    """The tree, what the kernel says of the workers, and who did not tell."""
+    console = output.out()
+    console.print(f"stacks of generation {found['generation']} at {output.clock(found['at'])}")
+    rows = found["rows"]
+    width = max((len(row["ranks"]) for row in rows), default=0)
+    for row in rows:
+        ranks, frame = output.text(row["ranks"]), output.text(row["frame"])
+        console.print(f"{ranks:>{width}}  {'  ' * row['depth']}{frame}", soft_wrap=True, highlight=False)
+    same: dict[str, list[int]] = {}
+    for rank, state in found["states"].items():
+        same.setdefault(state, []).append(int(rank))
+    for state, at in same.items():
+        console.print(f"process of {compact(at)}: {output.text(state)}", highlight=False)
+    for node, why in found["missing"].items():
+        console.print(f"{output.text(node)} did not tell: {output.text(why)}", highlight=False)

@@ -1,0 +1,65 @@
+"""`holdfast status`: the cluster at a glance, once or as it changes."""
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+
+from holdfast.base.errors import Unavailable
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.job.job import job_table
+from holdfast.cli.look.incidents import incident_table
+
+PERIOD_S = 1.0
+
+
+@with_client
+def status(
+    client: Client,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show nodes, job and incidents at a glance."""
+    if watch:
+        return _watch(client, as_json)
+    found = client.status()
+    if as_json:
+        output.print_json(found)
+    else:
+        output.out().print(overview(found))
+    return 0
+
+
+def _watch(client: Client, as_json: bool) -> int:
+    seen = -1
+    if as_json:  # one document a line, one line a change
+        while True:
+            found = client.status()
+            if found.get("version") != seen:
+                seen = found.get("version", -1)
+                output.print_json(found)
+            time.sleep(PERIOD_S)
+    from rich.live import Live
+
+    with Live(overview(client.status()), console=output.out(), auto_refresh=False) as live:
+        while True:
+            time.sleep(PERIOD_S)
+            try:
+                live.update(overview(client.status()), refresh=True)
+            except Unavailable as error:  # a controller that is being restarted comes back
+                live.update(output.text(error), refresh=True)
+
+
+def overview(found: output.Json) -> RenderableType:
+    counts = ", ".join(f"{n} {output.state(word)}" for word, n in (found.get("counts") or {}).items() if n)
+    parts: list[RenderableType] = [f"[bold]nodes[/]  {counts or 'none'}"]
+    job = found.get("job")
+    parts.append(job_table(job) if job else "no job yet: holdfast run script.py")
+    recent = found.get("incidents") or []
+    parts.append(f"[bold]incidents[/]  {found.get('open_incidents', 0)} open")
+    if recent:
+        parts.append(incident_table(recent[:8]))
+    return Group(*parts)

@@ -1,0 +1,38 @@
+"""`holdfast timeline`: all ranks on one clock, as a trace for Perfetto."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.base.errors import UsageError
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.extras import needs
+from holdfast.cli.common.options import with_client
+from holdfast.cli.look.blame import Job, Source, Steps, parse_steps
+
+Out = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace.")]
+
+
+@with_client
+def timeline(
+    client: Client, folder: Source = None, output_file: Out = Path("trace.json"), job: Job = "", steps: Steps = ""
+) -> int:
+    """Write what every rank did, and who waited for whom, as a trace: open it in https://ui.perfetto.dev."""
+    first, last = parse_steps(steps)
+    try:
+        if folder is None:
+            output_file.write_text(json.dumps(client.timeline(job, first, last)))
+        else:
+            with needs("controller"):
+                from holdfast.diagnostics.files import span_files
+                from holdfast.diagnostics.timeline import timeline as trace
+            table, shape = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
+            with output_file.open("w") as out:
+                trace.write(table, shape, out)
+    except OSError as error:
+        raise UsageError(f"{output_file}: {error.strerror or error}") from None
+    output.note(f"wrote {output_file}, {output.size(output_file.stat().st_size)}: open it in https://ui.perfetto.dev")
+    return 0

@@ -1,0 +1,27 @@
+"""`holdfast cordon` and `holdfast uncordon`: by hand, what recovery does by itself."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import with_client
+
+Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as `holdfast nodes` shows it.")]
+
+
+@with_client
+def cordon(client: Client, node: Node) -> int:
+    """Take a node out of future generations; its workers train on until the next restart."""
+    client.cordon(node, True)
+    output.say(f"{node}: cordoned")
+    return 0
+
+
+@with_client
+def uncordon(client: Client, node: Node) -> int:
+    """Let a node in again."""
+    client.cordon(node, False)
+    output.say(f"{node}: uncordoned")
+    return 0

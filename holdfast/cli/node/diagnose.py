@@ -1,0 +1,155 @@
+"""`holdfast diagnose`: test nodes, and say which of them is bad and why."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.cli.common import output
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.options import Json, with_client
+from holdfast.diagnostics.catalog.catalog import BY_NAME, NODE_S, Scope, choose, parse_suite
+from holdfast.diagnostics.catalog.results import parse_result
+
+_EVERY_S = 0.2
+_GRADE_STYLES = {"pass": "green", "degraded": "yellow", "fail": "bold red", "unable": "dim"}
+
+
+@with_client
+def diagnose(
+    client: Client,
+    node: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Which; none: all idle ones.")] = None,
+    suite: Annotated[
+        str, typer.Option(metavar="SUITE", help="quick: under 1 minute. full: under 10, and longer tests.")
+    ] = "quick",
+    test: Annotated[list[str] | None, typer.Option(metavar="NAME", help=f"Any of: {', '.join(BY_NAME)}.")] = None,
+    busy: Annotated[bool, typer.Option("--busy", help="Also nodes that train: it slows the job down.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Only this machine, without a controller.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show what passed, too.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Run diagnostics on nodes and print the verdicts. Exit code 1 if any node fails."""
+    size, tests = parse_suite(suite), test or []
+    choose(size, tuple(tests))
+    if local:
+        if node:
+            raise UsageError("--local tests this machine: it takes no NODE")
+        doc = _local(suite, tests)
+    else:
+        doc = _watch(client, client.diagnose(node or [], suite, tests, busy))
+    if as_json:
+        output.print_json(doc)
+    else:
+        output.out().print(verdict_table(doc, all_))
+        output.say(_conclusion(doc))
+    return 1 if doc["failed"] else 0
+
+
+def _watch(client: Client, name: str) -> output.Json:
+    """Until it is done; a line for every stage."""
+    told = ""
+    while True:
+        doc = client.diagnosis(name)
+        if doc["state"] == "done":
+            return doc
+        stage = f"{doc['stage']}, round {doc['rounds']}" if doc["stage"] == "pairs" else str(doc["stage"])
+        if stage != told:
+            told = stage
+            output.note(f"{name}: {stage}: {doc['jobs_open']} tests of {len(doc['nodes'])} nodes to do")
+        time.sleep(_EVERY_S)
+
+
+def _local(suite: str, tests: list[str]) -> output.Json:
+    """The checks of a node alone, here; they are held against fixed bars only."""
+    from holdfast.diagnostics.isolation.nodes import Judgement
+    from holdfast.diagnostics.isolation.pairs import Candidate
+
+    size, here = parse_suite(suite), "here"
+    checks = [c for c in choose(size, tuple(tests)) if c.scope is Scope.NODE]
+    if not checks:
+        raise UsageError("--local: these tests need other nodes")
+    began = time.time()
+    judgement = Judgement({here: Candidate(here)}, {})
+    for check in checks:
+        output.note(f"{check.name}: {check.does[0].lower()}{check.does[1:]}")
+        with tempfile.TemporaryDirectory(prefix="holdfast-check-") as folder:
+            words = [sys.executable, "-m", "holdfast.diagnostics", check.name, "--json", "--folder", folder]
+            words += ["--options", json.dumps({"suite": suite})]
+            results, error = [], ""
+            try:
+                done = subprocess.run(words, capture_output=True, text=True, timeout=NODE_S[size], check=False)
+                results = [parse_result(line) for line in done.stdout.splitlines()]
+                error = done.stderr.strip().rpartition("\n")[2]
+            except subprocess.TimeoutExpired:
+                error = f"killed after {NODE_S[size]:g} s"
+            except HoldfastError as bad:
+                error = str(bad)
+            judgement.take(here, check.name, results, error)
+    verdicts = [v for check in checks for v in judgement.node_verdicts(check, [here])]
+    failed = sorted({v.node for v in verdicts if v.grade == "fail"})
+    return {
+        "id": "", "why": "by hand", "state": "done", "suite": suite, "tests": [c.name for c in checks],
+        "nodes": [here], "stage": "done", "rounds": 0, "jobs_done": len(checks), "jobs_open": 0, "began": began,
+        "ended": time.time(), "failed": failed, "cleared": [] if failed else [here],
+        "verdicts": [v.to_doc() for v in verdicts],
+    }  # fmt: skip
+
+
+def verdict_table(doc: output.Json, everything: bool) -> Table:
+    """One row a verdict; where all is well, only what is not a pass, unless everything is wanted."""
+    table = output.table("NODE", "TEST", "PART", "VERDICT", ">MEASURED", ">BASELINE", ">OF", "WHY", "WHAT TO DO")
+    for v in doc["verdicts"]:
+        if v["grade"] == "pass" and not everything and len(doc["nodes"]) > 1:
+            continue
+        grade = v["grade"]
+        table.add_row(
+            output.text(v["node"]),
+            output.text(f"{v['check']} {v['metric']}".strip()),
+            output.text(v["component"]),
+            f"[{_GRADE_STYLES.get(grade, 'default')}]{output.text(grade)}[/]",
+            output.text(quantity(v["value"], v["unit"])),
+            output.text(quantity(v["baseline"] if v["baseline"] is not None else v["bar"], v["unit"])),
+            _basis(v),
+            output.text(v["text"]),
+            output.text(v["action"]),
+        )
+    return table
+
+
+def _basis(verdict: output.Json) -> str:
+    """How many values the baseline is the median of, and since when they were taken."""
+    if not verdict["baseline_n"]:
+        return "bar" if verdict["bar"] is not None else "-"
+    since = output.clock(verdict["baseline_since"]).partition(" ")[0] if verdict["baseline_since"] else ""
+    return f"{verdict['baseline_n']}" + (f" since {since}" if since else "")
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A figure with its unit, in three digits or so."""
+    if value is None:
+        return "-"
+    match unit:
+        case "bytes/s":
+            return f"{output.size(value)}/s"
+        case "FLOP/s":
+            return f"{value / 1e9:,.1f} GFLOP/s"
+        case "ratio":
+            return f"{value:.2%}"
+        case "s":
+            return f"{value * 1e3:,.3g} ms"
+    return f"{value:,.4g} {unit}".strip()
+
+
+def _conclusion(doc: output.Json) -> str:
+    took = output.seconds((doc["ended"] or 0.0) - (doc["began"] or 0.0))
+    rounds = f", {doc['rounds']} rounds of pairs" if doc["rounds"] else ""
+    count = len(doc["nodes"])
+    bad = ", ".join(doc["failed"])
+    said = f"failed: {bad}" if bad else f"{len(doc['cleared'])} of {count} nodes have nothing wrong, none failed"
+    return f"{said} ({took}{rounds})"

@@ -1,0 +1,1 @@
+"""Commands of daemons, and of what they are deployed with."""

@@ -1,0 +1,11 @@
+"""`holdfast agent`: the daemon of one node."""
+
+from holdfast.base.config import AgentConfig
+from holdfast.cli.common.options import configured
+from holdfast.cli.serve import daemons
+
+
+@configured(AgentConfig)
+def agent(config: AgentConfig) -> int:
+    """Run this node's agent: it watches the node and starts workers for the controller."""
+    return daemons.run_agent(config)

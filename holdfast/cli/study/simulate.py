@@ -1,0 +1,115 @@
+"""`holdfast simulate`: the controller's own decisions in a cluster that does not exist."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.cli.common import output
+from holdfast.cli.common.bounds import check_world
+from holdfast.cli.common.extras import require
+from holdfast.cli.common.options import Json
+
+if TYPE_CHECKING:
+    from holdfast.controller.simulation.run import Outcome
+
+Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Nodes that train.")]
+Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, max=3650.0, help="How long, in days of its own time.")]
+
+
+def _seconds(least: float, help: str) -> Any:
+    return typer.Option(metavar="SECONDS", min=least, max=86_400.0, help=help)
+
+
+def simulate(
+    nodes: Nodes = 64,
+    spares: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Nodes beyond them.")] = 4,
+    gpus: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="GPUs, and workers, of each node.")] = 8,
+    days: Days = 7.0,
+    rates: Annotated[str, typer.Option(metavar="NAME", help="Whose rate: llama3, megascale or byterobust.")] = "llama3",
+    times: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="So many times as often.")] = 1.0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1 << 53, help="Chance; the same seed gives the same run.")
+    ] = 1,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="So many runs, with this seed and the next ones.")
+    ] = 1,
+    step_seconds: Annotated[float, _seconds(0.1, "What a step takes.")] = 10.0,
+    start_seconds: Annotated[float, _seconds(0.0, "Starting workers.")] = 0.6,
+    restore_seconds: Annotated[float, _seconds(0.0, "Reading the state.")] = 0.6,
+    checkpoint_seconds: Annotated[float, _seconds(1.0, "Between checkpoints.")] = 600.0,
+    shrink: Annotated[bool, typer.Option("--shrink", help="The job may go on with half of its nodes.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Also by hand, and as torchrun would.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Run the controller's own code in virtual time, with virtual nodes that break as published ones did.
+
+    Deterministic by seed. Ends with 1, and a line that repeats it, when something that must hold did not.
+    """
+    require("controller", "numpy")
+    from holdfast.controller.simulation import run as simulation
+    from holdfast.controller.simulation.faults import RATES
+    from holdfast.controller.simulation.hosts import Shape
+
+    if rates not in RATES:
+        raise UsageError(f"--rates must be one of {', '.join(RATES)}, not {rates!r}")
+    check_world(nodes, gpus)
+    shape = Shape(
+        nodes=nodes, spares=spares, gpus=gpus, step=step_seconds, start=start_seconds, restore=restore_seconds,
+        checkpoint=checkpoint_seconds, shrinks=shrink,
+    )  # fmt: skip
+    rate = RATES[rates] * times
+    found = []
+    for one in range(seed, seed + seeds):
+        try:
+            found.append(simulation.simulate(shape, one, days, rate, hurry=max(1.0, times)))
+        except HoldfastError as error:
+            again = f"--nodes {nodes} --spares {spares} --gpus {gpus} --days {days:g} --rates {rates} --times {times:g}"
+            again += f" --step-seconds {step_seconds:g} --start-seconds {start_seconds:g}"
+            again += f" --restore-seconds {restore_seconds:g} --checkpoint-seconds {checkpoint_seconds:g}"
+            again += " --shrink" if shrink else ""
+            raise HoldfastError(f"{error}; to see it again: holdfast simulate {again} --seed {one}") from None
+    rivals = simulation.rivals(shape, seed, days, rate) if compare else {}
+    if as_json:
+        output.print_json({"runs": [dataclasses.asdict(one) for one in found], "rivals": rivals})
+    elif seeds == 1:
+        output.out().print(_report(found[0], rivals))
+    else:
+        output.out().print(_summary(found))
+    return 0
+
+
+def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
+    from holdfast.controller.simulation.run import spread
+
+    figures = output.table("", ">MEDIAN", ">P90", ">P99", ">MOST")
+    for name, values in (("fault to incident", one.detected), ("fault to training", one.recovered)):
+        figures.add_row(name, *(output.seconds(value) for value in spread(values).values()))
+    lost = ", ".join(f"{name} {output.seconds(value)}" for name, value in one.lost.items() if value >= 0.5)
+    did = ", ".join(f"{number} {action}" for action, number in sorted(one.actions.items()))
+    lines: list[RenderableType] = [
+        f"[bold]goodput {output.percent(one.goodput)}[/] of {one.simulated / 86_400:.1f} days, job {one.state}; "
+        f"by formula {output.percent(one.expected)}",
+        f"lost: {lost or 'nothing'}",
+        f"{one.faults} faults that stop training, {one.stops} stops, {one.crashes} crashes of the controller",
+        f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly; "
+        f"{one.wrong_ends} pauses taken for hangs",
+        figures,
+        *(f"the same faults {name}: goodput {output.percent(value)}" for name, value in rivals.items()),
+        f"{one.events:,} events in {one.cpu:.1f} s of CPU time",
+    ]
+    return Group(*lines)
+
+
+def _summary(runs: Sequence["Outcome"]) -> str:
+    worst = min(runs, key=lambda one: one.goodput)
+    wrong = sum(one.wrong_evictions for one in runs)
+    return (
+        f"{len(runs)} runs, every invariant held: {sum(one.stops for one in runs)} stops of training, "
+        f"{sum(one.crashes for one in runs)} crashes of the controller, {sum(one.evictions for one in runs)} nodes "
+        f"taken out, {wrong} wrongly; worst goodput {output.percent(worst.goodput)} (seed {worst.seed}); "
+        f"{sum(one.cpu for one in runs):.0f} s of CPU time"
+    )

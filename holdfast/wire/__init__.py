@@ -1,0 +1,1 @@
+"""What processes say to each other: plain types, and their way to messages and back."""

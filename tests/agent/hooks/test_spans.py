@@ -1,0 +1,117 @@
+"""Spans of a script that knows nothing of them: what is its own, what is waiting, and who is to blame."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.diagnostics.blame.model import Limits
+from holdfast.diagnostics.blame.report import blame_of
+from holdfast.diagnostics.steps import span_table
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.wire import messages as msg
+from holdfast.wire import span_rows
+
+SCRIPT = Path(__file__).parents[2] / "e2e" / "scripts" / "ddp_one_slow.py"
+REASONS = SCRIPT.with_name("ddp_reasons.py")
+STEPS = 120
+HOOKS = (
+    "import os, runpy, sys; from holdfast.agent import probe; from holdfast.agent.hooks import torch_hooks; "
+    "probe.attach(); torch_hooks.install(); "
+)
+
+
+def run_two(script: Path, args: list[str], folder: Path, port: int) -> SpanTable:
+    """What two ranks of a script recorded under the hooks."""
+    code = HOOKS + f"sys.argv[1:] = {args!r}; runpy.run_path({str(script)!r}, run_name='__main__'); os._exit(0)"
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **world, "RANK": str(rank), probe_layout.ENV_PATH: str(folder / f"probe-{rank}")},
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return read(folder)
+
+
+@pytest.mark.slow
+def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
+    table = run_two(SCRIPT, ["1", str(STEPS)], tmp_path, free_port)
+    for rank in range(2):
+        own = table.take((table.rank == rank) & (table.step == 20))
+        kinds = [own.kinds[k] for k in own.kind[own.start.argsort()].tolist() if own.kinds[k] not in ("gc", "thread")]
+        assert kinds == ["forward", "backward", "ddp:all_reduce", "optimizer"]
+        work = own.take(own.group == 0)
+        assert (work.cpu > 0).all()
+    blame = blame_of(table.of_steps(3, STEPS), JobShape("j1", "script", ("node0",), 2))
+    assert blame is not None
+    first = blame.culprits[0]
+    assert (first.kind, first.rank, first.what) == ("compute", 1, "forward")
+    assert first.ratio > 1.5, "the script does twice the work there"
+    assert blame.wait_s[0] > blame.wait_s[1], "the other one waits"
+
+
+@pytest.mark.slow
+def test_why_a_rank_is_slow_is_told_and_where(tmp_path: Path, free_port: int) -> None:
+    """Asleep or at a lock in its own forward is no host's interference; a loader's time is data."""
+    right: dict[str, str] = {}
+    seen = []
+    for attempt in range(4):  # a busy host keeps both ranks from running: each reason needs one quiet run
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        seen.append(found := reasons(folder, free_port))
+        for reason, (named, texts) in found.items():
+            if EXPECTED[reason] in named:
+                right.setdefault(reason, texts[named.index(EXPECTED[reason])])
+        if len(right) == len(EXPECTED):
+            break
+    assert right.keys() == EXPECTED.keys(), seen
+    assert "asleep, at a lock or in a read, in forward" in right["sleep"]
+    assert "in what lies between its spans" in right["between"]
+
+
+EXPECTED: dict[str, tuple[object, ...]] = {
+    "sleep": ("waiting", 1, "forward"),
+    "lock": ("waiting", 1, "forward"),
+    "data": ("data loading", 1, "load"),
+    "between": ("waiting", 1, "other"),
+    "host": ("host interference", 1),
+}
+
+
+def reasons(folder: Path, port: int) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
+    """Who is named for each reason of the script, and in which words."""
+    steps, found = 25, {}
+    table = run_two(REASONS, [str(steps)], folder, port)
+    for at, reason in enumerate(EXPECTED, 1):
+        part = table.of_steps(at * steps + 3, (at + 1) * steps - 2)
+        # What is asked here is why, not whether anybody would be named by default.
+        blame = blame_of(part, JobShape("j1", "script", ("node0",), 2), Limits(z=1.0, chance=0.5))
+        assert blame is not None
+        named = [(c.kind.value, c.rank, c.what)[: len(EXPECTED[reason])] for c in blame.culprits]
+        found[reason] = named, [c.text for c in blame.culprits]
+    return found
+
+
+def read(folder: Path) -> SpanTable:
+    """What both ranks have recorded."""
+    parts = []
+    for rank in range(2):
+        reader = ProbeReader(str(folder / f"probe-{rank}"))
+        rows = reader.new_rows()
+        count = len(rows) // span_rows.ROW.size
+        parts.append((0, msg.WorkerSpans(rank, 1, count, 0, 0, STEPS, tuple(reader.names()), span_rows.pack(rows))))
+        reader.close()
+    return span_table.decode(parts)

@@ -1,0 +1,91 @@
+"""What programs that number no steps save and print, as their agent tells it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.logs.progress_watch import APART_S, Mark, ProgressWatch
+from holdfast.agent.probe_file.layout import SAVED_SUFFIX
+from holdfast.wire import types as t
+
+KEY = ("j1", 2, 0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("step 12 loss 3.2", 12),
+        ("[rank0] Step: 1200/5000", 1200),
+        ("global_step=7", 7),
+        ("iter 30: loss 1.2", 30),
+        ("Iteration #4", 4),
+        ("{'train/global_step': 15}", 15),
+        ("footsteps 5", -1),
+        ("3 steps", -1),
+        ("stepping 4", -1),
+        ("loss 3.2", -1),
+    ],
+)
+def test_a_printed_step_is_read(line: str, number: int) -> None:
+    mark = Mark()
+    mark.read(f"noise\n{line}\nnoise\n")
+    assert mark.number == number
+    assert mark.line == (line if number >= 0 else "")
+
+
+def test_only_a_greater_number_counts() -> None:
+    mark = Mark()
+    for n in (1, 2, 2, 1, 5):
+        mark.read(f"step {n}\n")
+    assert (mark.number, mark.count) == (5, 3)
+
+
+def test_it_is_told_now_and_then_and_once_more_at_the_end(tmp_path: Path) -> None:
+    told: list[t.Event] = []
+    clock = Clock()
+    watch = ProgressWatch(told.append, clock)
+    probe = tmp_path / "j1-g2-rank0"
+    saved = probe.with_name(probe.name + SAVED_SUFFIX)
+
+    def save(count: int, number: int = 40) -> None:
+        saved.write_text(json.dumps({"count": count, "path": f"out/checkpoint-{number}/x.pt", "number": number}))
+        os.utime(saved, ns=(count, count))
+
+    mark = Mark()
+    watch.look(KEY, probe, mark)
+    assert told == []
+    save(1)
+    watch.look(KEY, probe, mark)
+    (first,) = told
+    assert isinstance(first, t.ProgressSeen)
+    assert (first.source, first.number, first.count, first.text) == ("checkpoint", 40, 1, "out/checkpoint-40/x.pt")
+    save(2)
+    mark.read("step 9\n")
+    watch.look(KEY, probe, mark)
+    assert [e.source for e in told] == ["checkpoint", "log"]  # type: ignore[union-attr]
+    clock.now += APART_S
+    watch.look(KEY, probe, mark)
+    assert told[2].count == 2  # type: ignore[union-attr]
+    save(3)
+    mark.read("step 10\n")
+    watch.end(KEY, probe, mark)
+    assert [(e.source, e.number, e.count) for e in told[3:]] == [("checkpoint", 40, 3), ("log", 10, 2)]  # type: ignore[union-attr]
+    assert not saved.exists()
+
+
+@pytest.mark.parametrize("said", ["", "{", "[]", '{"count": "x", "path": 1, "number": 2}', '{"count": 1}', "1e999"])
+def test_nonsense_is_not_told(tmp_path: Path, said: str) -> None:
+    told: list[t.Event] = []
+    probe = tmp_path / "p"
+    probe.with_name(probe.name + SAVED_SUFFIX).write_text(said)
+    ProgressWatch(told.append).end(KEY, probe, None)
+    assert told == []

@@ -1,0 +1,202 @@
+"""Whatever stands in a probe's memory, its agent can read it, and can send what it has read."""
+
+import math
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.agent.stream.span_sender import SpanSender
+from holdfast.base import bounds
+from holdfast.base.errors import ProtocolError, Unavailable
+from holdfast.wire import codec as wire
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from holdfast.wire.limits import admitted
+from tests.agent.support.processes import probed, until
+
+WORDS = (
+    layout.WORD_PID, layout.WORD_TICK, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_HANDED,
+    layout.WORD_REQUEST, layout.WORD_TICK_THREAD,
+)  # fmt: skip
+LONG = st.sampled_from([-(1 << 63), (1 << 63) - 1, -1, 0, 1, 2047, 2048, 2049, 8193, 1 << 31, 1 << 53, 1 << 62]) | (
+    st.integers(-(1 << 63), (1 << 63) - 1)
+)
+INT = st.sampled_from([-(1 << 31), (1 << 31) - 1, -1, 0, 1]) | st.integers(-(1 << 31), (1 << 31) - 1)
+SHORT = st.sampled_from([-(1 << 15), (1 << 15) - 1, -1, 0, 1, 63, 64]) | st.integers(-(1 << 15), (1 << 15) - 1)
+DOUBLE = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1.0, 4e38])
+
+
+def filled(form: struct.Struct) -> st.SearchStrategy[bytes]:
+    """The payload of a block, sealed: each number anything that its field can hold."""
+    kinds = {"q": LONG, "d": DOUBLE, "h": SHORT, "i": INT, "I": st.integers(0, (1 << 32) - 1)}
+    parts: list[st.SearchStrategy[object]] = []
+    count = ""
+    for letter in form.format.lstrip("<"):
+        if letter.isdigit():
+            count += letter
+            continue
+        parts += [st.binary(max_size=int(count or 1))] if letter == "s" else [kinds[letter]] * int(count or 1)
+        count = ""
+    return st.tuples(*parts).map(lambda values: layout.seal(form.pack(*values)))
+
+
+def at(where: int, form: struct.Struct) -> st.SearchStrategy[tuple[int, bytes]]:
+    return filled(form).map(lambda raw: (where, raw))
+
+
+def ring(where: int, form: struct.Struct, slots: int) -> st.SearchStrategy[tuple[int, bytes]]:
+    """A record where a reader looks for it, its index right or not."""
+    return st.tuples(st.integers(0, slots - 1) | st.just(0), filled(form), st.booleans()).map(
+        lambda drawn: (
+            where + drawn[0] * layout.RECORD,
+            layout.seal(drawn[0].to_bytes(8, "little") + drawn[1][16:]) if drawn[2] else drawn[1],
+        )
+    )
+
+
+WRITES = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(WORDS).map(lambda word: 8 * word), LONG.map(struct.Struct("<q").pack)),
+        at(layout.AT_STATE, layout.STATE),
+        at(layout.AT_OPERATION, layout.OPERATION),
+        at(layout.AT_MESH, layout.MESH),
+        at(layout.AT_METERS, layout.METERS),
+        ring(layout.AT_STEPS, layout.STEP, layout.STEPS),
+        ring(layout.AT_SPANS, layout.SPAN, layout.SPANS),
+        st.integers(1, 3).flatmap(lambda n: at(layout.AT_GROUPS + n * layout.GROUP_STRIDE + 8, layout.GROUP)),
+        st.tuples(
+            st.integers(1, 3).map(lambda n: layout.AT_GROUPS + n * layout.GROUP_STRIDE),
+            LONG.map(struct.Struct("<q").pack),
+        ),
+        st.tuples(st.integers(layout.HEADER.size, layout.SIZE - 200), st.binary(min_size=1, max_size=200)),
+        st.tuples(st.just(layout.AT_NAMES), st.binary(min_size=1, max_size=layout.NAME * 4)),
+    ),
+    min_size=1,
+    max_size=12,
+)  # fmt: skip
+
+
+@contextmanager
+def made() -> Iterator[tuple[int, ProbeReader, str]]:
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        path = f"{folder}/probe"
+        layout.create(path, 3, 2, time.monotonic_ns())
+        fd = os.open(path, os.O_RDWR)
+        reader = ProbeReader(path)
+        try:
+            yield fd, reader, path
+        finally:
+            reader.close()
+            os.close(fd)
+
+
+def look(reader: ProbeReader) -> list[msg.AgentMessage]:
+    """What an agent does with a probe at every beat: messages that went over the wire and came back."""
+    sent: list[msg.AgentMessage] = []
+    sender = SpanSender(lambda: [reader], sent.append, lambda count: None)
+    sender.clock.answered(0, 10, 5)
+    steps = reader.new_steps()
+    sample = reader.sample(time.monotonic_ns())
+    sent.append(t.Frame(1, 1, 1, workers=(sample,), steps=tuple(steps)))
+    sender.read()
+    sender.flush(0, 10)
+    refused: dict[str, int] = {}
+    back = [admitted(wire.decode_agent(wire.encode_agent(message)), refused) for message in sent]
+    assert refused == {}, "the reader lets through what a controller refuses"
+    return back
+
+
+@settings(max_examples=150, deadline=None)
+@given(WRITES, WRITES)
+def test_whatever_is_written_there_a_frame_can_be_sent(
+    first: list[tuple[int, bytes]], then: list[tuple[int, bytes]]
+) -> None:
+    with made() as (fd, reader, _):
+        for writes in (first, then):
+            for where, raw in writes:
+                os.pwrite(fd, raw[: layout.SIZE - where], where)
+            frame, *_ = look(reader)
+            assert isinstance(frame, t.Frame)
+            assert [sample.rank for sample in frame.workers] == [3]
+            for sample in frame.workers:
+                assert -1 <= sample.step <= bounds.MAX_STEP
+                assert 0 <= sample.pid <= bounds.MAX_PID
+                assert not sample.progress_age < 0
+            for record in frame.steps:
+                assert (record.rank, record.generation) == (3, 2)
+                assert 0 <= record.seconds <= bounds.MAX_SECONDS
+                assert 0 <= record.tokens <= bounds.MAX_TOKENS
+                assert record.end_wall_ns <= time.time_ns()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(min_size=2000, max_size=4000), st.integers(0, 1 << 20))
+def test_noise_all_over_the_file(noise: bytes, offset: int) -> None:
+    with made() as (fd, reader, _):
+        for where in range(layout.HEADER.size, layout.SIZE - len(noise), len(noise) + offset % 977):
+            os.pwrite(fd, noise, where)
+        for _ in range(2):
+            look(reader)
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000, layout.AT_SPANS + 10])
+def test_a_file_that_is_cut_short_under_the_reader_is_no_end_of_the_agent(size: int) -> None:
+    """A mapping would be a SIGBUS."""
+    with made() as (_, reader, path):
+        look(reader)
+        os.truncate(path, size)
+        frame, *_ = look(reader)
+        assert isinstance(frame, t.Frame)
+        assert frame.steps == ()
+
+
+@pytest.mark.parametrize(("rank", "generation"), [(-1, 1), (1, -1), (bounds.MAX_RANKS, 1)])
+def test_a_header_of_no_worker_is_refused(rank: int, generation: int, tmp_path: Path) -> None:
+    layout.create(str(tmp_path / "p"), rank, generation, 1)
+    with pytest.raises(ProtocolError, match="damaged: it is for rank"):
+        ProbeReader(str(tmp_path / "p"))
+
+
+def test_a_pipe_or_a_link_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ProtocolError, match="no probe file"):
+        ProbeReader(str(tmp_path / "pipe"))
+    for name in ("link", "folder"):
+        with pytest.raises(Unavailable, match="cannot open the probe file"):
+            ProbeReader(str(tmp_path / name))
+
+
+def test_a_script_that_says_what_cannot_be_is_clamped_and_goes_on(tmp_path: Path) -> None:
+    code = """
+for n, tokens in ((-5, -7), (1 << 70, 1 << 62), (3, 1 << 90)):
+    probe.step(n, loss=1.0, tokens=tokens)
+with probe.span("forward", stage=1 << 40, micro_batch=1 << 40, seq=-(1 << 50), num_bytes=1 << 80):
+    pass
+probe.mesh(pp=1 << 40, sizes=(1 << 41, 1, 1))
+probe.meters(1.0, 1.0, [0.0] * 5, 1 << 80)
+print("said", flush=True)
+input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdout.readline() == "said\n", process.stderr and process.stderr.read()
+        until(lambda: reader.sample(time.monotonic_ns()).step == 3)
+        records = reader.new_steps()
+        assert [(r.step, r.tokens) for r in records] == [
+            (0, 0), (bounds.MAX_STEP, bounds.MAX_TOKENS), (3, bounds.MAX_TOKENS)
+        ]  # fmt: skip
+        (span,) = reader.new_spans()
+        assert (span.kind, span.stage, span.seq) == ("forward", (1 << 15) - 1, -1)
+        assert reader.sample(time.monotonic_ns()).coordinate is None

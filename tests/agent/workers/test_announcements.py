@@ -1,0 +1,88 @@
+"""The plan of a job on its way from rank 0 to the agent: told once, whole, and gone with the worker."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent import probe
+from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.workers import announcements
+from holdfast.agent.workers.announcements import Announcements
+from holdfast.wire import types as t
+from tests.agent.support.processes import ROOT
+
+PUBLISH = "from holdfast.agent import probe; probe.attach(); probe.publish_plan(b'first'); probe.publish_plan(b'plan')"
+
+
+def test_a_plan_is_told_once_and_goes_with_the_worker(tmp_path: Path) -> None:
+    told: list[t.Event] = []
+    found = Announcements(told.append)
+    path, key = tmp_path / "j-g2-rank0", ("j", 2, 0)
+    found.look(key, path)
+    assert told == []
+    subprocess.run(
+        [sys.executable, "-c", PUBLISH],
+        cwd=ROOT,
+        env={**os.environ, probe_layout.ENV_PATH: str(path)},
+        check=True,
+        timeout=20,
+    )
+    for _ in range(3):
+        found.look(key, path)
+    assert told == [t.PlanPublished("j", 2, b"plan")]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["j-g2-rank0", "j-g2-rank0.plan"]
+    Announcements(told.append).look(key, path)  # the agent's next life tells again
+    assert len(told) == 2
+    found.end(key, path)
+    assert len(told) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
+
+
+def test_a_plan_of_a_life_between_two_looks_is_told_at_its_end(tmp_path: Path) -> None:
+    told: list[t.Event] = []
+    (tmp_path / "probe.plan").write_bytes(b"plan")
+    Announcements(told.append).end(("j", 1, 0), tmp_path / "probe")
+    assert told == [t.PlanPublished("j", 1, b"plan")]
+
+
+def test_only_rank_0_has_a_plan_and_only_one_of_a_size_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[t.Event] = []
+    (tmp_path / "probe.plan").write_bytes(b"plan")
+    found = Announcements(told.append)
+    found.look(("j", 1, 1), tmp_path / "probe")
+    monkeypatch.setitem(announcements._MAX_BYTES, ".plan", 3)
+    found.look(("j", 1, 0), tmp_path / "probe")
+    assert told == []
+
+
+def test_without_an_agent_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(probe_layout.ENV_PATH, str(tmp_path / "probe"))
+    probe.publish_plan(b"plan")
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_the_state_came_from_is_told_once(tmp_path: Path) -> None:
+    told: list[t.Event] = []
+    found = Announcements(told.append)
+    path, key = tmp_path / "j-g2-rank0", ("j", 2, 0)
+    code = "from holdfast.agent import probe; probe.attach(); probe.restored(12, 'peer', 0.5, 4096)"
+    environ = {**os.environ, probe_layout.ENV_PATH: str(path)}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, timeout=20)
+    for _ in range(2):
+        found.look(key, path)
+    assert told == [t.StateRestored("j", 2, 12, "peer", 0.5, 4096)]
+    found.end(key, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"step": "x", "source": 1, "seconds": 0, "bytes": 0}'])
+def test_what_cannot_be_read_is_not_told(tmp_path: Path, text: str) -> None:
+    told: list[t.Event] = []
+    (tmp_path / "j-g2-rank0.restored").write_text(text)
+    Announcements(told.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
+    assert told == []

@@ -1,0 +1,165 @@
+"""Stacks of real processes: alive, without the interpreter lock, stopped, without a handler, gone."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.workers import stacks
+from holdfast.agent.workers.stacks import Process, Thread
+from tests.agent.support.processes import python, until
+
+WORKER = """
+import ctypes, sys, time, threading
+libc = ctypes.PyDLL(None)
+from holdfast.agent.forkserver import bootstrap
+bootstrap._register_stacks({path!r})
+def outer():
+    inner()
+def inner():
+    print("ready", flush=True)
+    {body}
+{call}
+"""
+SPY = Path(sys.executable).with_name("py-spy")
+SLEEP, HOLD, LOOP = "time.sleep(60)", "while True: libc.sleep(60)", "while True: pass"
+
+
+@contextmanager
+def worker(folder: Path, body: str, call: str = "outer()") -> Iterator[int]:
+    code = WORKER.format(path=str(folder / "p.stacks"), body=body, call=call)
+    with python(code) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
+
+
+def read(pid: int, folder: Path) -> Process:
+    return asyncio.run(stacks.read(pid, folder / "p"))
+
+
+def functions(thread: Thread) -> list[str]:
+    return [frame.rpartition(" ")[2] for frame in thread.frames]
+
+
+@pytest.mark.parametrize("body", [SLEEP, HOLD, LOOP])
+def test_a_worker_tells_where_it_is_even_without_the_interpreter_lock(tmp_path: Path, body: str) -> None:
+    with worker(tmp_path, body) as pid:
+        for _ in range(2):  # and goes on, to be asked again
+            (main,) = read(pid, tmp_path).threads
+            assert main.name == "main"
+            assert functions(main) == ["<module>", "outer", "inner"]
+
+
+@pytest.mark.skipif(shutil.which("py-spy") is None and not SPY.exists(), reason="needs py-spy")
+@pytest.mark.parametrize("body", [SLEEP, LOOP])
+def test_where_there_is_time_no_signal_is_sent(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def ask(pid: int, path: Path) -> str:
+        asked.append(pid)
+        return ""
+
+    monkeypatch.setattr(stacks, "_ask", ask)
+    with worker(tmp_path, body) as pid:
+        found = asyncio.run(stacks.read(pid, tmp_path / "p", gently=True))
+        if not found.threads:
+            pytest.skip("py-spy may not look into other processes here")
+        assert functions(found.threads[0]) == ["<module>", "outer", "inner"]
+        assert asked == []
+
+
+def test_without_py_spy_the_signal_is_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(pid: int) -> str:
+        return ""
+
+    monkeypatch.setattr(stacks, "_spy", nothing)
+    with worker(tmp_path, SLEEP) as pid:
+        found = asyncio.run(stacks.read(pid, tmp_path / "p", gently=True))
+        assert functions(found.threads[0]) == ["<module>", "outer", "inner"]
+
+
+def test_other_threads_come_after_the_main_one(tmp_path: Path) -> None:
+    with worker(tmp_path, SLEEP, "threading.Thread(target=outer, daemon=True).start(); time.sleep(60)") as pid:
+        until(lambda: functions(read(pid, tmp_path).threads[0]) == ["<module>"])  # it has returned from start()
+        main, other = read(pid, tmp_path).threads
+        assert (main.name, functions(main)) == ("main", ["<module>"])
+        assert (other.name, functions(other)[-2:]) == ("other", ["outer", "inner"])
+
+
+def test_a_stopped_worker_is_told_by_the_kernel_and_read_from_outside(tmp_path: Path) -> None:
+    with worker(tmp_path, SLEEP) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: stacks.kernel_state(pid).startswith("T"))
+        found = read(pid, tmp_path)
+        assert found.state.startswith("T")
+        assert stacks.kernel_state(pid).startswith("T")  # and nobody woke it
+        if shutil.which("py-spy") and found.threads:  # it may lack the right to look
+            assert functions(found.threads[0]) == ["<module>", "outer", "inner"]
+
+
+def test_a_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with python("import time; print('ready', flush=True); time.sleep(60)") as process:
+        assert process.stdout
+        process.stdout.readline()
+        (tmp_path / "p.stacks").touch()
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        assert read(process.pid, tmp_path).threads == ()
+        assert process.poll() is None
+
+
+def test_one_that_is_gone_is_told_so(tmp_path: Path) -> None:
+    with python("pass") as process:
+        process.wait(20)
+        assert read(process.pid, tmp_path) == Process("gone", ())
+
+
+def test_the_same_stacks_are_told_once(tmp_path: Path) -> None:
+    with worker(tmp_path, SLEEP) as pid:
+        answer = asyncio.run(stacks.dump({3: (pid, tmp_path / "p"), 4: (2**30, tmp_path / "q")}))
+        (told,) = json.loads(answer["stacks"])
+        assert (told["ranks"], told["thread"]) == ("3", "main")
+        assert json.loads(answer["states"])["4"] == "gone"
+
+
+FAULTHANDLER = """Thread 0x00007f1 [worker] (most recent call first):
+  File "/opt/python/threading.py", line 320 in wait
+  File "/x/site-packages/torch/a.py", line 9 in run
+
+Thread 0x00007f2 (most recent call first):
+  File "/repo/agent/probe_memory.py", line 70 in tick
+
+Current thread 0x00007f3 (most recent call first):
+  File "/repo/agent/probe_memory.py", line 99 in record_step
+  File "train.py", line 5 in step
+  File "train.py", line 9 in <module>
+"""
+
+
+def test_what_faulthandler_writes() -> None:
+    assert stacks.parse_faulthandler(FAULTHANDLER) == (
+        Thread("main", ("train.py:9 <module>", "train.py:5 step", "probe_memory.py:99 record_step")),
+        Thread("other", ("torch/a.py:9 run", "threading.py:320 wait")),
+    )
+    assert stacks.parse_faulthandler("") == stacks.parse_faulthandler("garbage\n  File x") == ()
+
+
+def test_what_py_spy_says() -> None:
+    frames = [
+        {"name": "Outer.inner", "filename": "/a/b/train.py", "line": 5},
+        {"name": "f", "filename": "x.py", "line": 1},
+    ]
+    threads = [{"thread_name": "t", "frames": frames[:1]}, {"thread_name": "MainThread", "frames": frames}]
+    assert stacks.parse_spy(json.dumps(threads)) == (
+        Thread("main", ("x.py:1 f", "train.py:5 inner")),
+        Thread("other", ("train.py:5 inner",)),
+    )
+    assert stacks.parse_spy("") == stacks.parse_spy("{") == stacks.parse_spy('[{"frames": 1}]') == ()

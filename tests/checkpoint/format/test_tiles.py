@@ -1,0 +1,114 @@
+"""Boxes and layouts, and who writes what, against plain slicing."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layouts import filled, layouts, tensors
+
+from holdfast.checkpoint.format.arrays import Held, held, to_bytes
+from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout, boxes_of_run, cells, pieces, runs
+from holdfast.checkpoint.format.transfer import balanced, write_shares
+
+BIG = GlobalTensor("w", (64, 64), "F32")
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> tuple[Box, Box]:
+    """A box and one that it holds."""
+    size = tuple(draw(st.lists(st.integers(1, 6), max_size=4)))
+    outer = Box(tuple(draw(st.integers(0, 9)) for _ in size), size)
+    low = [draw(st.integers(0, n)) for n in size]
+    inner = tuple(draw(st.integers(0, n - o)) for n, o in zip(size, low, strict=True))
+    return outer, Box(tuple(a + b for a, b in zip(outer.offset, low, strict=True)), inner)
+
+
+@given(nested())
+def test_runs_are_the_elements_of_a_slice(pair: tuple[Box, Box]) -> None:
+    outer, box = pair
+    numbers = np.arange(outer.count).reshape(outer.size)
+    expected = numbers[(*box.within(outer).slices, ...)].reshape(-1).tolist()
+    found = list(runs(box, outer))
+    assert [i for first, count in found for i in range(first, first + count)] == expected
+    assert all(count > 0 for _, count in found)
+    # No two runs that could have been one.
+    assert all(a[0] + a[1] < b[0] for a, b in itertools.pairwise(found))
+
+
+@given(nested(), st.data())
+def test_a_run_is_a_few_boxes(pair: tuple[Box, Box], data: st.DataObject) -> None:
+    outer, _ = pair
+    first = data.draw(st.integers(0, outer.count))
+    stop = data.draw(st.integers(first, outer.count))
+    found = boxes_of_run(outer, first, stop)
+    assert [i for box in found for f, n in runs(box, outer) for i in range(f, f + n)] == list(range(first, stop))
+    assert len(found) <= max(1, 2 * len(outer.size) - 1)
+
+
+@given(nested(), st.integers(1, 9))
+def test_pieces_cover_evenly(pair: tuple[Box, Box], count: int) -> None:
+    outer, _ = pair
+    found = pieces(outer, count)
+    assert len(found) <= count
+    assert sum(box.count for box in found) == outer.count
+    assert all(a.meet(b) is None for i, a in enumerate(found) for b in found[:i])
+
+
+@given(st.data())
+def test_everything_held_is_written_once(data: st.DataObject) -> None:
+    of = data.draw(tensors())
+    layout = data.draw(layouts(of))
+    written = {name: np.zeros(tensor.shape, int) for name, tensor in of.items()}
+    for one in write_shares(layout, grain=data.draw(st.sampled_from([1, 4 << 20]))):
+        written[one.tensor][(*one.box.slices, ...)] += 1
+        assert not one.box.count or any(box.holds(one.box) for box in layout.held[one.worker][one.tensor])
+    assert all((count == 1).all() for count in written.values())
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_replicas_share_evenly(workers: int) -> None:
+    layout = Layout({"w": BIG}, [{"w": [BIG.box]}] * workers)
+    load = [0] * workers
+    for one in write_shares(layout, grain=64):
+        load[one.worker] += one.num_bytes
+    assert sum(load) == BIG.num_bytes
+    assert max(load) - min(load) <= 64 * 4
+
+
+def test_the_least_laden_takes_the_next() -> None:
+    assert balanced([((0, 1), 5), ((0, 1), 9), ((0,), 4), ((1,), 1)], 2) == [0, 1, 0, 1]
+
+
+def test_groups_that_want_the_same_box_are_one_cell() -> None:
+    halves = [Box((0, 0), (32, 64)), Box((32, 0), (32, 64))]
+    source = Layout({"w": BIG}, [{"w": [BIG.box]}])
+    target = Layout({"w": BIG}, [{"w": [halves[i % 2]]} for i in range(6)])
+    found = cells(source.holders("w"), target.holders("w"))
+    assert [(one.box, tuple(one.targets)) for one in found] == [(halves[0], (0, 2, 4)), (halves[1], (1, 3, 5))]
+
+
+def test_plans_of_many_workers_are_quick() -> None:
+    """4,096 workers, a tensor split 8 x 512 read by rows into 512: the cells are the cuts, not their product."""
+    big = GlobalTensor("w", (4096, 4096), "BF16")
+    columns = [Box((0, 512 * i), (4096, 512)) for i in range(8)]
+    rows = [Box((8 * i, 0), (8, 4096)) for i in range(512)]
+    source = Layout({"w": big}, [{"w": [columns[i % 8]]} for i in range(4096)])
+    target = Layout({"w": big}, [{"w": [rows[i % 512]]} for i in range(4096)])
+    found = cells(source.holders("w"), target.holders("w"))
+    assert len(found) == 4096
+    assert all(len(one.sources) == 512 and len(one.targets) == 8 for one in found)
+
+
+def test_bytes_of_a_view_are_in_order() -> None:
+    tensor = GlobalTensor("w", (4, 6), "I16")
+    whole = filled(tensor)
+    one = Held(tensor, tensor.box, whole)
+    box = Box((1, 2), (2, 3))
+    again = held(tensor, box, to_bytes(one.part(box)))
+    assert np.array_equal(again.data, whole[1:3, 2:5])
+    number = GlobalTensor("n", (), "F64")
+    assert bytes(to_bytes(Held(number, number.box, np.array(7, "u8")).part(number.box))) == (7).to_bytes(8, "little")

@@ -1,0 +1,13 @@
+"""What the arenas of these tests hold. Without torch, for processes that start often."""
+
+from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.snapshots.arena import Description
+
+TENSORS = {
+    "w": GlobalTensor("w", (64, 1000), "F32"),
+    "half": GlobalTensor("half", (7,), "BF16"),
+    "n": GlobalTensor("n", (), "I64"),
+    "none": GlobalTensor("none", (0, 3), "F32"),
+}
+BOXES = [("w", Box((32, 0), (32, 1000))), ("half", Box((0,), (7,))), ("n", Box((), ())), ("none", Box((0, 0), (0, 3)))]
+WHAT = Description("job", 1, 2, "digest", TENSORS, BOXES)

@@ -1,0 +1,262 @@
+"""Nodes that go: offenders, lost ones, those that people take out; and those that must not."""
+
+import pytest
+
+from holdfast.base.errors import UsageError
+from holdfast.controller.state.events import CordonAsked, EvictAsked, ResultSeen, Send
+from holdfast.controller.state.goodput import Account
+from holdfast.controller.state.model import IncidentState, JobState, Options
+from holdfast.diagnostics.catalog.results import CheckResult, Fault
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from tests.controller.support.virtual import Virtual, training, trains_again
+
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+
+
+def crash(v: Virtual, rank: int, times: int) -> None:
+    for _ in range(times):
+        v.exit(rank, signal=11)
+        v.run(6.0)
+
+
+def test_a_node_at_which_it_happens_again_and_again_goes_and_a_spare_takes_its_place() -> None:
+    v = training(nodes=3)
+    crash(v, 5, 2)
+    assert v.job.nodes == ["node0", "node1"]
+    crash(v, 6, 1)
+    assert v.job.nodes == ["node0", "node2"]
+    last = v.incidents[-1]
+    assert (last.action, last.state) == ("evict", IncidentState.CLOSED)
+    assert "node1 for the third time within a day" in last.reason
+    assert "node2 for node1" in last.reason
+    assert [name for name, _, _ in last.phases][:2] == ["suspect", "evicting"]
+    assert v.brain.c.nodes["node1"].state is t.NodeState.FAULTY
+    trains_again(v, 4)
+
+
+def test_without_a_spare_an_offender_stays() -> None:
+    v = training()
+    crash(v, 5, 5)
+    assert v.job.nodes == ["node0", "node1"]
+    assert {i.action for i in v.incidents} == {"restart"}
+
+
+def test_a_doubtful_node_is_better_than_none_and_one_that_people_took_out_is_not() -> None:
+    v = training(nodes=3)
+    crash(v, 5, 3)
+    assert v.job.nodes == ["node0", "node2"]
+    v.lose_node("node2")
+    v.run(v.options.agent_grace + 8)
+    trains_again(v, 5)
+    assert v.job.nodes == ["node0", "node1"]
+    v.feed(EvictAsked("node1"))
+    v.run(30.0)
+    assert v.job.state is JobState.RECOVERING
+    assert any(f.kind is t.FindingKind.CAPACITY for f in v.incidents[-1].findings)
+
+
+def test_history_survives_the_controller() -> None:
+    v = training(nodes=3)
+    crash(v, 5, 2)
+    v.restart_controller()
+    v.run(2.0)
+    crash(v, 5, 1)
+    assert v.job.nodes == ["node0", "node2"]
+    v.restart_controller()
+    v.run(2.0)
+    assert v.brain.c.nodes["node1"].state is t.NodeState.FAULTY
+    v.feed(CordonAsked("node1", False))
+    assert v.brain.c.nodes["node1"].state is t.NodeState.SPARE
+    assert not v.brain.c.nodes["node1"].history.offences
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"code": 1, "error": RESET},  # a victim's words
+        {"code": 1, "error": 'Traceback (most recent call last):\n  File "t.py", line 7, in step\nValueError: bad'},
+        {"signal": 9},  # by whom?
+        {"code": 7},
+    ],
+)
+def test_what_says_nothing_of_the_node_takes_nobody_out(how: dict[str, object]) -> None:
+    v = training(nodes=3)
+    for _ in range(6):
+        v.exit(5, **how)  # type: ignore[arg-type]
+        v.run(6.0)
+    assert v.job.nodes == ["node0", "node1"]
+    assert v.brain.c.nodes["node1"].state is t.NodeState.HEALTHY
+
+
+def test_a_crash_without_progress_is_tried_on_another_node_and_then_given_back() -> None:
+    v = training(nodes=3)
+    before = list(v.job.nodes)
+    for _ in range(v.options.tries_fault):
+        assert v.job.nodes == before
+        v.exit(5, signal=11)
+        v.run(0.15)
+    assert v.job.nodes == ["node0", "node2"]
+    v.exit(5, signal=11)
+    v.run(1.0)
+    assert v.job.state is JobState.FAILED
+
+
+def test_no_more_than_so_many_go_within_an_hour() -> None:
+    v = Virtual(nodes=6, options=Options(max_evictions=2))
+    v.submit(nnodes=2)
+    v.run(3.0)
+    for _ in range(5):
+        crash(v, 5, 3)
+    gone = [n for n in v.brain.c.nodes.values() if n.history.evicted]
+    assert len(gone) == 2
+    assert "look for what they share" in v.incidents[-1].reason
+
+
+def test_a_spare_on_another_switch_comes_first() -> None:
+    v = Virtual(nodes=5, switches={"node0": "a", "node1": "b", "node2": "b", "node3": "b", "node4": "c"})
+    v.submit(nnodes=2)
+    v.run(3.0)
+    v.lose_node("node1")
+    v.run(v.options.agent_grace + 8)
+    assert v.job.nodes == ["node0", "node4"]
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_lost_node_is_given_up_also_when_those_that_it_cut_off_speak_first(nodes: int) -> None:
+    v = training(nodes=nodes)
+    v.lose_node("node1")
+    for rank in range(4):
+        v.exit(rank, code=1, error=RESET)
+    v.run(8.0)
+    if nodes == 3:
+        assert v.job.nodes == ["node0", "node2"]
+        trains_again(v, 2)
+        (incident,) = v.incidents
+        assert (incident.cause.subject, incident.action) == ("node1", "evict")
+        return
+    v.run(10.0)
+    assert v.brain.c.nodes["node1"].state is t.NodeState.LOST
+    assert [f.kind for f in v.incidents[0].findings][-1] is t.FindingKind.CAPACITY
+
+
+def test_nodes_that_come_back_late_have_time_to_answer() -> None:
+    v = training()
+    v.lose_node("node1")
+    v.run(v.options.agent_grace + v.options.stop_timeout + 30)
+    agent = v.agents["node1"]
+    agent.frozen = True
+    answer = v._deliver
+    held: list[msg.CommandResult] = []
+
+    def slow(send: Send) -> ResultSeen | None:
+        result = answer(send)
+        if send.node == "node1" and isinstance(send.command.order, msg.StopWorkers) and result is not None:
+            held.append(result.result)
+            return None
+        return result
+
+    v._deliver = slow  # type: ignore[method-assign]
+    v.join("node1")
+    agent.frozen = False
+    v.run(1.0)
+    assert held
+    assert v.brain.c.nodes["node1"].state is t.NodeState.HEALTHY
+    v.feed(ResultSeen("node1", held[0]))
+    trains_again(v, 2)
+
+
+def test_a_switch_that_fails_is_one_incident_and_counts_against_nobody() -> None:
+    switches = {f"node{i}": "abc"[i // 4] for i in range(12)}
+    v = Virtual(nodes=12, slots=2, switches=switches)
+    v.submit(nnodes=8, nproc=2)
+    v.run(3.0)
+    for i in range(4, 8):
+        v.lose_node(f"node{i}")
+    v.run(v.options.agent_grace + 8)
+    trains_again(v, 2)
+    assert v.job.nodes == [*(f"node{i}" for i in range(4)), *(f"node{i}" for i in range(8, 12))]
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.NODES_AWAY, "switch b")
+    assert not any(n.history.offences or n.history.evicted for n in v.brain.c.nodes.values())
+    for i in range(4, 8):
+        v.join(f"node{i}")
+    assert v.brain.c.nodes["node5"].state is t.NodeState.SPARE
+
+
+def test_evicted_by_hand() -> None:
+    v = training(nodes=3)
+    v.feed(EvictAsked("node2"))  # holds nothing
+    assert v.job.generation == 1
+    v.feed(CordonAsked("node2", False))
+    v.feed(EvictAsked("node0"))
+    trains_again(v, 2)
+    assert v.job.nodes == ["node2", "node1"]
+    assert v.brain.c.nodes["node0"].state is t.NodeState.FAULTY
+    (incident,) = v.incidents
+    assert (incident.cause.kind, incident.cause.subject, incident.action) == (t.FindingKind.EVICTION, "node0", "evict")
+    v.restart_controller()
+    v.run(2.0)
+    assert v.brain.c.nodes["node0"].state is t.NodeState.FAULTY
+    with pytest.raises(UsageError, match="no node 'ghost'"):
+        v.feed(EvictAsked("ghost"))
+
+
+def test_evicted_by_hand_also_where_restarts_are_used_up() -> None:
+    v = training(nodes=3, max_restarts=0)
+    v.feed(EvictAsked("node0"))
+    trains_again(v, 2)
+
+
+def answer_checks(v: Virtual, node: str, fault: str) -> None:
+    """From now on the node's checks have this to say; nothing bad if it is empty."""
+    deliver = v._deliver
+
+    def tested(send: Send) -> ResultSeen | None:
+        result, order = deliver(send), send.command.order
+        if result is None or not isinstance(order, msg.RunCheck):
+            return result
+        said = [
+            CheckResult(name, faults=(Fault(fault),) if fault and send.node == node else (), seconds=0.1)
+            for name in order.checks
+        ]
+        data = {"results": "\n".join(one.to_json() for one in said)}
+        return ResultSeen(send.node, msg.CommandResult(send.command.id, True, "", data))
+
+    v._deliver = tested  # type: ignore[method-assign]
+
+
+def test_a_node_for_the_second_time_is_tested_and_goes_when_it_fails() -> None:
+    v = training(nodes=3)
+    answer_checks(v, "node1", "a GEMM gave two results")
+    crash(v, 5, 2)
+    trains_again(v, 3)
+    last = v.incidents[-1]
+    assert v.job.nodes == ["node0", "node2"]
+    assert (last.action, last.state) == ("evict", IncidentState.CLOSED)
+    assert "node1 failed its diagnosis" in last.reason
+    assert [name for name, _, _ in last.phases][:4] == ["suspect", "suspended", "diagnosing", "evicting"]
+    assert v.brain.c.nodes["node1"].history.barred
+    assert v.brain.c.time.booked[Account.DIAGNOSE] > 0
+
+
+def test_a_node_that_passes_trains_on_and_is_not_tested_every_time() -> None:
+    v = training(nodes=3)
+    answer_checks(v, "node1", "")
+    crash(v, 5, 1)
+    assert not [s for s in v.sent if isinstance(s.command.order, msg.RunCheck)]  # the first time it only restarts
+    crash(v, 5, 1)
+    trains_again(v, 3)
+    assert v.job.nodes == ["node0", "node1"]
+    assert "nothing found" in v.incidents[-1].reason
+
+
+def test_nobody_waits_for_ever_for_a_verdict() -> None:
+    v = training(nodes=3)
+    deliver = v._deliver
+    v._deliver = lambda send: None if isinstance(send.command.order, msg.RunCheck) else deliver(send)  # type: ignore[method-assign]
+    crash(v, 5, 2)
+    assert v.job.state is JobState.RECOVERING
+    v.run(120.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.nodes == ["node0", "node1"]

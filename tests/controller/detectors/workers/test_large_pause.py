@@ -1,0 +1,33 @@
+"""A pause of 12,288 ranks takes the controller little: every rank is looked at once in a while, not at every tick."""
+
+from holdfast.controller.detectors.workers import hang
+from holdfast.controller.detectors.workers.hang import HangDetector
+from holdfast.controller.state.model import RankState, RankTable
+from holdfast.diagnostics.hang.stillness import Life, Sight
+from tests.controller.detectors.test_detectors import OPTIONS, STEPS, at, seen, t
+
+WORLD = 12_288
+
+
+def test_all_ranks_are_not_looked_at_in_every_tick(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    ranks = RankTable(WORLD)
+    for rank in range(WORLD):
+        ranks.mark(rank, RankState.RUNNING)
+        sample = t.WorkerSample(
+            rank, 1, 1, step=9, phase=t.Phase.TRAIN, progress_age=9.0, tick_age=0.05, still_age=8.0, activity=seen(0.0)
+        )
+        ranks.update(sample, 50.0)
+    looked = []
+    real = hang.look
+
+    def counted(*given: object, **more: object) -> Sight:
+        looked.append(1)
+        return real(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hang, "look", counted)
+    detector = HangDetector(OPTIONS)
+    for tick in range(20):  # a second
+        assert detector.observe(ranks, 1, STEPS, at(50.05 + 0.05 * tick)) == []
+        assert detector.pause is not None
+        assert (detector.pause.life, len(detector.pause.ranks)) == (Life.BUSY, WORLD)
+    assert len(looked) == WORLD

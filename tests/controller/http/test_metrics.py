@@ -1,0 +1,127 @@
+"""/metrics: valid, complete, and fast at 12,288 ranks."""
+
+import math
+import time
+from collections import Counter
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.controller.http.metrics import Metrics
+from tests.controller.support.fake_facade import FakeFacade, llm_175b
+
+
+def scrape(facade: FakeFacade) -> str:
+    return Metrics().scrape(facade)().decode()
+
+
+def families(text: str) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(found: dict[str, Metric], name: str, **labels: str) -> float:
+    family = found.get(name) or found[name.removesuffix("_total")]
+    values = [s.value for s in family.samples if s.name == name and labels.items() <= s.labels.items()]
+    assert len(values) == 1, (name, labels, values)
+    return values[0]
+
+
+@pytest.fixture
+def facade() -> FakeFacade:
+    facade = FakeFacade()
+    facade.warm_up(20)
+    return facade
+
+
+def test_every_family_is_documented_typed_and_prefixed(facade: FakeFacade) -> None:
+    for family in families(scrape(facade)).values():
+        assert family.name.startswith("holdfast_")
+        assert family.documentation.endswith(".")
+        assert family.type in ("gauge", "counter", "summary")
+        for sample in family.samples:
+            assert math.isfinite(sample.value)
+            assert sample.labels.keys() <= {
+                "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version", "fault",
+                "part", "test", "metric",
+            }  # fmt: skip
+
+
+def test_no_family_appears_twice(facade: FakeFacade) -> None:
+    types = [line for line in scrape(facade).splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def test_tells_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
+    found = families(scrape(facade))
+    assert value(found, "holdfast_job_step", job="demo") == facade.step
+    assert value(found, "holdfast_job_state", job="demo", state="running") == 1
+    assert value(found, "holdfast_job_state", job="demo", state="failed") == 0
+    assert value(found, "holdfast_rank_step", job="demo", node="node1", rank="5") == facade.step
+    assert value(found, "holdfast_rank_running", rank="5") == 1
+    assert value(found, "holdfast_job_mfu_ratio", job="demo") == 0.41
+    assert value(found, "holdfast_worker_mfu_ratio", job="demo", node="node1", rank="5") == 0.41
+    assert value(found, "holdfast_worker_step_part_seconds", rank="5", part="bubble") == 0.01
+    assert value(found, "holdfast_worker_memory_bytes", rank="5") == 1 << 30
+    assert value(found, "holdfast_nodes", state="spare") == 1
+    assert value(found, "holdfast_nodes", state="lost") == 0
+    assert value(found, "holdfast_node_up", node="node0") == 1
+    assert value(found, "holdfast_gpu_temperature_celsius", node="node0", gpu="3") == 63
+    assert value(found, "holdfast_host_cpu_ratio", node="node0") == 0.31
+    assert value(found, "holdfast_nic_speed_bytes_per_second", node="node0", nic="mlx5_1") == 50e9
+    assert value(found, "holdfast_findings_total", kind="worker-hang") == 0
+
+
+def test_an_incident_leaves_its_kind_and_its_phases(facade: FakeFacade) -> None:
+    facade.fault(rank=3)
+    assert value(families(scrape(facade)), "holdfast_rank_running", rank="3") == 0
+    facade.recover()
+    found = families(scrape(facade))
+    assert value(found, "holdfast_incidents_total", kind="worker-killed") == 1
+    samples = {(s.name, s.labels["phase"]): s.value for s in found["holdfast_incident_phase_seconds"].samples}
+    assert samples["holdfast_incident_phase_seconds_count", "restore"] == 1
+    assert samples["holdfast_incident_phase_seconds_sum", "restore"] == pytest.approx(0.9)
+    assert value(found, "holdfast_job_restarts_total", job="demo") == 1
+
+
+def test_unknown_numbers_have_no_sample_and_no_job_is_no_error() -> None:
+    facade = FakeFacade()  # no step yet: its loss is NaN, its step time None
+    found = families(scrape(facade))
+    assert found["holdfast_job_loss"].samples == []
+    assert found["holdfast_rank_step_seconds"].samples == []
+    facade.job_state = None
+    found = families(scrape(facade))
+    assert found["holdfast_job_state"].samples == []
+    assert found["holdfast_rank_step"].samples == []
+
+
+def test_strange_names_are_escaped_and_strange_gauges_left_out(facade: FakeFacade) -> None:
+    name = 'a"b\\c\nd'
+    facade.node_rows[0]["name"] = name
+    facade.node_rows[0]["host"] = {"load1": math.inf, "Bad name!": 1.0, "idle": math.nan}
+    found = families(scrape(facade))
+    assert value(found, "holdfast_node_up", node=name) == 1
+    assert value(found, "holdfast_rank_running", node=name, rank="0") == 1
+    assert "holdfast_host_Bad" not in scrape(facade)
+    assert [s.value for s in found["holdfast_host_load1"].samples] == [math.inf]
+
+
+def test_12288_ranks_take_well_under_a_second() -> None:
+    facade = llm_175b()
+    facade.warm_up(20)
+    metrics = Metrics()
+    begin = time.process_time()  # what others on this host do is not its fault
+    lines = metrics.scrape(facade)().decode().splitlines()
+    assert time.process_time() - begin < 1.0
+    series = Counter(line.partition("{")[0] for line in lines)
+    assert series["holdfast_rank_step"] == 12_288
+    assert series["holdfast_gpu_power_watts"] == 12_296
+    assert series["holdfast_node_up"] == 1_537
+
+
+def test_what_diagnostics_said_last(facade: FakeFacade) -> None:
+    found = families(scrape(facade))
+    assert value(found, "holdfast_diagnostic_state", node="node0", test="gemm") == 2
+    assert value(found, "holdfast_diagnostic_state", node="node1", test="nvml") == 0
+    assert value(found, "holdfast_diagnostic_value", node="node0", test="gemm", metric="flops") == 4e10
+    assert len(found["holdfast_diagnostic_value"].samples) == 1

@@ -1,0 +1,428 @@
+"""The HTTP API against a scripted controller: answers, errors, the token."""
+
+import asyncio
+import gzip
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, TypeAdapter
+from starlette.types import Message
+
+from holdfast.base.errors import UsageError
+from holdfast.base.json_text import encode
+from holdfast.controller.http import diagnose as http_diagnose
+from holdfast.controller.http import models
+from holdfast.controller.http.auth import Auth, is_loopback
+from holdfast.controller.http.routes import create_app
+from tests.controller.support.fake_facade import FakeFacade, llm_175b
+
+TOKEN = "s3cret"
+
+
+@pytest.fixture
+def facade() -> FakeFacade:
+    facade = FakeFacade()
+    facade.warm_up(20)
+    return facade
+
+
+def talk(app: FastAPI, story: Callable[[httpx.AsyncClient], Any], **options: Any) -> Any:
+    """Runs `story` with a client of `app`, without a socket."""
+
+    async def run() -> Any:
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7080", **options) as client:
+            return await story(client)
+
+    return asyncio.run(run())
+
+
+def ask(facade: FakeFacade, method: str, path: str, auth: Auth | None = None, **request: Any) -> httpx.Response:
+    return talk(create_app(facade, auth or Auth()), lambda client: client.request(method, path, **request))
+
+
+def error(answer: httpx.Response) -> str:
+    assert answer.json().keys() == {"error"}
+    line = answer.json()["error"]
+    assert "\n" not in line
+    return str(line)
+
+
+# --- answers -------------------------------------------------------------------------------------------------
+
+SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
+    ("/api/v1/status", models.Status),
+    ("/api/v1/nodes", list[models.Node]),
+    ("/api/v1/nodes?detail=false", list[models.NodeBrief]),
+    ("/api/v1/nodes/node1", models.Node),
+    ("/api/v1/nodes/node1/history", models.NodeHistory),
+    ("/api/v1/nodes/node1/traffic?seconds=0.1", models.Traffic),
+    ("/api/v1/job", models.Job),
+    ("/api/v1/job/plan", models.Plan),
+    ("/api/v1/ranks", models.Ranks),
+    ("/api/v1/steps?since=5&limit=3", models.Steps),
+    ("/api/v1/incidents", list[models.Incident]),
+    ("/api/v1/incidents/i1", models.Incident),
+]
+
+
+def test_a_diagnosis_is_asked_for_and_looked_at(facade: FakeFacade) -> None:
+    path = "/api/v1/diagnose"
+    answer = ask(facade, "POST", path, json={"nodes": ["node0"], "suite": "full"})
+    assert (answer.status_code, answer.json()) == (201, {"id": "d1"})
+    assert facade.diagnosed == [{"nodes": ["node0"], "suite": "full", "tests": [], "busy": False}]
+    TypeAdapter(list[http_diagnose.DiagnosisBrief]).validate_json(ask(facade, "GET", "/api/v1/diagnoses").content)
+    http_diagnose.Diagnosis.model_validate_json(ask(facade, "GET", "/api/v1/diagnoses/d1").content)
+    assert ask(facade, "GET", "/api/v1/diagnoses/d9").status_code == 404
+    assert ask(facade, "POST", path, json={"nodes": ["ghost"]}).status_code == 400
+    assert ask(facade, "POST", path, json={"suite": "long"}).status_code == 400
+
+
+@pytest.mark.parametrize(("path", "shape"), SHAPES)
+def test_answers_are_what_openapi_says(facade: FakeFacade, path: str, shape: Any) -> None:
+    facade.fault(rank=3)
+    facade.tick(0.5)
+    answer = ask(facade, "GET", path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    TypeAdapter(shape).validate_json(answer.content)
+
+
+def test_steps_are_cut_from_both_ends(facade: FakeFacade) -> None:
+    assert ask(facade, "GET", "/api/v1/steps?since=5&limit=3").json()["step"] == [17, 18, 19]
+
+
+def test_brief_nodes_leave_the_bulk_out(facade: FakeFacade) -> None:
+    rows = ask(facade, "GET", "/api/v1/nodes?detail=false").json()
+    assert [row["name"] for row in rows] == ["node0", "node1", "node2"]
+    assert "gpus" not in rows[0]
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    facade = FakeFacade()
+    assert math.isnan(facade.job()["loss"])  # type: ignore[index]
+    assert ask(facade, "GET", "/api/v1/job").json()["loss"] is None
+    assert encode({"a": [1, math.inf, "NaN", (math.nan,)]}) == b'{"a":[1,null,"NaN",[null]]}'
+
+
+def test_12288_ranks_are_quick_and_compressed() -> None:
+    facade = llm_175b()
+    facade.warm_up(5)
+    data = facade.ranks()
+    data["step_seconds"][7] = math.nan
+    seconds = math.inf
+    for _ in range(3):  # time of this thread, and the best: others run on this machine too
+        begin = time.thread_time()
+        text = encode(data)
+        seconds = min(seconds, time.thread_time() - begin)
+    packed = gzip.compress(text, 1)
+    print(f"encoded in {seconds * 1000:.0f} ms, {len(text) / 1e3:.0f} kB, {len(packed) / 1e3:.0f} kB compressed")
+    assert seconds < 0.1
+    answer = ask(facade, "GET", "/api/v1/ranks", headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert len(answer.json()["rank"]) == 12_288
+
+
+def test_health_metrics_and_schema(facade: FakeFacade) -> None:
+    assert ask(facade, "GET", "/healthz").json() == {"ok": True}
+    metrics = ask(facade, "GET", "/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'holdfast_job_step{job="demo"} 19' in metrics.text
+    schema = ask(facade, "GET", "/openapi.json").json()
+    assert {"/api/v1/status", "/api/v1/events", "/metrics"} <= schema["paths"].keys()
+    assert "422" not in schema["paths"]["/api/v1/jobs"]["post"]["responses"]
+    assert "HTTPValidationError" not in json.dumps(schema)
+    for path, methods in schema["paths"].items():
+        for operation in methods.values():
+            assert operation["summary"], path
+
+
+def test_pages_that_would_load_from_elsewhere_are_off(facade: FakeFacade) -> None:
+    assert ask(facade, "GET", "/docs").status_code == 404
+    assert ask(facade, "GET", "/redoc").status_code == 404
+
+
+def test_security_headers(facade: FakeFacade) -> None:
+    for path in ("/", "/static/style.css", "/api/v1/status", "/nowhere"):
+        headers = ask(facade, "GET", path).headers
+        assert headers["content-security-policy"].startswith("default-src 'self'")
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+# --- commands ------------------------------------------------------------------------------------------------
+
+
+def test_submit_passes_the_whole_spec(facade: FakeFacade) -> None:
+    facade.job_state = "finished"
+    spec = {"name": "run", "program": {"target": "train.py", "args": ["-x"]}, "faults": ["kill@20:rank3"]}
+    answer = ask(facade, "POST", "/api/v1/jobs", json=spec)
+    assert (answer.status_code, answer.json()) == (201, {"id": "job-2"})
+    assert facade.submitted[0]["program"]["warm"] is True
+    assert facade.submitted[0]["max_steps"] is None
+
+
+def test_one_job_at_a_time(facade: FakeFacade) -> None:
+    answer = ask(facade, "POST", "/api/v1/jobs", json={"program": {"target": "train.py"}})
+    assert answer.status_code == 409
+    assert "stop it first" in error(answer)
+
+
+def test_a_checkpoint_is_asked_of_a_running_job_only(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/job/checkpoint").json() == {"ok": True}
+    facade.job_state = "stopped"
+    assert ask(facade, "POST", "/api/v1/job/checkpoint").status_code == 409
+    assert facade.checkpoints == 1
+
+
+def test_a_restart_needs_a_running_job(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/job/restart", json={"dump": True}).json() == {"ok": True}
+    assert ask(facade, "POST", "/api/v1/job/restart").json() == {"ok": True}
+    assert facade.dumps == [True, False]
+    facade.job_state = "stopped"
+    assert ask(facade, "POST", "/api/v1/job/restart").status_code == 409
+    assert facade.dumps == [True, False]
+
+
+def test_stop_needs_a_running_job(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/job/stop", json={"grace": 2.5}).json() == {"ok": True}
+    assert facade.graces == [2.5]
+    answer = ask(facade, "POST", "/api/v1/job/stop")
+    assert (answer.status_code, error(answer)) == (409, "no job is running")
+
+
+def test_inject(facade: FakeFacade) -> None:
+    answer = ask(facade, "POST", "/api/v1/inject", json={"fault": "kill@20:rank3"})
+    assert answer.json() == {"id": "f1", "armed": True}
+    wrong = ask(facade, "POST", "/api/v1/inject", json={"fault": "kill"})
+    assert wrong.status_code == 400
+    assert "KIND[@STEP]:TARGET" in error(wrong)
+
+
+def test_cordon_and_uncordon(facade: FakeFacade) -> None:
+    assert ask(facade, "POST", "/api/v1/nodes/node1/cordon").json() == {"ok": True}
+    assert facade.node_rows[1]["state"] == "cordoned"
+    assert ask(facade, "POST", "/api/v1/nodes/node1/evict").json() == {"ok": True}
+    assert facade.node_rows[1]["state"] == "faulty"
+    ask(facade, "POST", "/api/v1/nodes/node1/uncordon")
+    assert facade.node_rows[1]["state"] == "healthy"
+
+
+# --- errors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("GET", "/api/v1/nowhere", None, 404, "there is no /api/v1/nowhere"),
+        ("GET", "/static/nowhere.js", None, 404, "there is no /static/nowhere.js"),
+        ("DELETE", "/api/v1/status", None, 405, "does not answer to DELETE"),
+        ("GET", "/api/v1/nodes/x", None, 404, "no node is called 'x'"),
+        ("GET", "/api/v1/nodes/x/traffic", None, 404, "no node is called 'x'"),
+        ("POST", "/api/v1/nodes/x/cordon", None, 404, "no node is called 'x'"),
+        ("POST", "/api/v1/nodes/x/evict", None, 404, "no node is called 'x'"),
+        ("GET", "/api/v1/incidents/i9", None, 404, "no incident is called 'i9'"),
+        ("GET", "/api/v1/steps?since=abc", None, 400, "since should be a valid integer"),
+        ("GET", "/api/v1/steps?limit=0", None, 400, "limit should be greater than or equal to 1, not '0'"),
+        ("GET", "/api/v1/nodes/node0/traffic?seconds=nan", None, 400, "seconds should be"),
+        ("POST", "/api/v1/jobs", {}, 400, "program is missing from the body"),
+        ("POST", "/api/v1/jobs", {"program": {"target": "x", "tagret": 1}}, 400, "program.tagret is not a field"),
+        ("POST", "/api/v1/jobs", {"program": {"target": "x"}, "nnodes": 0}, 400, "nnodes should be greater"),
+    ],
+)
+def test_errors_are_one_clear_line(
+    facade: FakeFacade, method: str, path: str, body: Any, status: int, says: str
+) -> None:
+    answer = ask(facade, method, path, json=body)
+    assert answer.status_code == status
+    assert says in error(answer)
+
+
+def test_a_body_that_is_not_json(facade: FakeFacade) -> None:
+    answer = ask(facade, "POST", "/api/v1/inject", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert "not JSON" in error(answer)
+
+
+def test_a_bug_shows_no_traceback(facade: FakeFacade, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facade, "ranks", lambda: 1 / 0)
+    answer = ask(facade, "GET", "/api/v1/ranks")
+    assert answer.status_code == 500
+    assert "division" not in error(answer)
+
+
+# --- who may ask ---------------------------------------------------------------------------------------------
+
+
+def test_all_that_tells_or_changes_needs_the_token(facade: FakeFacade) -> None:
+    app = create_app(facade, Auth(TOKEN))
+    everything = [(m, p) for p, methods in app.openapi()["paths"].items() for m in methods]
+    assert len(everything) > 15
+
+    async def story(client: httpx.AsyncClient) -> None:
+        for method, path in [*everything, ("get", "/openapi.json")]:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+                answer = await client.request(method, path, headers=headers)
+                assert answer.status_code == (200 if path == "/healthz" else 401), path
+        answer = await client.get("/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert answer.status_code == 200
+        assert (await client.get("/")).status_code == 200
+        assert (await client.get("/static/style.css")).status_code == 200
+
+    talk(app, story)
+    assert facade.graces == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://127.0.0.1:7080"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "rebound.example:7080"}, 403),
+    ],
+)
+def test_an_open_server_refuses_foreign_pages(facade: FakeFacade, headers: dict[str, str], status: int) -> None:
+    answer = ask(facade, "POST", "/api/v1/job/stop", headers=headers)
+    assert answer.status_code == status
+    assert bool(facade.graces) == (status == 200)
+
+
+def test_insecure_answers_to_any_name(facade: FakeFacade) -> None:
+    headers = {"Host": "controller.example"}
+    assert ask(facade, "GET", "/api/v1/job", Auth(any_host=True), headers=headers).status_code == 200
+
+
+def test_loopback_names() -> None:
+    assert all(map(is_loopback, ["localhost", "localhost:7080", "127.1.2.3:1", "[::1]:7080", "x.localhost"]))
+    assert not any(map(is_loopback, ["", "evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "[bad"]))
+
+
+def test_an_empty_token_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="token is empty"):
+        Auth(" ")
+    with pytest.raises(ValueError, match="token is empty"):
+        Auth("a", "")
+
+
+def test_a_reader_alone_would_leave_the_door_open() -> None:
+    with pytest.raises(UsageError, match="needs an operator's"):
+        Auth(reader_token="r")
+    with pytest.raises(UsageError, match="is the operator's"):
+        Auth("same", "same")
+
+
+def test_a_reader_looks_and_an_operator_acts(facade: FakeFacade) -> None:
+    app = create_app(facade, Auth(TOKEN, "reader"))
+    everything = [(m, p) for p, methods in app.openapi()["paths"].items() for m in methods]
+
+    async def story(client: httpx.AsyncClient) -> None:
+        reader = {"Authorization": "Bearer reader"}
+        for method, path in everything:
+            if method == "get" and not path.endswith(("/events", "/logs")):
+                assert (await client.get(path, headers=reader)).status_code in (200, 400, 404), path
+            if method != "get":
+                answer = await client.request(method, path, headers=reader)
+                assert (answer.status_code, error(answer)) == (
+                    403,
+                    "a reader's token changes nothing: use an operator's",
+                )
+        for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+            assert (await client.send(raw(method, reader))).status_code == 403
+        stop = await client.post("/api/v1/job/stop", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert stop.status_code == 200
+
+    def raw(method: str, headers: dict[str, str]) -> httpx.Request:
+        return httpx.Request(method, "http://127.0.0.1:7080/api/v1/job", headers=headers)
+
+    talk(app, story)
+    assert len(facade.graces) == 1
+
+
+SITES = [None, "none", "same-origin", "same-site", "cross-site", "Cross-Site", "", "else"]
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("token", [None, TOKEN])
+@pytest.mark.parametrize(
+    ("method", "path", "is_open"),
+    [
+        ("GET", "/", True),
+        ("HEAD", "/", True),
+        ("GET", "/static/app.js", True),
+        ("GET", "/healthz", True),
+        ("POST", "/", False),
+        ("POST", "/static/app.js", False),
+        ("GET", "/api/v1/status", False),
+        ("GET", "/api/v1/events", False),
+        ("GET", "/metrics", False),
+        ("GET", "/openapi.json", False),
+        ("POST", "/api/v1/job/stop", False),
+        ("OPTIONS", "/api/v1/job/stop", False),
+        ("GET", "/static", False),
+        ("GET", "//", False),
+    ],
+)
+def test_pages_of_other_sites_may_open_the_page_and_no_more(
+    site: str | None, token: str | None, method: str, path: str, is_open: bool
+) -> None:
+    headers = {"host": "127.0.0.1:7080", "authorization": f"Bearer {TOKEN}"}
+    if site is not None:
+        headers["sec-fetch-site"] = site
+    refusal = Auth(token).refusal(method, path, headers)
+    assert (refusal is None) == (is_open or site in (None, "none", "same-origin"))
+    assert refusal is None or refusal.status == 403
+
+
+def test_a_link_from_elsewhere_opens_the_page(facade: FakeFacade) -> None:
+    """What Chromium sends for a link on another site, and then for what the page loads and asks by itself."""
+    app = create_app(facade, Auth())
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    own = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
+    image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+
+    async def story(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/", headers=link)).status_code == 200
+        for path in ("/static/app.js", "/api/v1/status"):
+            assert (await client.get(path, headers=own)).status_code == 200
+        for headers in (link, image):
+            answer = await client.get("/api/v1/status", headers=headers)
+            assert (answer.status_code, "other sites" in error(answer)) == (403, True)
+
+    talk(app, story)
+
+
+def test_a_body_ends_at_a_megabyte(facade: FakeFacade) -> None:
+    fault = b'{"fault": "kill@20:rank3' + b" " * ((1 << 20) - 26) + b'"}'
+    headers = {"content-type": "application/json"}
+    for body, status in ((fault, 200), (fault + b" ", 413)):
+        answer = ask(facade, "POST", "/api/v1/inject", content=body, headers=headers)
+        assert answer.status_code == status, answer.text[:200]
+
+
+def test_who_may_not_ask_is_told_before_the_body_is_touched(facade: FakeFacade) -> None:
+    events: list[str] = []
+
+    async def receive() -> Message:
+        events.append("body")
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Message) -> None:
+        events.append(str(message.get("status", "rest")))
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"2"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http", "method": "POST", "path": "/api/v1/jobs", "raw_path": b"/api/v1/jobs", "query_string": b"",
+        "root_path": "", "headers": headers, "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    asyncio.run(create_app(facade, Auth(TOKEN))(scope, receive, send))
+    assert events[0] == "401"
+    events.clear()
+    asyncio.run(create_app(facade, Auth())(scope, receive, send))
+    assert events[:2] == ["body", "400"]

@@ -1,0 +1,254 @@
+"""Recordings: run again, they lead to the same decisions; and where they would not, that is told."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.cli.main import main
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.journal.recording import REFUSED, Recorder, Start, Told, did, read
+from holdfast.controller.journal.replay import replay
+from holdfast.controller.state.events import Action, BrainEvent, CordonAsked, FaultAsked, FrameSeen, StopAsked, Tick
+from holdfast.controller.state.model import Instant, Options
+from holdfast.wire import codec as wire
+from tests.controller.support.virtual import Virtual, trains_again
+
+
+class Recorded(Virtual):
+    """A virtual cluster whose controller records, through all of its lives."""
+
+    def __init__(self, path: Path, nodes: int = 2) -> None:
+        self.path = path
+        super().__init__(nodes=nodes)
+
+    def _boot(self) -> Brain:
+        brain = super()._boot()
+        entities = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in self.saved.items()]
+        boot = f"b{self.boots}"
+        self.recorder = Recorder(
+            self.path, Start(boot, self.options, entities, list(self.steps.values()), self.instant)
+        )
+        inner = brain.handle
+
+        def handle(event: BrainEvent, now: Instant) -> list[Action]:
+            if isinstance(event, FrameSeen):  # as it comes from the wire
+                frame = wire.decode_agent(wire.encode_agent(event.frame))
+                event = FrameSeen(event.node, frame)  # type: ignore[arg-type]
+            try:
+                actions = inner(event, now)
+            except HoldfastError:
+                self.recorder.add(event, now, [REFUSED])
+                raise
+            self.recorder.add(event, now, did(actions))
+            return actions
+
+        brain.handle = handle  # type: ignore[method-assign]
+        return brain
+
+    def restart_controller(self, away: float = 1.0) -> None:
+        self.recorder.close()
+        super().restart_controller(away)
+
+
+def story(path: Path) -> Recorded:
+    v = Recorded(path, nodes=3)
+    v.submit(nnodes=2, faults=("kill@5:rank1",))
+    v.run(3.0)
+    v.exit(3, signal=9)
+    trains_again(v, 2)
+    v.feed(FaultAsked("kill@500:rank2"))
+    with pytest.raises(UsageError):
+        v.feed(CordonAsked("ghost", True))
+    v.restart_controller()
+    v.run(2.0)
+    v.lose_node("node0")
+    v.run(12.0)
+    v.feed(StopAsked(0.0))
+    v.run(1.0)
+    v.recorder.close()
+    return v
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_a_recording_leads_to_the_same_decisions(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    v = story(tmp_path / name)
+    found = replay(tmp_path / name)
+    assert found.difference is None
+    assert found.lives == 2
+    assert found.decisions > 50
+    assert [(i.id, i.action, i.reason) for i in found.incidents] == [(i.id, i.action, i.reason) for i in v.incidents]
+    assert main(["replay", str(tmp_path / name)]) == 0
+    assert "the same decisions" in capsys.readouterr().out
+
+
+def test_another_policy_is_told_from_the_recorded_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl"
+    story(path)
+    lines = path.read_text().splitlines()
+    wanted = next(i for i, line in enumerate(lines) if '"did":["say finding' in line)
+    doc = json.loads(lines[wanted])
+    doc["did"] = doc["did"][:1]
+    lines[wanted] = json.dumps(doc)
+    path.write_text("\n".join(lines) + "\n")
+    found = replay(path)
+    assert found.difference is not None
+    assert (found.difference.line, found.difference.then) == (wanted + 1, "")
+    assert main(["replay", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["difference"]["line"] == wanted + 1
+
+
+def test_a_recording_may_be_cut_off_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    story(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert replay(path).difference is None
+    path.write_bytes(whole[: len(whole) // 2] + b"\nnonsense\n")
+    with pytest.raises(UsageError, match="not a line of a recording"):
+        replay(path)
+    path.write_text("{}\n")
+    with pytest.raises(UsageError, match="line 1"):
+        replay(path)
+
+
+def a_life(path: Path, boot: str, ticks: int) -> None:
+    recorder = Recorder(path, Start(boot, Options(), [], [], Instant(1.0, 2.0)))
+    for tick in range(ticks):
+        recorder.add(Tick(), Instant(float(tick), 3.0), [f"say {'x' * tick}"])
+        if tick % 5 == 4:
+            recorder.flush()
+    recorder.close()
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz", "日.gz"])
+def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name: str, tmp_path: Path) -> None:
+    """Wherever the kill cut its line off: the next life is read whole, and of the one before all that was whole."""
+    a_life(tmp_path / name, "one", 12)
+    whole = (tmp_path / name).read_bytes()
+    assert [len(life) for life in lives(tmp_path / name)] == [12]
+    before = 0
+    for cut in range(len(whole)):
+        path = tmp_path / str(cut) / name
+        path.parent.mkdir()
+        path.write_bytes(whole[:cut])
+        a_life(path, "two", 3)
+        a_life(path, "three", 0)
+        *first, second, third = lives(path)
+        assert (len(second), len(third)) == (3, 0)
+        length = len(first[0]) if first else -1
+        assert length >= before - 1
+        before = length
+    assert before >= 10
+
+
+@pytest.mark.parametrize("at", [0.3, 0.6, 0.99])
+def test_a_damaged_recording_is_told_and_not_taken_for_one_that_was_cut_off(at: float, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    a_life(path, "one", 12)
+    content = bytearray(path.read_bytes())
+    content[int(at * len(content))] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"run\.jsonl\.gz: damaged|not a line of a recording"):
+        lives(path)
+
+
+def lives(path: Path) -> list[list[Told]]:
+    found: list[list[Told]] = []
+    for one in read(path):
+        if isinstance(one, Told):
+            found[-1].append(one)
+        else:
+            found.append([])
+    return found
+
+
+@pytest.mark.parametrize("name", ["notes.jsonl", "notes.gz"])
+@pytest.mark.parametrize(
+    "content", [b"my notes\n", b"{", gzip.compress(b"my notes"), gzip.compress(b"")[:10] + b"\xff\xff"]
+)
+def test_nothing_is_written_to_what_is_no_recording(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    if content != b"{" or path.suffix == ".gz":
+        with pytest.raises(UsageError, match=f"{name}: there is something else in it; name a file of its own"):
+            a_life(path, "one", 1)
+        assert path.read_bytes() == content
+    else:  # what is left of a first line
+        a_life(path, "one", 1)
+        assert [len(life) for life in lives(path)] == [1]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no newline", b"{", b"\x1f\x8b"])
+def test_what_is_no_recording_is_said_with_what_would_be_one(
+    tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["replay", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count(str(path)) == 1
+    assert "recording" in err
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["kill", "stop", "agent", "controller"]), st.integers(0, 7)), max_size=4))
+def test_whatever_happened_it_happens_again(
+    tmp_path_factory: pytest.TempPathFactory, faults: list[tuple[str, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("replay") / "run.jsonl"
+    v = Recorded(path)
+    v.submit()
+    v.run(2.5)
+    for kind, rank in faults:
+        alive = [w for w in v.all_workers() if w.running and w.rank == rank]
+        if kind == "controller":
+            v.restart_controller(away=0.5)
+        elif kind == "agent":
+            v.kill_agent(f"node{rank % 2}")
+            v.run(0.5)
+            v.join(f"node{rank % 2}")
+        elif alive:
+            v.exit(rank, signal=9) if kind == "kill" else v.stop_worker(rank)
+        v.run(2.0)
+    v.recorder.close()
+    assert replay(path).difference is None
+
+
+def test_options_come_back_as_they_were(tmp_path: Path) -> None:
+    options = Options(tries=7, detectors=("worker-hang.action=alert",))
+    recorder = Recorder(tmp_path / "r", Start("b", options, [], [], Instant(1.0, 2.0)))
+    recorder.close()
+    (start,) = read(tmp_path / "r")
+    assert isinstance(start, Start)
+    assert start.options == options
+
+
+def test_what_an_older_recording_accused_without_evidence_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a recording from before agents measured: the same samples, without what was seen of a worker."""
+    v = Recorded(tmp_path / "run.jsonl", nodes=2)
+    v.submit()
+    v.run(5)
+    next(w for w in v.all_workers() if w.rank == 5).stopped_at = v.now
+    v.run(5)
+    v.recorder.close()
+    lines = (tmp_path / "run.jsonl").read_text()
+    assert any(i.cause.subject == "rank5" for i in v.incidents)
+    found = replay(tmp_path / "run.jsonl", through=True)
+    assert (found.difference, found.changed, list(found.then)) == (None, [], ["i1"])
+    begun = found.then["i1"]
+    monkeypatch.setattr("holdfast.diagnostics.hang.stillness.STILL", 1e9)
+    monkeypatch.setattr("holdfast.controller.detectors.workers.hang.STILL", 1e9)  # nothing is evidence any more
+    assert main(["replay", str(tmp_path / "run.jsonl"), "--through"]) == 1
+    said = capsys.readouterr().out
+    # The workers that were ended then are found dead now.
+    assert f"1 incidents then, 1 now, 1 changed\ni1: then line {begun}; now line " in said
+    assert "i1 worker-killed" in said
+    assert (tmp_path / "run.jsonl").read_text() == lines

@@ -1,0 +1,176 @@
+"""Blame of a running job: what it counts, whom it reports, and that it looks at every step once."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast.controller.detectors.base.table import Tuning
+from holdfast.controller.http.metrics_text import blame_families
+from holdfast.controller.shell.blame_watch import BlameWatch, Counted, Due, _look, _steps_of
+from holdfast.controller.shell.shell import Shell
+from holdfast.controller.state.events import Found
+from holdfast.controller.state.model import Job as TrainingJob
+from holdfast.controller.state.model import JobSpec
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.wire import messages as msg
+from holdfast.wire import span_rows
+from holdfast.wire import types as t
+from holdfast.wire.plans import encode_plan
+from tests.controller.support.stage import Recording, make_shell
+
+
+def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[msg.Spans]:
+    """The spans as agents would send them, one message a rank."""
+    found = []
+    for rank in np.unique(table.rank).tolist():
+        own = table.take(table.rank == rank)
+        order = np.argsort(own.end, kind="stable")
+        rows = b"".join(
+            span_rows.ROW.pack(
+                i, own.start[k], own.end[k], 0, own.step[k], 0, names.index(own.kinds[own.kind[k]]), own.stage[k],
+                own.turn[k], names.index(own.groups[own.group[k]]), own.micro_batch[k], own.seq[k],
+            )
+            for i, k in enumerate(order)
+        )  # fmt: skip
+        worker = msg.WorkerSpans(
+            rank, generation, len(own), 0, int(own.step.min()), int(own.step.max()), names, span_rows.pack(rows)
+        )
+        found.append(msg.Spans((worker,), 0, 1000))
+    return found
+
+
+def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, BlameWatch]:
+    shell = make_shell(folder)
+    table, plan = simulate(Job(), culprits, steps, 1)
+    spec = JobSpec("j1", "train", msg.Program("x"), 2, 4)
+    shell.brain.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
+    shell.brain.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
+    names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
+    for message in messages(table, names, 1):
+        shell.spans.add("node0", message)
+    return shell, BlameWatch(shell, Tuning(["straggler.looks=1"]))
+
+
+def look(watch: BlameWatch) -> bool:
+    taken = watch._due()
+    if taken is None:
+        return False
+    seen = _look(taken)
+    assert seen.blame is not None
+    assert seen.seconds > 0
+    watch._take(seen.blame, taken.shape, taken.generation, seen.beginning)
+    return True
+
+
+def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> None:
+    shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
+    assert look(watch)
+    assert not look(watch), "no step is looked at twice"
+    assert isinstance(shell.brain, Recording)
+    (found,) = (event.finding for event in shell.brain.of(Found))
+    assert (found.kind, found.subject, found.node, found.rank) == ("straggler", "rank5", "node1", 5)
+    assert found.evidence["slowness"] == "compute"
+    assert "5 (node node1, GPU 1): forward of stage 1" in found.text
+    (incident,) = shell.brain.c.book.incidents.values()
+    assert (incident.action, incident.live) == ("alert", False)
+    figures = watch.figures()
+    assert figures["self_ratio"][5] > 1.05
+    assert figures["induced_s"][5] > figures["victim_s"][5]
+    nodes = {"nodes": ["node0", "node1"], "rank": list(range(8)), "node": [r // 4 for r in range(8)]}
+    text = "".join(blame_families(figures, nodes, "train", 4))
+    assert '\nholdfast_gpu_self_slowdown_ratio{job="train",node="node1",gpu="1",rank="5"} 1.' in text
+    assert "# TYPE holdfast_gpu_induced_wait_seconds_total counter" in text
+    shell.journal.close()
+
+
+def test_what_rank_0_does_by_design_alerts_nobody_also_after_a_restart_of_the_controller(tmp_path: Path) -> None:
+    """60 ms more in every step since the first."""
+    shell, watch = training(tmp_path, [Culprit(0, "optimizer", 12.0)], 40)
+    assert look(watch)
+    assert isinstance(shell.brain, Recording)
+    (found,) = (event.finding for event in shell.brain.of(Found))
+    assert (found.subject, found.severity, found.evidence["by_design"]) == ("rank0", t.Severity.INFO, True)
+    assert shell.brain.c.book.incidents == {}
+    brief = watch.found()
+    assert brief is not None
+    assert [(c["rank"], c["by_design"]) for c in brief["culprits"]] == [(0, True)]
+    again = BlameWatch(shell, Tuning(["straggler.looks=1"]))
+    again.restore(shell.journal.entities())
+    assert look(again)
+    assert [event.finding.severity for event in shell.brain.of(Found)] == [t.Severity.INFO] * 2
+    broken = BlameWatch(shell, Tuning())
+    broken.restore([("extras", "newest", {"job": "j1", "first": None})])
+    assert broken.extras.job == ""
+    shell.journal.close()
+
+
+def test_nothing_is_said_of_a_clean_job_nor_of_few_steps(tmp_path: Path) -> None:
+    for steps, looked in ((12, True), (6, False)):
+        shell, watch = training(tmp_path / str(steps), [], steps)
+        assert look(watch) == looked
+        assert isinstance(shell.brain, Recording)
+        assert shell.brain.of(Found) == []
+        shell.journal.close()
+
+
+def test_only_who_is_named_again_is_reported() -> None:
+    table, plan = simulate(Job(), [Culprit(3, "compute", 0.3)], 10, 1)
+    from holdfast.diagnostics.blame.blame import analyse
+    from holdfast.diagnostics.steps import graph as step_graph
+    from holdfast.diagnostics.steps.job_shape import JobShape
+
+    blame = analyse(step_graph.graphs(table, plan, 8), JobShape())
+    assert blame is not None
+    counted = Counted()
+    counted.add("j1", blame)
+    assert counted.stragglers(blame, 2, 1.05, 0.01) == []
+    assert [c.rank for c in counted.stragglers(blame, 2, 1.05, 0.01)] == [3]
+    assert counted.stragglers(blame, 2, 1.05, 0.01) == [], "and once"
+    assert Counted().stragglers(blame, 1, 1.5, 0.01) == [], "below the ratio"
+    assert Counted().stragglers(blame, 1, 1.05, 0.9) == [], "below the cost"
+    induced = counted.induced_s[3]
+    counted.add("j1", blame)
+    assert counted.induced_s[3] == pytest.approx(2 * induced)
+    counted.add("j2", blame)
+    assert counted.induced_s[3] == pytest.approx(induced), "another job begins at nothing"
+
+
+def test_a_new_generation_is_looked_at_afresh(tmp_path: Path) -> None:
+    shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
+    assert look(watch)
+    assert watch.counted.streaks == {(5, "compute"): 1}
+    assert shell.brain.c.job is not None
+    shell.brain.c.job.generation = 2
+    watch._due()
+    assert watch.counted.streaks == {}
+
+
+def test_what_cannot_be_analysed_ends_nothing() -> None:
+    from holdfast.diagnostics.steps.job_shape import JobShape
+
+    names = ("", "forward")
+    rows = span_rows.pack(span_rows.ROW.pack(0, 9, 3, 0, 1, 0, 1, 0, 0, 0, 0, -1))
+    parts = [(0, msg.WorkerSpans(0, 1, 1, 0, 1, 1, names, rows))]
+    blame = _look(Due(parts, 0, 5, JobShape("j1"), 1, True)).blame
+    assert blame is None or blame.culprits == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [([], 64), ([0.0] * 9, 64), ([2.0] * 9, 64), ([0.1] * 9, 100), ([0.001] * 9, 1024)]
+)
+def test_of_short_steps_it_looks_at_more(seconds: list[float], steps: int) -> None:
+    assert _steps_of(seconds) == steps
+
+
+def test_run_waits_for_steps(tmp_path: Path) -> None:
+    async def story() -> None:
+        shell, watch = training(tmp_path, [], 2)
+        running = asyncio.create_task(watch.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        shell.journal.close()
+
+    asyncio.run(story())

@@ -1,0 +1,334 @@
+"""Agents' streams, for real: a gRPC server, real links, and a wire that breaks."""
+
+import asyncio
+import logging
+import random
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from holdfast.controller.state.events import AgentJoined, AgentLeft, EventSeen, FrameSeen, Record, ResultSeen
+from holdfast.controller.state.ledger import StepRow
+from holdfast.controller.state.model import Incident, Job, JobSpec, Options
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from tests.controller.support.stage import agent, eventually, stage, wire_to
+
+
+def notice(n: int) -> t.AgentNotice:
+    return t.AgentNotice(n, "test", t.Severity.INFO, str(n))
+
+
+def test_who_joins_is_known_and_who_leaves_is_missed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here:
+            async with agent(here.port) as one:
+                await eventually(lambda: one.link.connected)
+                one.beat()
+                await eventually(lambda: here.brain.of(FrameSeen))
+                assert list(here.shell.outboxes) == ["node0"]
+                assert here.brain.c.nodes["node0"].connected
+            await eventually(lambda: here.brain.of(AgentLeft))
+            assert here.shell.outboxes == {}
+            assert not here.brain.c.nodes["node0"].connected
+
+    asyncio.run(story())
+
+
+def test_commands_go_down_and_answers_come_up(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: "node0" in here.shell.outboxes)
+            command = msg.Command("c1", "j1", 1, msg.StopWorkers(2.5))
+            here.shell.send("node0", command)
+            await eventually(lambda: one.commands)
+            assert one.commands == [command]
+            for ok in (True, False):
+                one.link.send(msg.CommandResult("c1", ok, "" if ok else "no", {"stopped": "4"}))
+            await eventually(lambda: len(here.brain.of(ResultSeen)) == 2)
+            assert here.brain.of(ResultSeen)[0] == ResultSeen(
+                "node0", msg.CommandResult("c1", True, "", {"stopped": "4"})
+            )
+            assert here.shell.commands == {"ok": 1, "error": 1}
+
+    asyncio.run(story())
+
+
+def test_whatever_breaks_each_event_and_each_frame_is_taken_once(tmp_path: Path) -> None:
+    """The wire is cut again and again in the middle of talking."""
+    dice = random.Random(7)
+    total = 300
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, wire_to(here.port) as wire, agent(wire.port) as one:
+            for n in range(total):
+                one.tell(notice(n))
+                one.beat(n)
+                if wire.cuts < 5 and dice.random() < 0.04:
+                    await eventually(lambda: one.link.connected)
+                    wire.cut()
+                if dice.random() < 0.1:
+                    here.shell.flush_steps()
+                await asyncio.sleep(dice.choice([0, 0, 0.001, 0.005]))
+            await eventually(lambda: len(here.brain.of(EventSeen)) >= total, lambda: len(here.brain.of(EventSeen)))
+            await eventually(lambda: len(here.brain.of(FrameSeen)) >= total, lambda: len(here.brain.of(FrameSeen)))
+            assert wire.cuts == 5
+            assert [seen.event for seen in here.brain.of(EventSeen)] == [notice(n) for n in range(total)]
+            assert [seen.frame.steps[0].step for seen in here.brain.of(FrameSeen)] == list(range(total))
+            here.shell.flush_steps()
+            await eventually(lambda: one.durable == [notice(n) for n in range(total)])
+            # Frames are acknowledged when what they brought is on disk, at the next flush after a pause.
+            one.beat()
+            await eventually(lambda: here.shell.frames == total + 1)
+
+            def is_all_acknowledged() -> bool:
+                here.shell.flush_steps()
+                return not one.outbox.unacknowledged()
+
+            await eventually(is_all_acknowledged, one.outbox.unacknowledged)
+
+    asyncio.run(story())
+
+
+def test_a_controller_that_starts_again_hears_what_the_last_one_had_not_written(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with wire_to(0) as wire, agent(wire.port) as one:
+            async with stage(tmp_path / "a") as first:
+                wire.target = first.port
+                await eventually(lambda: one.link.connected)
+                one.tell(notice(0))
+                await eventually(lambda: one.durable == [notice(0)])
+                one.beat(0)  # seen, but never flushed
+                await eventually(lambda: first.shell.frames == 1)
+                wire.cut()
+            await eventually(lambda: not one.link.connected)
+            one.tell(notice(1))
+            one.beat(1)
+            async with stage(tmp_path / "b") as second:
+                wire.target = second.port
+                await eventually(lambda: len(second.brain.of(FrameSeen)) == 2)
+                assert [seen.frame.steps[0].step for seen in second.brain.of(FrameSeen)] == [0, 1]
+                assert [seen.event for seen in second.brain.of(EventSeen)] == [notice(1)]
+                wire.cut()
+
+    asyncio.run(story())
+
+
+def test_a_broken_stream_resumes_and_repeats_nothing(tmp_path: Path) -> None:
+    """What was received but is not durable stays with the agent, and is no news when it comes again."""
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, wire_to(here.port) as wire, agent(wire.port) as one:
+            await eventually(lambda: one.link.connected)
+            one.beat(0)
+            await eventually(lambda: here.shell.frames == 1)
+            assert len(one.outbox.unacknowledged()) == 1
+            joined = len(here.brain.of(AgentJoined))
+            wire.cut()
+            await eventually(lambda: len(here.brain.of(AgentJoined)) == joined + 1)
+            one.beat(1)
+            await eventually(lambda: here.shell.frames == 2)
+            assert [seen.frame.steps[0].step for seen in here.brain.of(FrameSeen)] == [0, 1]
+
+    asyncio.run(story())
+
+
+def test_an_event_is_acknowledged_after_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: one.link.connected)
+            seen: list[int] = []
+            write = here.shell.journal.write
+
+            def watched(records: Iterable[Record], at: float) -> None:
+                seen.append(len(one.durable))
+                write(records, at)
+
+            monkeypatch.setattr(here.shell.journal, "write", watched)
+            warning = t.AgentNotice(1, "test", t.Severity.WARNING, "a warning becomes an incident, which is recorded")
+            one.tell(warning)
+            await eventually(lambda: one.durable == [warning])
+            assert seen == [0]
+            rows = sqlite3.connect(tmp_path / "controller.sqlite").execute("SELECT kind FROM entity").fetchall()
+            assert rows == [("incident",)]
+
+    asyncio.run(story())
+
+
+def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: one.link.connected)
+            acks: list[int] = []
+            here.shell.flushed.append(lambda: acks.append(1))
+            one.beat(0)
+            await eventually(lambda: here.shell.frames == 1)
+
+            def full(*_: object) -> None:
+                raise sqlite3.OperationalError("database or disk is full")
+
+            here.brain.c.job = Job(JobSpec("j1", "job", msg.Program("x"), 1, 1))
+            here.brain.c.ledger.rows[0] = StepRow(0, 1.0, 0.1, 1, 1.0, 1)
+            here.brain.c.ledger.dirty.add(0)
+            with monkeypatch.context() as patch:
+                patch.setattr(here.shell.journal, "write_steps", full)
+                here.shell.flush_steps()
+                assert acks == []
+                assert here.brain.c.ledger.dirty == {0}
+            here.shell.flush_steps()
+            assert acks == [1]
+            assert [row.step for row in here.shell.journal.steps("j1")] == [0]
+
+    asyncio.run(story())
+
+
+def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By an agent of another host: refused, and told by which; the one that was there notices nothing."""
+    caplog.set_level(logging.INFO, "holdfast")
+    incidents: list[Incident] = []
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as first:
+            await eventually(lambda: first.link.connected)
+            async with agent(here.port, hostname="elsewhere", incarnation="i2") as second:
+                await eventually(lambda: here.shell.refused["name"] >= 1)
+                await asyncio.sleep(0.05)
+                assert not second.link.connected
+            first.beat()
+            await eventually(lambda: here.shell.frames == 1)
+            incidents.extend(here.brain.c.book.incidents.values())
+            assert first.link.connected
+            assert len(here.brain.of(AgentJoined)) == 1
+
+    asyncio.run(story())
+    reasons = {record.fields["reason"] for record in caplog.records if record.message == "controller.away"}  # type: ignore[attr-defined]
+    assert reasons == {
+        "the controller refuses: the node name 'node0' is taken by an agent on host (127.0.0.1): "
+        "give another --node-name, or end that one"
+    }
+    told = [i for i in incidents if i.cause.kind is t.FindingKind.NODE_NAME_TAKEN]
+    assert [i.cause.text for i in told] == [
+        "node0 is the agent on host (127.0.0.1); an agent on elsewhere (127.0.0.1) says the same name and is refused"
+    ]
+    assert told[0].cause.evidence["newcomer"]["incarnation"] == "i2"
+
+
+def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None:
+    """Same host, new incarnation: the stream that still looks alive is the dead one's."""
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as old:
+            await eventually(lambda: old.link.connected)
+            old.beat()
+            await eventually(lambda: here.shell.frames == 1)
+            async with agent(here.port, incarnation="i2", predecessors=("i0", "i1")) as new:
+                await eventually(lambda: here.ingest.sessions["node0"].incarnation == "i2", deadline_s=2.0)
+                new.tell(notice(1))
+                await eventually(lambda: here.brain.of(EventSeen))
+                assert here.brain.of(EventSeen) == [EventSeen("node0", notice(1))]
+
+    asyncio.run(story())
+
+
+def test_who_speaks_another_protocol_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port, protocol_min=4, protocol_max=5) as one:
+            await eventually(lambda: here.shell.malformed)
+            assert not one.link.connected
+            assert here.brain.c.nodes == {}
+
+    asyncio.run(story())
+
+
+def test_the_controller_sets_the_pace(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: one.link.connected)
+            assert one.link.cadence == here.brain.c.cadence == Options().cadence
+
+    asyncio.run(story())
+
+
+def test_log_lines_reach_the_hub(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            here.shell.logs.begin("j1")
+            await eventually(lambda: one.link.connected)
+            one.link.send(msg.LogChunk("j1", 1, 2, "out", "hello"))
+            async with asyncio.timeout(30):
+                line = await anext(here.shell.logs.lines("j1"))
+            assert (line["rank"], line["text"]) == (2, "hello")
+
+    asyncio.run(story())
+
+
+def test_a_second_agent_of_the_same_host_waits_until_the_first_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has another state folder: nothing says that the first is gone. No ping-pong; one finding names both."""
+    monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_S", 0.5)
+    monkeypatch.setattr("holdfast.controller.shell.claims.FRESH_BEATS", 0.0)
+    monkeypatch.setattr("holdfast.controller.shell.ingest.RETRY_S", 0.1)
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as first:
+            await eventually(lambda: first.link.connected)
+            async with agent(here.port, incarnation="i2") as second:
+                end = asyncio.get_running_loop().time() + 1.5
+                while asyncio.get_running_loop().time() < end:
+                    first.beat()
+                    await asyncio.sleep(0.05)
+                assert here.shell.refused["name"] >= 3
+                assert not second.link.connected
+                assert len(here.brain.of(AgentJoined)) == 1
+                kinds = [i.cause.kind for i in here.brain.c.book.incidents.values()]
+                assert kinds == [t.FindingKind.NODE_NAME_TAKEN]
+                await eventually(lambda: second.link.connected)  # the first is silent now: half an open connection
+                assert here.ingest.sessions["node0"].incarnation == "i2"
+
+    asyncio.run(story())
+
+
+def test_a_command_that_no_message_can_hold_is_answered_as_failed(tmp_path: Path) -> None:
+    """It ended the writing side of the stream: no command reached that agent any more."""
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: "node0" in here.shell.outboxes)
+            here.shell.send("node0", msg.Command("c1", "j1", -1, msg.StopWorkers(2.5)))
+            await eventually(lambda: here.brain.of(ResultSeen))
+            (seen,) = here.brain.of(ResultSeen)
+            assert (seen.result.id, seen.result.ok) == ("c1", False)
+            assert "the command cannot be sent: ValueError" in seen.result.error
+            here.shell.send("node0", msg.Command("c2", "j1", 1, msg.StopWorkers(2.5)))
+            await eventually(lambda: [command.id for command in one.commands] == ["c2"])
+
+    asyncio.run(story())
+
+
+def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: one.link.connected)
+            session = here.ingest.sessions["node0"]
+            write, joined = here.ingest._write, len(here.brain.of(AgentJoined))
+
+            async def ends(context: object, session: object) -> None:
+                raise RuntimeError("a bug in the writer")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(here.ingest, "_write", ends)
+                one.link._stalled.set()  # the next stream has the writer that ends
+                await eventually(lambda: len(here.brain.of(AgentJoined)) > joined)
+            assert here.ingest._write == write
+
+            def is_another() -> bool:
+                return one.link.connected and here.ingest.sessions.get("node0") not in (None, session)
+
+            await eventually(is_another, deadline_s=8.0)  # sooner than the agent's wait for a welcome ends
+            here.shell.send("node0", msg.Command("c1", "j1", 1, msg.StopWorkers(2.5)))
+            await eventually(lambda: one.commands)
+
+    asyncio.run(story())

@@ -1,0 +1,115 @@
+"""The live log: a tail for who comes late, no line held up by who is slow."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.controller.shell import log_hub
+from holdfast.controller.shell.log_hub import LogHub
+from holdfast.wire import messages as msg
+
+
+def chunk(text: str, job: str = "j1", rank: int = 0) -> msg.LogChunk:
+    return msg.LogChunk(job, 1, rank, "out", text)
+
+
+async def texts(hub: LogHub, job: str = "j1") -> list[str]:
+    return [line["text"] async for line in hub.lines(job)]
+
+
+def story(body: Callable[[LogHub], Awaitable[None]]) -> None:
+    async def run() -> None:
+        hub = LogHub()
+        hub.begin("j1")
+        async with asyncio.timeout(10):
+            await body(hub)
+
+    asyncio.run(run())
+
+
+def test_tail_then_live_then_the_end() -> None:
+    async def body(hub: LogHub) -> None:
+        hub.add(chunk("early"))
+        hub.add(chunk("of another job", job="j0"))
+        reader = asyncio.create_task(texts(hub))
+        await asyncio.sleep(0)
+        hub.add(chunk("live"))
+        await asyncio.sleep(0)
+        hub.end()
+        assert await reader == ["early", "live"]
+        hub.add(chunk("late"))  # an exit's last words may come after the end: those who look later see them
+        assert await texts(hub) == ["early", "live", "late"]
+        assert await texts(hub, "j0") == []
+
+    story(body)
+
+
+def test_a_line_is_what_the_api_says() -> None:
+    async def body(hub: LogHub) -> None:
+        hub.add(msg.LogChunk("j1", 3, 7, "err", "x", dropped=2))
+        hub.end()
+        [line] = [line async for line in hub.lines("j1")]
+        assert line == {"rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2}
+
+    story(body)
+
+
+def test_the_tail_is_bounded_by_bytes() -> None:
+    async def body(hub: LogHub) -> None:
+        for n in range(100):
+            hub.add(chunk(f"{n:03}" + "x" * 50_000))
+        hub.end()
+        kept = await texts(hub)
+        assert kept[-1].startswith("099")
+        assert 1 < len(kept) <= log_hub._TAIL_BYTES // 50_000
+
+    story(body)
+
+
+def test_a_slow_reader_loses_the_oldest_and_holds_up_nobody() -> None:
+    async def body(hub: LogHub) -> None:
+        slow, quick = hub.lines("j1"), hub.lines("j1")
+        hub.add(chunk("first"))
+        assert (await anext(slow))["text"] == (await anext(quick))["text"] == "first"
+        both = [asyncio.ensure_future(anext(reader)) for reader in (slow, quick)]
+        await asyncio.sleep(0)
+        count = log_hub._QUEUE + 500
+        heard = []
+        for n in range(count):
+            hub.add(chunk(str(n)))
+            heard.append((await both[1])["text"])
+            both[1] = asyncio.ensure_future(anext(quick))
+            await asyncio.sleep(0)
+        assert heard == [str(n) for n in range(count)]
+        hub.end()
+        rest = [(await both[0])["text"]] + [line["text"] async for line in slow]
+        # It misses some in the middle, but has the newest, in order.
+        assert rest[-1] == str(count - 1)
+        assert rest == sorted(rest, key=int)
+        assert len(rest) <= log_hub._QUEUE + 1
+        assert isinstance((await asyncio.gather(both[1], return_exceptions=True))[0], StopAsyncIteration)
+
+    story(body)
+
+
+def test_the_next_job_ends_the_listeners_of_the_last() -> None:
+    async def body(hub: LogHub) -> None:
+        reader: asyncio.Task[Any] = asyncio.create_task(texts(hub))
+        await asyncio.sleep(0)
+        hub.begin("j2")
+        assert await reader == []
+        assert hub._listeners == set()
+
+    story(body)
+
+
+def test_a_listener_that_leaves_is_forgotten() -> None:
+    async def body(hub: LogHub) -> None:
+        reader = asyncio.create_task(texts(hub))
+        await asyncio.sleep(0)
+        assert len(hub._listeners) == 1
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        assert hub._listeners == set()
+
+    story(body)

@@ -1,0 +1,176 @@
+"""Around the brain: records before sends, a disk that is full, ticks that are late."""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import Unavailable, UsageError
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.shell.shell import Shell
+from holdfast.controller.state.events import (
+    Action,
+    BrainEvent,
+    FrameSeen,
+    JobSubmitted,
+    Record,
+    Say,
+    Send,
+    StopAsked,
+    Tick,
+)
+from holdfast.controller.state.ledger import StepRow
+from holdfast.controller.state.model import Instant, JobSpec
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from tests.controller.support.stage import make_shell
+
+COMMAND = msg.Command("c1", "j1", 1, msg.StopWorkers())
+SPEC = JobSpec("j1", "job", msg.Program("train.py"), 1, 1)
+
+
+class Scripted(Brain):
+    """Answers every event with the same actions."""
+
+    def __init__(self, *answer: Action) -> None:
+        super().__init__("b1")
+        self.answer = list(answer)
+
+    def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
+        return self.answer
+
+
+def failing(times: list[int]) -> Callable[..., None]:
+    def fail(*_: Any) -> None:
+        times.append(1)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    return fail
+
+
+def test_every_record_is_written_before_any_command_leaves(tmp_path: Path) -> None:
+    shell = make_shell(tmp_path, Scripted(Send("node0", COMMAND), Say("x", {}), Record("job", "j1", {"n": 1})))
+    rows: list[Any] = []
+    other = sqlite3.connect(tmp_path / "controller.sqlite")
+    shell.outboxes["node0"] = lambda message: rows.append((message, other.execute("SELECT doc FROM entity").fetchall()))
+    shell.handle(Tick())
+    assert rows == [(COMMAND, [('{"n": 1}',)])]
+    other.close()
+    shell.journal.close()
+
+
+def test_a_command_for_nobody_is_dropped(tmp_path: Path) -> None:
+    shell = make_shell(tmp_path, Scripted(Send("ghost", COMMAND)))
+    shell.handle(Tick())
+    with pytest.raises(Unavailable, match="ghost is not connected"):
+        shell.send("ghost", COMMAND)
+    shell.journal.close()
+
+
+def test_a_full_disk_is_told_once_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shell = make_shell(tmp_path, Scripted(Record("job", "j1", {}), Send("node0", COMMAND)))
+    sent: list[msg.ControllerMessage] = []
+    shell.outboxes["node0"] = sent.append
+    with monkeypatch.context() as patch:
+        patch.setattr(shell.journal, "write", failing([]))
+        for _ in range(3):
+            shell.handle(Tick())
+    assert len(sent) == 3
+    assert len([r for r in caplog.records if r.message == "journal.failed"]) == 1
+    shell.handle(Tick())
+    assert shell.journal.entities() == [("job", "j1", {})]
+    shell.journal.close()
+
+
+def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = make_shell(tmp_path, Brain("b1"))
+    shell.handle(JobSubmitted(SPEC))
+    flushed: list[int] = []
+    shell.flushed.append(lambda: flushed.append(1))
+    ledger = shell.brain.c.ledger
+    ledger.rows[4] = StepRow(4, 1.0, 0.1, 8, 1.0, 1)
+    ledger.dirty.add(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(shell.journal, "write_steps", failing([]))
+        shell.flush_steps()
+    assert flushed == []
+    shell.flush_steps()
+    assert flushed == [1]
+    assert [row.step for row in shell.journal.steps("j1")] == [4]
+    shell.journal.close()
+
+
+def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
+    shell = make_shell(tmp_path, Brain("b1"))
+    with pytest.raises(UsageError, match="no job is running"):
+        shell.handle(StopAsked(1.0))
+    shell.handle(JobSubmitted(SPEC))
+    shell.logs.add(msg.LogChunk("j1", 1, 0, "out", "kept"))
+    with pytest.raises(UsageError, match="one job at a time"):
+        shell.handle(JobSubmitted(JobSpec("j2", "job", msg.Program("x"), 1, 1)))
+    assert [chunk.text for chunk in shell.logs._tail] == ["kept"]  # the running job's log goes on
+    shell.journal.close()
+
+
+def test_frames_leave_their_samples(tmp_path: Path) -> None:
+    shell = make_shell(tmp_path, Brain("b1"))
+    nics = (t.NicSamples("eth0", 1, 1, b"\1\0\0\0", b"\1\0\0\0"),)
+    shell.handle(FrameSeen("node0", t.Frame(1, 10**9, 1, offsets=b"\0\0\0\0", nics=nics)))
+    assert shell.samples.read("node0", 5)[0]["tx"] == [1]
+    shell.journal.close()
+
+
+def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+    ticks: list[float] = []
+
+    class Counting(Brain):
+        def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
+            if isinstance(event, Tick):
+                ticks.append(event.lag)
+            return super().handle(event, now)
+
+    async def story() -> Shell:
+        shell = make_shell(tmp_path, Counting("b1"))
+        flushed: list[int] = []
+        shell.flushed.append(lambda: flushed.append(1))
+        task = asyncio.create_task(shell.run())
+        async with asyncio.timeout(10):
+            while len(flushed) < 2:
+                await asyncio.sleep(0.01)
+            time.sleep(0.4)  # somebody holds up the loop
+            while max(ticks) < 0.2:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return shell
+
+    shell = asyncio.run(story())
+    assert shell.worst_lag >= 0.2
+    shell.journal.close()
+
+
+class Broken(Brain):
+    """Fails at every tick, as a bug of ours would."""
+
+    def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
+        if isinstance(event, Tick):
+            raise ZeroDivisionError("a bug of ours")
+        return super().handle(event, now)
+
+
+def test_a_bug_of_the_brain_is_told_and_the_watch_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shell = make_shell(tmp_path, Broken("b1"))
+    shell.handle(Tick())
+    assert shell.bugs == 1
+    assert "a bug of ours" in caplog.text
+    with pytest.raises(UsageError):
+        shell.handle(StopAsked(0.0))
+    shell.journal.close()

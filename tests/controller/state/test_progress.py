@@ -1,0 +1,229 @@
+"""A program that numbers no steps: what counts as progress, when it is given up, and what is unknown of it."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.state.events import EventSeen
+from holdfast.controller.state.model import Incident, Job, JobState
+from holdfast.controller.state.progress import FEW_STEPS, STARTUP_S, Progress
+from holdfast.wire import types as t
+from tests.controller.support.virtual import STEP, Virtual
+
+BUG = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\nValueError: a bug'
+
+
+def counted(**more: object) -> Virtual:
+    v = Virtual()
+    v.counts_from_zero = True
+    v.submit(**more)
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.progress.counted
+    return v
+
+
+def patterns(v: Virtual) -> list[Incident]:
+    return [i for i in v.incidents if i.cause.kind is t.FindingKind.LIVES_ALIKE]
+
+
+def saw(v: Virtual, source: str, number: int = -1, count: int = 1, text: str = "out/checkpoint-40") -> None:
+    event = t.ProgressSeen(v.job.spec.id, v.job.generation, 0, int(v.instant.wall * 1e9), source, number, count, text)
+    v.feed(EventSeen("node0", event))
+
+
+def test_it_may_be_killed_often_while_its_lives_are_longer_than_a_start() -> None:
+    v = counted()
+    for generation, life in enumerate((2.0, 3.5, 2.2, 4.0, 2.5, 3.7, 2.0, 4.2), start=2):
+        v.exit(2, signal=9)
+        v.run(life)
+        assert v.job.state is JobState.RUNNING
+        assert v.job.generation == generation
+
+
+def test_equally_long_lives_are_told_and_not_ended() -> None:
+    v = counted()
+    for generation in range(2, 9):
+        v.exit(2, code=1, error=BUG)
+        v.run_until(lambda generation=generation: v.job.generation == generation and v.job.life_steps >= 10)
+    assert v.job.state is JobState.RUNNING
+    first, second = patterns(v)
+    assert first.action == "alert"
+    assert "the last 3 lives ended alike after" in first.cause.text
+    assert "ValueError: a bug" in first.cause.text
+    assert "no checkpoint was seen" in first.cause.text
+    assert "the last 6 lives" in second.cause.text
+
+
+def test_such_a_loop_ends_with_the_restarts_that_the_job_may_have() -> None:
+    v = counted(max_restarts=4)
+    for generation in range(2, 7):
+        v.exit(2, code=1, error=BUG)
+        v.run_until(lambda generation=generation: v.job.generation == generation or v.job.state.ended)
+        v.run_until(lambda: v.job.life_steps >= 10 or v.job.state.ended)
+    assert v.job.state is JobState.FAILED
+    assert v.job.restarts == 4
+    assert "may be restarted 4 times" in v.job.reason
+
+
+def test_the_same_error_within_few_steps_of_the_start_ends_it() -> None:
+    v = counted()
+    for _ in range(4):
+        v.exit(2, code=1, error=BUG)
+        if v.job.state.ended:
+            break
+        v.run_until(lambda: v.job.life_steps >= 2)
+    assert v.job.state is JobState.FAILED
+    assert "ValueError" in v.job.reason
+
+
+def test_short_lives_that_save_go_on() -> None:
+    v = counted()
+    for _ in range(7):
+        v.exit(2, code=1, error=BUG)
+        v.run_until(lambda: v.job.life_steps >= 2)
+        saw(v, "checkpoint", text="last.pt")
+    assert v.job.state is JobState.RUNNING
+    assert "each of them finished a checkpoint" in patterns(v)[-1].cause.text
+
+
+def test_short_lives_that_save_the_same_step_again_do_not() -> None:
+    v = counted()
+    for _ in range(5):
+        v.exit(2, code=1, error=BUG)
+        if v.job.state.ended:
+            break
+        v.run_until(lambda: v.job.life_steps >= 2)
+        saw(v, "checkpoint", 40)
+    assert v.job.state is JobState.FAILED
+
+
+def test_a_loop_of_lives_that_save_says_that_they_do() -> None:
+    v = counted()
+    for _ in range(4):
+        saw(v, "checkpoint", 40, 2)
+        v.exit(2, signal=9)
+        v.run_until(lambda: v.job.life_steps >= 10)
+    (told,) = patterns(v)
+    assert "each of them finished a checkpoint" in told.cause.text
+    assert v.job.progress.told == "checkpoint out/checkpoint-40"
+
+
+def test_printed_numbers_are_progress_of_a_program_whose_steps_nobody_sees() -> None:
+    progress = Progress()
+    for generation in range(1, 9):
+        progress.launch(generation, 0, 100.0 * generation)
+        progress.saw("log", 10 * generation, 3, f"step {10 * generation}")
+        assert not progress.ended_at_its_start(progress.end(generation, "x", 0, 100.0 * generation + 20))
+    progress.launch(9, 0, 900.0)
+    progress.saw("log", 12, 2, "step 12")  # again
+    assert progress.ended_at_its_start(progress.end(9, "x", 0, 910.0))
+
+
+def test_a_long_life_without_a_step_is_a_start_up_only_where_steps_are_seen_otherwise() -> None:
+    silent, stepping = Progress(), Progress(counted=True)
+    for progress in (silent, stepping):
+        progress.launch(2, 0, 0.0)
+    assert not silent.ended_at_its_start(silent.end(2, "x", 0, STARTUP_S + 1))
+    assert stepping.ended_at_its_start(stepping.end(2, "x", 0, STARTUP_S + 1))
+
+
+def test_starts_that_the_program_ends_with_another_error_each_time_are_given_up() -> None:
+    v = Virtual()
+    v.counts_from_zero = True
+    v.submit()
+    for life in range(5):
+        v.run_until(lambda life=life: v.job.generation == life + 1 and v.job.state is JobState.RUNNING)
+        v.exit(0, code=1, error=BUG.replace("ValueError: a bug", ("KeyError", "OSError", "E", "F", "G")[life] + ": x"))
+    v.run(1.0)
+    assert v.job.state is JobState.FAILED
+    assert "5 starts in a row ended before the first step" in v.job.reason
+
+
+def test_steps_are_added_up_over_lives_and_none_of_them_is_called_repeated() -> None:
+    v = counted()
+    before = v.job.best_step
+    assert before >= 6
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 4)
+    assert v.job.best_step == before + v.job.life_steps
+    rows = v.brain.c.ledger.sorted_rows()
+    assert [row.step for row in rows] == list(range(len(rows)))
+    assert {row.generation for row in rows[: before + 1]} == {1}
+    assert v.brain.c.ranks.step.max() == v.job.best_step
+    incident = v.incidents[-1]
+    assert (incident.state.value, incident.step_resumed, incident.generation_to) == ("closed", None, 2)
+    assert not v.job.is_repeat_known
+
+
+def test_a_controller_that_comes_back_counts_on() -> None:
+    v = counted()
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 8)
+    best, life = v.job.best_step, v.job.life_steps
+    saw(v, "checkpoint")
+    v.restart_controller()
+    assert v.job.progress.counted
+    assert v.job.progress.saves == 1
+    v.run_until(lambda: v.job.best_step > best + 2)
+    assert v.job.life_steps >= life + 2  # else its next fault would seem to be at the start of a life
+    steps = sorted(row.step for row in v.brain.c.ledger.sorted_rows())
+    assert steps == list(range(v.job.best_step + 1))
+
+
+def test_last_words_of_an_earlier_life_keep_their_place() -> None:
+    v = counted()
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 3)
+    best = v.job.best_step
+    late = t.StepRecord(0, 1, 0, int(v.instant.wall * 1e9), STEP, is_counted=True)
+    v.brain.heartbeats._step(late, "node0", v.instant)
+    assert v.job.best_step == best
+    assert v.brain.c.ledger.rows[0].generation == 1
+
+
+def test_a_job_written_by_another_version_is_read() -> None:
+    v = counted()
+    doc = v.job.to_doc() | {"life_before": 3}
+    del doc["progress"]
+    assert Job.from_doc(doc).progress == Progress()
+
+
+LIVES = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 200), st.floats(0, 1000), st.integers(0, 2)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(LIVES)
+def test_any_lives_add_up_and_patterns_are_of_lives_alike(lives: list[tuple[str, int, float, int]]) -> None:
+    progress, done, wall = Progress(counted=True), 0, 0.0
+    for generation, (signature, steps, seconds, saves) in enumerate(lives, start=1):
+        progress.launch(generation, done, wall)
+        assert progress.base(generation) == done
+        if saves:
+            progress.saw("checkpoint", -1, saves, "x")
+        life = progress.end(generation, signature, steps, wall + seconds)
+        if saves or steps > FEW_STEPS:
+            assert not progress.ended_at_its_start(life)
+        else:
+            assert progress.ended_at_its_start(life)
+        row = progress.pattern()
+        assert not row or (len(row) >= 3 and len({one.signature for one in row}) == 1)
+        assert Progress.from_doc(dataclasses.asdict(progress)) == progress
+        done, wall = done + steps, wall + seconds + 1
+
+
+@pytest.mark.parametrize("count", range(1, 30))
+def test_a_pattern_is_told_whenever_it_has_doubled(count: int) -> None:
+    progress = Progress(counted=True)
+    told = []
+    for generation in range(1, count + 1):
+        progress.launch(generation, 0, 0.0)
+        progress.end(generation, "x", 100, 50.0)
+        if progress.pattern():
+            told.append(generation)
+    assert told == [n for n in (3, 6, 12, 24) if n <= count]

@@ -1,0 +1,298 @@
+"""A whole controller's state, scripted: what its HTTP side is told of a job that trains, faults and recovers."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+
+from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast.base.errors import UsageError
+from holdfast.controller.http.facade import Json
+from holdfast.diagnostics.blame import report as blame_report
+from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.wire.plans import encode_plan
+from holdfast.wire.types import STEP_PARTS, NodeState
+from tests.controller.support.fake_training import PHASES, STATES, FakeTraining
+
+OPERATIONS = ["", "forward", "backward", "all_reduce", "send_forward", "optimizer"]
+
+
+class FakeFacade(FakeTraining):
+    """Implements `Facade`. `submitted`, `injected`, `graces` record what was asked."""
+
+    def __init__(
+        self, pp: int = 2, dp: int = 2, tp: int = 2, per_node: int = 4, now: float = 1_790_000_000.0, mesh: bool = True
+    ) -> None:
+        super().__init__(pp, dp, tp, per_node, now, mesh)
+        self.submitted: list[Json] = []
+        self.injected: list[str] = []
+        self.graces: list[float] = []
+        self.dumps: list[bool] = []
+        self.pause: Json | None = None
+        self.checkpoints = 0
+        self.diagnosed: list[Json] = []
+        self.traced: tuple[SpanTable, JobShape] | None = None
+
+    def status(self) -> Json:
+        counts: dict[str, int] = {}
+        for row in self.node_rows:
+            counts[row["state"]] = counts.get(row["state"], 0) + 1
+        return {
+            "version": self.serial,
+            "now": self.now,
+            "started_at": self.started,
+            "job": self.job(),
+            "nodes": {row["name"]: row["state"] for row in self.node_rows},
+            "counts": counts,
+            "incidents": self.known_incidents[:20],
+            "open_incidents": sum(i["state"] in ("open", "recovering") for i in self.known_incidents),
+        }
+
+    def nodes(self) -> list[Json]:
+        return self.node_rows
+
+    def job(self) -> Json | None:
+        if self.job_state is None:
+            return None
+        last = self.rows[-1] if self.rows else None
+        return {
+            "id": "job-1",
+            "name": "llm-175b" if self.world > 64 else "demo",
+            "state": self.job_state,
+            "reason": "recovering from " + self.known_incidents[0]["kind"] if self.script else "",
+            "generation": self.generation,
+            "world_size": self.world,
+            "nnodes": self.num_nodes,
+            "node_counts": [self.num_nodes],
+            "nproc_per_node": self.per_node,
+            "program": {"target": "train.py", "args": ["--config", "demo.toml"], "module": False},
+            "submitted_at": self.started,
+            "started_at": self.started,
+            "ended_at": None,
+            "exit_code": None,
+            "step": self.step,
+            "loss": last[1] if last else math.nan,
+            "tokens_per_s": last[3] / last[2] if last else None,
+            "step_seconds": last[2] if last else None,
+            "mfu": 0.41 if last else None,
+            "restarts": self.generation - 1,
+            "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
+            "time": {
+                "wall": 104.5,
+                "productive": 99.0,
+                "unsaved": 1.0,
+                "lost": {"restore": 4.5, "recompute": None},
+                "last_hour": 0.96,
+            },
+            "pause": self.pause,
+            "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
+            "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
+            "assignment": [{"node": r["name"], "ranks": r["ranks"]} for r in self.node_rows if r["ranks"]],
+            "max_steps": 5000,
+        }
+
+    def ranks(self) -> Json:
+        every = range(self.world)
+        if self.job_state is None:
+            every = range(0)
+        column = self.dp * self.tp
+        ages = [0.1] * self.world if not self.script else [self.now - self.known_incidents[0]["opened"]] * self.world
+        return {
+            "rank": list(every),
+            "node": [r // self.per_node for r in every],
+            "pp": [r // column for r in every],
+            "dp": [r % column // self.tp for r in every],
+            "tp": [r % self.tp for r in every],
+            "step": [self.step for _ in every],
+            "phase": [self.rank_phase[r] for r in every],
+            "state": [self.rank_state[r] for r in every],
+            "step_seconds": [self.rank_seconds[r] for r in every],
+            "progress_age": [ages[r] for r in every],
+            "mfu": [0.41 for _ in every],
+            "part_seconds": {part: [0.01 for _ in every] for part in STEP_PARTS},
+            "memory_bytes": [1 << 30 for _ in every],
+            "operation": [(r + self.step) % len(OPERATIONS) for r in every],
+            "nodes": [row["name"] for row in self.node_rows],
+            "phases": PHASES,
+            "states": STATES,
+            "operations": OPERATIONS,
+            "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
+        }
+
+    def steps(self, since: int = -1, limit: int = 5000) -> Json:
+        rows = [row for row in self.rows if row[0] > since][-limit:]
+        names = ("step", "loss", "seconds", "tokens", "at", "generation")
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+    def plan(self) -> Json | None:
+        return {
+            "job": "j1",
+            "generation": self.generation,
+            "schedule": "1f1b",
+            "micro_batches": 1,
+            "axes": [["pp", self.pp], ["dp", self.dp], ["tp", self.tp]],
+            "stages": [{"first": 2 * p, "stop": 2 * p + 2, "rank": p} for p in range(self.pp)],
+            "orders": [[f"{p}F0", f"{p}B0"] for p in range(self.pp)],
+        }
+
+    def incidents(self) -> list[Json]:
+        return self.known_incidents
+
+    def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
+        if job not in ("", "job-1") or not self.mesh:
+            raise UsageError("no spans of this job")
+        if self.traced is None:
+            self.traced = traced(self)
+        table, shape = self.traced
+        known = table.of_steps(max(first, 0), last if last >= 0 else 1 << 30)
+        if not len(known):
+            raise UsageError(f"no spans of steps {first} to {last}")
+        return lambda: (known, shape)
+
+    def newest_blame(self) -> Json | None:
+        if not self.mesh or self.world > 64:
+            return None
+        found = blame_report.report(*self.spans("", -1, -1)())
+        return {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
+
+    def node_history(self, name: str) -> Json:
+        state = {row["name"]: row["state"] for row in self.node_rows}[name]
+        verdicts = [v | {"at": d["ended"]} for d in self.diagnoses() for v in d["verdicts"] if v["node"] == name]
+        return {
+            "cordoned": state == NodeState.CORDONED, "evicted": "", "evicted_at": 0.0, "barred": False,
+            "offences": [
+                {"at": i["opened"], "kind": i["kind"]} for i in self.known_incidents if name in i["summary"].split()
+            ],
+            "verdicts": verdicts,
+        }  # fmt: skip
+
+    def traffic(self, node: str, seconds: float = 5.0) -> Json:
+        row = {r["name"]: r for r in self.node_rows}[node]
+        count = int(seconds * 1000)
+        begin = (self.now - seconds) * 1000
+        nics = []
+        for i, nic in enumerate(row["nics"]):
+            wave = [self._bytes(begin + t, i) for t in range(count)]
+            back = [self._bytes(begin + t - 60, i + 3) for t in range(count)]
+            nics.append({"name": nic["name"], "t0": begin, "t": list(range(count)), "tx": wave, "rx": back})
+        return {"node": node, "nics": nics}
+
+    def _bytes(self, at_ms: float, i: int) -> int:
+        """A burst of all-reduce once a step, on a floor of pipeline sends."""
+        into = (at_ms / 1000 + i * 0.004) % self.base_s / self.base_s
+        peak = 42_000_000 if 0.62 < into < 0.9 else 3_000_000 if int(into * 40) % 5 == 0 else 0
+        return int(peak * (0.85 + 0.15 * self.random.random())) if not self.script else 0
+
+    def metrics(self) -> Json:
+        return {
+            "frames_total": self.serial * self.num_nodes,
+            "frame_bytes_total": self.serial * self.num_nodes * 900,
+            "events_total": 12,
+            "malformed_total": 0,
+            "refused_total": {"step": 2},
+            "alerts_suppressed_total": 0,
+            "bugs_total": 0,
+            "commands_total": {"ok": 5},
+            "steps_total": max(0, self.step + 1) * self.world,
+            "journal_seconds_total": 0.25,
+            "loop_lag_seconds": 0.0004,
+            "findings_total": {"worker-killed": len(self.known_incidents)},
+            "incidents_total": {"worker-killed": len(self.known_incidents)},
+            "restarts_total": self.generation - 1,
+            "lost_seconds": {"recovery": 4.5},
+            "productive_seconds": 99.0,
+            "unsaved_seconds": 1.0,
+            "blame": {"self_ratio": dict.fromkeys(range(self.world), 1.0), "induced_s": {1: 2.5}, "victim_s": {}},
+            "spans_total": 1000,
+            "spans_lost_total": 3,
+            "wall_seconds": 104.5,
+            "diagnoses_running": 0,
+            "diagnostics": [
+                {"node": "node0", "test": "gemm", "metric": "flops", "grade": "fail", "value": 4e10},
+                {"node": "node0", "test": "gemm", "metric": "", "grade": "pass", "value": None},
+                {"node": "node1", "test": "nvml", "metric": "", "grade": "pass", "value": None},
+            ],
+        }
+
+    def version(self) -> int:
+        return self.serial
+
+    async def log_lines(self, job: str) -> AsyncIterator[Json]:
+        sent = 0
+        while self.job_state in ("running", "recovering") or sent < len(self.log):
+            while sent < len(self.log):
+                yield self.log[sent]
+                sent += 1
+            await asyncio.sleep(0.02)
+
+    async def submit(self, spec: Json) -> str:
+        if spec["nnodes"] > len(self.node_rows):
+            raise UsageError(f"nnodes is {spec['nnodes']} but only {len(self.node_rows)} nodes are healthy")
+        self.submitted.append(spec)
+        self.job_state = "running"
+        return "job-2"
+
+    async def restart(self, dump: bool = False) -> None:
+        self.dumps.append(dump)
+
+    async def stop(self, grace: float = 10.0) -> None:
+        self.graces.append(grace)
+        self.job_state = "stopped"
+        self.serial += 1
+
+    async def stacks(self) -> Json:
+        rows = [("[main thread]", 0), ("train.py:9 step", 1), ("train.py:12 wait", 1)]
+        return {
+            "at": self.now, "job": "j1", "generation": 1, "missing": {"node1": "away"},
+            "states": {"0": "S in futex_wait", "1": "S in futex_wait"},
+            "rows": [{"depth": depth, "ranks": "0-1", "frame": frame} for frame, depth in rows],
+        }  # fmt: skip
+
+    async def checkpoint(self) -> None:
+        self.checkpoints += 1
+
+    async def inject(self, fault: str) -> Json:
+        if ":" not in fault:
+            raise UsageError(f"{fault!r} is not KIND[@STEP]:TARGET, such as kill@20:rank3")
+        self.injected.append(fault)
+        return {"id": f"f{len(self.injected)}", "armed": "@" in fault}
+
+    async def diagnose(self, spec: Json) -> str:
+        if "ghost" in spec["nodes"]:
+            raise UsageError("no node is called 'ghost'")
+        self.diagnosed.append(spec)
+        return "d1"
+
+    def diagnoses(self) -> list[Json]:
+        verdict = Verdict("node0", "gemm", Grade.FAIL, "flops", "cpu", 4e10, "FLOP/s", against="peers", baseline=1e11)
+        base: Json = {"id": "d1", "why": "by hand", "state": "done", "suite": "quick", "tests": ["gemm"]}
+        base |= {"nodes": ["node0", "node1"], "stage": "done", "rounds": 3, "jobs_done": 5, "jobs_open": 0}
+        base |= {"began": self.started, "ended": self.started + 9, "failed": ["node0"], "cleared": ["node1"]}
+        return [base | {"verdicts": [verdict.to_doc()]}] if self.diagnosed else []
+
+    async def evict(self, node: str) -> None:
+        row = {r["name"]: r for r in self.node_rows}[node]
+        row["state"], row["reason"] = NodeState.FAULTY, "evicted by hand"
+        self.serial += 1
+
+    async def cordon(self, node: str, on: bool) -> None:
+        row = {r["name"]: r for r in self.node_rows}[node]
+        row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY
+        row["reason"] = "by hand" if on else ""
+        self.serial += 1
+
+
+def traced(facade: FakeFacade) -> tuple[SpanTable, JobShape]:
+    """Spans of some steps of the fake's mesh, with its slow ranks."""
+    small = facade.world <= 64
+    job = Job(facade.pp, facade.dp, facade.tp, micro_batches=8 if small else facade.pp)
+    culprits = [Culprit(rank, "compute", factor - 1) for rank, factor in facade.slow.items()]
+    table, plan = simulate(job, culprits, 6 if small else 1, 1)
+    names = tuple(str(row["name"]) for row in facade.node_rows if row["ranks"])
+    return table, JobShape("job-1", "demo", names, facade.per_node, encode_plan(plan))
+
+
+def llm_175b() -> FakeFacade:
+    """12,288 ranks, as in the paper: pp 8, dp 192, tp 8."""
+    return FakeFacade(pp=8, dp=192, tp=8, per_node=8)

@@ -1,0 +1,374 @@
+"""A cluster in virtual time: the real brain, agents that answer as real ones do, and no wall clock at all."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.state.events import (
+    Action,
+    AgentJoined,
+    AgentLeft,
+    BrainEvent,
+    EventSeen,
+    FrameSeen,
+    JobSubmitted,
+    Record,
+    ResultSeen,
+    Send,
+    Tick,
+)
+from holdfast.controller.state.ledger import StepRow
+from holdfast.controller.state.model import Incident, Instant, Job, JobSpec, JobState, Options
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from holdfast.wire.rollback import Rollback, from_environment
+
+STEP = 0.3
+TICK = 0.05
+
+
+@dataclasses.dataclass
+class Worker:
+    job: str
+    generation: int
+    rank: int
+    pid: int
+    running: bool = True
+    step: int = -1
+    progress_at: float = 0.0
+    stopped_at: float = math.inf  # process stopped or GIL held: no tick from here on
+    state_t: bool = False
+    sleeping_at: float = math.inf  # alive but stuck outside of any operation
+
+    busy_until: float = 0.0  # it computes until then, wherever it stands
+
+
+@dataclasses.dataclass
+class FakeAgent:
+    name: str
+    slots: int
+    alive: bool = True
+    frozen: bool = False
+    incarnation: int = 0
+    workers: dict[tuple[str, int, int], Worker] = dataclasses.field(default_factory=dict)
+    newest: dict[str, int] = dataclasses.field(default_factory=dict)
+    unheard: list[t.Event] = dataclasses.field(default_factory=list)
+
+
+class Virtual:
+    """`run(seconds)` moves time; faults are methods. Steps go on only while every worker of the world can."""
+
+    def __init__(
+        self, nodes: int = 2, slots: int = 4, options: Options | None = None, switches: dict[str, str] | None = None
+    ) -> None:
+        self.now = 100.0
+        self.busy = 0.0  # seconds by which the controller is late in each tick, for its own work
+        self.switches = switches or {}
+        self.options = options or Options()
+        self.boots = 0
+        self.saved: dict[tuple[str, str], dict[str, Any]] = {}
+        self.steps: dict[int, StepRow] = {}
+        self.sent: list[Send] = []
+        self.underway: list[Send] = []
+        self.delivering = False
+        self.losing = False  # what the controller sends does not leave its host
+        self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
+        self.last_step = 10**9  # workers exit 0 after it
+        self.start_error = ""
+        self.tells = False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
+        self.rollbacks: tuple[Rollback, ...] = ()  # as the newest workers were told
+        self.behind: dict[str, str] = {}  # node -> what its peers find there when they knock
+        self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
+        self.counts_from_zero = False
+        self.step_seconds = STEP
+        self.checkpoint_every = 5
+        self.pids = 1000
+        self.brain = self._boot()
+        for agent in self.agents.values():
+            self.join(agent.name)
+
+    # --- the controller ------------------------------------------------------------------------------------------
+
+    def _boot(self) -> Brain:
+        self.boots += 1
+        return Brain(f"b{self.boots}", self.options)
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.now, 1_000_000 + self.now)
+
+    @property
+    def job(self) -> Job:
+        assert self.brain.c.job is not None
+        return self.brain.c.job
+
+    @property
+    def incidents(self) -> list[Incident]:
+        return list(self.brain.c.book.incidents.values())
+
+    def feed(self, event: BrainEvent) -> list[Action]:
+        actions = self.brain.handle(event, self.instant)
+        for action in actions:
+            if isinstance(action, Record):
+                self.saved[action.kind, action.id] = action.doc
+        self.underway += [action for action in actions if isinstance(action, Send) and not self.losing]
+        self._deliver_all()
+        return actions
+
+    def _deliver_all(self) -> None:
+        while self.underway and not self.delivering:
+            self.delivering = True
+            send = self.underway.pop(0)
+            self.sent.append(send)
+            answer = self._deliver(send)
+            self.delivering = False
+            if answer is not None:
+                self.feed(answer)
+
+    def restart_controller(self, away: float = 1.0) -> None:
+        """SIGKILL the controller: it forgets all but its journal; agents come back one after the other."""
+        self.steps = {row.step: row for row in self.brain.c.ledger.sorted_rows()}
+        self._advance_workers(away)
+        self.now += away
+        self.brain = self._boot()
+        entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
+        self.brain.restore(entities, list(self.steps.values()), self.instant)
+        for agent in self.agents.values():
+            if agent.alive:
+                self.join(agent.name)
+
+    def submit(self, nnodes: int | None = None, nproc: int = 4, **more: Any) -> None:
+        spec = JobSpec("j1", "job", msg.Program("train.py"), nnodes or len(self.agents), nproc, **more)
+        self.feed(JobSubmitted(spec))
+
+    # --- agents --------------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> None:
+        agent = self.agents[name]
+        agent.alive, agent.frozen = True, False
+        agent.incarnation += 1
+        kept = tuple(msg.KeptWorker(w.job, w.generation, w.rank, 0, w.pid, w.running) for w in agent.workers.values())
+        switch = self.switches.get(name, "")
+        incarnation = f"{name}-{agent.incarnation}"
+        identity = t.Identity(name, name, incarnation, slots=agent.slots, switch=switch, address=name, ping_port=9)
+        before, self.delivering = self.delivering, True  # its old news are on their way before it hears any order
+        self.feed(AgentJoined(msg.Hello(identity, kept)))
+        unheard, agent.unheard = agent.unheard, []
+        for event in unheard:
+            self.feed(EventSeen(name, event))
+        self.delivering = before
+        self._deliver_all()
+
+    def kill_agent(self, name: str) -> None:
+        agent = self.agents[name]
+        agent.alive = False
+        self.feed(AgentLeft(name, f"{name}-{agent.incarnation}"))
+
+    def lose_node(self, name: str) -> None:
+        """The whole host is gone, workers and all."""
+        for worker in self.agents[name].workers.values():
+            worker.running = False
+        self.agents[name].workers.clear()
+        self.kill_agent(name)
+
+    def _deliver(self, send: Send) -> ResultSeen | None:
+        agent = self.agents[send.node]
+        if not agent.alive:
+            return None
+        command = send.command
+        error, data = "", {}
+        match command.order:
+            case msg.StartStore():
+                data = {"host": "127.0.0.1", "port": "29500"}
+            case msg.DumpStacks():
+                return None  # the test that wants stacks tells them
+            case msg.KnockAt() as knock:
+                is_cut = {send.node, knock.host} & self.cut_off
+                data = {"behind": "unreachable" if is_cut else self.behind.get(knock.host, "unreachable")}
+            case msg.StopWorkers():
+                for worker in list(agent.workers.values()):
+                    if worker.generation <= command.generation:
+                        if worker.running:
+                            worker.running = False
+                            self.feed(EventSeen(send.node, self._exit(worker, signal=9, ordered=True)))
+                        del agent.workers[worker.job, worker.generation, worker.rank]
+            case msg.StartWorkers() as order:
+                error = self.start_error
+                self.rollbacks = from_environment(order.program.env)
+                assert command.generation >= agent.newest.get(command.job, 0), "an older generation was started"
+                agent.newest[command.job] = command.generation
+                for rank in order.ranks if not error else ():
+                    self.pids += 1
+                    key = (command.job, command.generation, rank.rank)
+                    agent.workers[key] = Worker(*key, self.pids, progress_at=self.now)
+        return ResultSeen(send.node, msg.CommandResult(command.id, not error, error, data))
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def worker(self, rank: int) -> Worker:
+        return next(w for w in self.all_workers() if w.rank == rank and w.running)
+
+    def all_workers(self) -> list[Worker]:
+        return [w for a in self.agents.values() for w in a.workers.values()]
+
+    def _holder(self, worker: Worker) -> FakeAgent:
+        key = (worker.job, worker.generation, worker.rank)
+        return next(a for a in self.agents.values() if key in a.workers)
+
+    def exit(
+        self, rank: int, code: int = -1, signal: int = 0, error: str = "", oom: bool = False, tail: str = ""
+    ) -> None:
+        worker = self.worker(rank)
+        agent = self._holder(worker)
+        if agent.alive:
+            self._frame(agent)  # its last steps travel ahead of the news of its end
+        worker.running = False
+        event = self._exit(worker, code, signal, oom_killed=oom, error=error, tail=tail)
+        if agent.alive:
+            self.feed(EventSeen(agent.name, event))
+        else:
+            agent.unheard.append(event)
+
+    def _exit(self, worker: Worker, code: int = -1, signal: int = 0, **more: Any) -> t.WorkerExited:
+        at = int(self.instant.wall * 1e9)
+        return t.WorkerExited(worker.job, worker.generation, worker.rank, worker.pid, at, code, signal, **more)
+
+    def stop_worker(self, rank: int) -> None:
+        worker = self.worker(rank)
+        worker.stopped_at, worker.state_t = self.now, True
+
+    def hold_gil(self, rank: int) -> None:
+        self.worker(rank).stopped_at = self.now
+
+    def sleep_worker(self, rank: int) -> None:
+        self.worker(rank).sleeping_at = self.now
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            self._advance_workers(TICK)
+            self.now += TICK
+            if round(self.now / TICK) % 2 == 0:
+                for agent in self.agents.values():
+                    if agent.alive and not agent.frozen:
+                        self._frame(agent)
+            self.feed(Tick(self.busy, self.busy))
+            self.check()
+
+    def run_until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Move time until it holds; it must within so many seconds."""
+        end = self.now + seconds
+        while not holds():
+            assert self.now < end, f"not within {seconds:g} s"
+            self.run(TICK)
+
+    def _advance_workers(self, seconds: float) -> None:
+        running = [w for w in self.all_workers() if w.running]
+        if not running:
+            return
+        newest = max(w.generation for w in running)
+        world = [w for w in running if w.generation == newest]
+        job = self.brain.c.job
+        complete = job is None or len(world) == job.world
+        able = all(math.isinf(w.stopped_at) and math.isinf(w.sleeping_at) for w in world)
+        if not complete or not able:
+            return
+        if self.now + seconds - max(w.progress_at for w in world) < self.step_seconds:
+            return
+        for worker in world:
+            first = worker.step < 0
+            worker.step = self._resume_step(worker.generation) if first else worker.step + 1
+            worker.progress_at = self.now + seconds
+        if world[0].step >= self.last_step:
+            for worker in world:
+                self.exit(worker.rank, code=0)
+
+    def _resume_step(self, generation: int) -> int:
+        best = max(self.brain.c.ledger.rows, default=-1)
+        if best < 0 or self.counts_from_zero:
+            return 0
+        done = min([best + 1, *(back.at_most for back in self.rollbacks if back.generation == generation)])
+        return done // self.checkpoint_every * self.checkpoint_every
+
+    def _frame(self, agent: FakeAgent) -> None:
+        samples, steps = [], []
+        waiting = any(not math.isinf(min(w.stopped_at, w.sleeping_at)) for w in self.all_workers() if w.running)
+        for w in agent.workers.values():
+            if not w.running:
+                continue
+            stuck = not math.isinf(min(w.stopped_at, w.sleeping_at))
+            samples.append(
+                t.WorkerSample(
+                    rank=w.rank, generation=w.generation, pid=w.pid, step=w.step,
+                    phase=t.Phase.TRAIN if w.step >= 0 else t.Phase.SETUP,
+                    operation=("dp:" if self.tells else "tp:") + "all_reduce" if waiting and not stuck else "",
+                    progress_age=self.now - w.progress_at,
+                    tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
+                    stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
+                    coordinate=(0, w.rank, 0) if self.tells else None, sizes=(1, 8, 1) if self.tells else None,
+                )
+            )  # fmt: skip
+            if w.step >= 0:
+                wall = int((1_000_000 + w.progress_at) * 1e9)
+                steps.append(
+                    t.StepRecord(
+                        w.rank,
+                        w.generation,
+                        w.step,
+                        wall,
+                        self.step_seconds,
+                        t.NAN if self.counts_from_zero else 3.0 - w.step * 1e-3,
+                        0 if self.counts_from_zero else 128,
+                        self.counts_from_zero,
+                    )
+                )
+        frame = t.Frame(
+            1, int(self.instant.wall * 1e9), int(self.now * 1e9), workers=tuple(samples), steps=tuple(steps)
+        )
+        self.feed(FrameSeen(agent.name, frame))
+
+    def activity(self, worker: Worker) -> t.Activity | None:
+        """What an agent sees of a worker that has not moved: those that wait sleep in the kernel."""
+        stuck_at = min(worker.stopped_at, worker.sleeping_at)
+        watched = self.now - max(worker.progress_at, stuck_at if stuck_at <= self.now else 0.0)
+        if watched < 0.2:
+            return None
+        quiet = min(watched, max(0.0, self.now - worker.busy_until))
+        return t.Activity(watched, quiet, "T" if worker.state_t else "S", cpu=float(not quiet), waits_for="a lock")
+
+    # --- invariants ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold after every event."""
+        generations = {w.generation for w in self.all_workers() if w.running and self._reachable(w)}
+        assert len(generations) <= 1, f"two generations train at once: {generations}"
+        assert sum(i.live for i in self.incidents) <= 1
+        job = self.brain.c.job
+        if job is not None and job.generation and not job.state.ended and self.brain.c.life.stage.value == "up":
+            assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
+
+    def _reachable(self, worker: Worker) -> bool:
+        """Workers behind a lost agent cannot join anybody: their store and their peers are gone."""
+        return self._holder(worker).alive
+
+
+def training(nodes: int = 2, **more: object) -> Virtual:
+    v = Virtual(nodes=nodes)
+    v.submit(nnodes=2, **more)
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.best_step >= 6
+    return v
+
+
+def trains_again(v: Virtual, generation: int) -> None:
+    v.run(3.0)
+    assert v.job.state is JobState.RUNNING
+    assert v.job.generation == generation
+    before = v.job.best_step
+    v.run(3.0)
+    assert v.job.best_step > before

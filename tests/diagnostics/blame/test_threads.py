@@ -1,0 +1,136 @@
+"""Work that lasts longer without more processor time: the host's doing or the rank's own, by what the kernel counts."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks.simulated_spans import Culprit, Job, simulate
+from holdfast.agent.probe_file.thread_clock import ThreadClock
+from holdfast.diagnostics.blame.blame import Blame
+from holdfast.diagnostics.blame.model import Slowness
+from holdfast.diagnostics.blame.report import blame_of
+from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.span_table import COLUMNS, SpanTable, concatenated, from_columns
+from holdfast.wire.plans import encode_plan
+from holdfast.wire.span_rows import THREAD
+
+STEPS = 20
+
+
+def threads(table: SpanTable, cpu_s: np.ndarray, delayed_s: np.ndarray) -> SpanTable:
+    """Rows of kind THREAD: (ranks,) seconds in each step, with some noise."""
+    dice = np.random.default_rng(3)
+    ranks = len(cpu_s)
+    count = STEPS * ranks
+    rank, step = np.tile(np.arange(ranks), STEPS), np.repeat(np.arange(STEPS), ranks)
+    end = np.array([table.end[(table.rank == r) & (table.step == s)].max() for r, s in zip(rank, step, strict=True)])
+    columns = {name: np.zeros(count, getattr(table, name).dtype) for name in COLUMNS}
+    columns |= {name: np.full(count, -1, getattr(table, name).dtype) for name in ("stage", "micro_batch", "seq")}
+    columns |= {"rank": rank.astype(np.int32), "step": step.astype(np.int32), "start": end, "end": end}
+    columns["generation"] = np.full(count, 1, np.int32)
+    noise = dice.lognormal(0, 0.1, count)
+    columns["cpu"] = (cpu_s[rank] * 1e9).astype(np.int64)
+    delayed = delayed_s[rank]
+    columns["bytes"] = np.where(delayed < 0, -1, delayed * noise * 1e9).astype(np.int64)
+    return from_columns(columns, (THREAD,), ("",))
+
+
+def seen(culprit: Culprit, cpu_s: float, delayed_s: float) -> Blame:
+    """The thread of rank 3 ran, and waited for a processor, for so long a step; those of the others 0.26 s and 5 ms."""
+    table, plan = simulate(Job(measures_cpu=True), [culprit], STEPS, 1)
+    cpu, delayed = np.full(8, 0.26), np.full(8, 0.005)
+    cpu[3], delayed[3] = cpu_s, delayed_s
+    shape = JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan))
+    blame = blame_of(concatenated([table, threads(table, cpu, delayed)]), shape)
+    assert blame is not None
+    return blame
+
+
+@pytest.mark.parametrize(
+    ("delayed", "known", "kind", "says"),
+    [
+        (0.24, True, Slowness.HOST, "kept from running for"),
+        (0.15, True, Slowness.HOST, "kept from running for"),
+        (0.005, True, Slowness.WAIT, "asleep, at a lock or in a read"),
+        (0.05, True, Slowness.WAIT, "asleep, at a lock or in a read"),
+        (0.0, False, Slowness.HOST, "kept from running for"),
+    ],
+)
+@pytest.mark.parametrize(("what", "part"), [("forward", "forward of stage 0"), ("backward", "backward of stage 0")])
+def test_off_the_processor_is_the_hosts_only_where_it_was_ready(
+    delayed: float, known: bool, kind: Slowness, says: str, what: str, part: str
+) -> None:
+    """Twice the time in one part of its work (80 ms of forward more in a step, or 160 of backward)."""
+    scale = 1.0 if what == "backward" else 0.5
+    table, plan = simulate(Job(measures_cpu=True), [Culprit(3, what, 1.0)], STEPS, 1)
+    mine = (table.rank == 3) & (table.kind == table.kinds.index(what))
+    table.cpu[mine] //= 2
+    cpu, kept = np.full(8, 0.3), np.full(8, 0.005 if known else -1.0)
+    kept[3] = 0.005 + (delayed - 0.005) * scale if known else -1.0
+    shape = JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan))
+    blame = blame_of(concatenated([table, threads(table, cpu, kept)]), shape)
+    assert blame is not None
+    (culprit,) = blame.culprits
+    assert (culprit.kind, culprit.rank, culprit.what) == (kind, 3, part)
+    assert says in culprit.text
+    assert part in culprit.text
+
+
+@pytest.mark.parametrize(
+    ("cpu", "delayed", "kind"),
+    [(0.26, 0.005, Slowness.WAIT), (0.26, 0.05, Slowness.HOST), (0.32, 0.005, Slowness.COMPUTE)],
+)
+def test_between_spans_too(cpu: float, delayed: float, kind: Slowness) -> None:
+    """60 ms more between spans: asleep, kept from running, or at work (as its processor time says)."""
+    blame = seen(Culprit(3, "between", 1500.0), cpu, delayed)
+    (culprit,) = blame.culprits
+    assert (culprit.kind, culprit.rank, culprit.what) == (kind, 3, "other")
+
+
+def test_without_rows_of_threads_the_host_is_blamed_as_ever() -> None:
+    table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "compute", 1.0)], STEPS, 1)
+    table.cpu[table.rank == 3] //= 2
+    blame = blame_of(table, JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan)))
+    assert blame is not None
+    assert [(c.kind, c.rank) for c in blame.culprits] == [(Slowness.HOST, 3)]
+
+
+def test_slow_loading_is_data_and_no_wait() -> None:
+    """A loader that sleeps: twice as long, without the processor."""
+    table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "load", 4.0)], STEPS, 1)
+    table.cpu[(table.rank == 3) & (table.kind == table.kinds.index("load"))] //= 10
+    rows = threads(table, np.full(8, 0.3), np.full(8, 0.005))
+    blame = blame_of(concatenated([table, rows]), JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan)))
+    assert blame is not None
+    assert [(c.kind, c.rank) for c in blame.culprits] == [(Slowness.DATA, 3)]
+
+
+def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
+    clock = ThreadClock()
+    assert clock.since() is None
+    time.sleep(0.05)
+    passed = clock.since()
+    assert passed is not None
+    cpu, delayed = passed
+    assert cpu < 40e6
+    assert delayed == -1 or delayed < 45e6
+    found: list[object] = []
+    other = threading.Thread(target=lambda: found.append(clock.since()))
+    other.start()
+    other.join()
+    assert found == [None], "another thread has clocks of its own"
+    assert clock.since() is None
+
+
+def test_a_kernel_that_does_not_tell_is_one_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: b"")
+    clock = ThreadClock()
+    assert clock.since() is None
+    for _ in range(2):
+        passed = clock.since()
+        assert passed is not None
+        assert passed[1] == -1

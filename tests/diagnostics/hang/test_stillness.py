@@ -1,0 +1,80 @@
+"""What is seen of one process says whether it is dead, busy or idle; and ten honest things that look dead."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.diagnostics.hang.stillness import STILL, Life, look
+from holdfast.wire import types as t
+
+
+def seen(quiet: float = 5.0, state: str = "S", **more: object) -> t.Activity:
+    return t.Activity(watched=5.0, quiet=quiet, state=state, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("activity", "text"),
+    [
+        (seen(0.0, written=212e6), "writes 212 MB/s"),
+        (seen(0.1, read=45e6, cpu=0.3), "reads 45 MB/s"),
+        (seen(0.1, network=3e6), "moves 3 MB/s over the network"),
+        (seen(0.0, "R", cpu=1.0), "computes (1.00 cores)"),
+        (seen(0.0, children_cpu=0.98, waits_for="its child tar (pid 7)"), "its child tar (pid 7), which computes"),
+        (seen(0.0, written=16e6, thread="saver", waits_for="a lock"), "while its main thread waits for a lock"),
+        (seen(is_prompt=True), "the prompt of a terminal or a debugger"),
+        (seen(state="t", is_prompt=True), "the prompt of a terminal or a debugger"),
+        (seen(0.2, has_gpu=True, cpu=1.0, gpu=t.GpuUse.WORKS), "its GPU, which works"),
+        (seen(0.3, waits_for="a timer"), "moved 0.3 s ago and waits for a timer"),
+    ],
+)
+def test_honest_things_are_busy_even_while_the_interpreter_does_not_run(activity: t.Activity, text: str) -> None:
+    sight = look(activity, silent=True)
+    assert sight.life is Life.BUSY
+    assert text in sight.text
+
+
+@pytest.mark.parametrize(
+    ("activity", "stopped", "silent"),
+    [
+        (seen(state="T"), False, False),
+        (None, True, False),
+        (seen(state="Z"), False, False),
+        (seen(waits_for="a timer"), False, True),
+        (seen(state="D", waits_for=t.FROZEN), False, True),
+        (seen(waits_for="a timer", ends_in=3600.0), False, True),
+    ],
+)
+def test_what_cannot_go_on_by_itself_is_dead(activity: t.Activity | None, stopped: bool, silent: bool) -> None:
+    assert look(activity, stopped=stopped, silent=silent, longest=60.0).life is Life.DEAD
+
+
+@pytest.mark.parametrize(
+    ("activity", "silent"),
+    [
+        (seen(waits_for="a lock"), False),
+        (seen(state="D", waits_for="the disk"), True),  # a disk that does not answer, in a call that holds the lock
+        (seen(state="R"), True),  # it would run: the host is starved
+        (seen(ends_in=5.0), True),  # a native call that sleeps for five seconds
+        (seen(has_gpu=True, cpu=1.0, gpu=t.GpuUse.WAITS), False),
+    ],
+)
+def test_what_may_go_on_is_idle(activity: t.Activity, silent: bool) -> None:
+    assert look(activity, silent=silent, longest=60.0).life is Life.IDLE
+
+
+def test_what_was_not_measured_is_unknown_however_silent() -> None:
+    assert look(None, silent=True).life is Life.UNKNOWN
+    assert look(seen(state=""), silent=True).life is Life.UNKNOWN
+
+
+@given(
+    quiet=st.floats(0, STILL, exclude_max=True), state=st.sampled_from("RSD"), silent=st.booleans(),
+    ends=st.just(math.nan) | st.floats(0, 1e6), cpu=st.floats(0, 8), has_gpu=st.booleans(),
+)  # fmt: skip
+def test_whatever_moves_is_never_dead(
+    quiet: float, state: str, silent: bool, ends: float, cpu: float, has_gpu: bool
+) -> None:
+    activity = seen(quiet, state, ends_in=ends, cpu=cpu, has_gpu=has_gpu)
+    assert look(activity, silent=silent, longest=60.0).life is Life.BUSY

@@ -1,0 +1,28 @@
+"""`holdfast diagnose` among eight hosts under two switches: the broken ones fail, and nobody else."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.diagnostics.support.fabric import Fabric, missing
+
+WHY = missing()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(WHY), reason=WHY)
+def test_four_broken_hosts_of_eight_are_found_and_no_healthy_one_fails(tmp_path: Path) -> None:
+    draw = random.Random(11)
+    with Fabric(tmp_path) as hosts:
+        possible = ["slow link", "wrong numbers"]
+        possible += ["lossy link"] * hosts.can_lose() + ["slow processor"] * hosts.can_throttle()
+        victims = dict(zip(possible, draw.sample(hosts.names, len(possible)), strict=True))
+        hosts.break_hosts(victims)
+        doc = hosts.ask("diagnose", "--test", "gemm", "--test", "pair")
+        hosts.mend_hosts(victims)
+    assert doc["failed"] == sorted(victims.values())
+    assert doc["ended"] - doc["began"] < 60
+    why = {v["node"]: f"{v['check']} {v['metric']}".strip() for v in doc["verdicts"] if v["grade"] == "fail"}
+    expected = {"slow link": "pair bandwidth", "lossy link": "pair loss", "slow processor": "gemm flops"}
+    assert why == {host: expected.get(fault, "gemm") for fault, host in victims.items()}

@@ -1,0 +1,63 @@
+"""A state folder has one holder, and loses it with the holder's death."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.base.errors import UsageError
+from holdfast.base.state_lock import StateLock
+
+ROOT = Path(__file__).parents[3]
+HOLDER = """
+import subprocess, sys
+from pathlib import Path
+from holdfast.base.state_lock import StateLock
+lock = StateLock(Path(sys.argv[1]), "agent", sys.argv[2])
+child = subprocess.Popen(["sleep", "30"], close_fds=False)  # what it starts holds nothing
+print(child.pid, flush=True)
+input()
+"""
+
+
+def test_the_second_is_refused_in_one_line_until_the_first_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), "i1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
+        assert first.stdout is not None
+        child = int(first.stdout.readline())
+        try:
+            with pytest.raises(UsageError, match=f"the agent with pid {first.pid} uses it; end that one") as caught:
+                StateLock(tmp_path, "agent", "i2", patience_s=0.1)
+            assert "\n" not in str(caught.value)
+            StateLock(tmp_path, "controller", "i2", patience_s=0.1).close()  # each daemon has a lock of its own
+            first.kill()
+            first.wait(10)
+            lock = StateLock(tmp_path, "agent", "i3")
+            assert lock.lives == ["i1"]
+            lock.close()
+            lock.close()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_lives_are_remembered_within_bounds(tmp_path: Path) -> None:
+    for n in range(20):
+        lock = StateLock(tmp_path, "agent", f"i{n}")
+        assert lock.lives == [f"i{k}" for k in range(max(0, n - 8), n)]
+        lock.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"pid": "x", "lives": []}', b"[" * 5000])
+def test_a_damaged_file_is_a_new_one(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "agent.lock").write_bytes(content)
+    lock = StateLock(tmp_path, "agent", "i1")
+    assert lock.lives == []
+    lock.close()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give another --state-dir"):
+        StateLock(tmp_path / "gone", "agent", "i1")

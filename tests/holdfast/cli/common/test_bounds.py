@@ -1,0 +1,38 @@
+"""The limits are what the documentation says that they are."""
+
+import math
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.base import bounds
+
+WIRE = Path(__file__).parents[4] / "docs" / "wire.md"
+
+
+def test_every_limit_stands_in_the_table() -> None:
+    told = dict(re.findall(r"^\| `(MAX_\w+)` \| ([\d.e]+) \|", WIRE.read_text(), re.MULTILINE))
+    known = {name: value for name, value in vars(bounds).items() if name.startswith("MAX_")}
+    assert {name: float(text) for name, text in told.items()} == {name: float(value) for name, value in known.items()}
+
+
+def test_a_million_workers_of_the_most_tokens_fit_into_the_journal() -> None:
+    assert bounds.MAX_RANKS * bounds.MAX_TOKENS < 1 << 63
+
+
+@given(st.floats())
+def test_an_amount_is_within_or_unknown(value: float) -> None:
+    kept = bounds.amount(value)
+    assert math.isnan(kept) == math.isnan(value)
+    assert not kept < 0
+    assert not kept > bounds.MAX_SECONDS
+    assert kept == value or not 0 <= value <= bounds.MAX_SECONDS
+
+
+@given(st.text(st.characters()))
+def test_a_text_can_always_be_sent(value: str) -> None:
+    kept = bounds.text(value + "\ud800", 10)
+    kept.encode()
+    assert len(kept) <= 10

@@ -1,0 +1,150 @@
+"""Wrong input, to every command: one line that says what is wrong, where, and what would be right; exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from tests.holdfast.support.fake_controller import FakeController
+
+Capture = pytest.CaptureFixture[str]
+
+WRONG = [
+    # the command line itself
+    (["nope"], 2, "No such command 'nope'"),
+    (["nodes", "--jsn"], 2, "--json"),
+    (["nodes", "node0"], 2, "unexpected extra argument"),
+    (["status", "--controller", "host:many"], 2, "write HOST:PORT"),
+    (["status", "--config", "gone.toml"], 2, "gone.toml: No such file"),
+    (["status", "--config", "bad.toml"], 2, "unknown key 'colour' in [client]"),
+    (["status", "--tls-ca", "gone.pem"], 2, "gone.pem"),
+    (["status", "--api-token-file", "empty"], 2, "holds no API token"),
+    # look and act
+    (["incidents", "i9"], 2, "there is no /incidents/i9"),
+    (["incidents", "../nodes"], 2, "there is no /incidents/..%2Fnodes"),
+    (["cordon", "ghost"], 2, "there is no /nodes/ghost"),
+    (["cordon"], 2, "Missing argument 'NODE'"),
+    (["evict", "a/b"], 2, "there is no /nodes/a%2Fb"),
+    (["job", "stop", "--grace", "-1"], 2, "--grace"),
+    (["checkpoint", "now", "--wait", "soon"], 2, "--wait"),
+    (["inject"], 2, "Missing argument"),
+    (["inject", "kil@1:rank0"], 2, "did you mean kill?"),
+    (["inject", "kill"], 2, "kill needs a target rankN"),
+    (["inject", "kill:rank0", "rank1"], 2, "two targets"),
+    (["inject", "kill@soon:rank0"], 2, "the step must be a whole number"),
+    (["inject", "slow:rank1"], 2, "write slow@20:rank1/WORK+PERCENT"),
+    (["inject", "xid:node0"], 2, "write xid=79"),
+    (["diagnose", "ghost"], 2, "there is no node ghost"),
+    (["diagnose", "--suite", "long"], 2, "quick or full"),
+    (["diagnose", "--test", "gem"], 2, "did you mean gemm?"),
+    (["diagnose", "--local", "node0"], 2, "takes no NODE"),
+    (["diagnose", "--local", "--test", "pair"], 2, "need other nodes"),
+    (["blame", "gone"], 2, "no spans at gone"),
+    (["blame", "--steps", "9:3"], 2, "must not come after"),
+    (["timeline", "gone", "-o", "trace.json"], 2, "no spans at gone"),
+    (
+        ["replay", "gone"],
+        2,
+        "recording gone: No such file or directory; `holdfast controller --record FILE` writes one",
+    ),
+    (["replay", "empty"], 2, "empty is no recording"),
+    (["simulate", "--rates", "ours"], 2, "one of llama3, megascale"),
+    (["simulate", "--days", "nan"], 2, "--days"),
+    (["simulate", "--days", "inf"], 2, "--days"),
+    (["simulate", "--nodes", "0"], 2, "--nodes"),
+    # jobs
+    (["run"], 2, "Missing argument"),
+    (["run", "gone.py"], 2, "no such script: gone.py"),
+    (["run", "."], 2, "is a folder without __main__.py"),
+    (["run", "-m", "not a module"], 2, "not a module's name"),
+    (["run", "--nproc-per-node", "some", "-m", "x"], 2, "must be a number from 1, auto, gpu or cpu"),
+    (["run", "--nnodes", "3:2", "-m", "x"], 2, "MIN:MAX"),
+    (["run", "--env", "X", "-m", "x"], 2, "NAME=VALUE"),
+    (["run", "--fault", "kill@1:rank5", "--nproc-per-node", "4", "-m", "x"], 2, "there is no rank5"),
+    (["run", "--frobnicate", "-m", "x"], 2, "--frobnicate"),
+    (["demo", "--fault", "kill@1:rank8"], 2, "there is no rank8"),
+    (["demo", "--fault", "kill:rank1"], 2, "say at which step"),
+    (["demo", "--steps", "10", "--fault", "kill@10:rank1"], 2, "step 10 never comes"),
+    (["demo", "--pp", "3"], 2, "does not divide 8"),
+    (["demo", "--nodes", "0"], 2, "nodes must be above 0"),
+    (["demo", "--state-dir", "empty"], 2, "state_dir empty: File exists; give another --state-dir"),
+    (["demo", "--nodes", "two"], 2, "--nodes must be a whole number"),
+    (["demo", "--nodes", "999999999"], 2, "a cluster on one machine has 1 to 64"),
+    (["demo", "--nodes", "64", "--nproc", "5"], 2, "256 at most; give fewer workers a node"),
+    (["run", "--nnodes", "1000000", "-m", "x"], 2, "a job has 262,144 at most"),
+    (["run", "--nnodes", "1:125000", "--nproc-per-node", "8", "-m", "x"], 2, "are 1,000,000 ranks"),
+    (["run", "--nproc-per-node", "٣", "-m", "x"], 2, "must be a number from 1"),
+    (["simulate", "--nodes", "999999999"], 2, "--nodes"),
+    (["simulate", "--nodes", "100000", "--gpus", "8"], 2, "a job has 262,144 at most"),
+    # daemons
+    (["agent", "--controller", "head:7070"], 2, "holdfast certs"),
+    (["agent", "--slot", "1"], 2, "--slots"),
+    (["agent", "--drain", "-1"], 2, "drain"),
+    (["agent", "--node-name", "a b"], 2, "may have letters, digits"),
+    (["controller", "--listen-host", "0.0.0.0"], 2, "holdfast certs"),
+    (["controller", "--cadence", "often"], 2, "--cadence must be a duration"),
+    (["controller", "--grpc-port", "70700"], 2, "from 0 to 65535"),
+    (["controller", "--scheduler", "slrm"], 2, "did you mean slurm?"),
+    (["controller", "--notify-from", "loud"], 2, "unknown severity 'loud'"),
+    (["certs", "--dir", "empty"], 2, "name another --dir"),
+    (["certs", "--node", "../x", "--dir", "c"], 2, "node_name may have"),
+    (["certs", "--node", "ca", "--dir", "c"], 2, "a node cannot be called 'ca'"),
+    (["certs", "--node", "..", "--dir", "c"], 2, "node_name may have"),
+    (["certs", "--node", "a", "--node", "A", "--dir", "c"], 2, "--node A is there twice"),
+    (["certs", "--renew", "--dir", "c"], 2, "no authority to renew from"),
+    (["certs", "--host", "bad host", "--dir", "c"], 2, "not a host name or address: 'bad host'"),
+    # stores, files
+    (["checkpoint", "list"], 2, "Missing argument 'URL'"),
+    (["checkpoint", "list", "ftp://host/x"], 2, "use file:///path, hdfs:// or webhdfs://"),
+    (["checkpoint", "list", "file://host/x"], 2, "three slashes"),
+    (["checkpoint", "show", "gone"], 1, "no checkpoint in"),
+    (["checkpoint", "verify", "file:///nowhere/at/all"], 1, "no checkpoints"),
+    (["checkpoint", "prune", "gone", "--keep", "0"], 2, "--keep"),
+    (["checkpoint", "protect", "gone", "--step", "3"], 1, "no checkpoint of step 3 in"),
+    (["checkpoint", "export", "gone", "out"], 2, "Missing option '--to'"),
+    (["checkpoint", "export", "gone", ".", "--to", "hf"], 2, "is not empty: name a new folder"),
+    (["dashboards", "export", "empty"], 2, "cannot write to empty"),
+    (["dashboards", "export", "d", "--controller", "here"], 2, "write HOST:PORT"),
+    (["dashboards", "export", "d", "--webhook", "here"], 2, "--webhook must be a URL"),
+]
+
+
+@pytest.mark.parametrize(("argv", "code", "message"), WRONG, ids=[" ".join(argv) for argv, _, _ in WRONG])
+def test_it_is_one_line(
+    fake: FakeController, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    argv: list[str], code: int, message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    (tmp_path / "bad.toml").write_text("[client]\ncolour = 1\n")
+    assert main(argv) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("holdfast: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not [asked for asked in fake.asked if asked[1] == "/jobs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[controller]\ngrpc_prot = 1\n", "unknown key 'grpc_prot' in [controller]; did you mean grpc_port?"),
+        ("[contoller]\n", "unknown section [contoller]; did you mean controller?"),
+        ("[controller]\ngrpc_port = 'x'\n", "grpc_port must be a whole number, not 'x'"),
+        ("[controller]\ncadence = 0\n", "cadence must be above 0"),
+        ("[controller\n", "at line 1"),
+    ],
+)
+def test_a_file_of_settings_that_is_wrong(capsys: Capture, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "holdfast.toml").write_text(text)
+    assert main(["controller", "--config", str(tmp_path / "holdfast.toml")]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_variable_that_nobody_knows(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CONTROLLER_GRPC_PROT", "1")
+    assert main(["controller"]) == 2
+    assert "did you mean HOLDFAST_CONTROLLER_GRPC_PORT?" in capsys.readouterr().err

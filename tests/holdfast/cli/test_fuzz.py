@@ -1,0 +1,115 @@
+"""Every option of every command with values that nobody should give: one line, exit code 2, no traceback, in seconds.
+
+The commands run in children that a warm interpreter forks (`fuzz_warm`), hundreds in half a minute. What is tried is in
+`fuzz_values`, on what in `fuzz_cases`. HOLDFAST_FUZZ=all tries every value on every option: ten minutes.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.local import leftovers
+from tests.holdfast.support.fake_controller import FakeController
+from tests.holdfast.support.fuzz_cases import Case, cases, dealt
+from tests.holdfast.support.fuzz_values import Files, Value
+from tests.holdfast.support.fuzz_warm import LIMIT_S
+
+_ROOT = Path(__file__).parents[3]
+_MARK = "HOLDFAST_FUZZ_RUN"
+_RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_STUBS = {"demo": ["holdfast.cli.demo.demo:_run"]}
+"""What would start a whole cluster is left out; tests/e2e has it."""
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
+    made = Files(tmp_path_factory.mktemp("files") / "f")
+    yield made
+    made.close()
+
+
+def answers(chosen: Sequence[Case], folder: Path, env: dict[str, str] | None = None) -> list[tuple[Case, Json]]:
+    """How each case ended, and that no process of them is left."""
+    fake = FakeController()
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    own = {_MARK: str(os.getpid()), "HOLDFAST_CONTROLLER": fake.address, "HOLDFAST_CONFIG": ""}
+    asked = [
+        {
+            "id": number, "argv": case.argv, "cwd": str(folder / str(number)), "env": env or {},
+            "stubs": _STUBS.get(case.command, []),
+        }
+        for number, case in enumerate(chosen)
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.holdfast.support.fuzz_warm", "httpx"],
+            input="\n".join(map(json.dumps, asked)),
+            capture_output=True,
+            text=True,
+            cwd=_ROOT,
+            env=clean | own,
+            check=True,
+        )
+    finally:
+        fake.close()
+    assert leftovers.marked(f"{_MARK}={os.getpid()}") == []
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == len(chosen)
+    return [(chosen[answer["id"]], answer) for answer in found]
+
+
+def complaints(case: Case, answer: Json) -> list[str]:
+    """What is wrong with the way in which a case ended."""
+    err, code = answer["err"], answer["code"]
+    wrong = []
+    if "Traceback" in err or "Fatal Python error" in err:
+        wrong.append("a traceback")
+    if code not in case.codes:
+        wrong.append(f"exit code {code}, not one of {sorted(case.codes)}")
+    if code == 2 and (err.count("\n") != 1 or not err.startswith("holdfast") or len(err) > 2000 or answer["out"]):
+        wrong.append("more than one line, or a line that helps nobody")
+    if _RAW.search(err) or _RAW.search(answer["out"]):
+        wrong.append("control characters reach the terminal")
+    if answer["seconds"] > LIMIT_S:
+        wrong.append(f"took {answer['seconds']:.1f} s")
+    if answer["left"]:
+        wrong.append(f"left {answer['left'][:3]} behind")
+    return [f"{case.name}: {what}: {err[-600:]}" for what in wrong]
+
+
+def check(chosen: Sequence[Case], folder: Path, env: dict[str, str] | None = None) -> None:
+    found = [line for case, answer in answers(chosen, folder, env) for line in complaints(case, answer)]
+    assert not found, f"{len(found)} of {len(chosen)}:\n" + "\n".join(found)
+
+
+def test_some_values_on_every_option(files: Files, tmp_path: Path) -> None:
+    """One option in three; the others have their turn in the slow test."""
+    chosen = dealt(files, whole=False)[::3]
+    check(chosen, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_values_of_all_kinds_on_every_option(files: Files, tmp_path: Path) -> None:
+    chosen = list(cases(files)) if os.environ.get("HOLDFAST_FUZZ") == "all" else dealt(files, whole=True)
+    check(chosen, tmp_path)
+
+
+def test_the_fuzz_sees_what_is_wrong() -> None:
+    case = Case("status", "--config", Value("empty", ""), ())
+    good = {"code": 2, "err": "holdfast: no\n", "out": "", "seconds": 0.1, "left": []}
+    assert complaints(case, good) == []
+    for bad in (
+        {"code": 0}, {"err": "holdfast: a\nb\n"}, {"err": "Traceback (most recent call last)\n"},
+        {"err": "holdfast: \x1b[31m\n"}, {"seconds": 11.0}, {"left": ["tmp/x"]}, {"out": "x"},
+    ):  # fmt: skip
+        assert complaints(case, good | bad), bad

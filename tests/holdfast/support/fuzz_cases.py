@@ -1,0 +1,210 @@
+"""Which values are tried on which option: the command line's own tree says what there is, a table what each takes.
+
+An option that is in the tree and not in the table is an error of the test: who adds one says here what it takes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typer.main import get_command
+
+from holdfast.cli.main import build
+from tests.holdfast.support.fuzz_values import (
+    ANY,
+    BAD,
+    FAULTS,
+    FINE,
+    HOSTS,
+    NUMBERS,
+    PATHS,
+    STEPS,
+    STORES,
+    TEXTS,
+    Files,
+    Value,
+    with_codes,
+)  # fmt: skip
+
+GONE = "file:///nowhere/at/all"
+BASE: dict[str, tuple[str, ...]] = {
+    "demo": ("--nodes", "1", "--nproc", "2"),
+    "run": ("--detach", "-m", "x"),
+    "train": (),
+    "status": (),
+    "nodes": (),
+    "incidents": (),
+    "blame": ("gone",),
+    "timeline": ("gone",),
+    "stacks": (),
+    "inject": ("kill:rank0",),
+    "cordon": ("node0",),
+    "uncordon": ("node0",),
+    "evict": ("node0",),
+    "simulate": ("--nodes", "2", "--spares", "0", "--gpus", "1", "--days", "0.01"),
+    "replay": ("gone",),
+    "diagnose": (),
+    "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),
+    "agent": ("--no-warm", "--state-dir", "state", "--controller", "127.0.0.1:1"),
+    "certs": ("--dir", "made"),
+    "job": (),
+    "job stop": (),
+    "job restart": (),
+    "checkpoint now": ("--wait", "0"),
+    "checkpoint list": (GONE,),
+    "checkpoint show": (GONE,),
+    "checkpoint verify": (GONE,),
+    "checkpoint prune": (GONE, "--keep", "1"),
+    "checkpoint protect": (GONE, "--step", "1"),
+    "checkpoint export": (GONE, "made", "--to", "dcp"),
+    "checkpoint import": ("made", GONE, "--step", "1"),
+    "dashboards export": ("made",),
+}
+"""Words that are right, for each command: one of them is replaced, or one is added."""
+
+KINDS = {
+    "N": "number", "K": "number", "X": "number", "DAYS": "number", "SECONDS": "number", "DURATION": "number",
+    "TIME": "number",
+    "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
+    "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
+    "NAME.KEY=VALUE,...": "text", "ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
+    "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
+    "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text",
+}  # fmt: skip
+"""What an option takes, by what stands for its value in the help."""
+
+SPECIAL = {
+    "state_dir": "folder", "sysfs_root": "folder", "controller": "host", "record": "output", "output_file": "output",
+}  # fmt: skip
+
+
+NO_FILES = ("empty", "nothing", "standard input", "file: empty", "file: bad.toml", "file: json", "file: long line",
+            "file: unreadable")  # fmt: skip
+"""What may stand for no file at all, and files of text that some option could take."""
+
+
+LEGAL = {
+    "run --max-restarts: negative", "controller --max-restarts: negative", "simulate --seed: a billion",
+    "inject fault: a billionth rank", "checkpoint prune --keep: a billion", "checkpoint prune --keep: 64 bits",
+    "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
+    *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")
+      for size in ("a billion", "64 bits")),
+}  # fmt: skip
+"""Values that are bad elsewhere and right here; a negative number of restarts is -1, any number."""
+ASKS_NOBODY = ("blame", "timeline", "agent", "dashboards export")
+"""Commands that read files first, write addresses down, or ask no controller but their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    command: str
+    option: str
+    value: Value
+    argv: tuple[str, ...]
+
+    @property
+    def codes(self) -> frozenset[int]:
+        if self.name in LEGAL or (self.value.codes == FINE and self.command in ASKS_NOBODY):
+            return ANY
+        return self.value.codes
+
+    @property
+    def name(self) -> str:
+        return f"{self.command} {self.option}: {self.value.label}"
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its words."""
+
+    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        children = getattr(command, "commands", {})
+        if words and (not children or command.invoke_without_command):
+            yield " ".join(words), command
+        for name, child in children.items():
+            yield from walk(child, (*words, name))
+
+    yield from walk(get_command(build()), ())
+
+
+def kind(command: str, param: Any) -> str:
+    if param.metavar == "URL" and command.startswith("checkpoint"):
+        return "store"
+    return SPECIAL.get(param.name) or KINDS[param.metavar]
+
+
+def cases(files: Files) -> Iterator[Case]:
+    of_kind = table(files)
+    for command, found in commands():
+        if command == "train":
+            continue  # has options of its own
+        base = list(BASE[command])
+        for param in found.params:
+            name = param.opts[0]
+            if getattr(param, "is_flag", False):
+                yield Case(command, name, Value("a value", "1"), (*command.split(), f"{name}=1", *base))
+                continue
+            if param.metavar is None:
+                raise KeyError(f"{command} {name}: no metavar")
+            for value in of_kind[kind(command, param)]:
+                yield Case(command, name, value, (*command.split(), *_with(base, found, param, value.text)))
+
+
+def _with(base: Sequence[str], command: Any, param: Any, text: str) -> list[str]:
+    """The right words, with one of them replaced or added."""
+    words = list(base)
+    if param.param_type_name == "option":
+        if param.opts[0] in words:
+            at = words.index(param.opts[0])
+            del words[at : at + 2]
+        return [f"{param.opts[0]}={text}", *words]
+    place = [one for one in command.params if one.param_type_name == "argument"].index(param)
+    flags = {opt: one for one in command.params if one.param_type_name == "option" for opt in one.opts}
+    at = [i for i, word in enumerate(words) if _is_argument(words, i, flags)]
+    if place < len(at):
+        words[at[place]] = text
+        return words if not text.startswith("-") else [*words[: at[place]], "--", *words[at[place] :]]
+    return [*words, "--", text] if not words or words[-1] != "x" else [*words, text]
+
+
+def _is_argument(words: Sequence[str], i: int, flags: dict[str, Any]) -> bool:
+    if words[i].startswith("-"):
+        return False
+    before = flags.get(words[i - 1]) if i else None
+    return before is None or bool(getattr(before, "is_flag", False))
+
+
+WHOLE = ("status", "inject", "blame", "replay", "timeline", "certs", "checkpoint list", "demo")
+"""Commands on whose options all values are tried: one for each kind, since the same code reads them everywhere."""
+
+
+def dealt(files: Files, whole: bool) -> list[Case]:
+    """A part of all cases: on every option one value, another one on the next; if `whole`, also all values of a kind
+    on the first option that takes it."""
+    of_option: dict[tuple[str, str], list[Case]] = {}
+    for case in cases(files):
+        of_option.setdefault((case.command, case.option), []).append(case)
+    chosen, seen = [], set()
+    for number, ((command, _), found) in enumerate(of_option.items()):
+        labels = tuple(case.value.label for case in found)
+        if whole and command in WHOLE and labels not in seen:
+            seen.add(labels)
+            chosen += found
+        else:
+            chosen.append(found[number % len(found)])
+    return chosen
+
+
+def table(files: Files) -> dict[str, tuple[Value, ...]]:
+    read = (*PATHS, *files.values(ANY))
+    return {
+        "number": NUMBERS,
+        "text": (*TEXTS, *with_codes(NUMBERS, ANY)),
+        "host": (*HOSTS, *TEXTS),
+        "fault": (*FAULTS, *with_codes(TEXTS, BAD)),
+        "steps": (*STEPS, *with_codes(TEXTS, BAD, "empty")),
+        "file": with_codes(read, BAD, *NO_FILES),
+        "settings": with_codes(read, BAD, *NO_FILES, "file: empty", "file: nul.toml"),
+        "folder": with_codes(read, ANY),
+        "output": with_codes(read, ANY),
+        "store": (*STORES, *files.values(ANY)),
+    }

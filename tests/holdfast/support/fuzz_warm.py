@@ -1,0 +1,140 @@
+"""The command line many times in few seconds: a warm interpreter that forks one child for each case.
+
+`python -m tests.holdfast.support.fuzz_warm [MODULE ...]` imports the command line and the modules, then answers
+requests, one JSON object a line: {"argv", "cwd", "env"} → {"code", "out", "err", "seconds", "left"}. Each child has
+its own session, folder for temporary files and limits, runs `holdfast ARGV` and is gone when its answer is written. A
+daemon that comes up ends at once, in order.
+"""
+
+import asyncio
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 10.0
+_AT_ONCE = 4
+_MEMORY_BYTES = 4 << 30
+_POLL_S = 0.004
+
+
+def main(modules: list[str]) -> None:
+    import typer.main
+
+    from holdfast.cli.main import build
+
+    built = typer.main.get_command(build())
+    typer.main.get_command = lambda _: built  # type: ignore[assignment]  # which takes longer than all the rest
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is here now need not be copied by a child that collects
+    asked = [json.loads(line) for line in sys.stdin]
+    running: dict[int, dict[str, Any]] = {}
+    while asked or running:
+        while asked and len(running) < _AT_ONCE:
+            case = asked.pop(0)
+            running[_start(case)] = case
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in running:
+            _answer(running.pop(pid), os.waitstatus_to_exitcode(status))
+        elif not pid:
+            _end_late(running)
+            time.sleep(_POLL_S)
+
+
+def _start(case: dict[str, Any]) -> int:
+    folder = Path(case["cwd"])
+    for name in ("work", "tmp"):
+        (folder / name).mkdir(parents=True)
+    case["began"] = time.monotonic()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _child(case, folder)
+    finally:
+        os._exit(70)
+
+
+def _child(case: dict[str, Any], folder: Path) -> None:
+    os.setsid()
+    for number, name in ((0, os.devnull), (1, folder / "out"), (2, folder / "err")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    os.chdir(folder / "work")
+    own = {"HOME": str(folder / "work"), "XDG_STATE_HOME": str(folder / "work"), "TMPDIR": str(folder / "tmp")}
+    os.environ.update(own | case["env"])
+    import tempfile
+
+    tempfile.tempdir = None
+    faulthandler.enable(file=2)
+    from holdfast.base import service
+    from holdfast.cli import main as command_line
+
+    service._supervise = _briefly  # type: ignore[assignment]
+    for instead in case.get("stubs", ()):
+        _stub(instead)
+    argv = case["argv"]
+    sys.argv = ["holdfast", *argv]
+    try:
+        command_line.entry()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _briefly(main: Callable[[asyncio.Event], Awaitable[int | None]], grace: float) -> int:
+    """In `service._supervise`'s place: a daemon that was asked to stop before it came up."""
+    stop = asyncio.Event()
+    stop.set()
+    return await main(stop) or 0
+
+
+def _stub(name: str) -> None:
+    """Let the function MODULE:NAME do nothing."""
+    module, _, function = name.partition(":")
+    setattr(importlib.import_module(module), function, lambda *_, **__: 0)
+
+
+def _end_late(running: dict[int, dict[str, Any]]) -> None:
+    for pid, case in running.items():
+        late = time.monotonic() - case["began"] - LIMIT_S
+        if late > 0:
+            # Python shows where it hangs, if it can; else it is killed.
+            os.kill(pid, signal.SIGABRT if late < 1 and not case.get("told") else signal.SIGKILL)
+            case["told"] = True
+
+
+def _answer(case: dict[str, Any], code: int) -> None:
+    folder = Path(case["cwd"])
+    answer = {
+        "id": case["id"],
+        "code": code,
+        "out": (folder / "out").read_text(errors="surrogateescape")[:20_000],
+        "err": (folder / "err").read_text(errors="surrogateescape")[:20_000],
+        "seconds": time.monotonic() - case["began"],
+        "left": sorted(str(path.relative_to(folder)) for path in (folder / "tmp").rglob("*")),
+    }
+    shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,111 @@
+"""Chunks that are multiplied while others are on their way: the same gradients, and as many waits as chunks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import Zygote
+
+from holdfast.trainer.model import symmetric
+from holdfast.trainer.settings.errors import ConfigError
+from holdfast.trainer.settings.layout import plan
+from holdfast.trainer.settings.load import load
+from tests.trainer.run.test_equality import compare
+
+SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=2", "--tp", "2"]
+# A serial SwiGLU has two matrices on the way in, all others one.
+LAYERS = {"serial": "gelu", "serial, gated": "swiglu", "parallel": "gelu", "parallel, gated": "swiglu"}
+
+
+def chosen(sequence: bool, chunks: int) -> list[str]:
+    flag = "true" if sequence else "false"
+    return ["--set", f"parallel.sequence={flag}", "--set", f"parallel.overlap_chunks={chunks}"]
+
+
+def made_of(layer: str) -> list[str]:
+    return ["--set", f"model.block={layer.split(',')[0]}", "--set", f"model.mlp={LAYERS[layer]}"]
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_chunks_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, layer: str, sequence: bool) -> None:
+    argv = [*tiny, *SMALL, *chosen(sequence, 4), *made_of(layer), "--set", "train.dtype=float64"]
+    compare(zygote, argv, tmp_path / "run", world=2, steps=3, within=1e-9)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_fused_operations_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: Path, layer: str) -> None:
+    argv = [*tiny, *SMALL, *chosen(True, 4), *made_of(layer), "--set", "train.dtype=float64"]
+    for result in compare(zygote, argv, tmp_path / "run", world=2, steps=2, within=1e-9, task="fused:gradients"):
+        assert result["calls"]["fused_all_gather_matmul"] == result["calls"]["fused_matmul_reduce_scatter"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "suits"),
+    [
+        ({}, True),
+        ({"kind": "cpu"}, False),
+        ({"dtype": torch.float64}, False),
+        ({"has_ops": False}, False),
+        ({"ranks": [6, 7, 8, 9]}, False),  # two hosts
+        ({"ranks": [8, 10, 12, 14]}, True),
+        ({"ranks": [3]}, False),
+        ({"direct": False}, False),
+    ],
+)
+def test_fused_operations_are_for_gpus_that_reach_each_other(change: dict[str, Any], suits: bool) -> None:
+    usual: dict[str, Any] = {
+        "kind": "cuda", "dtype": torch.bfloat16, "has_ops": True, "ranks": [0, 1, 2, 3], "local_world": 8,
+        "direct": True,
+    }  # fmt: skip
+    assert symmetric.suits(**usual | change) == suits
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_each_chunk_is_waited_for(zygote: Zygote, tiny: list[str], tmp_path: Path, sequence: bool) -> None:
+    counts = []
+    for chunks in (1, 4):
+        argv = [*tiny, *SMALL, *chosen(sequence, chunks), "--steps", "1"]
+        done = zygote.run("collectives", 2, tmp_path / str(chunks), args={"argv": argv})
+        assert done["exits"] == [0, 0]
+        counts.append(Counter(done["results"][0]["counts"]))
+    gather = "tp:all_gather forward"
+    assert counts[1][gather] == 4 * counts[0][gather]
+    assert (counts[0][gather] > 0) == sequence
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_second_matrix_in_costs_no_transfer(
+    zygote: Zygote, tiny: list[str], tmp_path: Path, sequence: bool, chunks: int
+) -> None:
+    counts = []
+    for at, layer in enumerate(("serial", "serial, gated")):
+        argv = [*tiny, *SMALL, *chosen(sequence, chunks), *made_of(layer), "--steps", "1"]
+        done = zygote.run("collectives", 2, tmp_path / str(at), args={"argv": argv})
+        assert done["exits"] == [0, 0]
+        counts.append(done["results"][0]["counts"])
+    assert counts[0] == counts[1]
+    assert counts[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"parallel.overlap_chunks": 0}, "must be 1 or more"),
+        ({"parallel.overlap_chunks": 7}, "overlap_chunks"),
+        ({"parallel.overlap_chunks": 32, "parallel.sequence": True, "data.seq_len": 32}, "overlap_chunks"),
+        ({"parallel.overlap_chunks": 2, "parallel.schedule": "zbv", "parallel.pp": 2}, "choose 1f1b"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, object], says: str) -> None:
+    def planned() -> None:
+        config = load(None, [("parallel.tp", 2), *settings.items()])
+        plan(config, 2 * config.parallel.pp, 256)
+
+    with pytest.raises(ConfigError, match=says):
+        planned()

@@ -1,0 +1,108 @@
+"""Bytes on the wire, read from the network's own counters in a namespace of its own, are those of the formulas."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked import Zygote
+
+from holdfast.trainer.__main__ import main
+from tests.trainer.run.test_equality import mesh
+
+pytestmark = pytest.mark.aside
+
+# Headers of packets are taken off; a message of gloo has one of its own, which shows where messages are small.
+WITHIN = 0.02
+BESIDES = 20_000
+STEPS = 4
+LONELY = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+LARGE = {
+    "model.layers": 4,
+    "model.d_model": 128,
+    "model.heads": 4,
+    "data.seq_len": 64,
+    "train.micro_batches": 4,
+    "train.micro_batch_size": 2,
+}
+CASES: dict[str, tuple[tuple[int, int, int], list[str]]] = {
+    "tp": ((1, 1, 2), []),
+    "tp sequence": ((1, 1, 2), ["parallel.sequence=true"]),
+    "tp serial vocabulary": ((1, 1, 4), ["model.block=serial", "parallel.shard_vocabulary=true"]),
+    "tp sequence vocabulary": ((1, 1, 4), ["parallel.sequence=true", "parallel.shard_vocabulary=true"]),
+    "pp": ((4, 1, 1), []),
+    "pp bfs tied": ((2, 1, 1), ["parallel.schedule=bfs", "model.tied=true"]),
+    "pp zbv": ((2, 1, 1), ["parallel.schedule=zbv"]),
+    "zero 0": ((1, 2, 1), ["parallel.zero=0"]),
+    "zero 1": ((1, 2, 1), ["parallel.zero=1"]),
+    "zero 2": ((1, 2, 1), ["parallel.zero=2"]),
+    "zero 3": ((1, 2, 1), ["parallel.zero=3"]),
+    "zero 0 of 4": ((1, 4, 1), ["parallel.zero=0"]),
+    "zero 1 of 4": ((1, 4, 1), ["parallel.zero=1"]),
+    "zero 2 of 4": ((1, 4, 1), ["parallel.zero=2", "train.micro_batches=8"]),
+    "zero 3 reduced once": ((1, 2, 1), ["parallel.zero=3", "parallel.zero_reduce=last"]),
+    "zero 3 of 4": ((1, 4, 1), ["parallel.zero=3", "train.micro_batches=8"]),
+    "zero 3 bfs by stage": ((2, 2, 1), ["parallel.zero=3", "parallel.zero_unit=stage", "parallel.schedule=bfs"]),
+    "zero 3 tied": ((1, 2, 2), ["parallel.zero=3", "model.tied=true"]),
+    "all": ((2, 2, 2), ["parallel.zero=2", "model.tied=true", "parallel.sequence=true"]),
+    "all, zero 0": ((2, 2, 2), ["parallel.zero=0", "model.tied=true", "parallel.sequence=true"]),
+    "gated": ((1, 2, 2), ["parallel.zero=1", "parallel.sequence=true", "model.block=serial", "model.mlp=swiglu"]),
+    "bfloat16": ((1, 2, 1), ["parallel.zero=1", "train.dtype=bfloat16"]),
+}
+FAST = ("tp", "zero 1")
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Zygote]:
+    """Ranks in a network namespace of their own, where nobody else sends."""
+    asked = subprocess.run([*LONELY, "true"], capture_output=True, text=True, timeout=20, check=False)
+    if asked.returncode:
+        pytest.skip(f"no network namespace of one's own here: {asked.stderr.strip()}")
+    warm = Zygote(LONELY)
+    yield warm
+    warm.close()
+
+
+def check(alone: Zygote, tiny: list[str], folder: Path, name: str) -> None:
+    layout, settings = CASES[name]
+    sizes = [f"{key}={value}" for key, value in LARGE.items()]
+    argv = [*tiny, *(word for setting in (*sizes, *settings) for word in ("--set", setting)), *mesh(*layout)]
+    world = layout[0] * layout[1] * layout[2]
+    counted = expected = 0
+    for attempt in range(2):  # on a busy machine TCP sends a packet twice now and then
+        done = alone.run("counting:wire", world, folder / str(attempt), args={"argv": argv, "steps": STEPS})
+        assert done["exits"] == [0] * world
+        results: list[dict[str, Any]] = done["results"]
+        assert all(result["as_held"] for result in results)
+        expected = results[0]["expected"]
+        counted = (results[0]["twice"] - results[0]["once"]) // STEPS
+        print(f"{name}: {counted} bytes a step counted, {expected} expected, {counted / expected - 1:+.2%}")
+        if abs(counted - expected) <= expected * WITHIN + BESIDES:
+            return
+    raise AssertionError(f"{name}: {counted} bytes a step on the wire, {expected} by the formula")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAST)
+def test_bytes_are_those_of_the_formula(alone: Zygote, tiny: list[str], tmp_path: Path, name: str) -> None:
+    check(alone, tiny, tmp_path, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name not in FAST])
+def test_bytes_of_all_forms(alone: Zygote, tiny: list[str], tmp_path: Path, name: str) -> None:
+    check(alone, tiny, tmp_path, name)
+
+
+def test_the_command_says_what_a_step_sends(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--set", "model.layers=2", "--set", "model.d_model=32", "--set", "model.heads=4"]
+    assert main([*small, "--dp", "4", "--set", "parallel.zero=0", "--set", "model.tied=true", "--traffic"]) == 0
+    said = dict(line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    # 12 h^2 a layer, a table of bytes, three norms: 2(d-1) times four bytes each.
+    parameters = 2 * 12 * 32**2 + 256 * 32 + 3 * 32
+    assert said["replicas"] == f"{2 * 3 * 4 * parameters:,}"
+    assert said["tensor"] == said["pipeline"] == "0"

@@ -1,0 +1,1 @@
+"""From text to batches: which tokens go into which step."""

@@ -1,0 +1,175 @@
+"""This rank's place in the mesh, and the process groups that go with it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` is, where type checkers see it
+from torch.distributed.device_mesh import DeviceMesh
+
+from holdfast.agent import probe
+from holdfast.trainer.mesh.redis_store import RedisStore
+from holdfast.trainer.mesh.rendezvous import open_store
+from holdfast.trainer.settings.checks import check_transport, policy
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError, Disagreement
+from holdfast.trainer.settings.launch import Launch, keep_loopback_local
+from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.transport import export, heeding
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The device mesh (pp, dp, tp) as one rank sees it."""
+
+    layout: Layout
+    device: torch.device
+    device_mesh: DeviceMesh
+    pp_rank: int
+    dp_rank: int
+    tp_rank: int
+    store: Store
+    """Where the ranks met. Held here because torch does not keep a store that is written in Python alive."""
+
+    def keep_meeting_place(self) -> None:
+        """Keep the store from forgetting a job that goes on for long. Cheap: call it between steps."""
+        if isinstance(self.store, RedisStore) and self.device_mesh.get_rank() == 0:
+            self.store.keep_alive()
+
+    @property
+    def tp(self) -> DeviceMesh:
+        return self.device_mesh["tp"]
+
+    @property
+    def dp(self) -> DeviceMesh:
+        return self.device_mesh["dp"]
+
+    @property
+    def pp_group(self) -> dist.ProcessGroup:
+        return self.device_mesh.get_group("pp")
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether this rank holds the last stage, where losses come from."""
+        return self.pp_rank == self.layout.rank_of(self.layout.stages - 1)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"pp": self.layout.pp, "dp": self.layout.dp, "tp": self.layout.tp}
+
+
+def choose_device(config: Config, launch: Launch) -> torch.device:
+    """The device that the settings ask for. Raises ConfigError for cuda without a GPU for this rank."""
+    wanted = config.parallel.device
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if launch.local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"parallel.device {wanted}: local rank {launch.local_rank} has no GPU of its own, "
+            f"there are {torch.cuda.device_count()}; use cpu or fewer ranks a node",
+            is_local=True,
+        )
+    return torch.device("cuda", launch.local_rank)
+
+
+def join(config: Config, launch: Launch, layout: Layout, device: torch.device, store: Store | None = None) -> Mesh:
+    """Meet the other ranks and build the mesh. Called once in a process, by every rank of the job.
+
+    `store`: where to meet, instead of where the settings say.
+    """
+    timeout = timedelta(seconds=config.parallel.timeout_s)
+    if device.type == "cuda":
+        transport = heeding(policy(config), os.environ)
+        check_transport(transport, infiniband=True)
+        export(transport, os.environ)
+        torch.cuda.set_device(device)
+        if config.train.deterministic:
+            only_deterministic(os.environ)
+    # CPU tensors keep a backend of their own: checkpoints and votes go over it while the GPU is busy.
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    with probe.operation("setup:rendezvous"):
+        keep_loopback_local(os.environ)
+        if store is None:
+            store = open_store(config.parallel.rendezvous, launch, os.environ, timeout)
+        dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.world, timeout=timeout)
+    with probe.operation("setup:mesh"):
+        device_mesh = _own_groups(layout, launch.rank, device)
+    pp, dp, tp = layout.coordinate(launch.rank)
+    return Mesh(layout, device, device_mesh, pp, dp, tp, store)
+
+
+def only_deterministic(environ: MutableMapping[str, str]) -> None:
+    """From now on the GPU gives the same bits for the same work. What cannot raises RuntimeError in the first step.
+
+    Where torch is told to warn only, the backward of attention goes on adding up in any order.
+    """
+    environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(True)
+
+
+def _own_groups(layout: Layout, rank: int, device: torch.device) -> DeviceMesh:
+    """The mesh out of groups that only their members make, and only among themselves.
+
+    The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of
+    one axis share no rank and every rank goes through the axes in the same order, so nobody waits in a circle.
+
+    Axes with the same ranks share a group: each of gloo's has a thread that wakes a hundred times a second.
+    """
+    sizes = (layout.pp, layout.dp, layout.tp)
+    ranks = torch.arange(layout.world).view(sizes)
+    here = layout.coordinate(rank)
+    names = ("pp", "dp", "tp")
+    made = {tuple(range(layout.world)): everyone()}
+    groups = []
+    for axis, name in enumerate(names):
+        line = tuple(ranks[tuple(slice(None) if a == axis else here[a] for a in range(len(sizes)))].tolist())
+        if line not in made:
+            made[line] = dist.new_group(list(line), use_local_synchronization=True, group_desc=name)
+        groups.append(made[line])
+    return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
+
+
+def everyone() -> dist.ProcessGroup:
+    """The group of all ranks of the job."""
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+def leave(store: Store | None = None, done: bool = False) -> None:
+    """Give the process groups back, and the store where the ranks met. Safe to call when there are none.
+
+    `done`: all ranks have come to their end, and nobody will want to meet here again.
+    """
+    if dist.is_initialized():
+        with warnings.catch_warnings():
+            # A group torn down after a peer died complains; the death itself has been reported.
+            warnings.simplefilter("ignore")
+            dist.destroy_process_group()
+    if isinstance(store, RedisStore):
+        store.close(done)
+
+
+def is_crowded(launch: Launch, device: torch.device) -> bool:
+    """Whether some host has fewer cores than ranks that compute on them. Called by all ranks together."""
+    if device.type != "cpu" or launch.world == 1:
+        return False
+    flag = torch.tensor(launch.local_world > len(os.sched_getaffinity(0)), dtype=torch.uint8)
+    with probe.operation("setup:agreement"):
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)
+
+
+def require_agreement(fingerprint: int, what: str) -> None:
+    """Raise Disagreement on every rank unless all ranks pass the same number (below 2**62)."""
+    pair = torch.tensor([fingerprint, -fingerprint])
+    with probe.operation("setup:agreement"):
+        dist.all_reduce(pair, dist.ReduceOp.MAX)
+    if int(pair[0]) != -int(pair[1]):
+        raise Disagreement(f"ranks were started with different {what}")

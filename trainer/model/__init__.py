@@ -1,0 +1,1 @@
+"""The transformer, cut into stages and split over ranks."""

@@ -1,0 +1,156 @@
+"""How many bytes a step puts on the wire, from settings, layout and plan. Pure; tests hold it to counted bytes.
+
+Over all ranks, payload alone: TCP and gloo add 66 bytes a packet and a few dozen a message. M bytes in all take
+2(n-1)M to all-reduce over n ranks and (n-1)M to gather or to reduce-scatter. What recomputation does again of a
+layer's collectives, and LAMB's one number a tensor, are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from holdfast.plan.plan import Op, Plan
+from holdfast.trainer.model.model import DTYPES, Shape
+from holdfast.trainer.optim.slices import TIED
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter of a stage: its whole shape, and the dimension along which tp splits it, None if it does not."""
+
+    name: str
+    shape: tuple[int, ...]
+    split: int | None = None
+
+    def elements(self, tp: int, rows_of: int = 1) -> int:
+        """Of one tp rank's part, with its rows filled up to a multiple of `rows_of` as FSDP does."""
+        shape = list(self.shape)
+        if self.split is not None:
+            shape[self.split] //= tp
+        return -(-shape[0] // rows_of) * rows_of * math.prod(shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one step over all ranks, by what they are for."""
+
+    tensor: int
+    """Activations and their gradients inside layers, and gradients of what tp ranks hold alike."""
+    pipeline: int
+    """Activations and their gradients between stages, and the two copies of a tied embedding."""
+    replicas: int
+    """Gathered parameters and reduced gradients."""
+    world: int
+    """Loss and gradient norm."""
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+def held_by(config: Config, layout: Layout, vocab: int, stage: int) -> Iterator[Held]:
+    """The parameters of a stage."""
+    model, layers = config.model, layout.layers_of(stage, config.model.layers)
+    shape, rows = Shape(model), 0 if config.parallel.shard_vocabulary else None
+    is_first, is_last = layers.start == 0, layers.stop == model.layers
+
+    def norm(name: str) -> Iterator[Held]:
+        yield Held(f"{name}.weight", (shape.width,))
+        if model.norm == "layer":
+            yield Held(f"{name}.bias", (shape.width,))
+
+    if is_first or (is_last and model.tied):
+        yield Held(TIED, (vocab, shape.width), rows)
+    if is_first and model.positions == "learned":
+        yield Held("positions.weight", (config.data.seq_len, shape.width))
+    for number in layers:
+        name = f"layers.{number}"
+        qkv, out = shape.qkv_matrix(name), shape.out_matrix(name)
+        ups, down = shape.in_matrices(name), shape.down_matrix(name)
+        yield from norm(f"{name}.norm")
+        if model.block == "serial":
+            yield from norm(f"{name}.ffn_norm")
+            yield from (Held(matrix.name, matrix.shape, 0) for matrix in (qkv, *ups))
+            yield from (Held(matrix.name, matrix.shape, 1) for matrix in (out, down))
+        else:
+            yield Held(f"{name}.inward.weight", (sum(m.shape[0] for m in (qkv, *ups)), shape.width), 0)
+            yield Held(f"{name}.outward.weight", (shape.width, out.shape[1] + down.shape[1]), 1)
+    if is_last:
+        yield from norm("head.norm")
+        if not model.tied:
+            yield Held("head.weight", (vocab, shape.width), rows)
+
+
+def traffic(config: Config, layout: Layout, plan: Plan, vocab: int) -> Traffic:
+    """Of one step of this job."""
+    stages = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
+    world = 2 * (layout.world - 1) * 8 * (2 + layout.world)
+    return Traffic(
+        _tensor(config, layout, stages),
+        _pipeline(config, layout, vocab),
+        _replicas(config, layout, plan, stages),
+        world,
+    )
+
+
+def _activation(config: Config) -> int:
+    """Bytes of one micro-batch's (batch, sequence, width)."""
+    return config.train.micro_batch_size * config.data.seq_len * config.model.d_model * _item(config)
+
+
+def _item(config: Config) -> int:
+    return DTYPES[config.train.dtype].itemsize
+
+
+def _copies(config: Config, layout: Layout) -> int:
+    """How often replicas hold each parameter, all of them together."""
+    return layout.dp if config.parallel.zero == 0 else 1
+
+
+def _tensor(config: Config, layout: Layout, stages: list[list[Held]]) -> int:
+    """One sum forward and one backward for each pair of split matrices; with sequence parallelism as two halves."""
+    others, micro_batches = layout.tp - 1, config.train.micro_batches
+    pairs = config.model.layers * (2 if config.model.block == "serial" else 1)
+    total = micro_batches * pairs * 4 * others * _activation(config)
+    if config.parallel.shard_vocabulary:
+        # Embedding and head do half a pair each; the loss takes the maxima, then two sums, in float32 or finer.
+        positions = config.train.micro_batch_size * config.data.seq_len
+        loss = 2 * others * 3 * positions * max(4, _item(config))
+        total += micro_batches * (4 * others * _activation(config) + loss)
+    if config.parallel.sequence:
+        alike = sum(held.elements(1) for stage in stages for held in stage if held.split is None)
+        total += 2 * others * alike * _item(config) * _copies(config, layout)
+    return total
+
+
+def _pipeline(config: Config, layout: Layout, vocab: int) -> int:
+    moves = sum(layout.rank_of(stage) != layout.rank_of(stage + 1) for stage in range(layout.stages - 1))
+    copies = 1 if config.parallel.sequence else layout.tp
+    total = 2 * moves * config.train.micro_batches * copies * _activation(config)
+    is_apart = layout.rank_of(0) != layout.rank_of(layout.stages - 1)
+    if config.model.tied and is_apart:
+        holders = 1 if config.parallel.shard_vocabulary else layout.tp
+        total += 2 * vocab * config.model.d_model * _item(config) * holders * _copies(config, layout)
+    return total
+
+
+def _replicas(config: Config, layout: Layout, plan: Plan, stages: list[list[Held]]) -> int:
+    """As often as the plan says."""
+    if layout.dp == 1:
+        return 0
+    times = Counter((action.op, action.stage) for _, action in plan.actions())
+    item, total = _item(config), 0
+    for number, stage in enumerate(stages):
+        if config.parallel.zero == 0:
+            reduced = 2 * sum(held.elements(layout.tp) for held in stage) * max(4, item)
+            total += times[Op.REDUCE_GRAD, number] * reduced
+        else:
+            filled = sum(held.elements(layout.tp, layout.dp) for held in stage)
+            total += times[Op.UNSHARD, number] * filled * item
+            total += times[Op.REDUCE_GRAD, number] * filled * max(4, item)
+    return total * (layout.dp - 1) * layout.tp

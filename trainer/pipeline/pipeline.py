@@ -1,0 +1,106 @@
+"""This rank's stages, and the plan that runs them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.plan.plan import Order, Plan
+from holdfast.trainer.mesh.mesh import Mesh
+from holdfast.trainer.model.model import DTYPES, Moment, Stage, boundary
+from holdfast.trainer.model.tensor_parallel import Parameters
+from holdfast.trainer.optim.buckets import Riders
+from holdfast.trainer.optim.replicas import by_layer, share, units_of
+from holdfast.trainer.pipeline.runtime import LossFunction, Runtime, Sharing, WatchedStage, zero_bubble
+from holdfast.trainer.schedules.build import BUILDERS, job_plan
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.layout import Layout
+
+# Enough for a message to arrive while the rank computes; torch keeps a buffer for every receive anyway.
+_POSTED_AHEAD = 2
+
+
+def build_plan(config: Config, layout: Layout, device: torch.device) -> Plan:
+    """The plan of the whole job: the same on every rank, whatever its place."""
+    schedule, count = config.parallel.schedule, layout.local_micro_batches
+    computations: list[Order]
+    if schedule in BUILDERS:
+        computations = BUILDERS[schedule](layout.pp, layout.chunks, count)
+    else:
+        computations = zero_bubble(schedule, layout.pp, layout.chunks, count)
+    # NCCL does the messages of a link in the order they were posted in, so there they keep to one order.
+    ahead = _POSTED_AHEAD if device.type == "cpu" else 0
+    return job_plan(
+        layout,
+        schedule,
+        config.model.layers,
+        computations,
+        ahead=ahead,
+        zero=config.parallel.zero,
+        by_layer=by_layer(config, layout.dp),
+        reduce_each=config.parallel.zero_reduce == "each",
+    )
+
+
+def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list[Stage]:
+    """This rank's stages, with parameters initialised, split over tp and shared out over dp."""
+    layout = mesh.layout
+    make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
+    stages = []
+    for index in layout.stages_of(mesh.pp_rank):
+        layers = layout.layers_of(index, config.model.layers)
+        stage = Stage(config, index, layers, vocab, make, moment)
+        share(stage, config, mesh)
+        stages.append(stage)
+    return stages
+
+
+def build_runtime(
+    config: Config,
+    mesh: Mesh,
+    plan: Plan,
+    stages: list[Stage],
+    loss: LossFunction,
+    riders: Riders | None = None,
+    crowded: bool = False,
+) -> Runtime:
+    """What runs this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
+
+    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `riders` go along with
+    the gradients of the first stage, if each replica has whole ones: its last backward is the last of a step.
+    `crowded`: replicas have no core to spare for sending while they compute.
+    """
+    shape = (config.train.micro_batch_size, config.data.seq_len)
+    tokens = torch.empty(shape, dtype=torch.int64, device=mesh.device)
+    hidden = boundary(config, mesh.layout.tp, mesh.device)
+    layered = by_layer(config, mesh.layout.dp)
+    pipeline_stages = [
+        WatchedStage(
+            stage,
+            index,
+            mesh.layout.stages,
+            mesh.device,
+            input_args=tokens if stage.is_first else hidden,
+            output_args=hidden,
+            group=mesh.pp_group,
+            sharing=Sharing(
+                mesh.dp.get_group(),
+                config.parallel.zero,
+                tuple(units_of(stage)) if layered else (),
+                config.parallel.zero_reduce == "each",
+                riders if stage.is_first else None,
+                crowded,
+            ),
+        )
+        for index, stage in zip(mesh.layout.stages_of(mesh.pp_rank), stages, strict=True)
+    ]
+    return Runtime(plan, pipeline_stages, loss)
+
+
+def run_step(runtime: Runtime, inputs: Tensor | None, targets: Tensor | None, count: int) -> None:
+    """Forward and backward of one step.
+
+    `inputs` is needed where the first stage is, `targets` where the last one is.
+    """
+    args = () if inputs is None else (inputs,)
+    runtime.step(*args, target=targets, return_outputs=False, micro_batch=torch.arange(count))

@@ -1,0 +1,289 @@
+"""The training loop: the same steps in the same order, however often it is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from holdfast.agent import probe
+from holdfast.base.host_memory import keep_freed
+from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.plan.plan import Op, Plan
+from holdfast.trainer.data.batches import Batches
+from holdfast.trainer.data.corpus import Corpus, open_corpus
+from holdfast.trainer.data.feed import Feed, Inline, open_feed
+from holdfast.trainer.data.tokens import vocab_of
+from holdfast.trainer.mesh.mesh import Mesh, choose_device, is_crowded, join, leave, require_agreement
+from holdfast.trainer.model.loss import cross_entropy
+from holdfast.trainer.model.model import Moment, recompute_of
+from holdfast.trainer.model.sequence_parallel import own_positions
+from holdfast.trainer.model.tensor_parallel import hash_of
+from holdfast.trainer.optim.buckets import Riders
+from holdfast.trainer.optim.optimizer import Optimizer
+from holdfast.trainer.optim.slices import GradientSums, slices_of
+from holdfast.trainer.pipeline import pipeline
+from holdfast.trainer.report.meters import Meter
+from holdfast.trainer.report.report import Reporter
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import NonFiniteLoss
+from holdfast.trainer.settings.launch import Launch
+from holdfast.trainer.settings.layout import plan
+from holdfast.trainer.telemetry import spans
+from holdfast.trainer.telemetry.garbage import kept_out
+from holdfast.trainer.telemetry.totals import Pending, Totals, arrived, riding, start_sum
+from holdfast.trainer.weights.persist import make_keeper
+from holdfast.trainer.weights.state import settings
+from holdfast.trainer.weights.weights import start_from
+
+
+class Trainer:
+    """One rank's share of the model and of every step."""
+
+    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus, crowded: bool = False) -> None:
+        """`crowded`: as `is_crowded` says."""
+        self.config, self.mesh = config, mesh
+        self.tp_group = mesh.tp.get_group()  # torch looks it up anew each time, which takes 0.4 ms
+        spans.watch_device(mesh.device)
+        layout = mesh.layout
+        self.micro_batches = layout.micro_batches_of(mesh.dp_rank)
+        self.moment = Moment(config.train.seed, first_micro_batch=self.micro_batches.start)
+        self.stages = pipeline.build_stages(config, mesh, corpus.vocab, self.moment)
+        self.has_first = any(stage.is_first for stage in self.stages)
+        self.has_last = any(stage.is_last for stage in self.stages)
+        self.plan = pipeline.build_plan(config, layout, mesh.device)
+        order = self.plan.orders[mesh.pp_rank]
+        self.loads_at = next((action.stage for action in order if action.op is Op.LOAD), -1)
+        """The stage for which this rank reads data; -1: none."""
+        riders = Riders(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
+        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, riders, crowded)
+        self.slices = slices_of(self.stages, mesh)
+        self._losses: list[torch.Tensor] = []
+        """Of the micro-batches of this step so far."""
+        self._pending: Pending | None = None
+        sums = GradientSums(self.slices, mesh, config.parallel.sequence)
+        if config.train.start_from:
+            start_from(Path(config.train.start_from), config, mesh, self.slices)
+        self.optimizer = Optimizer(config.optim, self.slices, mesh, sums)
+        self.skipped = 0
+        """Steps in a row that were not finite and were left out."""
+        batches = (config.data.seq_len, config.train.seed, config.train.micro_batches, config.train.micro_batch_size)
+        self.batches = Batches(corpus.tokens, *batches)
+        self.feed: Feed = Inline(self.batches, self.micro_batches)
+        self.votes: Callable[[int], Sequence[bool]] = lambda steps: ()
+        """What this rank answers when all are asked together, before its state becomes that after `steps` steps."""
+
+    def gradients(self, step: int) -> None:
+        """Forward and backward of one step; gradients are then on the shards."""
+        self.moment.step = step
+        inputs = targets = None
+        self.runtime.prefetch()
+        if self.has_first or self.has_last:
+            with spans.action(Op.LOAD, self.loads_at):
+                x, y = self.feed.read(step)
+            inputs = _moved(x, self.mesh.device) if self.has_first else None
+            targets = _moved(y, self.mesh.device) if self.has_last else None
+        self._losses.clear()
+        pipeline.run_step(self.runtime, inputs, targets, len(self.micro_batches))
+        self.optimizer.collect()
+
+    def step(self, step: int) -> Totals:
+        """Do step `step`. One that is not finite is applied nowhere: it is skipped, or ends the run.
+
+        Raises NonFiniteLoss, on every rank.
+        """
+        self._pending = None
+        self.gradients(step)
+        if self._pending is None:
+            squares = None if self.optimizer.holds_all else self.optimizer.squares()
+            self._pending = start_sum(self._share(), squares, self.votes(step + 1))
+        totals = self.optimizer.step(step, self._pending)
+        if totals.is_finite:
+            self.skipped = 0
+        elif self.config.train.on_nonfinite == "skip" and self.skipped < self.config.train.max_skips:
+            self.skipped += 1
+        else:
+            # Only ranks where it began say so: those that merely learn of it must not look like the cause.
+            if self.mesh.device_mesh.get_rank() in totals.bad_ranks or not totals.bad_ranks:
+                probe.step(step, loss=math.nan)
+            raise NonFiniteLoss(step, totals.loss, totals.bad_ranks)
+        return totals
+
+    def _riding(self) -> torch.Tensor:
+        return riding(self._share(), self.votes(self.moment.step + 1))
+
+    def _arrived(self, sums: torch.Tensor) -> None:
+        """The loss came with the gradients; their norm everybody finds by itself then."""
+        self._pending = arrived(sums)
+
+    def _share(self) -> torch.Tensor:
+        """This rank's share of the step's loss, on its device: over all ranks they add up to the global mean."""
+        if not self._losses:
+            share = torch.zeros((), dtype=torch.float64, device=self.mesh.device)
+        else:
+            total = torch.stack([loss.double() for loss in self._losses]).sum()
+            # Either each tp rank knows the loss of all tokens, or each that of its own.
+            share = total / self.mesh.layout.dp / (1 if self.loss_is_split else self.mesh.layout.tp)
+        return share * math.nan if probe.poisoned() else share
+
+    def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = self._mean_loss(logits, targets)
+        self._losses.append(loss.detach())
+        return loss
+
+    def _mean_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        group, count = self.tp_group, len(self.micro_batches)
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        if self.config.parallel.shard_vocabulary:
+            return cross_entropy(logits, targets, group) / count
+        if not self.loss_is_split:
+            return cross_entropy(logits, targets) / count
+        own = own_positions(targets, group)
+        return cross_entropy(logits, own) / (count * group.size())
+
+    @property
+    def loss_is_split(self) -> bool:
+        """Whether each tp rank has whole logits, but at its own positions only."""
+        return self.config.parallel.sequence and not self.config.parallel.shard_vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    first_step: int
+    """Step that it began with: 0, or where the checkpoint left off."""
+    losses: list[float]
+    """Global loss of each step done."""
+    is_stored: bool = True
+    """False when there is a store, and it does not have the state after the last step."""
+
+
+def run(config: Config, launch: Launch) -> Outcome:
+    """Train as configured, in this process as one rank of the job.
+
+    Raises ConfigError before any process group exists when the settings cannot work; NonFiniteLoss,
+    Disagreement, CheckpointError as they say; RuntimeError from torch when a peer is gone.
+    """
+    if not torch.cuda.is_available():
+        keep_freed()
+        if launch.is_distributed:
+            torch.set_num_threads(1)  # ranks of one host share its cores: more threads only get in their way
+    probe.attach()
+    probe.phase("setup")
+    vocab = vocab_of(config.data.tokenizer)
+    layout = plan(config, launch.world, vocab)
+    device = choose_device(config, launch)
+    with probe.operation("setup:corpus"):
+        corpus = open_corpus(config.data)
+    coordinate = layout.coordinate(launch.rank)
+    probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
+    mesh = join(config, launch, layout, device)
+    done = finished = False
+    trainer = keeper = None
+    try:
+        trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
+        if launch.rank == 0 and probe.attached():
+            _tell(trainer.plan)
+        trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
+        fixed = settings(config, corpus.digest)
+        require_agreement(_fingerprint(config, fixed), "settings or data")
+        if config.checkpoint.store:
+            keeper = make_keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
+        outcome = _train(config, launch, trainer, keeper)
+        finished = True
+        done = launch.rank == 0
+        return outcome
+    finally:
+        if trainer is not None:
+            trainer.feed.close()
+        if keeper is not None:
+            keeper.close(finished)
+        leave(mesh.store, done)
+
+
+def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | None) -> Outcome:
+    mesh, train = trainer.mesh, config.train
+    is_reporter = mesh.has_loss and mesh.dp_rank == mesh.tp_rank == 0
+    first = 0
+    if keeper and config.checkpoint.restore:
+        probe.phase("restore")
+        first = keeper.restore()
+        if first and is_reporter:
+            origin = config.checkpoint.store if keeper.source == "store" else keeper.source
+            print(f"restored step {first} from {origin}", flush=True)
+    if keeper:
+        keeper.open()
+        trainer.votes = keeper.votes
+    # Tokens that this rank alone answers for: a replica's tokens are shared by its tp x pp ranks.
+    tokens = train.micro_batches * train.micro_batch_size * config.data.seq_len
+    own_tokens = tokens // mesh.layout.world
+    losses: list[float] = []
+    probe.phase("train")
+    meter = _meter(trainer)
+    reporting = Reporter(train, meter, tokens) if is_reporter else contextlib.nullcontext()
+    with reporting as reporter, kept_out(train.gc_every) as collect_garbage:
+        for step in range(first, train.steps):
+            spans.clock.take()
+            started = time.perf_counter()
+            totals = trainer.step(step)
+            spans.step_done()
+            seconds = time.perf_counter() - started
+            parts = spans.clock.take()
+            losses.append(totals.loss)
+            # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
+            # All ranks know the loss and tell it: what one node alone had told would be lost with that node.
+            is_known = totals.is_finite
+            memory = meter.memory_bytes()
+            probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), memory, totals.norm)
+            probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
+            if reporter is not None:
+                reporter.step(step, totals, seconds, parts)
+            if keeper:
+                keeper.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
+            mesh.keep_meeting_place()
+            collect_garbage(step + 1)
+    if keeper and first >= train.steps:
+        keeper.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
+    probe.phase("done")
+    return Outcome(first, losses, keeper is None or keeper.is_stored)
+
+
+def _moved(tokens: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """On the device; the host does not wait for a GPU to take it."""
+    found = torch.from_numpy(tokens)
+    return found if device.type == "cpu" else found.pin_memory().to(device, non_blocking=True)
+
+
+def _tell(plan: Plan) -> None:
+    # Late: protobuf is the agent's dependency, and a trainer does without.
+    with contextlib.suppress(ImportError):
+        from holdfast.wire.plans import encode_plan
+
+        probe.publish_plan(encode_plan(plan))
+
+
+def _meter(trainer: Trainer) -> Meter:
+    config, layout = trainer.config, trainer.mesh.layout
+    recomputes = [
+        recompute_of(config.train.recompute, stage)
+        for stage in range(layout.stages)
+        for _ in layout.layers_of(stage, config.model.layers)
+    ]
+    vocab = vocab_of(config.data.tokenizer)
+    return Meter(config, vocab, trainer.mesh.device, layout.world, recomputes)
+
+
+def _fingerprint(config: Config, fixed: dict[str, object]) -> int:
+    """What all ranks must have in common, as a number below 2**62."""
+    shared = replace(config.checkpoint, keep=1)
+    return hash_of(json.dumps(fixed), repr(config.optim), repr(shared), repr(config.parallel), config.train.steps) >> 1

@@ -1,0 +1,164 @@
+"""Which settings make sense. Pure: settings in, nothing or one clear line out."""
+
+from __future__ import annotations
+
+from holdfast.trainer.settings import transport
+from holdfast.trainer.settings.config import Config, ModelConfig
+from holdfast.trainer.settings.errors import ConfigError
+
+RECOMPUTE = ("none", "selective", "full")
+_MOST = 1 << 20
+"""No model or job is laid over more of anything."""
+ZERO_BUBBLE = ("zbv", "interleaved-zero-bubble")
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for a value that can work on no layout."""
+    _check_ranges(config)
+    _check_model(config.model)
+    _check_choices(config)
+    check_transport(policy(config), infiniband=config.parallel.device == "cuda")
+
+
+def check_transport(policy: transport.Transport, infiniband: bool) -> None:
+    """Raise ConfigError if the network's layers would give up in the wrong order."""
+    reason = transport.obstacle(policy, infiniband)
+    if reason is not None:
+        raise ConfigError(reason)
+
+
+def policy(config: Config) -> transport.Transport:
+    """All waiting times of the job's network, from where they are set."""
+    t = config.transport
+    return transport.Transport(t.flap_s, t.ib_timeout, t.ib_retries, config.parallel.timeout_s, t.driver_s)
+
+
+def _check_ranges(config: Config) -> None:
+    at_least_one = {
+        "model": ("layers", "d_model", "heads", "ffn_mult"),
+        "data": ("seq_len", "max_bytes"),
+        "parallel": ("pp", "tp", "overlap_chunks"),
+        "train": ("steps", "micro_batches", "micro_batch_size"),
+        "checkpoint": ("keep",),
+    }
+    not_negative = {
+        "parallel": ("dp", "chunks"),
+        "model": ("kv_heads", "ffn_width", "window", "init_std"),
+        "optim": (
+            *("lr", "eps", "weight_decay", "clip_norm", "warmup_steps", "decay_steps"),
+            *("momentum", "final_lr", "trust_low", "trust_high"),
+        ),
+        "train": ("log_every", "seed", "max_skips", "gc_every"),
+        "data": ("prefetch",),
+        "transport": ("flap_s", "driver_s"),
+        "checkpoint": ("every",),
+    }
+    for low, table in ((1, at_least_one), (0, not_negative)):
+        for section, keys in table.items():
+            for key in keys:
+                value = getattr(getattr(config, section), key)
+                if not value >= low:
+                    raise ConfigError(f"{section}.{key} is {value}: must be {low} or more")
+    sizes = {
+        "model": ("layers", "d_model", "heads", "kv_heads", "ffn_mult", "ffn_width", "window"),
+        "parallel": ("pp", "dp", "tp", "chunks", "overlap_chunks", "zero"),
+        "train": ("micro_batches", "micro_batch_size"),
+    }
+    for section, keys in sizes.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            if value > _MOST:
+                raise ConfigError(f"{section}.{key} is {value}: must be {_MOST} or less")
+    below_one = {"model": ("dropout",), "optim": ("beta1", "beta2", "momentum")}
+    for section, keys in below_one.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            if not 0 <= value < 1:
+                raise ConfigError(f"{section}.{key} is {value}: must be from 0 to below 1")
+    above = {"model": ("norm_eps", "rope_theta"), "parallel": ("timeout_s",)}
+    for section, keys in above.items():
+        for key in keys:
+            value = getattr(getattr(config, section), key)
+            if not value > 0:
+                raise ConfigError(f"{section}.{key} is {value}: must be above 0")
+
+
+def _check_model(model: ModelConfig) -> None:
+    """Whether the widths of the model divide as they must."""
+    unit = 2 * model.heads if model.positions == "rope" else model.heads
+    if model.d_model % unit:
+        nearest = max(1, round(model.d_model / unit)) * unit
+        raise ConfigError(
+            f"model.d_model is {model.d_model} with {model.heads} heads: "
+            f"must be a multiple of {'2 x heads' if model.positions == 'rope' else 'heads'}, as {nearest}"
+        )
+    groups = model.kv_heads or model.heads
+    if model.heads % groups:
+        below = next(n for n in range(groups, 0, -1) if model.heads % n == 0)
+        raise ConfigError(f"model.kv_heads is {groups} with {model.heads} heads: must divide them, as {below}")
+    inner = model.ffn_width or model.d_model * model.ffn_mult
+    if inner % groups:
+        nearest = max(1, round(inner / groups)) * groups
+        raise ConfigError(f"model.ffn_width is {inner} with {groups} key-value heads: must be a multiple, as {nearest}")
+
+
+def _check_choices(config: Config) -> None:
+    """Settings that are words with a form of their own, and pairs of which one forbids the other."""
+    kind, _, size = config.data.tokenizer.partition(":")
+    if config.data.tokenizer != "bytes" and not (kind == "bpe" and size.isdigit() and 257 <= int(size) <= 65536):
+        raise ConfigError(
+            f"data.tokenizer is {config.data.tokenizer!r}: write bytes, or bpe:N with N from 257 to 65536"
+        )
+    where = config.parallel.rendezvous
+    if where != "env" and not where.startswith(("redis://", "rediss://")):
+        raise ConfigError(f"parallel.rendezvous is {where!r}: write env, or redis://HOST:PORT/DB")
+    if not 0 <= config.parallel.zero <= 3:
+        raise ConfigError(f"parallel.zero is {config.parallel.zero}: write 0, 1, 2 or 3")
+    if config.parallel.zero_unit == "stage" and config.parallel.zero != 3:
+        raise ConfigError(
+            f"parallel.zero_unit is stage with parallel.zero = {config.parallel.zero}: only 3 gathers parameters in "
+            "units; set parallel.zero = 3, or leave parallel.zero_unit = layer"
+        )
+    if config.parallel.zero_reduce == "last" and (config.parallel.zero != 3 or config.parallel.zero_unit != "layer"):
+        raise ConfigError(
+            "parallel.zero_reduce is last: only parallel.zero = 3 with zero_unit = layer has the choice; "
+            "leave it at each, or set parallel.zero = 1 to reduce once"
+        )
+    for entry in recompute_entries(config.train.recompute):
+        if entry not in RECOMPUTE:
+            raise ConfigError(
+                f"train.recompute is {config.train.recompute!r}: write {', '.join(RECOMPUTE)}, or one for each stage"
+            )
+    low, high = config.optim.trust_low, config.optim.trust_high
+    if high and low > high:
+        raise ConfigError(f"optim.trust_low is {low}, above optim.trust_high = {high}: must not be")
+    if 0 < config.optim.decay_steps <= config.optim.warmup_steps and config.optim.decay != "constant":
+        raise ConfigError(
+            f"optim.decay_steps is {config.optim.decay_steps}: must be above "
+            f"optim.warmup_steps = {config.optim.warmup_steps}, or 0"
+        )
+
+
+def recompute_entries(setting: str) -> list[str]:
+    """Entries of train.recompute: one for all stages, or one for each."""
+    return [entry.strip() for entry in setting.split(",")]
+
+
+def obstacle(config: Config, tp: int, stages: int) -> str | None:
+    """Why the model cannot be laid over `tp` ranks a layer and so many stages, None if it can."""
+    model, length = config.model, config.data.seq_len
+    entries = len(recompute_entries(config.train.recompute))
+    if model.heads % tp:
+        return f"model.heads = {model.heads} is not divisible by tp"
+    if model.kv_heads and model.kv_heads % tp:
+        return f"model.kv_heads = {model.kv_heads} is not divisible by tp"
+    if config.parallel.sequence and length % tp:
+        return f"data.seq_len = {length} is not divisible by tp (or set parallel.sequence = false)"
+    pieces = config.parallel.overlap_chunks * (tp if config.parallel.sequence else 1)
+    if tp > 1 and length % pieces:
+        return f"data.seq_len = {length} is not divisible by parallel.overlap_chunks, with parallel.sequence times tp"
+    if tp > 1 and config.parallel.overlap_chunks > 1 and config.parallel.schedule in ZERO_BUBBLE:
+        return f"parallel.overlap_chunks needs whole backwards, which {config.parallel.schedule} halves: choose 1f1b"
+    if entries not in (1, stages):
+        return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"
+    return None

@@ -1,0 +1,151 @@
+"""Which layouts a model and a batch can have. Pure: settings and a world size in, a layout or a reason out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.trainer.settings.checks import obstacle
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
+
+_LOOPED = {"interleaved", "bfs", "interleaved-zero-bubble"}
+_FOLDED = {"zbv"}
+_HALVED = {"zbv", "interleaved-zero-bubble"}
+"""Backward for inputs and for weights are two actions."""
+_IN_ROUNDS = {"interleaved", "interleaved-zero-bubble"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A job's mesh, and what follows from it. Ranks count through tp first, then dp, then pp."""
+
+    pp: int
+    dp: int
+    tp: int
+    chunks: int
+    """Stages on each rank."""
+    local_micro_batches: int
+    """Micro-batches that one replica does in a step."""
+    folded: bool = False
+    """Every second round of stages runs back over the ranks, as a V: rank 0 holds the first and the last."""
+
+    @property
+    def world(self) -> int:
+        return self.pp * self.dp * self.tp
+
+    @property
+    def stages(self) -> int:
+        return self.pp * self.chunks
+
+    def coordinate(self, rank: int) -> tuple[int, int, int]:
+        """(pp, dp, tp) of a rank."""
+        return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
+
+    def stages_of(self, pp_rank: int) -> list[int]:
+        """Stage numbers that a pipeline rank holds, dealt out round by round."""
+        return [stage for stage in range(self.stages) if self.rank_of(stage) == pp_rank]
+
+    def rank_of(self, stage: int) -> int:
+        """The pipeline rank that holds a stage."""
+        turn, place = divmod(stage, self.pp)
+        return self.pp - 1 - place if self.folded and turn % 2 else place
+
+    def layers_of(self, stage: int, layers: int) -> range:
+        """Global numbers of the layers in `stage`; the first stages take what does not divide evenly."""
+        size, extra = divmod(layers, self.stages)
+        start = stage * size + min(stage, extra)
+        return range(start, start + size + (stage < extra))
+
+    def micro_batches_of(self, dp_rank: int) -> range:
+        """Global numbers of the micro-batches that a replica does in every step."""
+        return range(dp_rank * self.local_micro_batches, (dp_rank + 1) * self.local_micro_batches)
+
+
+def plan(config: Config, world: int, vocab: int) -> Layout:
+    """The layout that the settings ask for on `world` ranks.
+
+    `vocab` is the vocabulary's size. Raises ConfigError with the reason and the nearest layout that works.
+    """
+    pp, tp = config.parallel.pp, config.parallel.tp
+    dp = config.parallel.dp or max(1, world // (pp * tp))
+    reason = _obstacle(config, world, vocab, pp, dp, tp)
+    if reason is None:
+        return _layout(config, pp, dp, tp)
+    raise ConfigError(
+        f"layout pp={pp} dp={dp} tp={tp} on {world} ranks: {reason}; {_advice(config, world, vocab, (pp, dp, tp))}"
+    )
+
+
+def _layout(config: Config, pp: int, dp: int, tp: int) -> Layout:
+    is_folded = config.parallel.schedule in _FOLDED
+    return Layout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, is_folded)
+
+
+def _chunks(config: Config) -> int:
+    return config.parallel.chunks or (2 if config.parallel.schedule in _LOOPED | _FOLDED else 1)
+
+
+def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int) -> str | None:
+    """Why this layout cannot be, None if it can."""
+    model, train, schedule = config.model, config.train, config.parallel.schedule
+    stages = pp * _chunks(config)
+    local = train.micro_batches // dp
+    if pp * dp * tp != world:
+        return f"pp x dp x tp is {pp * dp * tp}, the world size is {world}"
+    if (unfit := obstacle(config, tp, stages)) is not None:
+        return unfit
+    if config.parallel.shard_vocabulary and vocab % tp:
+        return f"the vocabulary of {vocab} is not divisible by tp (or set parallel.shard_vocabulary = false)"
+    if model.layers < stages:
+        return f"model.layers = {model.layers} are fewer than {stages} stages"
+    if train.micro_batches % dp:
+        return f"train.micro_batches = {train.micro_batches} is not divisible by dp"
+    if schedule not in _LOOPED | _FOLDED and _chunks(config) != 1:
+        looped = ", ".join(sorted(_LOOPED))
+        return f"parallel.chunks = {config.parallel.chunks} needs parallel.schedule to be one of {looped}"
+    if schedule in _FOLDED and _chunks(config) != 2:
+        return f"parallel.schedule = {schedule} needs parallel.chunks = 2, a way out and a way back"
+    if schedule in _LOOPED | _FOLDED and pp == 1:
+        return f"parallel.schedule = {schedule} needs pp of 2 or more"
+    if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
+        return unfit
+    if schedule in _IN_ROUNDS and local % max(1, local // pp):
+        return f"{schedule} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
+    return None
+
+
+def _unfit_unit(config: Config) -> str | None:
+    """Why replicas cannot share parameters in the unit that the settings ask for, None if they can."""
+    schedule = config.parallel.schedule
+    if config.parallel.zero_unit == "layer" and schedule in _HALVED:
+        return (
+            f"parallel.zero = 3 gathers each layer for a whole backward, and {schedule} does it in halves "
+            "(set parallel.zero_unit = stage, or parallel.zero = 2)"
+        )
+    if config.parallel.zero_unit == "stage" and _chunks(config) == 1:
+        return (
+            "parallel.zero_unit = stage frees a stage while another one works, and a rank has only one "
+            "(set parallel.zero_unit = layer, or parallel.schedule = bfs)"
+        )
+    return None
+
+
+def _advice(config: Config, world: int, vocab: int, wanted: tuple[int, int, int]) -> str:
+    def distance(sizes: tuple[int, int, int]) -> float:
+        return sum(abs(math.log2(a / b)) for a, b in zip(sizes, wanted, strict=True))
+
+    working = [sizes for sizes in factorisations(world) if _obstacle(config, world, vocab, *sizes) is None]
+    if not working:
+        return "no layout of this many ranks works with these settings"
+    pp, dp, tp = min(working, key=distance)
+    return f"nearest that works: pp={pp} dp={dp} tp={tp}"
+
+
+def factorisations(world: int) -> Iterator[tuple[int, int, int]]:
+    """Every (pp, dp, tp) whose product is `world`."""
+    for pp in range(1, world + 1):
+        for dp in range(1, world // pp + 1):
+            if world % (pp * dp) == 0:
+                yield pp, dp, world // (pp * dp)

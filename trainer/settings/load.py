@@ -1,0 +1,103 @@
+"""Settings read from TOML, overridden by `section.key=value`.
+
+Flags and overrides outrank the file, the file outranks the defaults; the environment sets nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from holdfast.base.errors import UsageError
+from holdfast.base.files import parse_toml, read_text
+from holdfast.trainer.settings.checks import check
+from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings.errors import ConfigError
+
+
+def load(path: Path | None = None, overrides: Iterable[tuple[str, Any]] = ()) -> Config:
+    """Read the file, if any, then apply `overrides`, pairs of "section.key" and value, in order.
+
+    Raises ConfigError naming file, key and what would be right.
+    """
+    config = Config()
+    if path is not None:
+        config = _merge(config, _parse(path), str(path))
+    for key, value in overrides:
+        section, dot, name = key.partition(".")
+        if not dot:
+            raise ConfigError(f"{key!r} in --set: write section.key=value, as in train.steps=100")
+        config = _merge(config, {section: {name: value}}, "the command line")
+    check(config)
+    return config
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`section.key=value` as a pair; the value as TOML, or as a plain string if it is none."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r} in --set: write section.key=value, as in train.steps=100")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):
+        return key.strip(), value
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(read_text(path), str(path))
+    except UsageError as error:
+        raise ConfigError(f"{error}; --config takes a file in TOML") from None
+
+
+def _merge(config: Config, sections: Mapping[str, Any], source: str) -> Config:
+    for section, values in sections.items():
+        known = [entry.name for entry in fields(Config)]
+        if section not in known:
+            raise ConfigError(f"unknown section [{section}] in {source}{_nearest(section, known)}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{section} in {source} is a section: write [{section}], then its keys")
+        config = replace(config, **{section: _fill(getattr(config, section), section, values, source)})
+    return config
+
+
+def _fill(part: Any, section: str, values: Mapping[str, Any], source: str) -> Any:
+    types = get_type_hints(type(part))
+    changed = {}
+    for key, value in values.items():
+        if key not in types:
+            raise ConfigError(f"unknown key {section}.{key} in {source}{_nearest(key, list(types))}")
+        changed[key] = _converted(types[key], value, f"{section}.{key} in {source}")
+    return replace(part, **changed)
+
+
+def _converted(kind: Any, value: Any, where: str) -> Any:
+    """`value` as the field's type; numbers widen, nothing else changes its type."""
+    choices = get_args(kind)
+    if choices and isinstance(choices[0], str):
+        if value not in choices:
+            raise ConfigError(f"{where} is {value!r}: choose one of {', '.join(choices)}")
+        return value
+    if kind == tuple[str, ...]:
+        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+            return tuple(value)
+        raise ConfigError(f'{where} is {value!r}: write a list of strings, as in [".txt"]')
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
+        return float(value)
+    if type(value) is not kind:
+        name = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
+        raise ConfigError(f"{where} is {value!r}: write {name}")
+    if isinstance(value, int | float) and not abs(value) < 1 << 53:  # NaN too, which no limit below would catch
+        raise ConfigError(f"{where} is {value!r}: write a finite number of a sensible size")
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= c <= "\udfff" for c in value)):
+        raise ConfigError(f"{where} is {value!r}: write it in UTF-8")
+    return value
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return f": did you mean {close[0]}?" if close else f": known are {', '.join(known)}"

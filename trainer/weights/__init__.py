@@ -1,0 +1,1 @@
+"""Weights in and out: checkpoints, Hugging Face folders, samples of text."""

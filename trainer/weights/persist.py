@@ -1,0 +1,59 @@
+"""The trainer's side of checkpoints: what is kept of it, and who is told. The rest is `checkpoint.keeper`'s."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from holdfast.agent import probe
+from holdfast.checkpoint.restore.group import ProcessGroup
+from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.checkpoint.worker.options import Options, Run, Watch
+from holdfast.checkpoint.worker.stage1 import Tensors
+from holdfast.trainer.mesh.mesh import Mesh
+from holdfast.trainer.optim.optimizer import Optimizer
+from holdfast.trainer.optim.slices import Slice
+from holdfast.trainer.settings.config import CheckpointConfig
+from holdfast.trainer.settings.launch import Launch
+from holdfast.trainer.weights.state import APPLIED, put_back, tensors, values
+
+
+class TrainerState:
+    """Slices and what the optimizer keeps of them."""
+
+    def __init__(self, slices: list[Slice], optimizer: Optimizer) -> None:
+        self.slices, self.optimizer = slices, optimizer
+
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        return tensors(self.slices, self.optimizer), values(self.optimizer)
+
+    def put_back(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], is_same_world: bool) -> None:
+        put_back(tensors, values, self.slices, self.optimizer)
+
+    def problem(self, values: Mapping[str, Any]) -> str:
+        return "" if type(values.get(APPLIED)) is int else f"{APPLIED} is not there, or no number"
+
+
+def make_keeper(
+    config: CheckpointConfig,
+    launch: Launch,
+    mesh: Mesh,
+    slices: list[Slice],
+    optimizer: Optimizer,
+    settings: Mapping[str, object],
+) -> Keeper:
+    """Called by all ranks together. Raises StaleGeneration, UsageError as `Keeper` does."""
+    options = Options(**{one.name: getattr(config, one.name) for one in fields(Options)})
+    run = Run(launch.rank, launch.world, launch.job, launch.generation)
+    watch = Watch(probe.operation, probe.phase, probe.requested, probe.restored, warn)
+    group = ProcessGroup(operation=probe.operation)
+    return Keeper(options, run, group, TrainerState(slices, optimizer), mesh.sizes, settings, mesh.device, watch)
+
+
+def warn(text: str) -> None:
+    """One line on standard error."""
+    print(f"holdfast train: {text}", file=sys.stderr, flush=True)

@@ -627,7 +627,7 @@ class WorkerSpans(google.protobuf.message.Message):
     """steps"""
     last: builtins.int
     data: builtins.bytes
-    """holdfast.span_rows"""
+    """holdfast.wire.span_rows"""
     job: builtins.str
     """empty from older agents"""
     @property

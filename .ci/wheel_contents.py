@@ -8,12 +8,19 @@ from pathlib import Path
 DATA = {".toml", ".json", ".yml", ".pyi", ".html", ".css", ".js", ".svg", ".py", ".typed"}
 
 
+def folder_of(package: str, mapped: dict[str, str]) -> Path:
+    """The folder of a package: mapped itself, or below the nearest parent that is."""
+    if package in mapped:
+        return Path(mapped[package])
+    parent, _, name = package.rpartition(".")
+    return folder_of(parent, mapped) / name
+
+
 def expected() -> set[str]:
     setup = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]
     found = set()
     for package in setup["packages"]:
-        parent, _, name = package.rpartition(".")
-        folder = Path(setup["package-dir"].get(package) or Path(setup["package-dir"][parent]) / name)
+        folder = folder_of(package, setup["package-dir"])
         files = [*folder.iterdir(), *(folder / "page").glob("*")]
         for file in files:
             if file.is_file() and file.suffix in DATA:

@@ -24,7 +24,7 @@ from holdfast.base.errors import HoldfastError
 from holdfast.cli.common.client import Client
 
 cables = from_tests("cables")
-Sysfs = from_tests("agent.sysfs").Sysfs
+Sysfs = from_tests("agent.support.sysfs").Sysfs
 
 ROOT = Path(__file__).parents[1]
 HOLDFAST = (sys.executable, "-m", "holdfast")

@@ -150,7 +150,7 @@ def end(process: "subprocess.Popen[Any]", seconds: float = 10.0) -> None:
 
 
 def from_tests(name: str) -> ModuleType:
-    """One of the tests' own modules, as `agent.sysfs`: what stands for hardware is built once."""
+    """One of the tests' own modules, as `agent.support.sysfs`: what stands for hardware is built once."""
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
     return importlib.import_module(f"tests.{name}")
@@ -158,7 +158,7 @@ def from_tests(name: str) -> ModuleType:
 
 def synthetic_sysfs(root: Path, devices: int) -> Path:
     """RDMA devices as the kernel lays them out, every counter there."""
-    sysfs = from_tests("agent.sysfs").Sysfs(root)
+    sysfs = from_tests("agent.support.sysfs").Sysfs(root)
     for n in range(devices):
         sysfs.rdma(f"mlx5_{n}", numa=n // 4)
     return root

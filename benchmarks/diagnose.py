@@ -26,7 +26,7 @@ def main() -> int:
     arguments.add_argument("--hosts", type=int, default=8)
     arguments.add_argument("--seed", type=int, default=0)
     given = arguments.parse_args()
-    fabric = from_tests("diagnostics.fabric")
+    fabric = from_tests("diagnostics.support.fabric")
     why = fabric.missing()
     if why:
         print(f"cannot run here: {why}", file=sys.stderr)

@@ -11,7 +11,8 @@ from holdfast.base.config import SECTIONS, load
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import variable
 from holdfast.trainer.__main__ import parse_all
-from holdfast.trainer.settings import config as trainer
+from holdfast.trainer.settings import load as trainer
+from holdfast.trainer.settings.config import Config
 from tests.holdfast.support.fuzz_values import FAULTS, HOSTS, NUMBERS, PATHS, STORES, TEXTS, Files
 
 LITERALS = (
@@ -63,8 +64,8 @@ def test_every_setting(kind: str, tmp_path: Path) -> None:
 
 
 def trainers_settings() -> Iterator[str]:
-    for section in dataclasses.fields(trainer.Config):
-        for field in dataclasses.fields(getattr(trainer.Config(), section.name)):
+    for section in dataclasses.fields(Config):
+        for field in dataclasses.fields(getattr(Config(), section.name)):
             yield f"{section.name}.{field.name}"
 
 

@@ -17,7 +17,8 @@ from holdfast.base.errors import HoldfastError
 from holdfast.base.state_lock import StateLock
 from holdfast.controller.alerts.decide import Decider
 from holdfast.controller.alerts.send import Sender, parse_receiver
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
+from holdfast.controller.brain.restore import KEPT
 from holdfast.controller.detectors.agents.input import journal_finding
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
@@ -35,10 +36,10 @@ from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.samples import Samples
-from holdfast.controller.spans.store import EventStore
-from holdfast.controller.spans.window import SpanWindow
+from holdfast.controller.spans.store import SpanStore
+from holdfast.controller.spans.window import SpanWindows
 from holdfast.controller.state.events import Found
-from holdfast.controller.state.model import Options
+from holdfast.controller.state.model import ENDED, Options
 from holdfast.wire import types as t
 
 _YOUNG = 50_000  # objects made between two collections: a frame has dozens, in no cycle, and seldom gets that old
@@ -80,22 +81,22 @@ def _options(config: ControllerConfig) -> Options:
 def build(config: ControllerConfig) -> Shell:
     """The parts without any server: state as the journal left it."""
     boot, options = uuid.uuid4().hex[:8], _options(config)
-    brain = Brain(boot, options)
+    brain = ClusterBrain(boot, options)
     journal = Journal(config.state_dir / "controller.sqlite")
     entities = journal.entities()
-    steps = journal.steps(_newest_job(entities))
+    steps = {job: journal.steps(job) for job in _jobs_to_restore(entities)}
     at = now()
     brain.restore(entities, steps, at)
-    spans = SpanWindow(config.span_memory_mb << 20)
+    spans = SpanWindows(config.span_memory_mb << 20)
     shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub(), spans)
     if config.record is not None:
         shell.recorder = Recorder(config.record, Start(boot, options, entities, steps, at))
     if damaged := [*journal.damaged, *brain.damaged]:
         log.error("journal.damaged", rows=len(damaged), first=damaged[0])
         shell.handle(Found(journal_finding(f"{len(damaged)} row(s) could not be read and are left out", damaged, at)))
-    if brain.c.active is not None:
-        shell.logs.begin(brain.c.active.spec.id)
-        log.event("controller.back", job=brain.c.active.spec.id, state=brain.c.active.state.value)
+    for job in brain.c.active():
+        shell.listen(job.spec.id)
+        log.event("controller.back", job=job.spec.id, state=job.state.value)
     return shell
 
 
@@ -105,14 +106,15 @@ def _lock(folder: Path) -> StateLock:
     return StateLock(folder, "controller", str(os.getpid()))
 
 
-def _newest_job(entities: list[tuple[str, str, dict[str, Any]]]) -> str:
-    """Its id; empty before the first. Documents that cannot be read are the brain's to tell of."""
-    found = {"": -1.0}
-    for kind, key, doc in entities:
-        at = doc.get("submitted_at")
-        if kind == "job" and isinstance(at, int | float):
-            found[key] = float(at)
-    return max(found, key=lambda key: found[key])
+def _jobs_to_restore(entities: list[tuple[str, str, dict[str, Any]]]) -> list[str]:
+    """Ids of the jobs that are not over, and of the newest that are. What cannot be read is the brain's to report."""
+    at = {
+        key: (float(doc["submitted_at"]), doc.get("state") in ENDED)
+        for kind, key, doc in entities
+        if kind == "job" and isinstance(doc.get("submitted_at"), int | float)
+    }
+    over = sorted((key for key, (_, is_over) in at.items() if is_over), key=lambda key: at[key])
+    return [*(key for key, (_, is_over) in at.items() if not is_over), *over[-KEPT:]]
 
 
 def _scheduler(config: ControllerConfig) -> Scheduler | None:
@@ -143,8 +145,8 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     lock = _lock(config.state_dir)
     shell = build(config)
     shell.span_folder = config.state_dir / "spans"
-    store = EventStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
-    shell.spans.keeper = store
+    store = SpanStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
+    shell.spans.sink = store
     watch = BlameWatch(shell, shell.brain.c.tuning)
     watch.restore(shell.journal.entities())
     shell.figures, shell.blame = watch.figures, watch.found
@@ -176,7 +178,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             done, others = await asyncio.wait(
                 [asyncio.ensure_future(one) for one in work], return_when=asyncio.FIRST_COMPLETED
             )
-            shell.logs.end()
+            shell.logs.close()
             for task in others:
                 task.cancel()
             for task in done:

@@ -2,22 +2,23 @@
 
 from holdfast.base.bounds import MAX_NODES
 from holdfast.base.errors import UsageError
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.brain.roster import Roster
+from holdfast.controller.cluster.alerts import Alerts
+from holdfast.controller.cluster.placement import natural
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.silence import stream_finding
 from holdfast.controller.detectors.workers.exits import LOST
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage
-from holdfast.controller.job.node_loss import Absence
-from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonAsked, Record, Say
-from holdfast.controller.state.model import Finding, Instant, Job, Node, RankState
-from holdfast.controller.state.placement import natural
+from holdfast.controller.state.model import Finding, Instant, Node, RankState
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
 
 class Membership:
-    def __init__(self, cluster: Cluster, recovery: Recovery, absence: Absence) -> None:
-        self.c, self.recovery, self.absence = cluster, recovery, absence
+    def __init__(self, cluster: ClusterState, roster: Roster, alerts: Alerts) -> None:
+        self.c, self.roster, self.alerts = cluster, roster, alerts
 
     def joined(self, event: AgentJoined, now: Instant) -> list[Action]:
         hello, name = event.hello, event.hello.identity.node
@@ -32,18 +33,23 @@ class Membership:
         # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
         node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
         self.c.set_healthy(node)
-        job = self.c.job
-        if job is None or job.state.ended:
-            return self._end_strays(hello, None)
-        actions = self._end_strays(hello, job)
+        actions = self._end_strays(node, hello)
+        for brain in self.roster.active():
+            actions += self._reported(brain, hello, now)
+        return actions
+
+    def _reported(self, brain: JobBrain, hello: msg.Hello, now: Instant) -> list[Action]:
+        """What the hello says of what this job has on the node, or may have there."""
+        job, life, name = brain.c.job, brain.c.life, hello.identity.node
+        actions: list[Action] = []
         holds = any(w.running and (w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
-        actions += self.c.life.node_back(job, name, now, holds)
-        lost = self._lost(job, name, hello)
-        if self.c.life.stage is Stage.UP and lost:
-            actions += self._lacks(name, lost, now)
-        if self.c.life.is_adopting and name in job.nodes:
-            actions += self.c.life.reported(job, name, missing=lost)
-        return actions + self.c.life.advance(job, self.c.nodes, now) + self.absence.watch(now)
+        actions += life.node_back(job, name, now, holds)
+        lost = self._lost(brain, name, hello)
+        if life.stage is Stage.UP and lost:
+            actions += self._lacks(brain, name, lost, now)
+        if life.is_adopting and name in job.nodes:
+            actions += life.reported(job, name, missing=lost)
+        return actions + life.advance(job, self.c.nodes, now) + brain.absence.watch(now)
 
     def has_room(self, name: str) -> bool:
         """May a node of this name join? It may not if it is one more than `MAX_NODES` and none can be forgotten."""
@@ -54,13 +60,15 @@ class Membership:
 
         Of two agents that say one name, the one with the workers is right, also where the other asks first.
         """
-        job, name = self.c.active, hello.identity.node
-        if job is None or name not in job.nodes or name in self.c.nodes or now.mono >= self.c.reconcile_until:
+        name = hello.identity.node
+        brain = self.roster.holder(name)
+        if brain is None or name in self.c.nodes or now.mono >= self.c.reconcile_until:
             return ""
+        job = brain.c.job
         holds = any((w.job, w.generation) == (job.spec.id, job.generation) for w in hello.workers)
         ranks = job.ranks_on(name)
-        over = self.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
-        if holds or over or self.c.life.stage is not Stage.UP or self.c.life.is_adopting:
+        over = brain.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
+        if holds or over or brain.c.life.stage is not Stage.UP or brain.c.life.is_adopting:
             return ""
         return f"the controller has just come back, and waits for the agent of {name} that holds ranks of its job"
 
@@ -74,31 +82,48 @@ class Membership:
 
     def _least(self) -> Node | None:
         """Of the nodes that nothing speaks of, neither a job nor what was found of them, the one that left first."""
-        job = self.c.job
-        placed = set(job.nodes) if job is not None else set()
+        newest = self.c.newest
+        placed = {*self.c.holders, *(newest.nodes if newest is not None else ())}
         idle = [n for n in self.c.nodes.values() if not n.connected and n.name not in placed and n.history.is_blank]
         return min(idle, key=lambda node: node.left_at, default=None)
 
-    def _end_strays(self, hello: msg.Hello, job: Job | None) -> list[Action]:
-        """Workers of jobs or generations that are over must not run on."""
-        strays = {
-            (w.job, w.generation)
-            for w in hello.workers
-            if w.running and (job is None or w.job != job.spec.id or w.generation < job.generation)
-        }
+    def _end_strays(self, node: Node, hello: msg.Hello) -> list[Action]:
+        """Workers of jobs or generations that are over must not run on. A job that comes after them waits for it."""
+        strays = set()
+        for worker in hello.workers:
+            job = self.c.jobs.get(worker.job)
+            if worker.running and (job is None or job.state.ended or worker.generation < job.generation):
+                strays.add((worker.job, worker.generation))
+        node.draining.clear()
         actions: list[Action] = []
         for job_id, generation in sorted(strays):
-            node = hello.identity.node
-            actions.append(self.c.commands.issue(node, job_id, generation, msg.StopWorkers(0.0)))
-            actions.append(Say("node.strays", {"node": node, "job": job_id, "generation": generation}))
+            send = self.c.commands.issue(node.name, job_id, generation, msg.StopWorkers(0.0), self._drained)
+            holder = self.c.holder(node.name)
+            if holder is None or holder.spec.id != job_id:
+                node.draining.add(send.command.id)
+            actions.append(send)
+            actions.append(Say("node.strays", {"node": node.name, "job": job_id, "generation": generation}))
         return actions
 
-    def _lost(self, job: Job, name: str, hello: msg.Hello) -> list[int]:
-        """What the node lacks of what it should hold; an exit that it knows of comes as an event of its own."""
-        held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
-        return [r for r in job.ranks_on(name) if r not in held and not self.c.ranks.is_in(RankState.DONE)[r]]
+    def _drained(self, result: msg.CommandResult, now: Instant) -> list[Action]:
+        """An agent says that strays are gone, or that it could not end them: then it is no place for another job."""
+        node = next((node for node in self.c.nodes.values() if result.id in node.draining), None)
+        if node is None:
+            return []
+        node.draining.discard(result.id)
+        if result.ok:
+            return []
+        return self.alerts.evict(
+            node.name, f"workers of a job that is over do not end: {result.error}", now, barred=False
+        )
 
-    def _lacks(self, name: str, lost: list[int], now: Instant) -> list[Action]:
+    def _lost(self, brain: JobBrain, name: str, hello: msg.Hello) -> list[int]:
+        """What the node lacks of what it should hold; an exit that it knows of comes as an event of its own."""
+        job = brain.c.job
+        held = {w.rank for w in hello.workers if w.job == job.spec.id and w.generation == job.generation}
+        return [r for r in job.ranks_on(name) if r not in held and not brain.c.ranks.is_in(RankState.DONE)[r]]
+
+    def _lacks(self, brain: JobBrain, name: str, lost: list[int], now: Instant) -> list[Action]:
         finding = Finding(
             kind=t.FindingKind.WORKER_EXIT,
             severity=t.Severity.CRITICAL,
@@ -110,7 +135,7 @@ class Membership:
             rank=lost[0],
             signature=LOST,
         )
-        return self.recovery.found(finding, now)
+        return brain.recovery.found(finding, now)
 
     def left(self, event: AgentLeft, now: Instant) -> list[Action]:
         node = self.c.nodes.get(event.node)
@@ -121,18 +146,19 @@ class Membership:
         node.connected, node.left_at = False, now.mono
         if node.state is not t.NodeState.LOST:
             node.state, node.reason = t.NodeState.SUSPECT, finding.text
-        job = self.c.job
-        if job is None or job.state.ended or not job.ranks_on(node.name):
+        node.draining.clear()
+        brain = self.roster.holder(node.name)
+        if brain is None:
             return []
-        self.c.life.node_left(node.name)
-        return self.recovery.found(finding, now) + self.c.life.advance(job, self.c.nodes, now)
+        brain.c.life.node_left(node.name)
+        return brain.recovery.found(finding, now) + brain.c.life.advance(brain.c.job, self.c.nodes, now)
 
     def give_up(self, now: Instant) -> None:
         """A node without work whose agent does not come back is lost, and nobody waits for it."""
-        job = self.c.active
         for node in self.c.nodes.values():
             away = not node.connected and node.state is t.NodeState.SUSPECT
-            if away and now.mono - node.left_at > self.c.options.agent_grace and not (job and job.ranks_on(node.name)):
+            is_late = now.mono - node.left_at > self.c.options.agent_grace
+            if away and is_late and self.c.holder(node.name) is None:
                 node.state, node.reason = t.NodeState.LOST, "its agent left and did not come back"
 
     def leaving(self, name: str) -> None:
@@ -154,9 +180,9 @@ class Membership:
 
     def evict(self, name: str, now: Instant) -> list[Action]:
         """By hand, what recovery does by itself: out at once, and a restart without it if it holds ranks."""
-        node, job = self.find(name), self.c.active
-        actions = self.recovery.take_out(node.name, "evicted by hand", now, barred=True, by_hand=True)
-        if job is None or not self.c.holds(node.name) or job.stop_asked:
+        node, brain = self.find(name), self.roster.holder(name)
+        actions = self.alerts.evict(node.name, "evicted by hand", now, barred=True, by_hand=True)
+        if brain is None or brain.c.job.stop_asked:
             return actions
         finding = Finding(
             kind=t.FindingKind.EVICTION,
@@ -168,7 +194,7 @@ class Membership:
             node=node.name,
             signature=f"evict:{node.name}",
         )
-        return actions + self.recovery.found(finding, now)
+        return actions + brain.recovery.found(finding, now)
 
     def find(self, name: str) -> Node:
         """UsageError when there is no such node."""

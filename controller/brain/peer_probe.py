@@ -6,8 +6,8 @@ The peers' word convicts nobody: it says which of two troubles this is, and join
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.wire import messages as msg
@@ -24,17 +24,17 @@ class _Round:
 
 
 class Knocking:
-    def __init__(self, cluster: Cluster, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
+    def __init__(self, cluster: ClusterState, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
         """`found`: what is done with findings."""
         self.c, self._found = cluster, found
         self._rounds: dict[str, _Round] = {}  # by silent node
 
     def ask(self, node: Node) -> list[Action]:
-        """Let some peers knock at this node, those with ranks of the job first."""
+        """Let some peers knock at this node, those with ranks of the same job first."""
         if not node.identity.ping_port:
             return []
-        job = self.c.active
-        holders = set(job.nodes) if job is not None else set()
+        job = self.c.holder(node.name)
+        holders = set(job.nodes) if job is not None else set(self.c.holders)
         peers = [n for n in self.c.nodes.values() if n is not node and n.connected and n.state in _UP]
         peers.sort(key=lambda n: (n.name not in holders, n.name))
         order = msg.KnockAt(node.identity.address, node.identity.ping_port)

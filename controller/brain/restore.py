@@ -1,40 +1,43 @@
 """How a controller takes up what an earlier life of it wrote down."""
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.base.errors import UsageError
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.brain.roster import Roster
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.diagnosis.diagnoses import Diagnoses
 from holdfast.controller.job import policy, timekeeping
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage, fresh_table
-from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Finding, Incident, Instant, Job, JobState, RankState
+from holdfast.controller.state.model import Finding, Incident, Instant, Job, JobStatus, RankState
 from holdfast.wire import types as t
 
 REMEDY = "stop the job's workers or restore the file (docs/operations.md#a-damaged-journal), then start again"
+KEPT = 16
+"""Jobs that are over and are taken up all the same, to be looked at: the newest."""
+
+Json = dict[str, Any]
+Steps = Mapping[str, list[StepRow]] | list[StepRow]
+"""Steps by job; of recordings before there were several, those of the newest job."""
 
 
-def restore(
-    c: Cluster,
-    diagnoses: Diagnoses,
-    stores: StoreWatch,
-    entities: list[tuple[str, str, dict[str, Any]]],
-    steps: list[StepRow],
-    now: Instant,
-) -> list[str]:
-    """Take up what an earlier life of the controller wrote down; nodes will report what really is.
+class _Written:
+    """What the journal holds, by what it is about."""
 
-    What cannot be understood is left out and named, one line each. UsageError when that is the newest job.
-    """
-    damaged: list[str] = []
-    time: dict[str, Any] | None = None
-    last_alive = max([row.at for row in steps], default=now.wall)
-    unread_job = ""
-    for kind, key, doc in entities:
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.times: dict[str, Json] = {}
+        self.plans: dict[str, t.PlanPublished] = {}
+        self.exits: list[tuple[str, Json]] = []
+        self.damaged: list[str] = []
+        self.unread: dict[str, str] = {}  # jobs whose document could not be understood, and why
+
+    def take(self, c: ClusterState, diagnoses: Diagnoses, kind: str, key: str, doc: Json) -> None:
         try:
             diagnoses.restore(kind, key, doc)
             if kind == "incident":
@@ -42,59 +45,95 @@ def restore(
             elif kind == "node":
                 c.histories[key] = History.from_doc(doc)
             elif kind == "job":
-                job, unread_job = Job.from_doc(doc), ""
-                if c.job is None or job.submitted_at >= c.job.submitted_at:
-                    c.job = job
+                job = Job.from_doc(doc)
+                self.jobs[job.spec.id] = job
             elif kind == "time":
                 Goodput.from_doc(doc)
-                time = doc
+                self.times[str(doc["job"])] = doc
             elif kind == "plan":
-                c.plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
+                plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
+                self.plans[plan.job] = plan
+            elif kind == "exit":
+                self.exits.append((key, doc))
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
-            unread_job = damaged[-1] if kind == "job" else unread_job
-    if unread_job:
-        raise UsageError(f"the journal's newest job cannot be read ({unread_job}); {REMEDY}")
-    stores.restore(now)
-    if c.job is None:
-        return damaged
-    if c.plan is not None and c.plan.job != c.job.spec.id:
-        c.plan = None
-    c.ledger.restore(steps)
-    c.time = timekeeping.restored(time, c.job, steps)
-    c.job.best_step = max([c.job.best_step, *c.ledger.rows])
-    if of_life := [r.step for r in steps if r.generation == c.job.generation]:
-        c.job.life_first, c.job.life_last = min(of_life), max(of_life)
-    c.ranks = fresh_table(c.job)
-    c.ranks.counted[:] = max((r.step for r in steps if r.generation == c.job.generation), default=-1)
-    if c.job.state.ended:
-        return damaged
-    running = c.job.state is JobState.RUNNING and not c.job.stop_asked
-    c.life.stage = Stage.UP if running else Stage.IDLE
-    if c.job.launching and not c.job.stop_asked:
-        c.life.adopt(c.job, now)
+            self.damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
+            if kind == "job":
+                self.unread[key] = self.damaged[-1]
+
+
+def restore(
+    c: ClusterState,
+    roster: Roster,
+    diagnoses: Diagnoses,
+    entities: list[tuple[str, str, Json]],
+    steps: Steps,
+    now: Instant,
+) -> list[str]:
+    """Take up what an earlier life of the controller wrote down; nodes will report what really is.
+
+    What cannot be understood is left out and named, one line each. UsageError when that is the job that was written
+    last: what runs of it would be ended as nobody's.
+    """
+    written = _Written()
+    last_job = ""
     for kind, key, doc in entities:
-        if kind == "exit" and doc == {"job": c.job.spec.id, "generation": c.job.generation}:
+        written.take(c, diagnoses, kind, key, doc)
+        last_job = key if kind == "job" else last_job
+    if last_job in written.unread:
+        raise UsageError(f"the journal's newest job cannot be read ({written.unread[last_job]}); {REMEDY}")
+    jobs = sorted(written.jobs.values(), key=lambda job: job.submitted_at)
+    over = [job for job in jobs if job.state.ended]
+    left_out = {job.spec.id for job in over[: max(0, len(over) - KEPT)]}
+    by_job = steps if isinstance(steps, Mapping) else {jobs[-1].spec.id: steps} if jobs else {}
+    rows = [row for one in by_job.values() for row in one]
+    last_alive = max([row.at for row in rows], default=now.wall)
+    for job in jobs:
+        if job.spec.id not in left_out:
+            _restore_job(c, roster.add(job), written, by_job.get(job.spec.id, []), last_alive, now)
+    return written.damaged
+
+
+def _restore_job(
+    c: ClusterState, brain: JobBrain, written: _Written, steps: list[StepRow], last_alive: float, now: Instant
+) -> None:
+    state, job = brain.c, brain.c.job
+    brain.stores.restore(now)
+    state.plan = written.plans.get(job.spec.id)
+    state.ledger.restore(steps)
+    state.time = timekeeping.restored(written.times.get(job.spec.id), job, steps)
+    job.best_step = max([job.best_step, *state.ledger.rows])
+    if of_life := [r.step for r in steps if r.generation == job.generation]:
+        job.life_first, job.life_last = min(of_life), max(of_life)
+    state.ranks = fresh_table(job)
+    state.ranks.counted[:] = max((r.step for r in steps if r.generation == job.generation), default=-1)
+    if job.state.ended:
+        return
+    c.hold(job)
+    running = job.state is JobStatus.RUNNING and not job.stop_asked
+    state.life.stage = Stage.UP if running else Stage.IDLE
+    if job.launching and not job.stop_asked:
+        state.life.adopt(job, now)
+    for key, doc in written.exits:
+        if doc == {"job": job.spec.id, "generation": job.generation}:
             rank = key.rpartition(":")[2]
-            if rank.isdecimal() and int(rank) < c.ranks.world:
-                c.ranks.mark(int(rank), RankState.DONE)
+            if rank.isdecimal() and int(rank) < state.ranks.world:
+                state.ranks.mark(int(rank), RankState.DONE)
     c.reconcile_until = now.mono + c.options.agent_grace
-    c.progress_at = now.mono
+    state.progress_at = now.mono
     finding = Finding(
         kind=t.FindingKind.CONTROLLER_RESTART,
         severity=t.Severity.WARNING,
         subject="controller",
-        text=f"the controller was gone and is back; {_before(c.job)} when it died",
+        text=f"the controller was gone and is back; {_before(job)} when it died",
         since=last_alive,
         at=now.wall,
     )
-    live = c.book.live()
+    live = state.book.live()
     if live:
-        c.book.attach(live, finding)
-    else:
-        incident = c.book.open(finding, c.job, now)
+        state.book.attach(live, finding)
+    elif job.state is not JobStatus.PENDING:  # one that waits in the queue has missed nothing
+        incident = state.book.open(finding, now)
         incident.action, incident.reason = policy.Move.WATCH.value, "wait for the agents to report what runs"
-    return damaged
 
 
 def _before(job: Job) -> str:
@@ -103,6 +142,8 @@ def _before(job: Job) -> str:
         return "the job was being stopped"
     if job.launching:
         return f"generation {job.generation} was being launched"
-    if job.state is JobState.RUNNING:
+    if job.state is JobStatus.RUNNING:
         return f"generation {job.generation} was running"
+    if job.state is JobStatus.PENDING:
+        return "the job waited in the queue"
     return f"generation {job.generation} was being ended" if job.generation else "the job was being placed"

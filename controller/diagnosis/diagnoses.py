@@ -10,11 +10,11 @@ from typing import Any
 
 from holdfast.base.errors import ProtocolError, UsageError
 from holdfast.base.settings import nearest
+from holdfast.controller.cluster.placement import natural
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.diagnosis.diagnosing import Ask, DiagnoseSession
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.state.events import Action, DiagnoseAsked, Record, Say, Send
 from holdfast.controller.state.model import Instant, Node
-from holdfast.controller.state.placement import natural
 from holdfast.diagnostics.catalog.catalog import choose, parse_suite
 from holdfast.diagnostics.catalog.results import CheckResult, parse_result
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Diagnoses:
-    c: Cluster
+    c: ClusterState
     running: dict[str, DiagnoseSession] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     docs: dict[str, Json] = field(default_factory=dict)  # of ended ones, oldest first
@@ -110,8 +110,7 @@ class Diagnoses:
         return sorted(idle, key=lambda node: natural(node.name))
 
     def _trains(self, name: str) -> bool:
-        job = self.c.active
-        return job is not None and bool(job.ranks_on(name))
+        return self.c.holder(name) is not None
 
     def _partners(self, targets: Sequence[Node], taken: Collection[str]) -> list[Node]:
         """Idle nodes to pair with, those under the targets' switches first; not more than it takes."""
@@ -176,7 +175,14 @@ class Diagnoses:
         actions.append(
             Say("diagnose.end", {"id": session.id, "failed": session.failed, "cleared": len(session.cleared)})
         )
-        return actions
+        return actions + self._open_to_all(session.cleared)
+
+    def _open_to_all(self, names: Sequence[str]) -> list[Action]:
+        """Nodes that passed may be given to any job again."""
+        passed = [name for name in names if self.c.history(name).failed_job]
+        for name in passed:
+            self.c.history(name).failed_job = ""
+        return [Record("node", name, self.c.history(name).to_doc()) for name in passed]
 
     def _learn(self, at: float, figures: Figures) -> None:
         for node, values in figures.items():

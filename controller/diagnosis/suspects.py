@@ -1,12 +1,12 @@
 """Between the end of a generation and the start of the next: is the node that is suspected fit to train?"""
 
 from holdfast.base.errors import UsageError
+from holdfast.controller.cluster import incidents as books
 from holdfast.controller.diagnosis.diagnoses import Diagnoses
-from holdfast.controller.job import incidents as books
 from holdfast.controller.job import policy
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant, Job
 
@@ -15,8 +15,8 @@ _LIMIT = 90.0
 
 
 class Suspects:
-    def __init__(self, cluster: Cluster, recovery: Recovery, diagnoses: Diagnoses) -> None:
-        self.c, self.recovery, self.diagnoses = cluster, recovery, diagnoses
+    def __init__(self, job: JobState, recovery: Recovery, diagnoses: Diagnoses) -> None:
+        self.c, self.recovery, self.diagnoses = job, recovery, diagnoses
 
     def tick(self, job: Job, now: Instant) -> list[Action]:
         """Start the diagnosis once the workers are gone; go on with what it says, or without it when it takes long."""
@@ -24,7 +24,7 @@ class Suspects:
         if held is None:
             return []
         live = self.c.book.live()
-        if live is None or self.c.life.stage is not Stage.CLEARING:
+        if live is None or self.c.life.stage is not Stage.DRAINING:
             self.c.life.held_for = None
             return []
         id = f"{live.id}-{job.generation}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Finding, Instant
 from holdfast.wire import messages as msg
@@ -28,9 +28,9 @@ class _Round:
 
 
 class Reach:
-    def __init__(self, cluster: Cluster, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
+    def __init__(self, job: JobState, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
         """`found`: what is done with findings."""
-        self.c, self._found = cluster, found
+        self.c, self._found = job, found
         self._round: _Round | None = None
         self._since = -math.inf
 

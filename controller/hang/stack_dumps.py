@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant
 from holdfast.diagnostics.hang.stack_tree import Stack, merge
@@ -36,9 +36,9 @@ class _Round:
 
 
 class StackDumps:
-    def __init__(self, cluster: Cluster, on_answer: Callable[[msg.CommandResult, Instant], list[Action]]) -> None:
+    def __init__(self, job: JobState, on_answer: Callable[[msg.CommandResult, Instant], list[Action]]) -> None:
         """`on_answer` gets what agents answer; it is to pass it to `answered`."""
-        self.c, self._on_answer = cluster, on_answer
+        self.c, self._on_answer = job, on_answer
         self.count = 0
         """How often we asked."""
         self._round: _Round | None = None

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any
 
+from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import Response
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.hang.connectivity import Reach
 from holdfast.controller.hang.pauses import PauseWatch, place_of
 from holdfast.controller.hang.stack_dumps import StackDumps
-from holdfast.controller.job import incidents as books
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import LIMITS, Instant, Job, Options, RankState
 from holdfast.diagnostics.hang.graph import Reason
@@ -23,13 +23,13 @@ _KINDS = (t.FindingKind.WORKER_HANG, t.FindingKind.WORKER_STOPPED, t.FindingKind
 
 
 class HangWatch:
-    def __init__(self, cluster: Cluster, recovery: Recovery) -> None:
-        self.c, self.recovery = cluster, recovery
-        self.detector = HangDetector(cluster.options)
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
+        self.c, self.recovery = job, recovery
+        self.detector = HangDetector(job.options)
         self.pauses = PauseWatch()
         self._is_again = False  # whether the newest stacks are not the first of a pause, which are read another way
-        self.stacks = StackDumps(cluster, self._answered)
-        self.reach = Reach(cluster, recovery.found_at_nodes)
+        self.stacks = StackDumps(job, self._answered)
+        self.reach = Reach(job, recovery.found_at_nodes)
 
     def look(self, job: Job, now: Instant) -> list[Action]:
         """At every tick of a job that is up."""
@@ -86,7 +86,7 @@ class HangWatch:
     def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
         if not self.stacks.answered(result):
             return []  # of an older round
-        if self._is_again and self.stacks.is_complete and self.c.job is not None:
+        if self._is_again and self.stacks.is_complete:
             self.pauses.saw_stacks(self.stacks.of_standstill(self.c.job.generation), now)
         return self.keep_stacks()
 

@@ -2,24 +2,24 @@
 
 import math
 
-from holdfast.controller.job import incidents as books
+from holdfast.controller.cluster import incidents as books
+from holdfast.controller.cluster.placement import place
 from holdfast.controller.job import policy
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Finding, Instant, Job
-from holdfast.controller.state.placement import place
 from holdfast.wire import types as t
 
-_SAVE_LIMIT = 60.0
+SAVE_LIMIT = 60.0
 """Seconds to wait for that checkpoint: a store that is down must not keep a job small."""
 
 
 class Elastic:
-    def __init__(self, cluster: Cluster, recovery: Recovery, requests: Requests) -> None:
-        self.c, self.recovery, self.requests = cluster, recovery, requests
+    def __init__(self, job: JobState, recovery: Recovery, requests: Requests) -> None:
+        self.c, self.recovery, self.requests = job, recovery, requests
         self.room_since = math.inf  # mono since which there has been room for more
         self.asked_at = math.inf
         self.asked_step = -1
@@ -36,7 +36,7 @@ class Elastic:
         if math.isinf(self.asked_at):
             self.asked_at, self.asked_step = now.mono, job.best_step
             return self.requests.precaution(now)
-        if not self._is_safe(job) and now.mono - self.asked_at < _SAVE_LIMIT:
+        if not is_saved(self.c, self.asked_step) and now.mono - self.asked_at < SAVE_LIMIT:
             return []
         self.room_since = self.asked_at = math.inf
         return self._grow(job, nodes, now)
@@ -47,15 +47,9 @@ class Elastic:
             return []
         if not job.nodes or len(job.nodes) >= job.spec.nnodes:
             return []
-        chosen, _ = place(job.spec, self.c.nodes.values(), job.nodes)
+        chosen, _ = place(job.spec, self.c.free_nodes(), job.nodes)
         sound = not any(self.c.history(name).evicted for name in chosen)
         return chosen if sound and len(chosen) > len(job.nodes) else []
-
-    def _is_safe(self, job: Job) -> bool:
-        """Is what was trained when we asked in the store? True for a job that tells nothing of checkpoints."""
-        told = [self.c.nodes[n].host["checkpoint_step"] for n in job.nodes if "checkpoint_step" in self.c.nodes[n].host]
-        keeps = any("snapshot_step" in self.c.nodes[n].host for n in job.nodes)
-        return max(told, default=-1.0) >= self.asked_step if told or keeps else True
 
     def _grow(self, job: Job, nodes: list[str], now: Instant) -> list[Action]:
         new = [name for name in nodes if name not in job.nodes]
@@ -67,6 +61,14 @@ class Elastic:
             since=now.wall,
             at=now.wall,
         )
-        incident = self.c.book.open(finding, job, now)
+        incident = self.c.book.open(finding, now)
         incident.action, incident.reason = policy.Move.GROW.value, "there is room again"
         return [books.saved(incident), *self.recovery.recover(incident, job, now)]
+
+
+def is_saved(c: JobState, step: int) -> bool:
+    """Is what was trained up to this step in the store? True for a job that tells nothing of checkpoints."""
+    hosts = [c.nodes[name].host for name in c.job.nodes if name in c.nodes]
+    stored = [host["checkpoint_step"] for host in hosts if "checkpoint_step" in host]
+    keeps = any("snapshot_step" in host for host in hosts)
+    return max(stored, default=-1.0) >= step if stored or keeps else True

@@ -4,14 +4,14 @@ A clean end of all ranks that can be seen speaks for those that cannot: an agent
 running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
 """
 
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.model import Instant, Job, RankState
 
 
 class Ending:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, job: JobState) -> None:
+        self.c = job
         self._since: float | None = None  # mono since which all that can be seen has ended
 
     def look(self, job: Job, now: Instant) -> str | None:

@@ -1,4 +1,4 @@
-"""A job's generations: place, stop what is left, make sure of a store, launch, run, end.
+"""A job's generations: place, stop what is left, make sure of a store, launch, run, give its nodes up, end.
 
 Two generations never overlap: a launch waits until every node that may still hold workers of an older one has
 answered that they are gone, or is lost (its workers cannot join: each generation has its own store, and an
@@ -11,8 +11,7 @@ from enum import StrEnum
 
 from holdfast.controller.state.commands import CommandBook
 from holdfast.controller.state.events import Action, Record, Say, Send
-from holdfast.controller.state.model import PAST, Instant, Job, JobState, Node, Options, RankState, RankTable
-from holdfast.controller.state.placement import place
+from holdfast.controller.state.model import PAST, Instant, Job, JobStatus, Node, Options, RankState, RankTable
 from holdfast.wire import messages as msg
 from holdfast.wire import rollback
 from holdfast.wire import types as t
@@ -20,7 +19,7 @@ from holdfast.wire import types as t
 
 class Stage(StrEnum):
     IDLE = "idle"
-    CLEARING = "clearing"  # old workers end while the store is made sure of
+    DRAINING = "draining"  # old workers end while the store is made sure of
     LAUNCHING = "launching"
     UP = "up"
     ENDING = "ending"  # stopped by hand, or given up
@@ -45,6 +44,10 @@ class Lifecycle:
     options: Options
     on_answer: Callable[[msg.CommandResult, Instant], list[Action]]
     """What an answer to a command of a transition is given to."""
+    choose: Callable[[Job], tuple[list[str], str]]
+    """The nodes of the next generation by group rank; none, and why, when there is no room for it now."""
+    on_nodes: Callable[[Job], None]
+    """Called when the job holds other nodes than before."""
     stage: Stage = Stage.IDLE
     placement: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
@@ -53,7 +56,7 @@ class Lifecycle:
     deadline: float = 0.0
     up_at: float = 0.0  # mono at which the running generation was up
     store: str = ""
-    final: tuple[JobState, str, int] | None = None
+    final: tuple[JobStatus, str, int] | None = None
     waiting_since: float | None = None  # no room for the next generation since
     missing: str = ""
     held_for: str | None = None  # the node that is tested before the next generation starts
@@ -64,6 +67,7 @@ class Lifecycle:
     repeated: list[str] = field(default_factory=list)  # nodes that held too few workers of it, and were told again
     is_adopting: bool = False
     story: str = ""  # what came of the adoption, in words
+    gives_up: bool = False  # its nodes, once its workers are gone: another job with a higher priority gets them
 
     # --- commands ----------------------------------------------------------------------------------------------
 
@@ -76,23 +80,41 @@ class Lifecycle:
 
     def begin(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
         """Clear what is left of the running generation and prepare the next one, in parallel."""
-        self.stage = Stage.CLEARING
+        self.stage = Stage.DRAINING
         self.waiting.clear()
         self.unreported.clear()
         self.is_adopting, self.story, job.launching = False, "", False
+        self.placement = []
         self.final = None
         self.store = ""
         self.deadline = now.mono + self.options.stop_timeout
-        job.state = JobState.RECOVERING if job.generation else JobState.STARTING
+        job.state = JobStatus.RECOVERING if job.generation else JobStatus.STARTING
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
         actions += self._stop_all(job, nodes, 0.0)
         return actions + self.advance(job, nodes, now)
+
+    def requeue(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
+        """End the running generation, give all nodes up, and wait for others in the queue."""
+        self.gives_up = True
+        return self.begin(job, nodes, now)
+
+    def _give_up(self, job: Job) -> list[Action]:
+        """The last worker is gone: the nodes are free."""
+        self.gives_up = False
+        job.release()
+        job.state = JobStatus.PENDING
+        self.unstopped.clear()
+        self.on_nodes(job)
+        return [
+            Record("job", job.spec.id, job.to_doc()),
+            Say("job.requeued", {"job": job.spec.id, "generation": job.generation}),
+        ]
 
     def end(
         self,
         job: Job,
         nodes: dict[str, Node],
-        final: tuple[JobState, str, int],
+        final: tuple[JobStatus, str, int],
         grace: float,
         now: Instant,
     ) -> list[Action]:
@@ -118,18 +140,20 @@ class Lifecycle:
 
     def advance(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
         """Go on as far as the answers allow. Called after every answer, arrival, loss and tick."""
-        if self.stage is Stage.CLEARING:
+        if self.stage is Stage.DRAINING:
             return self._clear(job, nodes, now)
         if self.stage is Stage.LAUNCHING and not self.waiting and not self.unreported:
             self.stage = Stage.UP
             self.up_at = now.mono
-            job.state, job.launching = JobState.RUNNING, False
+            job.state, job.launching = JobStatus.RUNNING, False
             self._tell_of_adoption(job)
             return [Record("job", job.spec.id, job.to_doc())]
         if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:
             job.state, job.reason, job.exit_code = self.final
             job.ended_at = now.wall
             self.stage = Stage.IDLE
+            self.waiting_since = None
+            self.on_nodes(job)
             return [
                 Record("job", job.spec.id, job.to_doc()),
                 Say("job.ended", {"job": job.spec.id, "state": job.state.value, "reason": job.reason}),
@@ -150,31 +174,42 @@ class Lifecycle:
 
     def _clear(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
         actions: list[Action] = []
+        if self.gives_up:
+            if self._outstanding("stop") or self._blocked(nodes):
+                return actions
+            actions += self._give_up(job)
         if self.waiting and self.waiting_since is None and (self.store or self._outstanding("store")):
             return actions  # the last answer decides: choosing anew at each of thousands would take seconds
-        chosen, missing = place(job.spec, nodes.values(), job.nodes)
+        chosen, missing = self.choose(job)
         if not chosen:
             # Nobody to run it yet; a node that only lost its agent for a moment will be back.
-            self.missing = missing
+            self.missing, self.placement = missing, []
             self.waiting_since = now.mono if self.waiting_since is None else self.waiting_since
             job.reason = f"waiting for nodes: {missing}"
+            if not job.nodes:
+                job.state = JobStatus.PENDING
             return actions
         self.waiting_since, self.missing = None, ""
+        if job.state is JobStatus.PENDING:
+            job.state = JobStatus.RECOVERING if job.generation else JobStatus.STARTING
         if not self.store and not self._outstanding("store"):
             self.placement = chosen
             self._give_time(now)
             if not job.generation:  # nothing runs yet, and a node that just came up may still import
                 self.deadline = max(self.deadline, now.mono + self.options.start_timeout)
             actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
-        # After a restart of ours those that have not come back yet are unknown, and may well hold workers.
-        unheard = self.unstopped - self.given_up
-        blocked = {n for n in unheard if n not in nodes or nodes[n].state is not t.NodeState.LOST}
-        if self.waiting or blocked or not self.store or self.held_for is not None:
+        if self.waiting or self._blocked(nodes) or not self.store or self.held_for is not None:
             return actions
         if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
             self.store = ""  # somebody left meanwhile: ask again, on the new first node
             return actions + self._clear(job, nodes, now)
         return actions + self._launch(job, now)
+
+    def _blocked(self, nodes: dict[str, Node]) -> bool:
+        """May a node that is gone still hold workers? After a restart of ours those that have not come back are
+        unknown, and may well hold some."""
+        unheard = self.unstopped - self.given_up
+        return any(n not in nodes or nodes[n].state is not t.NodeState.LOST for n in unheard)
 
     def _launch(self, job: Job, now: Instant) -> list[Action]:
         self.stage = Stage.LAUNCHING
@@ -188,11 +223,12 @@ class Lifecycle:
         job.unanswered.clear()
         job.life_first = job.life_last = -1
         job.progress.launch(job.generation, job.best_step + 1, now.wall)
-        if job.generation > 1:
+        if job.generation > 1 and job.nodes:
             job.past = [*job.past, (job.generation - 1, list(job.nodes))][-PAST:]
         self.dropped = [name for name in job.nodes if name not in self.placement]
         self.taken = [name for name in self.placement if job.nodes and name not in job.nodes]
         job.nodes, job.store, job.reason = list(self.placement), self.store, ""
+        self.on_nodes(job)
         actions: list[Action] = [Record("job", job.spec.id, job.to_doc())]
         actions += [self.send(job, name, "start", _start_order(job, name)) for name in job.nodes]
         placed = dict(enumerate(job.nodes))
@@ -252,7 +288,7 @@ class Lifecycle:
     def node_back(self, job: Job, name: str, now: Instant, holds: bool = False) -> list[Action]:
         """A node that left in the middle is told again what it may have missed, and so is one that was given up while
         its workers run on. `holds`: its hello told of running workers of the job."""
-        if self.stage in (Stage.CLEARING, Stage.ENDING) and (holds or name in self.unstopped):
+        if self.stage in (Stage.DRAINING, Stage.ENDING) and (holds or name in self.unstopped):
             self.unstopped.discard(name)
             self._give_time(now)
             return [self.send(job, name, "stop", msg.StopWorkers(0.0))]

@@ -2,24 +2,26 @@
 
 import math
 
+from holdfast.controller.cluster import incidents as books
+from holdfast.controller.cluster.placement import has_spare, may_shrink
 from holdfast.controller.detectors.agents.correlated_loss import away_together
-from holdfast.controller.job import incidents as books
 from holdfast.controller.job import policy
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Finding, IncidentState, Instant, Job
-from holdfast.controller.state.placement import has_spare, may_shrink
 from holdfast.wire import types as t
 
+_LOOK_S = 1.0  # between two looks whether the cluster could hold the job
 _DEAD_GRACE = 0.75  # seconds that an agent may be away whose workers went down with it
 
 
 class Absence:
-    def __init__(self, cluster: Cluster, recovery: Recovery, ending: Ending) -> None:
-        self.c, self.recovery, self.ending = cluster, recovery, ending
+    def __init__(self, job: JobState, recovery: Recovery, ending: Ending) -> None:
+        self.c, self.recovery, self.ending = job, recovery, ending
+        self._room_looked_at = -math.inf
 
     def tick(self, job: Job, now: Instant) -> list[Action]:
         """Called often while there is a job."""
@@ -31,7 +33,7 @@ class Absence:
         So does a restart whose new generation loses a node before its first step.
         """
         live, job = self.c.book.live(), self.c.job
-        if live is None or job is None:
+        if live is None:
             return []
         is_up, watching = self.c.life.stage is Stage.UP, live.action == policy.Move.WATCH
         if not watching and not (is_up and live.action in policy.RECOVERS):
@@ -64,13 +66,14 @@ class Absence:
             else:
                 self.c.life.given_up.add(name)
             if not together:
+                self.c.history(name).failed_job = self.c.job.spec.id
                 actions += self.recovery.offend(name, t.FindingKind.NODE_SILENT, now)
         return actions
 
     def gather(self, now: Instant) -> list[Action]:
         """Many nodes away at once are one trouble: what they share is the cause, and none of them is to blame."""
         live, job = self.c.book.live(), self.c.job
-        if live is None or job is None or live.cause.kind is t.FindingKind.NODES_AWAY:
+        if live is None or live.cause.kind is t.FindingKind.NODES_AWAY:
             return []
         finding = away_together(job.nodes, self.c.nodes, now)
         if finding is None or not self.c.book.attach(live, finding):
@@ -91,16 +94,24 @@ class Absence:
         lost = self.c.life.given_up | {n for n in away if n in known and known[n].state is t.NodeState.LOST}
         if gone := self._overdue([n for n in away if n not in lost], job, now):
             actions += self._give_up(sorted(gone), "gone for too long", now)
-        if self.c.life.waiting_since is not None and now.mono - self.c.life.waiting_since > self.c.options.agent_grace:
+        if self._lacks_room(now):
             actions += self._capacity(now)
         return actions
+
+    def _lacks_room(self, now: Instant) -> bool:
+        """Has the job waited for nodes for too long, and not only for its turn in the queue?"""
+        since = self.c.life.waiting_since
+        if since is None or now.mono - since <= self.c.options.agent_grace or now.mono < self._room_looked_at + _LOOK_S:
+            return False
+        self._room_looked_at = now.mono
+        return not self.c.is_queued()
 
     def _overdue(self, away: list[str], job: Job, now: Instant) -> list[str]:
         """Those of them for which training waits no longer."""
         if not away:
             return []
         o = self.c.options
-        replaceable = has_spare(job.spec, self.c.nodes.values(), job.nodes)
+        replaceable = has_spare(job.spec, self.c.free_nodes(), job.nodes)
         goes_on = replaceable or may_shrink(job.spec, job.nodes)
         usual = o.spare_grace if replaceable else o.agent_grace
 
@@ -132,12 +143,12 @@ class Absence:
             at=now.wall,
         )
         if live is None:
-            if any(i.cause.kind is t.FindingKind.CAPACITY and i.closed is None for i in self.c.book.incidents.values()):
+            if any(i.cause.kind is t.FindingKind.CAPACITY and i.closed is None for i in self.c.book.own()):
                 return []
-            live = self.c.book.open(finding, self.c.job, now)
+            live = self.c.book.open(finding, now)
             live.action, live.reason = policy.Move.RESTART.value, "waiting for room"
             live.state = IncidentState.RECOVERING
-            live.generation_from = self.c.job.generation if self.c.job else 0
+            live.generation_from = self.c.job.generation
             return [books.saved(live)]
         known = len(live.findings)
         self.c.book.attach(live, finding)

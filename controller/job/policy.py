@@ -31,11 +31,13 @@ class Move(StrEnum):
     """A job that had shrunk takes a node that is back, at once or when the running step is safe."""
     ROLL_BACK = "roll-back"
     """Start again from a checkpoint that is older than the trouble: the newest state may hold it."""
+    REQUEUE = "requeue"
+    """Make a checkpoint, give the nodes up for a job with a higher priority, and go on when there is room again."""
     STOP = "stop-job"
     """Give the job back to its owner: another start would end the same way."""
 
 
-RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW, Move.ROLL_BACK})
+RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW, Move.ROLL_BACK, Move.REQUEUE})
 """Moves that end one generation and start the next."""
 
 
@@ -118,6 +120,8 @@ FIRST: dict[t.FindingKind, Row] = {
     t.FindingKind.NODE_CUT_OFF: Row(Move.RESTART, Fault.NODE),
     t.FindingKind.STRAGGLER: Row(Move.ALERT),
     t.FindingKind.NODE_NAME_TAKEN: Row(Move.ALERT),
+    t.FindingKind.NODE_LEMON: Row(Move.ALERT, Fault.NODE),
+    t.FindingKind.JOB_PREEMPTED: Row(Move.REQUEUE),
     t.FindingKind.INPUT_REFUSED: Row(Move.ALERT),
     t.FindingKind.ALERTS_SUPPRESSED: Row(Move.ALERT),
     t.FindingKind.JOURNAL_DAMAGED: Row(Move.ALERT),

@@ -4,40 +4,30 @@ import dataclasses
 import math
 from collections import deque
 
+from holdfast.controller.cluster import incidents as books
+from holdfast.controller.cluster.alerts import WATCHED, Alerts, concerns
+from holdfast.controller.cluster.placement import has_spare, may_shrink
 from holdfast.controller.detectors.base.table import Response, finding
 from holdfast.controller.detectors.hardware.host import has_full_disk
-from holdfast.controller.job import incidents as books
 from holdfast.controller.job import policy
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.lifecycle import Stage, fresh_table
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record, Say
-from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job, JobState
-from holdfast.controller.state.placement import has_spare, may_shrink
+from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job, JobStatus
 from holdfast.controller.state.progress import pattern_text
-from holdfast.controller.state.quota import Quota, suppressed_finding
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback
 
 _STAYS_UP = 5.0  # seconds
 _SAME_PLACE = 20  # steps
-_TOLD_AGAIN = 600.0  # seconds between two alerts of the same
-_MOST_TOLD = 10_000
-_WATCHED = (t.FindingKind.AGENT_EXIT, t.FindingKind.NODE_SILENT)
 
 
 class Recovery:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, job: JobState, alerts: Alerts) -> None:
+        self.c, self.alerts = job, alerts
         self.settling: Finding | None = None  # a victim's echo that waits for its cause, until `stop_at` (mono)
         self.stop_at = math.inf
-        self.told: dict[tuple[t.FindingKind, str, str], float] = {}  # alerts and when (mono)
-        self.quota = Quota()
         self.logs: deque[tuple[float, Finding]] = deque(maxlen=100)  # critical lines that nothing followed yet
-
-    @property
-    def suppressed(self) -> int:
-        """Alerts beyond what is kept."""
-        return self.quota.suppressed
 
     # --- findings to moves -------------------------------------------------------------------------------------
 
@@ -49,22 +39,22 @@ class Recovery:
         if response is Response.ALERT or (policy.is_alert(finding.kind) and response is not Response.ROLL_BACK):
             return self.noted(finding, now)
         job = self.c.job
-        if job is None or job.state.ended:
+        if job.state.ended:
             return []
         live = self.c.book.live()
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
         if live is None:
-            live = self.c.book.open(finding, job, now)
+            live = self.c.book.open(finding, now)
             self._recall_logs(live, now)
             return [said, *self._act(live, finding, job, now)]
         changed = self.c.book.attach(live, finding)
         if changed:
             self._recall_logs(live, now)
         up = self.c.life.stage in (Stage.UP, Stage.LAUNCHING) and live.action in policy.RECOVERS
-        if self.c.life.stage is Stage.CLEARING and live.action in policy.RECOVERS and policy.is_broken(finding.kind):
+        if self.c.life.stage is Stage.DRAINING and live.action in policy.RECOVERS and policy.is_broken(finding.kind):
             return [said, *self._leave_out(live, finding, job, now)]
         waiting = live.action in (policy.Move.WATCH, "")
-        if (up or waiting) and finding.kind not in _WATCHED and not (finding.secondary and self.settling):
+        if (up or waiting) and finding.kind not in WATCHED and not (finding.secondary and self.settling):
             return [said, *self._act(live, finding, job, now)]
         return [said, books.saved(live)] if changed else [said]
 
@@ -78,8 +68,7 @@ class Recovery:
 
     def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
         """What a node reports of its own hardware: the job's trouble only if the job is there."""
-        job = self.c.active
-        if not policy.is_failure(finding.kind) or (job is not None and job.ranks_on(finding.node)):
+        if not policy.is_failure(finding.kind) or self.c.holds(finding.node):
             return self.found(finding, now)
         response = self.c.tuning.response(finding.kind)
         if response is Response.OFF:
@@ -94,7 +83,7 @@ class Recovery:
     def _recall_logs(self, incident: Incident, now: Instant) -> None:
         for _ in range(len(self.logs)):
             at, finding = self.logs.popleft()
-            if not _concerns(finding, incident):
+            if not concerns(finding, incident):
                 self.logs.append((at, finding))
             elif now.mono - at < 30:
                 self.c.book.attach(incident, finding)
@@ -127,7 +116,7 @@ class Recovery:
         if decision.move is policy.Move.STOP:
             actions = [books.saved(incident), said, *books.closed(incident, IncidentState.FAILED, now)]
             code = cause.exit_code if cause.exit_code else 1
-            return actions + self.c.life.end(job, self.c.nodes, (JobState.FAILED, decision.reason, code), 0.0, now)
+            return actions + self.c.life.end(job, self.c.nodes, (JobStatus.FAILED, decision.reason, code), 0.0, now)
         if decision.move is policy.Move.WATCH:
             return [books.saved(incident), said]
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
@@ -191,21 +180,16 @@ class Recovery:
             offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
             evictions=self.c.evictions(now),
             tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
-            replaceable=has_spare(job.spec, self.c.nodes.values(), job.nodes) or may_shrink(job.spec, job.nodes),
+            replaceable=has_spare(job.spec, self.c.free_nodes(), job.nodes) or may_shrink(job.spec, job.nodes),
             no_room=bool(cause.evidence.get("no_room")) and bool(name) and has_full_disk(self.c.nodes[name], now),
             stored=self.c.time.safe >= 0,
             goes_back=self.c.tuning.response(cause.kind) is Response.ROLL_BACK,
             went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
         )
 
-    def take_out(self, name: str, reason: str, now: Instant, barred: bool, by_hand: bool = False) -> list[Action]:
+    def take_out(self, name: str, reason: str, now: Instant, barred: bool) -> list[Action]:
         """Evict: no later generation starts there. Its workers end with the generation, or at once if it has none."""
-        history = self.c.history(name)
-        history.evict(reason, 0.0 if by_hand else now.wall, barred)
-        node = self.c.nodes.get(name)
-        if node is not None:
-            node.state, node.reason = t.NodeState.FAULTY, reason
-        return [Record("node", name, history.to_doc()), Say("node.evicted", {"node": name, "reason": reason})]
+        return self.alerts.evict(name, reason, now, barred, job=self.c.job.spec.id)
 
     def recover(self, incident: Incident, job: Job, now: Instant, phase: str = "suspended") -> list[Action]:
         """End the generation, begin the next one: what all moves of `policy.RECOVERS` come to."""
@@ -229,11 +213,11 @@ class Recovery:
         if recovering and live is not None and self.c.life.waiting_since is not None and live.phase != "replenishing":
             live.enter("replenishing", now.wall)
             return [books.saved(live)]
-        if self.c.life.stage is Stage.LAUNCHING and self.c.stale(job):
+        if self.c.life.stage is Stage.LAUNCHING and self.c.stale():
             self.c.ranks = fresh_table(job)
             self.c.progress_at = now.mono
             for node in self.c.nodes.values():
-                if node.usable:
+                if node.usable and self.c.cluster.holder(node.name) in (job, None):
                     self.c.set_healthy(node)
             if live is not None and recovering:
                 live.generation_to = job.generation
@@ -273,7 +257,7 @@ class Recovery:
     def logged(self, finding: Finding, generation: int, now: Instant) -> list[Action]:
         live = self.c.book.live()
         is_of_it = live is not None and (finding.rank < 0 or generation >= live.generation_from)
-        if live is not None and is_of_it and _concerns(finding, live):
+        if live is not None and is_of_it and concerns(finding, live):
             self.c.book.attach(live, finding)
             return [books.saved(live)]
         self.c.book.count(finding)
@@ -282,36 +266,16 @@ class Recovery:
         return []
 
     def alert(self, finding: Finding, now: Instant) -> list[Action]:
-        """A finding that nothing is done about: kept as an incident that is over at once, if there is room for it."""
-        if finding.kind is not t.FindingKind.ALERTS_SUPPRESSED and not self.quota.takes(finding, now.mono):
-            self.c.book.count(finding)
-            return self.noted(suppressed_finding(finding, self.quota.suppressed), now)
-        if finding.severity is t.Severity.INFO:
-            return [Say("notice", {"node": finding.node, "text": finding.text})]
-        incident = self.c.book.open(finding, self.c.job, now)
-        incident.action, incident.reason = policy.Move.ALERT.value, "people are told; nothing that a restart would mend"
-        return books.closed(incident, IncidentState.CLOSED, now)
+        """A finding that no action follows."""
+        return self.alerts.alert(finding, self.c.job, now)
 
     def noted(self, finding: Finding, now: Instant) -> list[Action]:
-        """A finding that only tells: evidence in the live incident, else an alert, and not the same one every time."""
-        live = self.c.book.live()
-        if live is not None and _concerns(finding, live):
-            known = len(live.findings)
-            self.c.book.attach(live, finding)
-            return [books.saved(live)] if len(live.findings) != known else []
-        key = finding.kind, finding.subject, finding.signature
-        if now.mono - self.told.get(key, -math.inf) < _TOLD_AGAIN:
-            return []
-        self.told.pop(key, None)
-        self.told[key] = now.mono
-        while len(self.told) > _MOST_TOLD:
-            self.told.pop(next(iter(self.told)))
-        said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
-        return [said, *self.alert(finding, now)]
+        """A finding that only tells: evidence in the live incident, else an alert."""
+        return self.alerts.noted(finding, self.c.job, now)
 
     def restored(self, told: t.StateRestored, now: Instant) -> list[Action]:
         """Where a generation's state came from. The incident it was started for may be over already."""
-        incident = self.c.book.of_generation(told.job, told.generation)
+        incident = self.c.book.of_generation(told.generation)
         if incident is None:
             return []
         incident.source, incident.restore_s, incident.restored_bytes = told.source, told.seconds, told.num_bytes
@@ -337,7 +301,7 @@ class Recovery:
         if live is not None:
             live.reason = f"{live.reason}; {why}" if why else live.reason
             actions += books.closed(live, IncidentState.CLOSED, now)
-        return actions + self.c.life.end(job, self.c.nodes, (JobState.FINISHED, why, 0), 0.0, now)
+        return actions + self.c.life.end(job, self.c.nodes, (JobStatus.FINISHED, why, 0), 0.0, now)
 
     def at_node(self, finding: Finding, job: Job) -> Finding:
         if finding.rank < 0:
@@ -346,7 +310,7 @@ class Recovery:
 
     def settle(self, now: Instant) -> list[Action]:
         """No better explanation came: act on what there is."""
-        if now.mono < self.stop_at or self.c.job is None or self.settling is None:
+        if now.mono < self.stop_at or self.settling is None:
             return []
         cause, live = self.settling, self.c.book.live()
         self.settling, self.stop_at = None, math.inf
@@ -378,12 +342,3 @@ class Recovery:
             node=node,
             signature=f"{kind.value}:{error[:80]}",
         )
-
-
-def _concerns(told: Finding, incident: Incident) -> bool:
-    """May it be evidence in this incident? What happens at another host is nothing about one that went silent; the
-    ranks there may wait for it, but none of them gets slow itself. Nothing is about a controller that was gone."""
-    if incident.cause.kind is t.FindingKind.CONTROLLER_RESTART:
-        return False
-    waits = told.rank >= 0 and told.kind is not t.FindingKind.STRAGGLER
-    return waits or incident.cause.kind not in _WATCHED or told.node in ("", incident.cause.node)

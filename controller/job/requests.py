@@ -4,11 +4,13 @@ import dataclasses
 import math
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.cluster.placement import natural
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.state import JobState
+from holdfast.controller.state.commands import Answered
 from holdfast.controller.state.events import Action, Record, Say, Send
 from holdfast.controller.state.model import Instant, Job
-from holdfast.controller.state.placement import natural
 from holdfast.facts import faults as fault_syntax
 from holdfast.wire import messages as msg
 
@@ -17,8 +19,8 @@ _PRECAUTIONS_APART = 60.0
 
 
 class Requests:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, job: JobState) -> None:
+        self.c = job
         self._precaution_at = -math.inf
         self._ordered: set[str] = set()  # ids of orders that left us, in this life
 
@@ -61,8 +63,8 @@ class Requests:
     def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
         """An agent tells of a fault that it was ordered, done or not."""
         job = self.c.job
-        text = next((text for text, sent in job.unanswered.items() if sent == result.id), None) if job else None
-        if job is None or text is None:
+        text = next((text for text, sent in job.unanswered.items() if sent == result.id), None)
+        if text is None:
             return []  # one by hand
         del job.unanswered[text]
         return [Record("job", job.spec.id, job.to_doc())]
@@ -76,22 +78,7 @@ class Requests:
 
     def inject(self, fault: fault_syntax.FaultSpec) -> tuple[Say, Send]:
         """Break something now. UsageError when that cannot be."""
-        job = self.c.active
-        if fault.kind in fault_syntax.CONTROLLER_KINDS:
-            raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
-        names = job.nodes if job is not None and job.nodes else sorted(self.c.nodes, key=natural)
-        if fault.rank >= 0 and (job is None or not job.nodes):
-            raise UsageError(f"fault {str(fault)!r}: no job is running")
-        fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
-        node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
-        if node not in self.c.nodes or not self.c.nodes[node].connected:
-            raise UsageError(
-                f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back"
-            )
-        job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
-        order = msg.Inject(fault.order, fault.rank)
-        send = self.c.commands.issue(node, job_id, generation, order, self._answered)
-        return Say("inject", {"fault": str(fault), "node": node}), send
+        return injection(self.c.cluster, self.c.active, fault, self._answered)
 
     def checkpoint(self) -> list[Action]:
         """Ask rank 0 for a checkpoint. UsageError when nothing trains, or nobody there could hear it."""
@@ -111,6 +98,10 @@ class Requests:
         """A checkpoint while there is still somebody to make it: something foretells trouble."""
         if now.mono - self._precaution_at < _PRECAUTIONS_APART:
             return []
+        return self.checkpoint_if_possible(now)
+
+    def checkpoint_if_possible(self, now: Instant) -> list[Action]:
+        """One if the job trains and rank 0 can be asked."""
         try:
             actions = self.checkpoint()
         except UsageError:
@@ -125,3 +116,24 @@ class Requests:
             raise UsageError(f"fault {str(fault)!r}: no job is running")
         fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
         job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))
+
+
+def injection(
+    cluster: ClusterState, job: Job | None, fault: fault_syntax.FaultSpec, answered: Answered
+) -> tuple[Say, Send]:
+    """The order that breaks something now, on a rank or a node of the job; without one, on a node of the cluster.
+
+    UsageError when that cannot be.
+    """
+    if fault.kind in fault_syntax.CONTROLLER_KINDS:
+        raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
+    names = job.nodes if job is not None and job.nodes else sorted(cluster.nodes, key=natural)
+    if fault.rank >= 0 and (job is None or not job.nodes):
+        raise UsageError(f"fault {str(fault)!r}: no job is running")
+    fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
+    node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
+    if node not in cluster.nodes or not cluster.nodes[node].connected:
+        raise UsageError(f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back")
+    job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
+    send = cluster.commands.issue(node, job_id, generation, msg.Inject(fault.order, fault.rank), answered)
+    return Say("inject", {"fault": str(fault), "node": node}), send

@@ -5,9 +5,9 @@ Training goes on meanwhile, so it is no incident of the job's: recovery knows no
 
 import math
 
-from holdfast.controller.job import incidents as books
+from holdfast.controller.cluster import incidents as books
 from holdfast.controller.job import policy
-from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant
 from holdfast.wire.types import FindingKind
@@ -16,16 +16,21 @@ _QUIET_S = 3.0  # gauges come once a second
 
 
 class StoreWatch:
-    def __init__(self, cluster: Cluster) -> None:
-        self.c = cluster
+    def __init__(self, job: JobState) -> None:
+        self.c = job
         self._open: Incident | None = None
         self._failing: dict[str, float] = {}
         """Nodes that could not write, and when that was last known."""
         self._failed_at = -math.inf
 
+    @property
+    def is_quiet(self) -> bool:
+        """Is no incident of the store open?"""
+        return self._open is None
+
     def restore(self, now: Instant) -> None:
         """Take up the incident that an earlier life of the controller left open: nobody has told us of its end."""
-        left = (i for i in self.c.book.incidents.values() if i.is_open and i.cause.kind is FindingKind.STORE)
+        left = (i for i in self.c.book.own() if i.is_open and i.cause.kind is FindingKind.STORE)
         self._open, self._failed_at = next(left, None), now.mono
         if self._open is not None and self.c.active is not None:
             self._failing = dict.fromkeys(self.c.active.nodes, now.mono)
@@ -36,7 +41,7 @@ class StoreWatch:
         if self._open is not None:
             return []
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
-        self._open = incident = self.c.book.open(finding, self.c.job, now)
+        self._open = incident = self.c.book.open(finding, now)
         incident.action = policy.Move.ALERT.value
         incident.reason = "training goes on; checkpoints wait in memory and are caught up on"
         return [said, books.saved(incident)]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.controller.job import policy
-from holdfast.controller.job.cluster import Cluster
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.goodput import Account, Goodput
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Instant, Job, JobState
+from holdfast.controller.state.model import Instant, Job, JobStatus
 from holdfast.wire import types as t
 
 _OF_PHASE = {
@@ -21,13 +21,13 @@ _OF_PHASE = {
 _OWN = (t.Phase.SETUP, t.Phase.COMPILE, t.Phase.EVAL)
 
 
-def keep(c: Cluster, now: Instant) -> list[Action]:
+def keep(c: JobState, now: Instant) -> list[Action]:
     """Called after every event: has time begun to go elsewhere?"""
     job, time = c.job, c.time
-    if job is None or math.isnan(time.began) or time.ended:
+    if math.isnan(time.began) or time.ended:
         return []
     if job.state.ended:
-        time.end(job.ended_at, job.state is JobState.FINISHED)
+        time.end(job.ended_at, job.state is JobStatus.FINISHED)
         return [_saved(job, time)]
     live = c.book.live()
     if live is None or live.action not in policy.RECOVERS:
@@ -39,14 +39,14 @@ def keep(c: Cluster, now: Instant) -> list[Action]:
     return [_saved(job, time)]
 
 
-def step(c: Cluster, job: Job, record: t.StepRecord, now: Instant) -> None:
+def step(c: JobState, job: Job, record: t.StepRecord, now: Instant) -> None:
     """A step that nobody had told of before; call it before the job's own notes of it."""
     if record.generation == job.generation and job.life_first < 0 and not record.is_counted:
         c.time.resumed(record.step)
     c.time.step(record.step, record.seconds, record.end_wall_ns / 1e9, now.wall)
 
 
-def frame(c: Cluster, job: Job, node: str, told: t.Frame) -> None:
+def frame(c: JobState, job: Job, node: str, told: t.Frame) -> None:
     """What a heartbeat says of checkpoints, and of phases of the program's own."""
     if told.host and job.ranks_on(node):
         stored = told.host.get("checkpoint_step", -1.0) - 1
@@ -72,4 +72,4 @@ def restored(doc: dict[str, Any] | None, job: Job, steps: Sequence[StepRow]) -> 
 
 
 def _saved(job: Job, time: Goodput) -> Record:
-    return Record("time", "newest", {"job": job.spec.id, **time.to_doc()})
+    return Record("time", job.spec.id, {"job": job.spec.id, **time.to_doc()})

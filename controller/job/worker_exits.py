@@ -1,28 +1,26 @@
 """A worker ended: with 0, or by a fault of its own, or for want of a rank that had left; and when all of them did."""
 
+from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.detectors.hardware.host import has_full_disk
 from holdfast.controller.detectors.workers.exits import exit_finding
-from holdfast.controller.job import incidents as books
-from holdfast.controller.job.cluster import Cluster
 from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.leavers import Leavers
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.model import Finding, Instant, Job, RankState
 from holdfast.wire import types as t
 
 
 class WorkerExits:
-    def __init__(self, cluster: Cluster, recovery: Recovery, ending: Ending) -> None:
-        self.c, self.recovery, self.ending = cluster, recovery, ending
+    def __init__(self, job: JobState, recovery: Recovery, ending: Ending) -> None:
+        self.c, self.recovery, self.ending = job, recovery, ending
         self.leavers = Leavers()
 
     def exited(self, exited: t.WorkerExited, node: str, now: Instant) -> list[Action]:
         job = self.c.job
-        if job is None or not self.c.is_of(node, exited.job, exited.generation, exited.rank):
-            return []
         if exited.generation != job.generation or job.state.ended:
             return []
         clean = exited.code == 0 and not exited.signal
@@ -37,7 +35,7 @@ class WorkerExits:
             echo = self.recovery.settling  # which may have come before the news from another node
             return [done, *self.finish_if_done(job, now), *(self._left_before(echo, job, now) if echo else [])]
         found = exit_finding(exited, node, now)
-        if self.c.life.stage is Stage.CLEARING:
+        if self.c.life.stage is Stage.DRAINING:
             # We ended them ourselves; only what says something else is evidence of the cause.
             live = self.c.book.live()
             if live is not None and not exited.ordered and self.c.book.attach(live, found):

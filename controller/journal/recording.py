@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.json_text import encode
+from holdfast.controller.brain.restore import Steps
 from holdfast.controller.journal import recording_file
 from holdfast.controller.state import events as e
 from holdfast.controller.state.events import Action, BrainEvent
@@ -45,7 +46,7 @@ class Start:
     boot: str
     options: Options
     entities: list[tuple[str, str, Json]]
-    steps: list[StepRow]
+    steps: Steps
     at: Instant
     version: int = _VERSION
 
@@ -68,7 +69,7 @@ class Recorder:
             "boot": start.boot,
             "options": dataclasses.asdict(start.options),
             "entities": start.entities,
-            "steps": [dataclasses.asdict(row) for row in start.steps],
+            "steps": _packed_steps(start.steps),
             "at": [start.at.mono, start.at.wall],
         }
         self._write(head)
@@ -138,10 +139,23 @@ def _start(doc: Json) -> Start:
         doc["boot"],
         Options(**options),
         entities,
-        [StepRow(**row) for row in doc["steps"]],
+        _steps(doc["steps"]),
         Instant(*doc["at"]),
         version,
     )
+
+
+def _packed_steps(steps: Steps) -> Any:
+    if isinstance(steps, Mapping):
+        return {job: [dataclasses.asdict(row) for row in rows] for job, rows in steps.items()}
+    return [dataclasses.asdict(row) for row in steps]
+
+
+def _steps(doc: Any) -> Steps:
+    """By job; in versions below 3 a list, of the newest job."""
+    if isinstance(doc, dict):
+        return {job: [StepRow(**row) for row in rows] for job, rows in doc.items()}
+    return [StepRow(**row) for row in doc]
 
 
 def _told(number: int, doc: Json) -> Told:
@@ -160,8 +174,8 @@ def _data(event: BrainEvent) -> Json:
             return {"node": node, "wire": _packed(result)}
         case e.JobSubmitted(spec):
             return {"job": Job(spec).to_doc()}
-        case e.Found(finding):
-            return {"finding": dataclasses.asdict(finding)}
+        case e.Found(finding, job):
+            return {"finding": dataclasses.asdict(finding), "job": job}
     return dataclasses.asdict(event)
 
 
@@ -173,7 +187,7 @@ def _event(kind: str, data: Json) -> BrainEvent:
         case "Found":
             found = data["finding"]
             known = {"kind": t.FindingKind(found["kind"]), "severity": t.Severity(found["severity"])}
-            return e.Found(Finding(**{**found, **known}))
+            return e.Found(Finding(**{**found, **known}), data.get("job", ""))
     if kind in _PLAIN:
         plain = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
         event: BrainEvent = _PLAIN[kind](**plain)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import HoldfastError
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.recording import REFUSED, Start, Told, compared, did, read
 from holdfast.controller.state.model import Incident
 
@@ -44,11 +44,11 @@ def replay(path: Path, through: bool = False) -> Replay:
     UsageError when it is no recording.
     """
     found = Replay()
-    brain: Brain | None = None
+    brain: ClusterBrain | None = None
     version = 0
     for one in read(path):
         if isinstance(one, Start):
-            brain, version = Brain(one.boot, one.options), one.version
+            brain, version = ClusterBrain(one.boot, one.options), one.version
             brain.restore(one.entities, one.steps, one.at)
             found.lives += 1
             continue
@@ -69,7 +69,7 @@ def replay(path: Path, through: bool = False) -> Replay:
     return found
 
 
-def decide(brain: Brain, told: Told) -> list[str]:
+def decide(brain: ClusterBrain, told: Told) -> list[str]:
     try:
         return did(brain.handle(told.event, told.at))
     except HoldfastError:

@@ -88,7 +88,7 @@ def of_shell(scheduler: Scheduler, shell: Shell) -> Keeper:
         shell.handle(EventSeen(node, notice))
 
     def waits() -> str:
-        job = brain.c.active
-        return brain.c.life.missing if job is not None and brain.c.life.waiting_since is not None else ""
+        waiting = (one.c.life.missing for one in brain.jobs.active() if one.c.life.waiting_since is not None)
+        return next(waiting, "")
 
     return Keeper(scheduler, lambda: outs(brain.c.nodes, brain.c.histories), tell, waits)

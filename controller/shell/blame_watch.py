@@ -1,4 +1,4 @@
-"""Blame of the running job, again and again: who slows it down is a finding, and what it costs each GPU is counted.
+"""Blame of the running jobs, again and again: who slows it down is a finding, and what it costs each GPU is counted.
 
 Analysing takes time that heartbeats need, so it happens in a thread, and the pauses are as long as it asks for.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base import log
+from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.shell.extras import LENIENT, Extras, Judged
 from holdfast.controller.shell.shell import Shell, now
@@ -92,86 +93,109 @@ class Seen:
     """Processor time that it took."""
 
 
+class JobBlame:
+    """What is known of one job."""
+
+    def __init__(self, extras: Extras) -> None:
+        self.counted = Counted()
+        self.extras = extras
+        self.next = 0
+        self.generation = -1
+        self.found: dict[str, Any] | None = None
+
+
 class BlameWatch:
     def __init__(self, shell: Shell, tuning: Tuning) -> None:
         self._shell, self._tuning = shell, tuning
-        self.counted = Counted()
-        self.extras = Extras()
-        self._next = 0
-        self._generation = -1
+        self._jobs: dict[str, JobBlame] = {}
+        self._extras: dict[str, Extras] = {}  # of an earlier life of the controller, by job
         self.seconds = 0.0
         """Processor time spent on looking so far."""
-        self._found: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Looks until cancelled."""
         pause = _EVERY
         while True:
             await asyncio.sleep(pause)
-            taken = self._due()
-            if taken is None:
-                continue
-            seen = await asyncio.to_thread(_look, taken)
-            self.seconds += seen.seconds
-            pause = max(_EVERY, seen.seconds / _SHARE)
-            if seen.blame is not None:
-                self._take(seen.blame, taken.shape, taken.generation, seen.beginning)
+            spent = 0.0
+            for brain in self._shell.brain.jobs.active():
+                taken = self.due(brain)
+                if taken is None:
+                    continue
+                seen = await asyncio.to_thread(_look, taken)
+                spent += seen.seconds
+                if seen.blame is not None:
+                    self.take(seen.blame, taken.shape, taken.generation, seen.beginning)
+            self.seconds += spent
+            pause = max(_EVERY, spent / _SHARE)
 
     def restore(self, documents: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
-        """From the journal's: what an earlier controller knew of the job's first steps."""
+        """From the journal's: what an earlier controller knew of the jobs' first steps."""
         for kind, _, document in documents:
             if kind == "extras":
                 try:
-                    self.extras = Extras.from_doc(document)
+                    extras = Extras.from_doc(document)
+                    self._extras[extras.job] = extras
                 except (KeyError, TypeError, ValueError) as error:
                     log.error("extras.unreadable", error=repr(error))
 
-    def _due(self) -> Due | None:
+    def of(self, job: str) -> JobBlame:
+        known = self._jobs.get(job)
+        if known is None:
+            known = self._jobs[job] = JobBlame(self._extras.pop(job, Extras(job)))
+            brains = self._shell.brain.jobs.brains
+            for gone in [name for name in self._jobs if name not in brains and name != job]:
+                del self._jobs[gone]
+        return known
+
+    def due(self, brain: JobBrain) -> Due | None:
         """Steps that nobody looked at yet, if there are enough: of a life the first ones first."""
-        job = self._shell.brain.c.job
-        whole = self._shell.spans.whole_steps()
-        if job is None or whole is None:
+        job = brain.c.job
+        window = self._shell.spans.of(job.spec.id)
+        whole = window.whole_steps()
+        if whole is None:
             return None
-        if job.generation != self._generation or whole[1] < self._next - 1:
-            self._generation, self._next = job.generation, 0  # steps are done again
-            self.counted.streaks.clear()  # who was told of while the job recovered is told of again
-        begins = self._next == 0 and 0 <= whole[0] - job.life_first <= _FEWEST
-        most = _steps_of(self._shell.brain.c.ledger.recent)
+        mine = self.of(job.spec.id)
+        if job.generation != mine.generation or whole[1] < mine.next - 1:
+            mine.generation, mine.next = job.generation, 0  # steps are done again
+            mine.counted.streaks.clear()  # who was told of while the job recovered is told of again
+        begins = mine.next == 0 and 0 <= whole[0] - job.life_first <= _FEWEST
+        most = _steps_of(brain.c.ledger.recent)
         last = min(whole[1], whole[0] + most - 1) if begins else whole[1]
-        first = max(whole[0], self._next, last - most + 1)
+        first = max(whole[0], mine.next, last - most + 1)
         if last - first + 1 < _FEWEST:
             return None
-        first = self._shell.spans.first_within(first, last, MOST_SPANS)
-        self._next = last + 1
-        parts = self._shell.spans.parts_of(first, last)
-        return Due(parts, first, last, self._shell.shape(), job.generation, begins)
+        first = window.first_within(first, last, MOST_SPANS)
+        mine.next = last + 1
+        shape = self._shell.shape(job.spec.id)
+        return Due(window.parts_of(first, last), first, last, shape, job.generation, begins)
 
-    def _take(self, blame: Blame, shape: JobShape, generation: int, beginning: Blame | None = None) -> None:
-        self.counted.add(shape.job, blame)
-        self.extras = self.extras.of(shape.job)
-        if generation != self.extras.generation:
-            self.extras.begin(generation, beginning, shape)
-            self._shell.keep([Record("extras", "newest", self.extras.to_doc())])
+    def take(self, blame: Blame, shape: JobShape, generation: int, beginning: Blame | None = None) -> None:
+        mine = self.of(shape.job)
+        mine.counted.add(shape.job, blame)
+        if generation != mine.extras.generation:
+            mine.extras.begin(generation, beginning, shape)
+            self._shell.keep([Record("extras", shape.job, mine.extras.to_doc())])
         found = to_json(blame, shape)
-        self._found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
+        mine.found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
         for told, culprit in zip(found["culprits"], blame.culprits, strict=True):
-            judged = self.extras.judge(culprit, blame, shape)
+            judged = mine.extras.judge(culprit, blame, shape)
             told["by_design"] = judged.is_design
             told["text"] = _with(culprit.text, judged)
         limit = self._tuning.limits(t.FindingKind.STRAGGLER)
-        named = self.counted.stragglers(blame, int(limit["looks"]), limit["ratio"], limit["cost"])
+        named = mine.counted.stragglers(blame, int(limit["looks"]), limit["ratio"], limit["cost"])
         for culprit in named:
-            judged = self.extras.judge(culprit, blame, shape)
-            self._shell.handle(Found(straggler_finding(culprit, blame, shape, judged, now())))
+            judged = mine.extras.judge(culprit, blame, shape)
+            finding = straggler_finding(culprit, blame, shape, judged, now())
+            self._shell.handle(Found(finding, shape.job))
 
-    def found(self) -> dict[str, Any] | None:
-        """The last look in brief, if it was at the job that there is now."""
-        job = self._shell.brain.c.job
-        return self._found if job is not None and self._found and self._found["job"] == job.spec.id else None
+    def found(self, job: str) -> dict[str, Any] | None:
+        """The last look at this job in brief."""
+        return self._jobs[job].found if job in self._jobs else None
 
-    def figures(self) -> dict[str, dict[int, float]]:
+    def figures(self, job: str) -> dict[str, dict[int, float]]:
         """By rank, for /metrics."""
-        c = self.counted
+        c = self._jobs[job].counted if job in self._jobs else Counted()
         return {"self_ratio": c.self_ratio, "induced_s": c.induced_s, "victim_s": c.victim_s}
 
 

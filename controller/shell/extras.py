@@ -52,10 +52,6 @@ class Extras:
     life: dict[int, float] = field(default_factory=dict)
     generation: int = -1
 
-    def of(self, job: str) -> Extras:
-        """Those of this job: these, or new ones."""
-        return self if job == self.job else Extras(job)
-
     def begin(self, generation: int, blame: Blame | None, shape: JobShape) -> None:
         """A life's first look. `blame` by `LENIENT` limits, or None: it was not at the first steps of the life."""
         self.generation = generation

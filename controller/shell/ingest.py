@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import time
 import urllib.parse
@@ -15,11 +16,11 @@ from holdfast.base import log
 from holdfast.base.address import claim_port, format_address
 from holdfast.base.bounds import MAX_NODES
 from holdfast.base.errors import ProtocolError, UsageError
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.input import refused_finding
 from holdfast.controller.shell.claims import RETRY_S, Claim, judge, taken_finding
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.state.events import AgentJoined, AgentLeft, EventSeen, Found, FrameSeen, ResultSeen
-from holdfast.controller.state.model import Job
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -219,7 +220,7 @@ class Ingest:
             case msg.LogChunk():
                 shell.logs.add(message)
             case msg.Spans():
-                shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c.job, refused))
+                shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c, refused))
             case msg.ClockAsked():
                 session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
             case msg.Hello():
@@ -277,20 +278,20 @@ class Ingest:
             self.shell.handle(AgentLeft(session.node, session.incarnation))
 
 
-def held_spans(spans: msg.Spans, node: str, job: Job | None, refused: Refused) -> msg.Spans:
-    """Those of ranks that the node holds, or may have held in an earlier generation."""
-
-    def reason(part: msg.WorkerSpans) -> str:
-        if job is None or part.job not in ("", job.spec.id) or part.generation > job.generation:
-            return "stale"
+def held_spans(spans: msg.Spans, node: str, cluster: ClusterState, refused: Refused) -> msg.Spans:
+    """Those of ranks that the node holds, or may have held in an earlier generation; each names its job."""
+    workers = []
+    for part in spans.workers:
+        job = cluster.jobs.get(part.job) if part.job else cluster.holder(node) or cluster.newest
+        if job is None or part.generation > job.generation:
+            count(refused, "stale")
+            continue
         held = job.held_by(node, part.generation)
-        return "" if held is None or part.rank in held else "foreign"
-
-    reasons = [reason(part) for part in spans.workers]
-    for why in filter(None, reasons):
-        count(refused, why)
-    workers = tuple(part for part, why in zip(spans.workers, reasons, strict=True) if not why)
-    return msg.Spans(workers, spans.offset_ns, spans.error_ns, spans.dropped)
+        if held is not None and part.rank not in held:
+            count(refused, "foreign")
+            continue
+        workers.append(part if part.job else dataclasses.replace(part, job=job.spec.id))
+    return msg.Spans(tuple(workers), spans.offset_ns, spans.error_ns, spans.dropped)
 
 
 def _names(context: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""Live log lines of the job's workers: a bounded tail for who comes late, a bounded queue for each who listens."""
+"""Live log lines of the jobs' workers: a bounded tail for who comes late, a bounded queue for each who listens."""
 
 import asyncio
 from collections import deque
@@ -8,6 +8,8 @@ from typing import Any
 from holdfast.wire import messages as msg
 
 _TAIL_BYTES = 1 << 20
+_JOBS = 64
+"""Jobs whose tails are kept; the one that began first goes first, unless it still runs."""
 _QUEUE = 2000
 _QUEUE_CHARACTERS = 8 << 20
 """What waits for one listener, at most."""
@@ -34,42 +36,61 @@ def _size(chunk: msg.LogChunk | None) -> int:
     return 0 if chunk is None else len(chunk.text) + 100
 
 
-class LogHub:
+class _JobLog:
     def __init__(self) -> None:
-        self._job = ""
-        self._tail: deque[msg.LogChunk] = deque()
+        self.tail: deque[msg.LogChunk] = deque()
         self._held = 0
-        self._listeners: set[_Listener] = set()
-        self._over = False
-
-    def begin(self, job: str) -> None:
-        """A new job: who listened to the last one is done."""
-        self.end()
-        self._job, self._tail, self._held, self._over = job, deque(), 0, False
+        self.listeners: set[_Listener] = set()
+        self.over = False
 
     def add(self, chunk: msg.LogChunk) -> None:
-        if chunk.job != self._job:
-            return
-        self._tail.append(chunk)
-        self._held += len(chunk.text) + 100
-        while self._held > _TAIL_BYTES and len(self._tail) > 1:
-            self._held -= len(self._tail.popleft().text) + 100
-        for queue in self._listeners:
+        self.tail.append(chunk)
+        self._held += _size(chunk)
+        while self._held > _TAIL_BYTES and len(self.tail) > 1:
+            self._held -= _size(self.tail.popleft())
+        for queue in self.listeners:
             queue.offer(chunk)
 
     def end(self) -> None:
-        """The job is over: listeners end after what they have not read yet."""
-        self._over = True
-        for queue in self._listeners:
+        self.over = True
+        for queue in self.listeners:
             queue.offer(None)
 
+
+class LogHub:
+    def __init__(self) -> None:
+        self._jobs: dict[str, _JobLog] = {}
+
+    def begin(self, job: str) -> None:
+        self._jobs[job] = _JobLog()
+        over = [name for name, log in self._jobs.items() if log.over]
+        for name in over[: max(0, len(self._jobs) - _JOBS)]:
+            del self._jobs[name]
+
+    def add(self, chunk: msg.LogChunk) -> None:
+        log = self._jobs.get(chunk.job)
+        if log is not None:
+            log.add(chunk)
+
+    def end(self, job: str) -> None:
+        """The job is over: listeners end after what they have not read yet."""
+        log = self._jobs.get(job)
+        if log is not None and not log.over:
+            log.end()
+
+    def close(self) -> None:
+        """The controller ends, and with it what anybody listens to."""
+        for log in self._jobs.values():
+            log.end()
+
     async def lines(self, job: str) -> AsyncIterator[dict[str, Any]]:
-        if job != self._job:
+        log = self._jobs.get(job)
+        if log is None:
             return
         queue = _Listener(_QUEUE)
-        tail, over = list(self._tail), self._over
+        tail, over = list(log.tail), log.over
         if not over:
-            self._listeners.add(queue)
+            log.listeners.add(queue)
         try:
             for chunk in tail:
                 yield _line(chunk)
@@ -79,7 +100,7 @@ class LogHub:
                     return
                 yield _line(item)
         finally:
-            self._listeners.discard(queue)
+            log.listeners.discard(queue)
 
 
 def _line(chunk: msg.LogChunk) -> dict[str, Any]:

@@ -11,6 +11,9 @@ import numpy as np
 
 from holdfast.base import log
 from holdfast.base.errors import ProtocolError, UsageError
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.cluster.placement import natural
+from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.shell.shell import Shell
@@ -27,11 +30,10 @@ from holdfast.controller.state.events import (
     StacksAsked,
     StopAsked,
 )
-from holdfast.controller.state.goodput import LOSSES, Account, Goodput
+from holdfast.controller.state.goodput import LOSSES, Account
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
-from holdfast.controller.state.model import RANK_STATES, Incident, Job, JobSpec, Node
-from holdfast.controller.state.placement import natural
+from holdfast.controller.state.model import RANK_STATES, Incident, Job, JobSpec, Node, RankTable
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.facts.faults import parse_fault, parse_faults
@@ -50,11 +52,16 @@ class Report:
     def __init__(self, shell: Shell, max_restarts: int) -> None:
         self.shell = shell
         self.max_restarts = max_restarts
-        self._plan: tuple[t.PlanPublished, Json | None] | None = None  # read once, asked for often
+        self._plans: dict[str, tuple[t.PlanPublished, Json | None]] = {}  # by job: read once, asked for often
 
     @property
-    def _c(self) -> Any:
+    def _c(self) -> ClusterState:
         return self.shell.brain.c
+
+    def _brain(self, job: str = "") -> JobBrain | None:
+        """Of a job by its id; empty: of the newest. None where there is none yet. KeyError: no such job."""
+        jobs = self.shell.brain.jobs
+        return jobs.brains[job] if job else jobs.newest
 
     def version(self) -> int:
         return self.shell.brain.version
@@ -70,6 +77,7 @@ class Report:
             "now": time.time(),
             "started_at": self.shell.started_at,
             "job": self.job(),
+            "jobs": self.jobs(),
             "nodes": {n.name: n.state.value for n in self._sorted_nodes()},
             "counts": counts,
             # What goes out with every change carries no stacks: they are hundreds of lines.
@@ -81,9 +89,8 @@ class Report:
         return sorted(self._c.nodes.values(), key=lambda n: natural(n.name))
 
     def nodes(self) -> list[Json]:
-        job: Job | None = self._c.active
         now = time.monotonic()
-        return [self._node(node, job, now) for node in self._sorted_nodes()]
+        return [self._node(node, self._c.holder(node.name), now) for node in self._sorted_nodes()]
 
     def _node(self, node: Node, job: Job | None, now: float) -> Json:
         i = node.identity
@@ -102,6 +109,7 @@ class Report:
             "versions": dict(i.versions),
             "frame_age": now - node.frame_at if node.frame_at else None,
             "cadence": node.cadence,
+            "job": job.spec.id if job is not None else None,
             "ranks": list(job.ranks_on(node.name)) if job is not None else [],
             "gpus": [
                 {"index": g.index, "uuid": g.uuid, "model": g.model, "pci": g.pci, "memory_bytes": g.memory_bytes,
@@ -117,11 +125,40 @@ class Report:
             "rx_bytes_per_s": node.rx_rate,
         }  # fmt: skip
 
-    def job(self) -> Json | None:
-        job: Job | None = self._c.job
-        if job is None:
+    def jobs(self) -> list[Json]:
+        """Those that get nodes first in front, then those that are over, the newest first."""
+        jobs = self.shell.brain.jobs
+        over = [brain for brain in jobs.brains.values() if brain.c.job.state.ended]
+        return [self._brief(brain) for brain in (*jobs.active(), *reversed(over))]
+
+    def _brief(self, brain: JobBrain) -> Json:
+        job, last = brain.c.job, brain.c.ledger.last
+        return {
+            "id": job.spec.id,
+            "name": job.spec.name,
+            "state": job.state.value,
+            "reason": job.reason,
+            "priority": job.spec.priority,
+            "preempt": job.spec.preempt,
+            "generation": job.generation,
+            "nnodes": len(job.nodes) or job.spec.nnodes,
+            "nproc_per_node": job.spec.nproc,
+            "nodes": list(job.nodes),
+            "step": last.step if last else -1,
+            "max_steps": job.spec.max_steps,
+            "restarts": job.restarts,
+            "submitted_at": job.submitted_at,
+            "started_at": job.started_at or None,
+            "ended_at": job.ended_at or None,
+            "exit_code": job.exit_code,
+        }
+
+    def job(self, id: str = "") -> Json | None:
+        brain = self._brain(id)
+        if brain is None:
             return None
-        ledger = self._c.ledger
+        state, job = brain.c, brain.c.job
+        ledger = state.ledger
         last = ledger.last
         recent = sorted(ledger.recent)
         median = recent[len(recent) // 2] if recent else None
@@ -146,23 +183,25 @@ class Report:
             "loss": _number(ledger.loss),
             "tokens_per_s": ledger.tokens_per_second(),
             "step_seconds": median,
-            "mfu": _mean(self._c.ranks.mfu),
+            "mfu": _mean(state.ranks.mfu),
             "restarts": job.restarts,
-            "goodput": self._c.time.ratio(until),
-            "time": self._time(until),
-            "pause": self._pause(job),
+            "priority": job.spec.priority,
+            "preempt": job.spec.preempt,
+            "goodput": state.time.ratio(until),
+            "time": _time(brain, until),
+            "pause": self._pause(brain),
             "at_risk": self._at_risk(job, median),
-            "sizes": list(self._c.ranks.sizes) if self._c.ranks.sizes else None,
+            "sizes": list(state.ranks.sizes) if state.ranks.sizes else None,
             "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
             "max_steps": job.spec.max_steps,
             "steps_counted": job.progress.counted,
             "progress": job.progress.told or None,
         }
 
-    def _pause(self, job: Job) -> Json | None:
-        watch = self.shell.brain.hangs.pauses
+    def _pause(self, brain: JobBrain) -> Json | None:
+        job, watch = brain.c.job, brain.hangs.pauses
         pause = watch.current
-        if pause is None or self._c.life.stage is not Stage.UP or pause.still < REPORTED:
+        if pause is None or brain.c.life.stage is not Stage.UP or pause.still < REPORTED:
             return None
         return {
             "life": pause.life.value,
@@ -176,23 +215,6 @@ class Report:
             "usual_seconds": job.pauses.get(watch.place, [0.0, 0.0])[1],
         }
 
-    def _time(self, until: float) -> Json:
-        time: Goodput = self._c.time
-        totals = time.totals(until)
-        unknown = self._unknown()
-        return {
-            "wall": time.wall(until),
-            "productive": totals[Account.PRODUCTIVE],
-            "unsaved": totals[Account.TRAINING],
-            "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
-            "last_hour": time.recent_ratio(until),
-        }
-
-    def _unknown(self) -> tuple[Account, ...]:
-        """Losses of which nobody knows: what a program that numbers no steps did again."""
-        job: Job | None = self._c.job
-        return () if job is None or job.is_repeat_known else (Account.RECOMPUTE,)
-
     def _at_risk(self, job: Job, step_seconds: float | None) -> Json | None:
         if job.state.ended:
             return None
@@ -201,8 +223,9 @@ class Report:
         found = at_risk([(node.host, now - node.host_at) for node in nodes], step_seconds)
         return {"worker": found.worker, "node": found.node, "job": found.job}
 
-    def ranks(self) -> Json:
-        r, job = self._c.ranks, self._c.job
+    def ranks(self, id: str = "") -> Json:
+        brain = self._brain(id)
+        r, job = (brain.c.ranks, brain.c.job) if brain is not None else (RankTable(0), None)
         now = time.monotonic()
         operations = sorted(set(r.operation))
         index = {name: i for i, name in enumerate(operations)}
@@ -229,8 +252,9 @@ class Report:
             "sizes": list(r.sizes) if r.sizes else None,
         }
 
-    def steps(self, since: int = -1, limit: int = 5000) -> Json:
-        rows = self._c.ledger.sorted_rows(since)[-limit:]
+    def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
+        brain = self._brain(id)
+        rows = brain.c.ledger.sorted_rows(since)[-limit:] if brain is not None else []
         return {
             "step": [r.step for r in rows],
             "loss": [_number(r.loss) for r in rows],
@@ -240,27 +264,33 @@ class Report:
             "generation": [r.generation for r in rows],
         }
 
-    def plan(self) -> Json | None:
-        published: t.PlanPublished | None = self._c.plan
+    def plan(self, id: str = "") -> Json | None:
+        brain = self._brain(id)
+        published = brain.c.plan if brain is not None else None
         if published is None:
             return None
-        if self._plan is None or self._plan[0] is not published:
-            self._plan = published, _plan(published)
-        return self._plan[1]
+        if self._plans.get(published.job, (None, None))[0] is not published:
+            self._plans = {job: kept for job, kept in self._plans.items() if job in self._c.jobs}
+            self._plans[published.job] = published, _plan(published)
+        return self._plans[published.job][1]
 
-    def incidents(self) -> list[Json]:
-        return [_incident(i) for i in reversed(self._c.book.incidents.values())]
+    def incidents(self, id: str = "") -> list[Json]:
+        return [_incident(i) for i in reversed(self._c.book.incidents.values()) if not id or i.job == id]
 
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
-        shape = self.shell.shape()
-        if not job and not shape.job:
+        newest = self._c.newest
+        if not job and newest is None:
             raise UsageError("no job was submitted yet")
-        if job and job != shape.job:
+        job = job or (newest.spec.id if newest is not None else "")
+        window = self.shell.spans.of(job)
+        known = self._c.jobs.get(job)
+        if window.is_empty and (known is None or known.state.ended):
             return read_kept(self.shell.span_folder, job, first, last)
-        return read_newest(self.shell.spans, shape, first, last)
+        return read_newest(window, self.shell.shape(job), first, last)
 
-    def newest_blame(self) -> Json | None:
-        return self.shell.blame()
+    def newest_blame(self, id: str = "") -> Json | None:
+        brain = self._brain(id)
+        return self.shell.blame(brain.c.job.spec.id) if brain is not None else None
 
     def node_history(self, name: str) -> Json:
         if name not in self._c.nodes:
@@ -273,8 +303,6 @@ class Report:
         return {"node": node, "nics": self.shell.samples.read(node, seconds)}
 
     def metrics(self) -> Json:
-        job: Job | None = self._c.job
-        spent = self._time((job.ended_at if job is not None else 0.0) or time.time())
         kinds: dict[str, int] = dict(self._c.book.forgotten)
         for incident in self._c.book.incidents.values():
             kinds[incident.cause.kind.value] = kinds.get(incident.cause.kind.value, 0) + 1
@@ -286,25 +314,39 @@ class Report:
             "refused_total": {
                 reason: many + self._c.dropped.get(reason, 0) for reason, many in self.shell.refused.items()
             },
-            "alerts_suppressed_total": self.shell.brain.recovery.suppressed,
+            "alerts_suppressed_total": self.shell.brain.alerts.suppressed,
             "bugs_total": self.shell.bugs,
             "commands_total": dict(self.shell.commands),
-            "steps_total": self.shell.brain.heartbeats.steps_total,
+            "steps_total": self._c.steps_total,
             "journal_seconds_total": self.shell.journal_seconds,
             "loop_lag_seconds": self.shell.lag,
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
-            "restarts_total": job.restarts if job is not None else 0,
-            # What is booked never shrinks.
-            "lost_seconds": {a.value: self._c.time.booked[a] for a in LOSSES if a not in self._unknown()},
             "diagnoses_running": len(self.shell.brain.diagnoses.running),
             "diagnostics": self.shell.brain.diagnoses.rows(),
-            "productive_seconds": spent["productive"],
-            "unsaved_seconds": spent["unsaved"],
-            "blame": self.shell.figures(),
             "spans_total": self.shell.spans.received,
             "spans_lost_total": self.shell.spans.lost,
-            "wall_seconds": spent["wall"],
+        }
+
+    def job_metrics(self) -> list[Json]:
+        jobs = self.shell.brain.jobs
+        brains = jobs.active()
+        if jobs.newest is not None and jobs.newest not in brains:
+            brains.append(jobs.newest)  # of the others their last samples are in Prometheus
+        return [self._job_metrics(brain) for brain in brains]
+
+    def _job_metrics(self, brain: JobBrain) -> Json:
+        job, spent = brain.c.job, brain.c.time
+        totals = spent.totals(job.ended_at or time.time())
+        return {
+            "job": self.job(job.spec.id),
+            "ranks": self.ranks(job.spec.id),
+            "blame": self.shell.figures(job.spec.id),
+            # What is booked never shrinks.
+            "lost_seconds": {a.value: spent.booked[a] for a in LOSSES if a not in _unknown(job)},
+            "productive_seconds": totals[Account.PRODUCTIVE],
+            "unsaved_seconds": totals[Account.TRAINING],
+            "wall_seconds": spent.wall(job.ended_at or time.time()),
         }
 
     async def log_lines(self, job: str) -> AsyncIterator[Json]:
@@ -332,28 +374,30 @@ class Report:
             faults=tuple(spec.get("faults") or ()),
             node_counts=tuple(sorted(set(spec.get("node_counts") or ()) - {int(spec.get("nnodes") or 1)})),
             limits={name: float(value) for name, value in (spec.get("limits") or {}).items() if value is not None},
+            priority=int(spec.get("priority") or 0),
+            preempt=bool(spec.get("preempt")),
         )
         check_size(job)
         parse_faults(job.faults, job.world, job.nnodes, job.max_steps)
         self.shell.handle(JobSubmitted(job))
         return job.id
 
-    async def restart(self, dump: bool = False) -> None:
-        """Restart the running job by hand; with `dump`, its workers' stacks are kept with the incident."""
+    async def restart(self, dump: bool = False, id: str = "") -> None:
+        """Restart a job by hand; with `dump`, its workers' stacks are kept with the incident."""
         if dump:
-            await self.stacks()
-        self.shell.handle(RestartAsked())
+            await self.stacks(id)
+        self.shell.handle(RestartAsked(id))
 
-    async def stop(self, grace: float = 10.0) -> None:
-        self.shell.handle(StopAsked(grace))
+    async def stop(self, grace: float = 10.0, id: str = "") -> None:
+        self.shell.handle(StopAsked(grace, id))
 
-    async def inject(self, fault: str) -> Json:
+    async def inject(self, fault: str, id: str = "") -> Json:
         spec = parse_fault(fault)
-        self.shell.handle(FaultAsked(fault))
+        self.shell.handle(FaultAsked(fault, id))
         return {"id": str(spec), "armed": spec.step is not None}
 
-    async def checkpoint(self) -> None:
-        self.shell.handle(CheckpointAsked())
+    async def checkpoint(self, id: str = "") -> None:
+        self.shell.handle(CheckpointAsked(id))
 
     async def diagnose(self, spec: Json) -> str:
         id = f"d{uuid.uuid4().hex[:8]}"
@@ -363,9 +407,9 @@ class Report:
     def diagnoses(self) -> list[Json]:
         return self.shell.brain.diagnoses.all_docs()
 
-    async def stacks(self) -> Json:
-        self.shell.handle(StacksAsked())
-        dumps, began = self.shell.brain.hangs.stacks, time.monotonic()
+    async def stacks(self, id: str = "") -> Json:
+        dumps, began = self.shell.brain.jobs.wanted(id).hangs.stacks, time.monotonic()
+        self.shell.handle(StacksAsked(id))
         mine = dumps.count
         while dumps.count == mine and not dumps.is_complete and time.monotonic() - began < _STACKS_S:
             await asyncio.sleep(0.02)
@@ -376,6 +420,24 @@ class Report:
 
     async def cordon(self, node: str, on: bool) -> None:
         self.shell.handle(CordonAsked(node, on))
+
+
+def _time(brain: JobBrain, until: float) -> Json:
+    time = brain.c.time
+    totals = time.totals(until)
+    unknown = _unknown(brain.c.job)
+    return {
+        "wall": time.wall(until),
+        "productive": totals[Account.PRODUCTIVE],
+        "unsaved": totals[Account.TRAINING],
+        "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
+        "last_hour": time.recent_ratio(until),
+    }
+
+
+def _unknown(job: Job) -> tuple[Account, ...]:
+    """Losses that are unknown: what a program that numbers no steps did again."""
+    return () if job.is_repeat_known else (Account.RECOMPUTE,)
 
 
 def _plan(published: t.PlanPublished) -> Json | None:
@@ -400,6 +462,7 @@ def _incident(i: Incident) -> Json:
     resumed = i.closed if i.state.value == "closed" and i.closed else None
     return {
         "id": i.id,
+        "job": i.job or None,
         "kind": i.cause.kind.value,
         "culprit": i.cause.subject,
         "severity": i.cause.severity.value,

@@ -9,13 +9,13 @@ from typing import Any
 
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError, Unavailable
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.detectors.agents.input import journal_finding
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.recording import REFUSED, Recorder, did
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.spans.samples import Samples
-from holdfast.controller.spans.window import SpanWindow
+from holdfast.controller.spans.window import SpanWindows
 from holdfast.controller.state.events import Action, BrainEvent, Found, FrameSeen, JobSubmitted, Record, Say, Send, Tick
 from holdfast.controller.state.model import Instant
 from holdfast.diagnostics.steps.job_shape import JobShape
@@ -32,16 +32,17 @@ def now() -> Instant:
 
 class Shell:
     def __init__(
-        self, brain: Brain, journal: Journal, samples: Samples, logs: LogHub, spans: SpanWindow | None = None
+        self, brain: ClusterBrain, journal: Journal, samples: Samples, logs: LogHub, spans: SpanWindows | None = None
     ) -> None:
         self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
-        self.spans = spans or SpanWindow(64 << 20)
+        self.spans = spans or SpanWindows(64 << 20)
         self.span_folder: Path | None = None
         """Where spans are kept on disk, by job."""
-        self.figures: Callable[[], dict[str, dict[int, float]]] = dict
-        """What is counted of blame, by rank."""
-        self.blame: Callable[[], dict[str, Any] | None] = lambda: None
-        """What the last look at the spans found."""
+        self.figures: Callable[[str], dict[str, dict[int, float]]] = lambda _: {}
+        """What is counted of blame of a job, by rank."""
+        self.blame: Callable[[str], dict[str, Any] | None] = lambda _: None
+        """What the last look at a job's spans found."""
+        self._listening: set[str] = set()  # jobs whose logs and spans are taken
         self.outboxes: dict[str, Callable[[msg.ControllerMessage], None]] = {}  # node -> how to send there
         self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()
@@ -73,10 +74,15 @@ class Shell:
             return
         self._note(event, at, did(actions) if self.recorder is not None else [])
         if isinstance(event, JobSubmitted):
-            self.logs.begin(event.spec.id)
-            self.spans.begin()
+            self.listen(event.spec.id)
         if actions:
             self._perform(actions)
+
+    def listen(self, job: str) -> None:
+        """Take the job's logs and spans from now on, until it is over."""
+        self._listening.add(job)
+        self.logs.begin(job)
+        self.spans.begin(job)
 
     def _note(self, event: BrainEvent, at: Instant, lines: list[str]) -> None:
         """Record it, if that is wanted. A disk that is full ends the recording, and nothing else."""
@@ -98,9 +104,10 @@ class Shell:
                     send(action.command)
             elif isinstance(action, Say):
                 log.event(action.name, **action.fields)
-        job = self.brain.c.job
-        if job is not None and job.state.ended:
-            self.logs.end()
+        for job in [one for one in self._listening if self.brain.c.jobs[one].state.ended]:
+            self._listening.discard(job)
+            self.logs.end(job)
+            self.spans.end(job)
 
     def keep(self, records: list[Record]) -> None:
         """Write to the journal what is not the brain's."""
@@ -124,14 +131,15 @@ class Shell:
 
     def flush_steps(self) -> None:
         self._flush_recording()
-        job = self.brain.c.job
-        rows = self.brain.c.ledger.take_dirty()
-        if job is not None and rows:
+        for job, brain in self.brain.jobs.brains.items():
+            rows = brain.c.ledger.take_dirty()
+            if not rows:
+                continue
             start = time.perf_counter()
             try:
-                self._tell_left_out(self.journal.write_steps(job.spec.id, rows))
+                self._tell_left_out(self.journal.write_steps(job, rows))
             except sqlite3.Error as error:
-                self.brain.c.ledger.dirty.update(row.step for row in rows)
+                brain.c.ledger.dirty.update(row.step for row in rows)
                 log.error("journal.failed", error=str(error))
                 return
             self.journal_seconds += time.perf_counter() - start
@@ -157,19 +165,14 @@ class Shell:
         finally:
             self._telling = False
 
-    def shape(self) -> JobShape:
-        """The job, for who reads its spans; an empty one before the first."""
-        job, plan = self.brain.c.job, self.brain.c.plan
-        if job is None:
-            return JobShape()
-        is_its = plan is not None and plan.job == job.spec.id
-        return JobShape(
-            job.spec.id,
-            job.spec.name,
-            tuple(job.nodes),
-            job.spec.nproc,
-            plan.data if plan is not None and is_its else b"",
-        )
+    def shape(self, id: str) -> JobShape:
+        """The job, for who reads its spans; an empty one where it is not known."""
+        brain = self.brain.jobs.brains.get(id)
+        if brain is None:
+            return JobShape(id)
+        job, plan = brain.c.job, brain.c.plan
+        nodes = job.nodes or (job.past[-1][1] if job.past else [])
+        return JobShape(id, job.spec.name, tuple(nodes), job.spec.nproc, plan.data if plan is not None else b"")
 
     async def run(self) -> None:
         """Ticks and flushes until cancelled."""

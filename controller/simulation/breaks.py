@@ -100,7 +100,7 @@ class Breaks:
             self._crash(host)
 
     def _rank(self, host: Host) -> int:
-        job = self.w.brain.c.job
+        job = self.w.job
         return self.w.dice.choice(list(job.ranks_on(host.name))) if job is not None else -1
 
     def _exit(self, host: Host, generation: int, rank: int, how: dict[str, Any]) -> None:

@@ -18,8 +18,11 @@ class BrokenInvariant(HoldfastError):
 def after(world: State, actions: Sequence[Action]) -> None:
     """One incident at a time, time that adds up, nobody taken out who did nothing."""
     kinds = {action.kind for action in actions if isinstance(action, Record)}
-    c = world.brain.c
-    if "incident" in kinds and (live := [i.id for i in c.book.incidents.values() if i.live])[1:]:
+    brain = world.job_brain
+    if brain is None:
+        return
+    c = brain.c
+    if "incident" in kinds and (live := [i.id for i in world.brain.c.book.incidents.values() if i.live])[1:]:
         raise BrokenInvariant(f"{len(live)} incidents at once: {', '.join(live)}")
     if "time" in kinds:
         wall = world.instant.wall
@@ -44,6 +47,6 @@ def not_in_silence(world: State) -> None:
     """Every fault ends in training again or in an alert that names what to do."""
     if not world.now - world.stopped_at > _PATIENCE + world.shape.start + world.shape.restore:
         return
-    live = world.brain.c.book.live()
+    live = world.live()
     if live is None or not any(finding.kind.value == "capacity" for finding in live.findings):
         raise BrokenInvariant(f"no training since {world.now - world.stopped_at:.0f} s, and nobody was told")

@@ -21,7 +21,7 @@ def frame(
 
 def samples(world: State, host: Host) -> list[t.WorkerSample]:
     """How workers look while one of them stands still: it shows no life, the others wait for it."""
-    job = world.brain.c.job
+    job = world.job
     stands = world.hung if world.paused is None else world.paused
     if job is None or stands is None or host.generation != job.generation:
         return []

@@ -70,10 +70,11 @@ def rivals(shape: Shape, seed: int, days: float, rate: float = 1.0) -> dict[str,
 
 
 def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Outcome:
-    c, wall = world.brain.c, WALL + world.now
+    assert world.job_brain is not None  # a world submits its job when it is made
+    c, wall = world.job_brain.c, WALL + world.now
     totals = c.time.totals(wall)
     total = c.time.wall(wall) or 1.0
-    incidents = list(c.book.incidents.values())
+    incidents = list(world.brain.c.book.incidents.values())
     stopping = sum(fault.how in STOPS for fault in faults)
     recovered = [again - stopped for stopped, _, again, _ in world.stops]
     pause = statistics.mean(recovered) if recovered else 0.0
@@ -83,7 +84,7 @@ def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Ou
         simulated=simulated,
         cpu=cpu,
         events=world.events,
-        state=c.job.state.value if c.job is not None else "",
+        state=c.job.state.value,
         goodput=(totals[Account.PRODUCTIVE] + totals[Account.TRAINING]) / total,
         expected=expected(stopping / simulated, pause, world.shape.step),  # a snapshot after every step
         lost={account.value: totals[account] for account in LOSSES},

@@ -5,13 +5,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
+from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape, hosts_of
-from holdfast.controller.state.model import Instant, Options
+from holdfast.controller.state.model import Incident, Instant, Job, Options
 
 
 class State:
-    brain: Brain
+    brain: ClusterBrain
 
     def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
         self.shape, self.dice = shape, random.Random(seed)
@@ -57,6 +58,19 @@ class State:
         self.up: set[str] = set()
         """Nodes on which the newest generation has started."""
         self.cadence = self.options.cadence
+
+    @property
+    def job_brain(self) -> JobBrain | None:
+        """Of the job that is simulated."""
+        return self.brain.jobs.newest
+
+    @property
+    def job(self) -> Job | None:
+        return self.job_brain.c.job if self.job_brain is not None else None
+
+    def live(self) -> Incident | None:
+        """The job's incident that is not over yet."""
+        return self.job_brain.c.book.live() if self.job_brain is not None else None
 
     @property
     def instant(self) -> Instant:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.simulation import checks, frames
 from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape
@@ -73,12 +73,14 @@ class World(State):
 
     @property
     def over(self) -> bool:
-        job = self.brain.c.job
+        job = self.job
         return job is not None and job.state.ended
 
     def _is_quiet(self) -> bool:
-        brain = self.brain
-        if self.away or self.now < self.alert_until or brain.recovery.settling or brain.recovery.logs:
+        brain = self.job_brain
+        if brain is None or self.away or self.now < self.alert_until:
+            return False
+        if brain.recovery.settling or brain.recovery.logs:
             return False
         live = brain.c.book.live()
         if brain.c.life.stage is Stage.UP:
@@ -90,7 +92,7 @@ class World(State):
 
     def _is_loading(self) -> bool:
         """Do all workers read their state, and is nothing wrong with any?"""
-        job = self.brain.c.job
+        job = self.job
         if job is None or self.loads != job.generation or self.hung is not None:
             return False
         hosts = self.job_hosts()
@@ -120,9 +122,9 @@ class World(State):
 
     # --- the controller -----------------------------------------------------------------------------------------
 
-    def _boot(self) -> Brain:
+    def _boot(self) -> ClusterBrain:
         self.boots += 1
-        return Brain(f"b{self.boots}", self.options)
+        return ClusterBrain(f"b{self.boots}", self.options)
 
     def feed(self, event: BrainEvent) -> None:
         """One event; its records are durable before anything is sent, and a crash may come between the two."""
@@ -158,7 +160,7 @@ class World(State):
         self.later(self.dice.uniform(0.5, 5.0), self._restart_controller)
 
     def _restart_controller(self) -> None:
-        steps = self.brain.c.ledger.sorted_rows()[-_KEPT:]
+        steps = {id: brain.c.ledger.sorted_rows()[-_KEPT:] for id, brain in self.brain.jobs.brains.items()}
         self.away = False
         self.brain = self._boot()
         entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
@@ -171,7 +173,7 @@ class World(State):
     def join(self, host: Host) -> None:
         if not host.reachable or self.away:
             return
-        job = self.brain.c.job
+        job = self.job
         ranks = job.ranks_on(host.name) if job is not None and host.generation == job.generation else range(1)
         # The end of a worker is forgotten once it was heard.
         told = host.ended - {event.rank for event in host.unheard if isinstance(event, t.WorkerExited)}
@@ -244,12 +246,12 @@ class World(State):
     # --- training -----------------------------------------------------------------------------------------------
 
     def job_hosts(self) -> list[Host]:
-        job = self.brain.c.job
+        job = self.job
         return [self.hosts[name] for name in job.nodes] if job is not None else []
 
     def _started(self, host: Host) -> None:
         """When the last node of a generation has its workers, they begin to train some time later."""
-        job = self.brain.c.job
+        job = self.job
         generation = host.generation
         self.up.add(host.name)
         if job is None or job.generation != generation or len(self.up) < len(job.nodes):
@@ -269,7 +271,7 @@ class World(State):
 
     def _train(self, generation: int) -> None:
         hosts = self.job_hosts()
-        job = self.brain.c.job
+        job = self.job
         if job is None or job.generation != generation or self.life is not None:
             return
         if any(h.generation != generation or h.ended or not h.alive or not h.linked for h in hosts):
@@ -282,7 +284,7 @@ class World(State):
         step = self.shape.step * max(h.slow for h in hosts)
         self.life = Life(generation, begin, self.now + step, step)
         if not math.isnan(self.stopped_at):
-            live = self.brain.c.book.live()
+            live = self.live()
             kind = live.cause.kind.value if live is not None else ""
             seen = live.opened - WALL if live is not None else self.now
             self.stops.append((self.stopped_at, seen, self.now, kind))
@@ -313,9 +315,9 @@ class World(State):
         if life is None or self.newest() <= self.delivered:
             return
         speaker = next((h for h in self.job_hosts() if h.reachable), None)
-        if speaker is None or self.away or self.brain.c.job is None:
+        if speaker is None or self.away or self.job is None:
             return
-        rank = self.brain.c.job.ranks_on(speaker.name).start
+        rank = self.job.ranks_on(speaker.name).start
         records = []
         for number in range(self.delivered + 1, self.newest() + 1):
             end = life.first + (number - life.number) * life.step

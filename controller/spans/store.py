@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base import log, private
@@ -24,16 +25,27 @@ _WAITING = 64 << 20
 _SWEEP_EVERY = 60.0
 
 
-class EventStore:
-    def __init__(self, folder: Path, budget_bytes: int, max_age: float, shape: Callable[[], JobShape]) -> None:
-        """`budget_bytes` 0: keep nothing. `max_age` in seconds. `shape` tells of the job that runs now."""
+@dataclass(slots=True)
+class _Waiting:
+    """Parts of one job that are not written yet."""
+
+    since: float
+    added: float = 0.0
+    held: int = 0
+    parts: deque[Part] = field(default_factory=deque)
+
+    def is_due(self, now: float) -> bool:
+        return now - self.since >= _EVERY or now - self.added >= _QUIET or self.held >= _ENOUGH
+
+
+class SpanStore:
+    def __init__(self, folder: Path, budget_bytes: int, max_age: float, shape: Callable[[str], JobShape]) -> None:
+        """`budget_bytes` 0: keep nothing. `max_age` in seconds. `shape`: of a job by its id."""
         self.folder, self._budget, self._max_age, self._shape = folder, budget_bytes, max_age, shape
-        self._waiting: deque[Part] = deque()
+        self._waiting: dict[str, _Waiting] = {}
         self._held = 0
         self._cut: deque[tuple[list[Part], JobShape]] = deque()
-        self._known = JobShape()
-        self._since = time.monotonic()
-        self._added = self._swept = 0.0
+        self._swept = 0.0
         self.written = self.dropped = 0
         self._is_wanted = budget_bytes > 0
         self._is_on = self._is_wanted and span_files.is_available()
@@ -41,18 +53,18 @@ class EventStore:
     def add(self, part: Part) -> None:
         if not self._is_on:
             return
-        self._added = time.monotonic()
-        self._waiting.append(part)
+        now = time.monotonic()
+        waiting = self._waiting.setdefault(part[1].job, _Waiting(now))
+        waiting.added = now
+        waiting.parts.append(part)
+        waiting.held += memory_of(part)
         self._held += memory_of(part)
         while self._held > _WAITING:
-            oldest = self._waiting.popleft()
+            largest = max(self._waiting.values(), key=lambda one: one.held)
+            oldest = largest.parts.popleft()
+            largest.held -= memory_of(oldest)
             self._held -= memory_of(oldest)
             self.dropped += oldest[1].count
-
-    def cut(self) -> None:
-        """Another job begins: what waits is of the one before."""
-        if self._waiting:
-            self._cut.append((self._take(), self._known))
 
     async def run(self) -> None:
         """Writes until cancelled."""
@@ -60,23 +72,18 @@ class EventStore:
             log.event("spans.not-kept", reason="no pyarrow: pip install 'holdfast[spans]'; the newest stay in memory")
         while True:
             await asyncio.sleep(1.0)
-            self._known = self._shape()
-            if not self._waiting:
-                self._since = time.monotonic()
-            elif self._is_due(time.monotonic()):
-                self.cut()
+            now = time.monotonic()
+            for job in [job for job, waiting in self._waiting.items() if waiting.is_due(now)]:
+                self._take(job)
             while self._cut:
                 await asyncio.to_thread(self._write, *self._cut.popleft())
 
-    def _is_due(self, now: float) -> bool:
-        return now - self._since >= _EVERY or now - self._added >= _QUIET or self._held >= _ENOUGH
-
-    def _take(self) -> list[Part]:
-        parts = list(self._waiting)
-        self._waiting.clear()
-        self._held = 0
-        self._since = time.monotonic()
-        return parts
+    def _take(self, job: str) -> None:
+        """What waits of this job is to be written."""
+        waiting = self._waiting.pop(job)
+        self._held -= waiting.held
+        if waiting.parts:
+            self._cut.append((list(waiting.parts), self._shape(job)))
 
     def _write(self, parts: list[Part], shape: JobShape) -> None:
         """Write a file and remove what is too old or too much. Errors of the disk are logged, not raised."""
@@ -98,8 +105,8 @@ class EventStore:
 
     def close(self) -> None:
         """Write what waits."""
-        self._known = self._shape()
-        self.cut()
+        for job in list(self._waiting):
+            self._take(job)
         while self._cut:
             self._write(*self._cut.popleft())
 

@@ -1,6 +1,6 @@
-"""The newest spans of the running job, in memory as they came: decoded when somebody asks, for the steps asked for.
+"""The newest spans of each job, in memory as they came: decoded on request, for the steps asked for.
 
-Also hands what comes to the event store, which writes it to disk.
+Also hands what comes to the span store, which writes it to disk.
 """
 
 from __future__ import annotations
@@ -25,35 +25,43 @@ def memory_of(part: Part) -> int:
     return len(part[1].data) + sum(len(name) for name in part[1].names) + 60 * len(part[1].names) + _OVERHEAD
 
 
-class Keeper(Protocol):
+class SpanSink(Protocol):
     """Where parts go for good."""
 
     def add(self, part: Part) -> None: ...
 
-    def cut(self) -> None:
-        """What comes now is of another job."""
 
+class SpanWindows:
+    """A window for each job, which share the memory. The window of a job that is over is dropped for a newer one."""
 
-class SpanWindow:
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
-        self.keeper: Keeper | None = None
-        self._parts: deque[Part] = deque()
-        self._held = 0
-        self._newest: dict[int, int] = {}  # rank -> newest step
+        self.sink: SpanSink | None = None
+        self._windows: dict[str, SpanWindow] = {}
+        self._over: set[str] = set()
         self.received = self.lost = 0
         self._dropped: dict[str, int] = {}
         self.clock_error_ns: dict[str, int] = {}
 
-    def begin(self) -> None:
-        """Another job: what is here is not its."""
-        self._parts.clear()
-        self._newest.clear()
-        self._held = 0
-        if self.keeper is not None:
-            self.keeper.cut()
+    def begin(self, job: str) -> None:
+        """A job whose spans are kept from now on."""
+        for over in [name for name in self._windows if name in self._over]:
+            del self._windows[over]
+        self._over &= self._windows.keys()
+        self._windows[job] = SpanWindow(self._budget)
+        for window in self._windows.values():
+            window.budget = self._budget // len(self._windows)
+
+    def end(self, job: str) -> None:
+        """The job is over; its spans stay until another job begins."""
+        self._over.add(job)
+
+    def of(self, job: str) -> SpanWindow:
+        """An empty one for a job whose spans are not in memory."""
+        return self._windows.get(job) or SpanWindow(0)
 
     def add(self, node: str, spans: msg.Spans) -> None:
+        """Each worker's part names its job."""
         self.clock_error_ns[node] = spans.error_ns
         for known in (self.clock_error_ns, self._dropped):
             while len(known) > MAX_NODES:
@@ -64,16 +72,33 @@ class SpanWindow:
         for worker in spans.workers:
             self.received += worker.count
             self.lost += worker.lost
-            if not worker.count:
+            window = self._windows.get(worker.job)
+            if not worker.count or window is None:
                 continue
             part = (spans.offset_ns, worker)
-            self._newest[worker.rank] = worker.last
-            self._parts.append(part)
-            self._held += memory_of(part)
-            if self.keeper is not None:
-                self.keeper.add(part)
-        while self._held > self._budget and len(self._parts) > 1:
+            window.add(part)
+            if self.sink is not None:
+                self.sink.add(part)
+
+
+class SpanWindow:
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget = budget_bytes
+        self._parts: deque[Part] = deque()
+        self._held = 0
+        self._newest: dict[int, int] = {}  # rank -> newest step
+
+    def add(self, part: Part) -> None:
+        worker = part[1]
+        self._newest[worker.rank] = worker.last
+        self._parts.append(part)
+        self._held += memory_of(part)
+        while self._held > self.budget and len(self._parts) > 1:
             self._held -= memory_of(self._parts.popleft())
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
 
     def whole_steps(self) -> tuple[int, int] | None:
         """The first and last step of which all ranks should have told everything; None when there is none."""

@@ -16,7 +16,7 @@ _MOST = 200_000
 """Commands whose answers are waited for: nodes that are lost never answer."""
 
 
-def _nothing(_: msg.CommandResult, __: Instant) -> list[Action]:
+def ignored(_: msg.CommandResult, __: Instant) -> list[Action]:
     return []
 
 
@@ -28,7 +28,7 @@ class CommandBook:
         """Node and continuation by id, oldest first."""
 
     def issue(
-        self, node: str, job: str, generation: int, order: msg.Order, answered: Answered = _nothing, id: str = ""
+        self, node: str, job: str, generation: int, order: msg.Order, answered: Answered = ignored, id: str = ""
     ) -> Send:
         """A command to `node`; `answered` is called with its answer. `id`: of an earlier life's command, sent again."""
         if not id:

@@ -7,6 +7,8 @@ from holdfast.controller.state.model import Finding, JobSpec
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
+# `job` in a request of people: the id or the name of an active job; empty for the only one.
+
 # --- in --------------------------------------------------------------------------------------------------------
 
 
@@ -43,9 +45,10 @@ class ResultSeen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found out beside the brain, because finding it out takes long."""
+    """What was found out beside the brain, because finding it out takes long. `job`: the id of whose it is."""
 
     finding: Finding
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,14 @@ class JobSubmitted:
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     grace: float
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAsked:
     """Start the running job again from its newest whole state, by hand."""
+
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +74,14 @@ class FaultAsked:
     """Inject now or, with a step, when that is reached; `fault` is formatted as in holdfast.facts.faults."""
 
     fault: str
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
     """All ranks of the running job shall make a checkpoint of the next step that they can agree on."""
+
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,8 @@ class DiagnoseAsked:
 @dataclass(frozen=True, slots=True)
 class StacksAsked:
     """All agents shall tell the stacks of the running job's workers."""
+
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ class History:
     """Wall time of the last diagnosis that an incident asked for. Not kept beyond the controller's life."""
     barred: bool = False
     """Not even taken when nothing else is there: it failed a test, or people said so."""
+    failed_job: str = ""
+    """The job for whose sake it was taken out: other jobs get it only when it has passed a diagnosis since."""
+    outs: list[tuple[float, str]] = field(default_factory=list)
+    """(wall, job) of each time that it was taken out for a fault; people's pardon does not change the past."""
     offences: list[tuple[float, str]] = field(default_factory=list)
     """(wall, kind of finding) of the faults that began on this node and count against it."""
 
@@ -37,11 +41,12 @@ class History:
     def pardon(self) -> None:
         """People looked at it: it begins anew."""
         self.cordoned, self.evicted, self.evicted_at, self.barred, self.offences = False, "", 0.0, False, []
+        self.failed_job = ""
 
     @property
     def is_blank(self) -> bool:
         """Nothing speaks against it, and nobody has said anything of it."""
-        return not (self.cordoned or self.evicted or self.barred or self.offences)
+        return not (self.cordoned or self.evicted or self.barred or self.offences or self.outs)
 
     def to_doc(self) -> dict[str, Any]:
         return {
@@ -49,6 +54,8 @@ class History:
             "evicted": self.evicted,
             "evicted_at": self.evicted_at,
             "barred": self.barred,
+            "failed_job": self.failed_job,
+            "outs": [list(out) for out in self.outs],
             "offences": [list(offence) for offence in self.offences],
         }
 
@@ -56,7 +63,11 @@ class History:
     def from_doc(cls, doc: dict[str, Any]) -> "History":
         offences = [(float(at), str(kind)) for at, kind in doc.get("offences", ())]
         evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
-        return cls(bool(doc["cordoned"]), evicted, at, barred=bool(doc.get("barred")), offences=offences)
+        outs = [(float(at), str(job)) for at, job in doc.get("outs", ())]
+        return cls(
+            bool(doc["cordoned"]), evicted, at, barred=bool(doc.get("barred")), offences=offences,
+            failed_job=str(doc.get("failed_job", "")), outs=outs,
+        )  # fmt: skip
 
 
 def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: str) -> dict[str, Any]:

@@ -82,7 +82,7 @@ PAST = 8
 """Generations before the running one of which it is known who held what: last words of theirs may still come."""
 
 
-class JobState(StrEnum):
+class JobStatus(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
@@ -93,7 +93,10 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return self in (JobState.FINISHED, JobState.FAILED, JobState.STOPPED)
+        return self in ENDED
+
+
+ENDED = (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED)
 
 
 @dataclass(slots=True)
@@ -108,6 +111,8 @@ class Node:
     left_at: float = 0.0
     host_at: float = 0.0  # mono of the newest gauges of the host
     refused_at: float = -math.inf  # mono at which its agent last said that a disk has no room
+    draining: set[str] = field(default_factory=set)
+    """Ids of the commands that end workers of jobs that do not hold the node any more; no job starts there before."""
     frame_at: float = 0.0  # mono of the newest frame's arrival
     cadence: float = 0.25
     lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
@@ -124,7 +129,7 @@ class Node:
     @property
     def usable(self) -> bool:
         """May a generation start here, if nothing better is there?"""
-        if not self.connected or self.leaving or self.history.cordoned or self.history.barred:
+        if not self.connected or self.leaving or self.history.cordoned or self.history.barred or self.draining:
             return False
         return self.state in _USABLE or (self.state is t.NodeState.FAULTY and bool(self.history.evicted))
 
@@ -223,6 +228,10 @@ class JobSpec:
     """Smaller numbers of nodes on which it may go on as well."""
     limits: dict[str, float] = field(default_factory=dict)
     """Its own `LIMITS`, in place of the controller's."""
+    priority: int = 0
+    """Jobs with a higher one get nodes first."""
+    preempt: bool = False
+    """May it take nodes from jobs with a lower priority, which go back to the queue?"""
 
     @property
     def world(self) -> int:
@@ -242,7 +251,7 @@ class JobSpec:
 @dataclass(slots=True)
 class Job:
     spec: JobSpec
-    state: JobState = JobState.PENDING
+    state: JobStatus = JobStatus.PENDING
     reason: str = ""
     generation: int = 0
     nodes: list[str] = field(default_factory=list)  # by group rank
@@ -304,13 +313,24 @@ class Job:
 
     def held_by(self, node: str, generation: int) -> range | None:
         """The ranks that this node held in a generation; None where a journal of an earlier version does not say."""
-        if generation == self.generation:
+        if generation == self.generation and self.nodes:
             return self.ranks_on(node)
         nodes = next((nodes for known, nodes in reversed(self.past) if known == generation), None)
         if nodes is None:
             return None if not self.past and 1 <= generation < self.generation else range(0)
         group = nodes.index(node) if node in nodes else -1
         return range(group * self.spec.nproc, (group + 1) * self.spec.nproc) if group >= 0 else range(0)
+
+    def release(self) -> None:
+        """Hold no node any more, and remember which the newest generation had."""
+        if self.nodes:
+            self.past = [*self.past, (self.generation, list(self.nodes))][-PAST:]
+            self.nodes = []
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Jobs with a smaller one get nodes first: by priority, then by submission."""
+        return -self.spec.priority, self.submitted_at, self.spec.id
 
     def node_of(self, rank: int) -> str:
         return self.nodes[rank // self.spec.nproc] if self.nodes else ""
@@ -331,7 +351,7 @@ class Job:
         backs = [Rollback(**one) for one in doc.get("rollbacks", ())]
         progress = Progress.from_doc(doc.get("progress", {}))
         past = [(int(generation), list(nodes)) for generation, nodes in doc.get("past", ())]
-        known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobState(doc["state"]), "past": past}
+        known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobStatus(doc["state"]), "past": past}
         return cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
 
 

@@ -53,6 +53,8 @@ MAX_ALERTS = 6
 """Alerts of one node, or about one subject, within a minute."""
 MAX_INCIDENTS = 10_000
 """Incidents that a controller holds in memory; the journal keeps all."""
+MAX_JOBS = 256
+"""Jobs in the queue or running; and of those that are over, as many stay in memory at most."""
 
 
 def whole(value: int, low: int, high: int) -> int:

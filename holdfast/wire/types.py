@@ -107,6 +107,8 @@ class FindingKind(StrEnum):
     NODE_UNREACHABLE = "node-unreachable"
     NODE_CUT_OFF = "node-cut-off"
     NODE_NAME_TAKEN = "node-name-taken"
+    NODE_LEMON = "node-lemon"
+    JOB_PREEMPTED = "job-preempted"
     INPUT_REFUSED = "input-refused"
     ALERTS_SUPPRESSED = "alerts-suppressed"
     JOURNAL_DAMAGED = "journal-damaged"

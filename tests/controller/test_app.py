@@ -13,7 +13,7 @@ from holdfast.controller.app import build
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.state.events import FrameSeen, Record, Tick
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.stage import make_shell
@@ -24,8 +24,8 @@ def remember(folder: Path, v: Virtual) -> None:
     """Write the journal that the brain of `v` would have left."""
     journal = Journal(folder / "controller.sqlite")
     journal.write([Record(kind, key, doc) for (kind, key), doc in v.saved.items()], 1.0)
-    if v.brain.c.job is not None:
-        journal.write_steps(v.job.spec.id, v.brain.c.ledger.sorted_rows())
+    if v.brain.jobs.newest.c.job is not None:
+        journal.write_steps(v.job.spec.id, v.brain.jobs.newest.c.ledger.sorted_rows())
     journal.close()
 
 
@@ -38,7 +38,7 @@ def training() -> Virtual:
 
 def test_from_nothing(tmp_path: Path) -> None:
     shell = build(ControllerConfig(state_dir=tmp_path / "new", cadence=0.25, agent_grace=3.0))
-    assert (shell.brain.c.job, shell.brain.c.nodes) == (None, {})
+    assert (shell.brain.jobs.newest.c.job, shell.brain.c.nodes) == (None, {})
     assert (shell.brain.c.options.cadence, shell.brain.c.options.agent_grace) == (0.25, 3.0)
     shell.journal.close()
 
@@ -47,10 +47,10 @@ def test_a_running_job_is_taken_up(tmp_path: Path) -> None:
     v = training()
     remember(tmp_path, v)
     shell = build(ControllerConfig(state_dir=tmp_path))
-    job = shell.brain.c.job
+    job = shell.brain.jobs.newest.c.job
     assert job is not None
-    assert (job.spec, job.state, job.generation, job.nodes) == (v.job.spec, JobState.RUNNING, 1, ["node0", "node1"])
-    assert shell.brain.c.ledger.sorted_rows() == v.brain.c.ledger.sorted_rows()
+    assert (job.spec, job.state, job.generation, job.nodes) == (v.job.spec, JobStatus.RUNNING, 1, ["node0", "node1"])
+    assert shell.brain.jobs.newest.c.ledger.sorted_rows() == v.brain.jobs.newest.c.ledger.sorted_rows()
     assert [i.cause.kind for i in shell.brain.c.book.incidents.values()] == [t.FindingKind.CONTROLLER_RESTART]
     shell.journal.close()
 
@@ -60,13 +60,13 @@ def test_a_job_that_is_over_stays_over(tmp_path: Path) -> None:
     v.last_step = 5
     v.submit()
     v.run(5.0)
-    assert v.job.state is JobState.FINISHED
+    assert v.job.state is JobStatus.FINISHED
     remember(tmp_path, v)
     shell = build(ControllerConfig(state_dir=tmp_path))
     assert shell.brain.c.active is None
-    assert shell.brain.c.job is not None
-    assert shell.brain.c.job.exit_code == 0
-    assert shell.brain.c.book.live() is None
+    assert shell.brain.jobs.newest.c.job is not None
+    assert shell.brain.jobs.newest.c.job.exit_code == 0
+    assert shell.brain.jobs.newest.c.book.live() is None
     shell.journal.close()
 
 
@@ -96,8 +96,8 @@ def test_a_fault_that_is_due_before_its_node_is_back(tmp_path: Path) -> None:
 def test_a_loss_that_comes_after_the_restart_is_kept(tmp_path: Path) -> None:
     """Its step was written down as the first rank reported it, and that one has no loss."""
     v = training()
-    last = max(v.brain.c.ledger.rows)
-    rows = v.brain.c.ledger.rows
+    last = max(v.brain.jobs.newest.c.ledger.rows)
+    rows = v.brain.jobs.newest.c.ledger.rows
     rows[last] = StepRow(last, math.nan, 0.3, 128, 1.0, 1)
     remember(tmp_path, v)
     shell = build(ControllerConfig(state_dir=tmp_path))
@@ -106,8 +106,8 @@ def test_a_loss_that_comes_after_the_restart_is_kept(tmp_path: Path) -> None:
     v.join("node1")
     record = t.StepRecord(7, 1, last, 10**9, 0.3, loss=2.5, tokens=128)
     shell.handle(FrameSeen("node1", t.Frame(1, 1, 1, steps=(record,))))
-    assert shell.brain.c.ledger.rows[last].loss == 2.5
-    assert last in shell.brain.c.ledger.dirty
+    assert shell.brain.jobs.newest.c.ledger.rows[last].loss == 2.5
+    assert last in shell.brain.jobs.newest.c.ledger.dirty
     shell.journal.close()
 
 

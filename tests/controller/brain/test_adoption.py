@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.controller.state.events import ResultSeen, Send
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual
@@ -55,11 +55,11 @@ def test_a_launch_that_was_under_way_is_adopted(orders: tuple[str, ...], answers
     v = Launching()
     v.orders_lost, v.answers_lost = set(orders), set(answers)
     v.submit()
-    assert v.job.state is JobState.STARTING
+    assert v.job.state is JobStatus.STARTING
     v.heal()
     v.restart_controller()
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert (v.job.generation, v.job.restarts) == (1, 0)
     assert set(v.started.values()) == {1}
     (incident,) = v.incidents
@@ -80,7 +80,7 @@ def test_the_launch_of_a_restart_is_adopted_and_its_incident_goes_on() -> None:
     v.heal()
     v.restart_controller()
     v.run(3.0)
-    assert (v.job.state, v.job.generation, v.job.restarts) == (JobState.RUNNING, 2, 1)
+    assert (v.job.state, v.job.generation, v.job.restarts) == (JobStatus.RUNNING, 2, 1)
     assert set(v.started.values()) == {1}
     (incident,) = v.incidents
     assert incident.state.value == "closed"
@@ -98,7 +98,7 @@ def test_a_worker_that_ended_meanwhile_is_a_fault_like_any_other() -> None:
     v.agents["node1"].alive = True
     v.restart_controller()
     v.run(3.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 2)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 2)
     assert v.incidents[-1].cause.kind is t.FindingKind.WORKER_EXCEPTION
 
 
@@ -126,7 +126,7 @@ def test_a_node_that_does_not_come_back_is_awaited_and_then_replaced() -> None:
     v.agents["node1"].workers.clear()
     v.restart_controller()
     v.run(40.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.nodes == ["node0", "node2"]
     assert v.job.generation == 2
 
@@ -163,8 +163,8 @@ def test_however_often_it_dies_in_a_launch_each_rank_is_started_once(
         v.restart_controller(away)
         v.run(away)
     v.run(3.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
     v.restart_controller()
     v.run(3.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
     assert set(v.started.values()) == {1}

@@ -9,7 +9,7 @@ from holdfast.controller.state.events import (
     FrameSeen,
     Tick,
 )
-from holdfast.controller.state.model import IncidentState, JobState
+from holdfast.controller.state.model import IncidentState, JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import STEP, Virtual, training, trains_again
 
@@ -22,9 +22,9 @@ def test_a_job_starts_runs_and_finishes() -> None:
     v.last_step = 9
     v.submit()
     v.run(10.0)
-    assert v.job.state is JobState.FINISHED
+    assert v.job.state is JobStatus.FINISHED
     assert v.job.exit_code == 0
-    assert sorted(v.brain.c.ledger.rows) == list(range(10))
+    assert sorted(v.brain.jobs.newest.c.ledger.rows) == list(range(10))
     assert not v.incidents
 
 
@@ -248,7 +248,7 @@ def test_the_same_traceback_again_and_again_ends_the_job() -> None:
         v.run(0.01)
         v.exit(2, code=1, error=BUG)
         v.run(0.1)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert v.job.exit_code == 1
     assert "ValueError" in v.job.reason
     assert v.incidents[-1].state is IncidentState.FAILED
@@ -268,7 +268,7 @@ def test_a_limit_of_restarts_is_kept() -> None:
     trains_again(v, 2)
     v.exit(2, signal=9)
     v.run(1.0)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert v.job.exit_code == 137
 
 
@@ -277,7 +277,7 @@ def test_a_script_that_cannot_start_ends_the_job_with_its_reason() -> None:
     v.start_error = "no such file: train.py"
     v.submit()
     v.run(5.0)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert "train.py" in v.job.reason
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from tests.controller.support.virtual import Virtual
 
 pytestmark = pytest.mark.aside
@@ -54,10 +54,10 @@ def trains_or_tells(faults: list[tuple[str, int, float]]) -> None:
         if not agent.alive:
             v.join(agent.name)
     v.run(30.0)
-    if v.job.state is JobState.FAILED:
+    if v.job.state is JobStatus.FAILED:
         assert v.job.reason
         return
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     before = v.job.best_step
     v.run(3.0)
     assert v.job.best_step > before

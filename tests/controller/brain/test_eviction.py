@@ -5,7 +5,7 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.controller.state.events import CordonAsked, EvictAsked, ResultSeen, Send
 from holdfast.controller.state.goodput import Account
-from holdfast.controller.state.model import IncidentState, JobState, Options
+from holdfast.controller.state.model import IncidentState, JobStatus, Options
 from holdfast.diagnostics.catalog.results import CheckResult, Fault
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -52,7 +52,7 @@ def test_a_doubtful_node_is_better_than_none_and_one_that_people_took_out_is_not
     assert v.job.nodes == ["node0", "node1"]
     v.feed(EvictAsked("node1"))
     v.run(30.0)
-    assert v.job.state is JobState.RECOVERING
+    assert v.job.state is JobStatus.RECOVERING
     assert any(f.kind is t.FindingKind.CAPACITY for f in v.incidents[-1].findings)
 
 
@@ -99,7 +99,7 @@ def test_a_crash_without_progress_is_tried_on_another_node_and_then_given_back()
     assert v.job.nodes == ["node0", "node2"]
     v.exit(5, signal=11)
     v.run(1.0)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
 
 
 def test_no_more_than_so_many_go_within_an_hour() -> None:
@@ -237,7 +237,7 @@ def test_a_node_for_the_second_time_is_tested_and_goes_when_it_fails() -> None:
     assert "node1 failed its diagnosis" in last.reason
     assert [name for name, _, _ in last.phases][:4] == ["suspect", "suspended", "diagnosing", "evicting"]
     assert v.brain.c.nodes["node1"].history.barred
-    assert v.brain.c.time.booked[Account.DIAGNOSE] > 0
+    assert v.brain.jobs.newest.c.time.booked[Account.DIAGNOSE] > 0
 
 
 def test_a_node_that_passes_trains_on_and_is_not_tested_every_time() -> None:
@@ -256,7 +256,7 @@ def test_nobody_waits_for_ever_for_a_verdict() -> None:
     deliver = v._deliver
     v._deliver = lambda send: None if isinstance(send.command.order, msg.RunCheck) else deliver(send)  # type: ignore[method-assign]
     crash(v, 5, 2)
-    assert v.job.state is JobState.RECOVERING
+    assert v.job.state is JobStatus.RECOVERING
     v.run(120.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.nodes == ["node0", "node1"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.controller.shell.ingest import held_spans
 from holdfast.controller.state.events import EventSeen, FrameSeen, ResultSeen
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.shell.test_hostile_messages import over_the_wire
@@ -29,11 +29,11 @@ def with_spare() -> Virtual:
 
 def of_the_job(v: Virtual) -> dict[str, Any]:
     """All that is known of the job, as plain data."""
-    c = v.brain.c
+    c = v.brain.jobs.newest.c
     ranks = {name: str(value) for name, value in vars(c.ranks).items()}
     live = c.book.live()
     return {
-        "job": c.job.to_doc() if c.job else None,
+        "job": c.job.to_doc(),
         "ranks": ranks,
         "steps": dict(c.ledger.rows),
         "plan": c.plan,
@@ -62,8 +62,8 @@ def test_workers_of_an_old_job_do_not_count_as_the_new_ones() -> None:
     sample = t.WorkerSample(0, 1, 7, step=56, phase=t.Phase.TRAIN, stopped=True, job="j0")
     v.feed(FrameSeen("node0", frame(step(56, "j0"), workers=(sample,))))
     assert v.job.best_step == before
-    assert v.brain.c.ranks.step[0] <= before
-    assert not v.brain.c.ranks.stopped[0]
+    assert v.brain.jobs.newest.c.ranks.step[0] <= before
+    assert not v.brain.jobs.newest.c.ranks.stopped[0]
     assert v.brain.c.dropped == {"stale": 2}
 
 
@@ -84,12 +84,12 @@ def test_nor_one_of_a_generation_that_is_over() -> None:
     v.exit(0, signal=9)
     trains_again(v, 2)
     assert v.job.past == [(1, ["node0", "node1"])]
-    before = v.job.best_step, v.brain.heartbeats.steps_total, v.brain.c.progress_at
+    before = v.job.best_step, v.brain.c.steps_total, v.brain.jobs.newest.c.progress_at
     v.feed(FrameSeen("node2", frame(step(5000, JOB, generation=1))))
-    assert (v.job.best_step, v.brain.heartbeats.steps_total, v.brain.c.progress_at) == before
+    assert (v.job.best_step, v.brain.c.steps_total, v.brain.jobs.newest.c.progress_at) == before
     assert v.brain.c.dropped == {"foreign": 1}
     v.feed(FrameSeen("node1", frame(step(5000, JOB, generation=1, rank=4))))  # last words of one that held it
-    assert v.brain.heartbeats.steps_total == before[1] + 1
+    assert v.brain.c.steps_total == before[1] + 1
 
 
 def test_who_held_what_outlives_the_controller() -> None:
@@ -98,9 +98,9 @@ def test_who_held_what_outlives_the_controller() -> None:
     trains_again(v, 2)
     v.restart_controller()
     v.run(1.0)
-    before = v.brain.heartbeats.steps_total
+    before = v.brain.c.steps_total
     v.feed(FrameSeen("node2", frame(step(5000, JOB, generation=1))))
-    assert v.brain.heartbeats.steps_total == before
+    assert v.brain.c.steps_total == before
     assert v.brain.c.dropped == {"foreign": 1}
 
 
@@ -111,7 +111,7 @@ def test_a_node_without_ranks_finishes_no_job() -> None:
             v.feed(EventSeen(node, t.WorkerExited(JOB, generation, 0, 7, 1, 0)))
             v.feed(EventSeen(node, t.WorkerExited(JOB, generation, 0, 7, 1, 1, error="no")))
     v.run(1.0)
-    assert (v.job.state, v.job.generation, v.incidents) == (JobState.RUNNING, 1, [])
+    assert (v.job.state, v.job.generation, v.incidents) == (JobStatus.RUNNING, 1, [])
 
 
 def test_an_incident_is_of_a_job() -> None:
@@ -134,14 +134,14 @@ def test_an_answer_counts_from_the_node_that_was_asked_only() -> None:
     v = Virtual(nodes=3)
     v.losing = True  # nothing reaches the agents: all answers are ours to make
     v.submit(nnodes=2)
-    store = next(id for id, (what, _) in v.brain.c.life.waiting.items() if what == "store")
+    store = next(id for id, (what, _) in v.brain.jobs.newest.c.life.waiting.items() if what == "store")
     good = msg.CommandResult(store, True, data={"host": "1.2.3.4", "port": "5"})
     v.feed(ResultSeen("node2", good))
-    assert store in v.brain.c.life.waiting
+    assert store in v.brain.jobs.newest.c.life.waiting
     assert v.brain.c.dropped == {"answer": 1}
     v.feed(ResultSeen("node0", good))
-    assert store not in v.brain.c.life.waiting
-    assert v.brain.c.life.store == "1.2.3.4:5"
+    assert store not in v.brain.jobs.newest.c.life.waiting
+    assert v.brain.jobs.newest.c.life.store == "1.2.3.4:5"
     v.feed(ResultSeen("node0", good))  # the same again
     assert v.brain.c.dropped == {"answer": 2}
 
@@ -164,7 +164,7 @@ def test_spans_are_taken_from_those_that_hold_the_rank() -> None:
         ("node2", spans(JOB, 1, 0), "foreign"),
     ):
         refused: dict[str, int] = {}
-        kept = held_spans(part, node, v.job, refused)
+        kept = held_spans(part, node, v.brain.c, refused)
         assert (len(kept.workers), refused) == ((0, {reason: 1}) if reason else (1, {}))
 
 

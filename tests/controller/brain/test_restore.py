@@ -2,7 +2,7 @@
 
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import IncidentState, JobState
+from holdfast.controller.state.model import IncidentState, JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import training, trains_again
 
@@ -55,7 +55,7 @@ def test_a_kill_that_is_told_after_its_echo_was_acted_upon() -> None:
     v.restart_controller()
     v.exit(1, code=1, error=RESET)
     v.run(0.4)
-    assert v.brain.c.life.stage is Stage.CLEARING
+    assert v.brain.jobs.newest.c.life.stage is Stage.DRAINING
     v.join("node1")
     trains_again(v, 2)
     (incident,) = v.incidents
@@ -84,5 +84,5 @@ def test_a_rank_that_was_done_before_the_controller_died_is_not_missed() -> None
     for rank in (0, 1, 2, 4, 5, 6, 7):
         v.exit(rank, code=0)
     v.run(1.0)
-    assert v.job.state is JobState.FINISHED
+    assert v.job.state is JobStatus.FINISHED
     assert v.job.generation == 1

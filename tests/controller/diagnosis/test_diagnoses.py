@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.state.events import (
     Action,
     AgentJoined,
@@ -30,7 +30,7 @@ class Hall:
     """A brain with nodes that answer checks as `machines` say."""
 
     machines: dict[str, Machine]
-    brain: Brain = field(default_factory=lambda: Brain("b1"))
+    brain: ClusterBrain = field(default_factory=lambda: ClusterBrain("b1"))
     now: float = 1000.0
     records: dict[tuple[str, str], dict[str, object]] = field(default_factory=dict)
     asked: list[msg.RunCheck] = field(default_factory=list)
@@ -111,8 +111,8 @@ def test_figures_are_kept_over_a_restart_and_compared_with() -> None:
     here = hall(4)
     for number in range(4):
         here.diagnose(id=f"d{number}", tests=("memory",))
-    again = Hall({name: Machine(speed=1.0) for name in here.machines}, Brain("b2"))
-    again.brain = Brain("b2")
+    again = Hall({name: Machine(speed=1.0) for name in here.machines}, ClusterBrain("b2"))
+    again.brain = ClusterBrain("b2")
     documents = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in here.records.items()]
     again.brain.restore(documents, [], again.instant)
     for name in again.machines:
@@ -129,8 +129,8 @@ def with_job(here: Hall) -> Hall:
     here.feed(JobSubmitted(JobSpec("j", "job", msg.Program("train.py"), nnodes=2, nproc=1)))
     answer = msg.CommandResult("b1-1", True, data={"host": "h", "port": "1"})
     here.feed(ResultSeen("n0", answer))
-    assert here.brain.c.job is not None
-    assert here.brain.c.job.nodes == ["n0", "n1"]
+    assert here.brain.jobs.newest.c.job is not None
+    assert here.brain.jobs.newest.c.job.nodes == ["n0", "n1"]
     return here
 
 

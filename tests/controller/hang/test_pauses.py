@@ -12,7 +12,7 @@ from holdfast.controller.detectors.workers.hang import HangDetector, Pause
 from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy
 from holdfast.controller.state.events import FrameSeen, RestartAsked, ResultSeen, Tick
-from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, JobState, Options, RankState, RankTable
+from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, JobStatus, Options, RankState, RankTable
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Life, Sight
 from holdfast.wire import types as t
@@ -375,10 +375,10 @@ def test_stacks_that_change_are_a_movement() -> None:
 def test_an_idle_rank_is_looked_at_again_and_a_busy_one_is_not() -> None:
     v = paused(dataclasses.replace(Options(), idle_limit=40.0), busy=False)
     v.run(38.0)
-    assert v.brain.hangs.stacks.count == 4
+    assert v.brain.jobs.newest.hangs.stacks.count == 4
     w = paused(dataclasses.replace(Options(), idle_limit=40.0), busy=True)
     w.run(38.0)
-    assert w.brain.hangs.stacks.count == 1
+    assert w.brain.jobs.newest.hangs.stacks.count == 1
 
 
 # --- in the brain ----------------------------------------------------------------------------------------------
@@ -397,11 +397,11 @@ def paused(options: Options, busy: bool, max_restarts: int = -1) -> Virtual:
 def test_a_busy_pause_is_left_alone_and_ends_without_a_trace() -> None:
     v = paused(QUICK, busy=True)
     v.run(4)
-    assert v.brain.hangs.pauses.current is not None
+    assert v.brain.jobs.newest.hangs.pauses.current is not None
     for worker in v.all_workers():
         worker.sleeping_at = math.inf
     v.run(3)
-    job = v.brain.c.job
+    job = v.brain.jobs.newest.c.job
     assert job is not None
     assert (job.restarts, job.generation, v.incidents) == (0, 1, [])
     assert list(job.pauses.values()) == [[0.0, pytest.approx(4.3, abs=0.6)]]
@@ -411,7 +411,7 @@ def test_a_busy_pause_is_left_alone_and_ends_without_a_trace() -> None:
 def test_a_pause_at_its_limit_restarts_the_job_and_counts_against_nobody(busy: bool) -> None:
     v = paused(QUICK, busy)
     v.run(30)
-    job = v.brain.c.job
+    job = v.brain.jobs.newest.c.job
     assert job is not None
     kinds = [i.cause.kind for i in v.incidents]
     assert kinds == [t.FindingKind.WORKER_PAUSED, t.FindingKind.WORKER_HANG]
@@ -427,33 +427,33 @@ def test_no_pause_however_often_makes_a_job_failed() -> None:
         for worker in v.all_workers():
             if worker.running and worker.rank == 5:
                 worker.sleeping_at = v.now
-    job = v.brain.c.job
+    job = v.brain.jobs.newest.c.job
     assert job is not None
     assert job.restarts >= 4
-    assert job.state is not JobState.FAILED
+    assert job.state is not JobStatus.FAILED
 
 
 def test_a_job_that_may_not_restart_is_not_failed_by_a_pause() -> None:
     v = paused(QUICK, busy=False, max_restarts=0)
     v.run(60)
-    job = v.brain.c.job
+    job = v.brain.jobs.newest.c.job
     assert job is not None
-    assert (job.state, job.restarts) == (JobState.RUNNING, 0)
+    assert (job.state, job.restarts) == (JobStatus.RUNNING, 0)
     assert [i.action for i in v.incidents] == ["alert", "alert"]
 
 
 def test_a_pause_that_was_ended_leaves_the_restarts_for_faults() -> None:
     v = paused(QUICK, busy=False, max_restarts=1)
     v.run(12)
-    job = v.brain.c.job
+    job = v.brain.jobs.newest.c.job
     assert job is not None
     assert (job.restarts, job.uncounted_restarts) == (1, 1)
     v.exit(2, code=-1, signal=9)
     v.run(10)
-    assert (job.restarts, job.state) == (2, JobState.RUNNING)
+    assert (job.restarts, job.state) == (2, JobStatus.RUNNING)
     v.exit(2, code=-1, signal=9)
     v.run(10)
-    assert job.state is JobState.FAILED
+    assert job.state is JobStatus.FAILED
 
 
 def test_what_speaks_against_the_program_counts_against_no_node() -> None:
@@ -493,8 +493,8 @@ def test_stacks_that_are_read_in_another_way_are_no_movement() -> None:
             v.feed(ResultSeen(send.node, CommandResult(send.command.id, True, data=data)))
         answered = len(dumps)
     assert answered > len(v.agents)
-    assert v.brain.c.job is not None
-    assert v.brain.c.job.restarts == 1
+    assert v.brain.jobs.newest.c.job is not None
+    assert v.brain.jobs.newest.c.job.restarts == 1
 
 
 @pytest.mark.parametrize(("busy", "found"), [(True, False), (False, True)])
@@ -505,9 +505,9 @@ def test_links_without_traffic_are_a_fault_where_nothing_else_explains_them(
     v.run(4.0)
     nic = t.NicSamples("eth0", 1, 1)
     silent = table.finding(t.FindingKind.TRAFFIC_STOPPED, "node1", "next to nothing", v.instant, node="node1")
-    monkeypatch.setattr(type(v.brain.c.traffic), "observe", lambda *_: silent)
-    v.brain.c.ranks.operation[5] = "tp:all_reduce"  # all are in the same operation
-    v.brain.hangs.detector._standstill._key = None
+    monkeypatch.setattr(type(v.brain.jobs.newest.c.traffic), "observe", lambda *_: silent)
+    v.brain.jobs.newest.c.ranks.operation[5] = "tp:all_reduce"  # all are in the same operation
+    v.brain.jobs.newest.hangs.detector._standstill._key = None
     v.feed(Tick())
     v.feed(FrameSeen("node1", t.Frame(1, 1, 1, nics=(nic,))))
     assert bool(v.incidents) is found
@@ -519,10 +519,10 @@ def test_a_job_has_limits_of_its_own() -> None:
     v.run(5)
     next(w for w in v.all_workers() if w.rank == 5).sleeping_at = v.now
     v.run(13)
-    assert v.brain.c.job is not None
-    assert v.brain.c.job.restarts == 0
+    assert v.brain.jobs.newest.c.job is not None
+    assert v.brain.jobs.newest.c.job.restarts == 0
     v.run(6)
-    assert v.brain.c.job.restarts == 1
+    assert v.brain.jobs.newest.c.job.restarts == 1
 
 
 def test_a_restart_by_hand_counts_as_nothing() -> None:
@@ -533,7 +533,7 @@ def test_a_restart_by_hand_counts_as_nothing() -> None:
     v.run(5)
     v.feed(RestartAsked())
     v.run(10)
-    job = v.brain.c.job
+    job = v.brain.jobs.newest.c.job
     assert job is not None
-    assert (job.generation, job.state, job.tries) == (2, JobState.RUNNING, 0)
+    assert (job.generation, job.state, job.tries) == (2, JobStatus.RUNNING, 0)
     assert [i.cause.kind for i in v.incidents] == [t.FindingKind.RESTART]

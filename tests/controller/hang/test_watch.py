@@ -61,7 +61,7 @@ def test_anybody_may_ask_at_any_time_and_hears_who_did_not_tell() -> None:
     v.kill_agent("node1")
     v.feed(StacksAsked())
     (send,) = dumps(v)
-    watch = v.brain.hangs.stacks
+    watch = v.brain.jobs.newest.hangs.stacks
     assert not watch.is_complete
     tell(v, send, 0)
     assert watch.is_complete
@@ -77,7 +77,7 @@ def test_an_answer_that_is_no_stacks_is_told_and_not_taken(data: dict[str, str])
     v.feed(StacksAsked())
     send = dumps(v)[0]
     v.feed(ResultSeen(send.node, msg.CommandResult(send.command.id, True, data=data)))
-    tree = v.brain.hangs.stacks.tree()
+    tree = v.brain.jobs.newest.hangs.stacks.tree()
     assert tree is not None
     assert tree["missing"][send.node].startswith("an answer that is no stacks")
 

@@ -86,7 +86,7 @@ def test_a_look_at_another_job_is_not_told(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [], 12)
     assert look(watch)
     assert watch.found() is not None
-    job = shell.brain.c.job
+    job = shell.brain.jobs.newest.c.job
     assert job is not None
     job.spec = dataclasses.replace(job.spec, id="j2")
     assert watch.found() is None

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.controller.cluster.placement import place
 from holdfast.controller.state.events import CordonAsked, EvictAsked, FrameSeen, Send
 from holdfast.controller.state.history import History
-from holdfast.controller.state.model import IncidentState, JobSpec, JobState, Node, Options
-from holdfast.controller.state.placement import place
+from holdfast.controller.state.model import IncidentState, JobSpec, JobStatus, Node, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, trains_again
@@ -16,7 +16,7 @@ def elastic(nodes: int = 3, nnodes: int = 3, least: int = 1, **more: object) -> 
     v = Virtual(nodes=nodes, options=Options(grow_after=5.0))
     v.submit(nnodes=nnodes, node_counts=tuple(range(least, nnodes)), **more)
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     return v
 
 
@@ -61,7 +61,7 @@ def test_below_its_least_it_waits() -> None:
     v.run(v.options.agent_grace + 8)
     v.lose_node("node2")
     v.run(v.options.agent_grace + 20)
-    assert v.job.state is JobState.RECOVERING
+    assert v.job.state is JobStatus.RECOVERING
     assert any(f.kind is t.FindingKind.CAPACITY for f in v.incidents[-1].findings)
     v.join("node2")
     trains_again(v, 3)
@@ -100,7 +100,7 @@ def test_a_job_of_one_size_neither_shrinks_nor_grows() -> None:
     v.feed(EvictAsked("node2"))
     v.feed(EvictAsked("node1"))
     v.run(20.0)
-    assert v.job.state is JobState.RECOVERING
+    assert v.job.state is JobStatus.RECOVERING
 
 
 def test_faults_at_ranks_that_are_gone_wait_for_them() -> None:

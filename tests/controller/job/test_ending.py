@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from tests.controller.support.virtual import Virtual, training
 
 
@@ -13,7 +13,7 @@ def test_an_agent_that_was_killed_and_never_comes_back() -> None:
     v.run(1.0)
     v.last_step = v.worker(0).step + 3
     v.run_until(lambda: v.job.state.ended, 60.0)
-    assert (v.job.state, v.job.exit_code, v.job.generation) == (JobState.FINISHED, 0, 1)
+    assert (v.job.state, v.job.exit_code, v.job.generation) == (JobStatus.FINISHED, 0, 1)
     assert v.job.reason == (
         "all ranks that can be seen ended with 0; 4 of 8 did not report, for the agent of node1 never came back"
     )
@@ -29,7 +29,7 @@ def test_it_ends_at_once_when_the_agent_comes_back_in_time() -> None:
     assert not v.job.state.ended
     v.join("node1")
     v.run(0.2)
-    assert (v.job.state, v.job.reason, v.job.generation) == (JobState.FINISHED, "", 1)
+    assert (v.job.state, v.job.reason, v.job.generation) == (JobStatus.FINISHED, "", 1)
 
 
 @pytest.mark.parametrize("spares", [0, 1])
@@ -40,11 +40,11 @@ def test_a_node_whose_ranks_have_all_ended_is_not_missed(spares: int) -> None:
         v.exit(rank, code=0)
     v.kill_agent("node1")
     v.run(30.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
     for rank in range(4):
         v.exit(rank, code=0)
     v.run(0.5)
-    assert (v.job.state, v.job.reason, v.job.generation) == (JobState.FINISHED, "", 1)
+    assert (v.job.state, v.job.reason, v.job.generation) == (JobStatus.FINISHED, "", 1)
 
 
 def test_also_after_the_controller_was_killed() -> None:
@@ -56,7 +56,7 @@ def test_also_after_the_controller_was_killed() -> None:
     v.run(8.0)
     assert not v.job.state.ended
     v.run_until(lambda: v.job.state.ended, 10.0)
-    assert (v.job.state, v.job.generation) == (JobState.FINISHED, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.FINISHED, 1)
 
 
 def test_a_rank_that_still_runs_within_sight_keeps_the_job_open() -> None:
@@ -65,7 +65,7 @@ def test_a_rank_that_still_runs_within_sight_keeps_the_job_open() -> None:
     for rank in range(3):
         v.exit(rank, code=0)
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
 
 
 def test_few_clean_ends_do_not_speak_for_many_that_nobody_saw() -> None:
@@ -77,7 +77,7 @@ def test_few_clean_ends_do_not_speak_for_many_that_nobody_saw() -> None:
     for rank in range(4):
         v.exit(rank, code=0)
     v.run(30.0)
-    assert v.job.state is not JobState.FINISHED
+    assert v.job.state is not JobStatus.FINISHED
 
 
 def test_an_exit_that_is_not_clean_is_no_end() -> None:
@@ -87,4 +87,4 @@ def test_an_exit_that_is_not_clean_is_no_end() -> None:
         v.exit(rank, code=0)
     v.exit(3, code=1, error="ValueError: no")
     v.run(30.0)
-    assert v.job.state is not JobState.FINISHED
+    assert v.job.state is not JobStatus.FINISHED

@@ -1,7 +1,7 @@
 """A node whose disk is full: the finding says so, and what ends for want of room goes on elsewhere."""
 
 from holdfast.controller.state.events import EventSeen, FrameSeen
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training
 
@@ -24,7 +24,7 @@ def test_a_full_state_folder_is_told_and_ends_nothing() -> None:
     (incident,) = v.incidents
     assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.DISK_FULL, "node1")
     assert incident.action == "alert"
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
 
 
 def test_a_worker_that_ends_for_want_of_room_leaves_the_node() -> None:
@@ -32,7 +32,7 @@ def test_a_worker_that_ends_for_want_of_room_leaves_the_node() -> None:
     says_full(v, "node1")
     v.exit(5, code=1, error=FULL)
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.nodes == ["node0", "node2"]
     incident = v.incidents[-1]
     assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.DISK_FULL, "node1")
@@ -63,5 +63,5 @@ def test_without_another_node_it_starts_again_in_place() -> None:
     says_full(v, "node1")
     v.exit(5, code=1, error=FULL)
     v.run(3.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 2)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 2)
     assert v.incidents[-1].cause.kind is t.FindingKind.DISK_FULL

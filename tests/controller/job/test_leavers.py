@@ -5,7 +5,7 @@ import pytest
 from holdfast.controller.detectors.workers.exits import exit_finding
 from holdfast.controller.job.leavers import WITHIN_S
 from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import Finding, Instant, JobState
+from holdfast.controller.state.model import Finding, Instant, JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
 
@@ -51,7 +51,7 @@ def test_it_says_so_each_time_and_the_job_is_given_up_in_the_end() -> None:
         v.exit(5, code=0)
         v.exit(4, code=1, error=LOST)
         v.run(0.2)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert "rank 5 ended with exit code 0" in v.job.reason
 
 
@@ -60,7 +60,7 @@ def test_ranks_that_finish_one_after_the_other_are_nobodys_fault() -> None:
     for rank in range(8):
         v.exit(rank, code=0)
         v.run(2.0)
-    assert v.job.state is JobState.FINISHED
+    assert v.job.state is JobStatus.FINISHED
     assert v.incidents == []
 
 
@@ -110,11 +110,11 @@ def test_ranks_that_end_early_by_design_end_nothing() -> None:
     for rank in range(1, 8):
         v.exit(rank, code=0)
     v.run(1.0)  # rank 0 goes on alone
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.incidents == []
     v.exit(0, code=0)
     v.run(0.5)
-    assert v.job.state is JobState.FINISHED
+    assert v.job.state is JobStatus.FINISHED
 
 
 def test_a_rank_whose_node_was_told_to_end_was_preempted() -> None:
@@ -143,5 +143,7 @@ def echo(v: Virtual, rank: int, later: float) -> Finding:
 def test_only_what_follows_soon_is_for_want_of_it(later: float, is_for_want_of_it: bool) -> None:
     v = training()
     v.exit(5, code=0)
-    cause = v.brain.exits.leavers.cause_of(echo(v, 4, later), v.job, v.brain.c.ranks, (), v.instant)
+    cause = v.brain.jobs.newest.exits.leavers.cause_of(
+        echo(v, 4, later), v.job, v.brain.jobs.newest.c.ranks, (), v.instant
+    )
     assert (cause is not None) == is_for_want_of_it

@@ -2,7 +2,7 @@
 
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.state.events import Found
-from holdfast.controller.state.model import JobState, Options
+from holdfast.controller.state.model import JobStatus, Options
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training
 
@@ -15,7 +15,7 @@ def lose(v: Virtual, name: str, mourners: tuple[int, ...]) -> float:
     v.lose_node(name)
     for rank in mourners:
         v.exit(rank, code=1, error=RESET)
-    v.run_until(lambda: v.job.generation > before and v.job.state is JobState.RUNNING)
+    v.run_until(lambda: v.job.generation > before and v.job.state is JobStatus.RUNNING)
     return v.now - struck
 
 

@@ -14,7 +14,7 @@ from holdfast.controller.state.events import (
     Send,
     StopAsked,
 )
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
@@ -70,7 +70,7 @@ def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     v.run(3.0)
     with pytest.raises(UsageError, match="node node0, which has rank 0, is away"):
         v.feed(CheckpointAsked())
-    with pytest.raises(UsageError, match="no job is training"):
+    with pytest.raises(UsageError, match="no job is running"):
         Virtual().feed(CheckpointAsked())
 
 
@@ -136,7 +136,7 @@ def test_wishes_that_cannot_be_are_refused_in_one_line() -> None:
         v.feed(CordonAsked("node7", True))
     v.submit()
     v.run(2.0)
-    with pytest.raises(UsageError, match="one job at a time"):
+    with pytest.raises(UsageError, match="a job j1 already"):
         v.submit()
     with pytest.raises(UsageError, match="rank8"):
         v.feed(FaultAsked("kill:rank8"))
@@ -146,7 +146,7 @@ def test_stop_by_hand() -> None:
     v = training()
     v.feed(StopAsked(5.0))
     v.run(1.0)
-    assert v.job.state is JobState.STOPPED
+    assert v.job.state is JobStatus.STOPPED
     assert not [w for w in v.all_workers() if w.running]
 
 
@@ -165,5 +165,5 @@ def test_a_stop_by_hand_survives_the_controller() -> None:
     v.agents["node0"].alive = v.agents["node1"].alive = True
     v.restart_controller()
     v.run(2.0)
-    assert v.job.state is JobState.STOPPED
+    assert v.job.state is JobStatus.STOPPED
     assert not [w for w in v.all_workers() if w.running]

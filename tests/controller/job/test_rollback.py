@@ -7,7 +7,7 @@ from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.workers.spikes import SpikeDetector
 from holdfast.controller.state.events import FrameSeen
 from holdfast.controller.state.goodput import Account
-from holdfast.controller.state.model import IncidentState, JobState, Options
+from holdfast.controller.state.model import IncidentState, JobStatus, Options
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, counts, from_environment, to_text
 from tests.controller.support.virtual import Virtual, training, trains_again
@@ -47,7 +47,7 @@ def test_what_comes_again_from_the_newest_state_goes_back_to_an_older_one() -> N
     last = v.incidents[-1]
     assert (last.action, last.state) == ("roll-back", IncidentState.CLOSED)
     assert last.step_resumed == (bad - 10) // v.checkpoint_every * v.checkpoint_every
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     train_to(v, bad + 5)
     # A later restart is told again what not to go on from.
     v.exit(3, signal=9)
@@ -67,7 +67,7 @@ def test_a_third_time_ends_the_job() -> None:
     v.run(1.0)
     tell(v, v.job.life_last + 1, float("inf"))
     v.run(1.0)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert [incident.action for incident in v.incidents] == ["roll-back", "stop-job"]
 
 
@@ -85,11 +85,11 @@ def test_a_loss_that_is_no_number_is_no_progress() -> None:
     v = training()
     bad = v.job.best_step + 1
     for life in range(3):
-        assert v.job.state is JobState.RUNNING
+        assert v.job.state is JobStatus.RUNNING
         tell(v, bad + life, float("inf"))
         v.run(0.25)
     v.run(1.0)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
 
 
 SPIKE = Options(detectors=("loss-spike.action=roll-back",))
@@ -121,7 +121,7 @@ def test_a_leap_of_the_loss_goes_back_where_that_is_wished() -> None:
     v.run(6.0)
     assert [(i.action, i.cause.kind) for i in v.incidents] == [("roll-back", t.FindingKind.LOSS_SPIKE)]
     assert v.incidents[0].state is IncidentState.CLOSED
-    assert v.brain.c.time.totals(v.instant.wall)[Account.RECOMPUTE] > 0
+    assert v.brain.jobs.newest.c.time.totals(v.instant.wall)[Account.RECOMPUTE] > 0
 
 
 def test_a_leap_that_comes_again_at_the_same_place_is_only_told() -> None:
@@ -133,7 +133,7 @@ def test_a_leap_that_comes_again_at_the_same_place_is_only_told() -> None:
     finding = SpikeDetector(Tuning(), t.FindingKind.LOSS_SPIKE, "loss")
     for step in range(seen + 10):
         found = finding.observe(step, 30.0 if step > seen + 6 else 1.0 + step % 2 / 100, v.instant)
-    v.brain.recovery.found(found[0], v.instant)
+    v.brain.jobs.newest.recovery.found(found[0], v.instant)
     assert [i.action for i in v.incidents] == ["roll-back", "alert"]
     assert "it came again" in v.incidents[-1].reason
     assert v.job.generation == 2
@@ -161,7 +161,7 @@ def test_a_leap_ends_no_job_that_may_not_be_restarted() -> None:
     stored(v, 40)
     leap(v)
     v.run(2.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert [i.action for i in v.incidents] == ["alert"]
 
 
@@ -199,7 +199,7 @@ def test_what_counts_after_going_back() -> None:
 
 def test_steps_that_were_saved_and_left_behind_are_no_longer_productive() -> None:
     v = training()
-    time = v.brain.c.time
+    time = v.brain.jobs.newest.c.time
     stored(v, v.job.best_step + 1)
     before = time.totals(v.instant.wall)[Account.PRODUCTIVE]
     assert before > 0

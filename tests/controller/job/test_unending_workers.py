@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.controller.state.events import ResultSeen, Send
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
@@ -44,5 +44,5 @@ def test_without_a_spare_it_is_tried_there_again() -> None:
     hold(v, "node1", answers=True)
     v.exit(2, signal=9)
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.nodes == ["node0", "node1"]

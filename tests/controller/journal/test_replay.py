@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.cli.main import main
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.recording import REFUSED, Recorder, Start, Told, did, read
 from holdfast.controller.journal.replay import replay
 from holdfast.controller.state.events import Action, BrainEvent, CordonAsked, FaultAsked, FrameSeen, StopAsked, Tick
@@ -26,12 +26,12 @@ class Recorded(Virtual):
         self.path = path
         super().__init__(nodes=nodes)
 
-    def _boot(self) -> Brain:
+    def _boot(self) -> ClusterBrain:
         brain = super()._boot()
         entities = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in self.saved.items()]
         boot = f"b{self.boots}"
         self.recorder = Recorder(
-            self.path, Start(boot, self.options, entities, list(self.steps.values()), self.instant)
+            self.path, Start(boot, self.options, entities, self.steps, self.instant)
         )
         inner = brain.handle
 

@@ -46,8 +46,8 @@ def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, 
     shell = make_shell(folder)
     table, plan = simulate(Job(), culprits, steps, 1)
     spec = JobSpec("j1", "train", msg.Program("x"), 2, 4)
-    shell.brain.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
-    shell.brain.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
+    shell.brain.jobs.newest.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
+    shell.brain.jobs.newest.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
     names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
     for message in messages(table, names, 1):
         shell.spans.add("node0", message)
@@ -142,8 +142,8 @@ def test_a_new_generation_is_looked_at_afresh(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
     assert look(watch)
     assert watch.counted.streaks == {(5, "compute"): 1}
-    assert shell.brain.c.job is not None
-    shell.brain.c.job.generation = 2
+    assert shell.brain.jobs.newest.c.job is not None
+    shell.brain.jobs.newest.c.job.generation = 2
     watch._due()
     assert watch.counted.streaks == {}
 

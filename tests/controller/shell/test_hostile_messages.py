@@ -14,7 +14,7 @@ from holdfast.base import bounds
 from holdfast.base.errors import ProtocolError
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.state.events import EventSeen, FrameSeen, Record
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import codec as wire
 from holdfast.wire import limits as wire_bounds
 from holdfast.wire import messages as msg
@@ -80,17 +80,17 @@ def test_frames_of_any_values(tmp_path_factory: pytest.TempPathFactory, frames: 
     """node1 forges: the brain decides it without a bug, the journal can hold it, and node0's ranks are as before."""
     v = training()
     journal = Journal(tmp_path_factory.mktemp("journal") / "j.sqlite")
-    before = v.brain.c.ranks.step[:4].tolist()
+    before = v.brain.jobs.newest.c.ranks.step[:4].tolist()
     for frame in frames:
         message, _ = over_the_wire(frame)
         assert isinstance(message, t.Frame)
         actions = v.feed(FrameSeen("node1", message))
         assert journal.write([a for a in actions if isinstance(a, Record)], 1.0) == []
-        assert journal.write_steps("j1", v.brain.c.ledger.take_dirty()) == []
-    assert v.brain.c.ranks.step[:4].tolist() == before
+        assert journal.write_steps("j1", v.brain.jobs.newest.c.ledger.take_dirty()) == []
+    assert v.brain.jobs.newest.c.ranks.step[:4].tolist() == before
     v.run(1.0)
-    assert v.brain.c.ranks.step[0] > before[0] or v.job.generation > 1
-    assert v.job.state in (JobState.RUNNING, JobState.RECOVERING)
+    assert v.brain.jobs.newest.c.ranks.step[0] > before[0] or v.job.generation > 1
+    assert v.job.state in (JobStatus.RUNNING, JobStatus.RECOVERING)
     journal.close()
 
 
@@ -158,14 +158,14 @@ def test_news_of_ranks_that_a_node_does_not_hold_are_not_its_to_tell() -> None:
     lies = [t.StepRecord(0, 1, best + 100, 10**18, 0.3, math.inf)]
     sample = t.WorkerSample(0, 1, 1, step=best + 100, stopped=True, tick_age=50.0)
     v.feed(FrameSeen("node1", t.Frame(1, 1, 1, workers=(sample,), steps=tuple(lies))))
-    assert v.brain.c.ranks.step[0] <= best
-    assert not v.brain.c.ranks.stopped[0]
+    assert v.brain.jobs.newest.c.ranks.step[0] <= best
+    assert not v.brain.jobs.newest.c.ranks.stopped[0]
     for rank in (0, 99, 4_000_000_000):
         v.feed(EventSeen("node1", t.WorkerExited("j1", 1, rank, 1, 1, 1, error="no")))
     v.feed(EventSeen("node1", t.PlanPublished("j1", 1, b"forged")))
     v.run(1.0)
-    assert (v.job.state, v.job.generation, v.incidents) == (JobState.RUNNING, 1, [])
-    assert v.brain.c.plan is None
+    assert (v.job.state, v.job.generation, v.incidents) == (JobStatus.RUNNING, 1, [])
+    assert v.brain.jobs.newest.c.plan is None
     assert v.job.best_step < best + 100
 
 
@@ -183,7 +183,7 @@ def test_the_same_notice_a_hundred_times_a_second_is_one_alert() -> None:
             warn(v, "the disk is slow")
         v.run(1.0)
     assert [i.cause.kind for i in v.incidents] == ["agent", "alerts-suppressed"]
-    assert v.brain.recovery.suppressed == 499
+    assert v.brain.alerts.suppressed == 499
     assert v.brain.c.book.counts["agent"] == 500
     v.run(700.0)
     warn(v, "the disk is slow")
@@ -204,7 +204,7 @@ def test_notices_that_differ_are_bounded_by_node_and_minute() -> None:
 
 
 def test_incidents_in_memory_are_bounded_and_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.controller.job.incidents.MAX_INCIDENTS", 20)
+    monkeypatch.setattr("holdfast.controller.cluster.incidents.MAX_INCIDENTS", 20)
     v = training()
     for n in range(60):
         warn(v, f"trouble number {n}", node=f"node{n}")
@@ -236,7 +236,7 @@ def test_documents_that_are_damaged_are_left_out_and_the_job_goes_on() -> None:
     v.restart_controller()
     assert {text.split(" ")[0] for text in v.brain.damaged} >= {"incident", "node", "time"}
     v.run(3.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
 
 
 def test_the_newest_job_must_be_readable() -> None:

@@ -169,14 +169,14 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
             def full(*_: object) -> None:
                 raise sqlite3.OperationalError("database or disk is full")
 
-            here.brain.c.job = Job(JobSpec("j1", "job", msg.Program("x"), 1, 1))
-            here.brain.c.ledger.rows[0] = StepRow(0, 1.0, 0.1, 1, 1.0, 1)
-            here.brain.c.ledger.dirty.add(0)
+            here.brain.jobs.newest.c.job = Job(JobSpec("j1", "job", msg.Program("x"), 1, 1))
+            here.brain.jobs.newest.c.ledger.rows[0] = StepRow(0, 1.0, 0.1, 1, 1.0, 1)
+            here.brain.jobs.newest.c.ledger.dirty.add(0)
             with monkeypatch.context() as patch:
                 patch.setattr(here.shell.journal, "write_steps", full)
                 here.shell.flush_steps()
                 assert acks == []
-                assert here.brain.c.ledger.dirty == {0}
+                assert here.brain.jobs.newest.c.ledger.dirty == {0}
             here.shell.flush_steps()
             assert acks == [1]
             assert [row.step for row in here.shell.journal.steps("j1")] == [0]

@@ -12,7 +12,7 @@ from holdfast.controller.spans.samples import Samples
 from holdfast.controller.spans.window import SpanWindow, memory_of
 from holdfast.controller.state.events import AgentJoined, AgentLeft, CordonAsked
 from holdfast.controller.state.job_size import check_size
-from holdfast.controller.state.model import JobSpec, JobState
+from holdfast.controller.state.model import JobSpec, JobStatus
 from holdfast.diagnostics.steps import span_table
 from holdfast.wire import messages as msg
 from holdfast.wire import rank_sets
@@ -43,7 +43,7 @@ def test_nodes_that_are_gone_make_room_for_others(monkeypatch: pytest.MonkeyPatc
     assert len(v.brain.c.histories) <= 11
     v.join("node1")
     v.run(1.0)
-    assert (v.job.state, v.job.generation) == (JobState.RUNNING, 1)
+    assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
 
 
 def test_names_that_were_said_once_make_nobody_speak_less_often() -> None:

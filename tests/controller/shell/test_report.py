@@ -14,7 +14,7 @@ from holdfast.controller.http.routes import create_app
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.history import History, node_history
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.http.test_routes import SHAPES
@@ -152,7 +152,7 @@ def test_steps_are_columns_of_equal_length_without_gaps(told: Any) -> None:
 
 def test_a_job_that_failed_says_why(told: Any) -> None:
     v = failed()
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     job = told(v).job()
     assert job["exit_code"] == 1
     assert "ValueError: bad batch" in job["reason"]
@@ -194,7 +194,7 @@ def test_a_job_that_cannot_be(told: Any, more: dict[str, Any], says: str) -> Non
     v = Virtual()
     with pytest.raises(UsageError, match=says):
         asyncio.run(told(v).submit(spec(**more)))
-    assert v.brain.c.job is None
+    assert v.brain.jobs.newest.c.job is None
 
 
 def test_faults_now_and_later(told: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import Unavailable, UsageError
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import (
     Action,
@@ -34,7 +34,7 @@ COMMAND = msg.Command("c1", "j1", 1, msg.StopWorkers())
 SPEC = JobSpec("j1", "job", msg.Program("train.py"), 1, 1)
 
 
-class Scripted(Brain):
+class Scripted(ClusterBrain):
     """Answers every event with the same actions."""
 
     def __init__(self, *answer: Action) -> None:
@@ -90,11 +90,11 @@ def test_a_full_disk_is_told_once_and_stops_nobody(
 
 
 def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = make_shell(tmp_path, Brain("b1"))
+    shell = make_shell(tmp_path, ClusterBrain("b1"))
     shell.handle(JobSubmitted(SPEC))
     flushed: list[int] = []
     shell.flushed.append(lambda: flushed.append(1))
-    ledger = shell.brain.c.ledger
+    ledger = shell.brain.jobs.newest.c.ledger
     ledger.rows[4] = StepRow(4, 1.0, 0.1, 8, 1.0, 1)
     ledger.dirty.add(4)
     with monkeypatch.context() as patch:
@@ -108,7 +108,7 @@ def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monke
 
 
 def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
-    shell = make_shell(tmp_path, Brain("b1"))
+    shell = make_shell(tmp_path, ClusterBrain("b1"))
     with pytest.raises(UsageError, match="no job is running"):
         shell.handle(StopAsked(1.0))
     shell.handle(JobSubmitted(SPEC))
@@ -120,7 +120,7 @@ def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_frames_leave_their_samples(tmp_path: Path) -> None:
-    shell = make_shell(tmp_path, Brain("b1"))
+    shell = make_shell(tmp_path, ClusterBrain("b1"))
     nics = (t.NicSamples("eth0", 1, 1, b"\1\0\0\0", b"\1\0\0\0"),)
     shell.handle(FrameSeen("node0", t.Frame(1, 10**9, 1, offsets=b"\0\0\0\0", nics=nics)))
     assert shell.samples.read("node0", 5)[0]["tx"] == [1]
@@ -131,7 +131,7 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
     caplog.set_level(logging.INFO, "holdfast")
     ticks: list[float] = []
 
-    class Counting(Brain):
+    class Counting(ClusterBrain):
         def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
             if isinstance(event, Tick):
                 ticks.append(event.lag)
@@ -157,7 +157,7 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
     shell.journal.close()
 
 
-class Broken(Brain):
+class Broken(ClusterBrain):
     """Fails at every tick, as a bug of ours would."""
 
     def handle(self, event: BrainEvent, now: Instant) -> list[Action]:

@@ -66,7 +66,7 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
 def test_an_honest_pause_ends_no_worker_and_a_blind_detector_is_seen_to_do_so() -> None:
     world = after(How.PAUSE, seconds=300.0)
     assert (world.wronged, world.brain.c.book.incidents) == ([], {})
-    job = world.brain.c.job
+    job = world.brain.jobs.newest.c.job
     assert job is not None
     assert (job.generation, job.restarts) == (1, 0)
     blind = World(SMALL, seed=1)
@@ -96,7 +96,7 @@ def test_quiet_hours_are_jumped_over() -> None:
     world = World(SMALL, seed=1)
     world.run(world.began + 86_400.0)
     assert world.events < 4_000
-    assert world.brain.c.time.ratio(world.instant.wall) == pytest.approx(1.0, abs=0.01)
+    assert world.brain.jobs.newest.c.time.ratio(world.instant.wall) == pytest.approx(1.0, abs=0.01)
 
 
 def test_two_generations_at_once_are_seen() -> None:

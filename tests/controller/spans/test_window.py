@@ -139,7 +139,7 @@ def test_spans_travel_and_the_clock_is_told(tmp_path: Path) -> None:
             one.link._on_clock = told.append
             await eventually(lambda: one.link.connected)
             job = Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"])
-            here.brain.c.job = job
+            here.brain.jobs.newest.c.job = job
             before = time.time_ns()
             one.link.send(msg.ClockAsked(17))
             one.link.send(spans(4, 0, 4))  # another node's rank

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.controller.state.events import FrameSeen
 from holdfast.controller.state.goodput import LOSSES, Account, Goodput
-from holdfast.controller.state.model import JobState
+from holdfast.controller.state.model import JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import STEP, Virtual, training, trains_again
 
@@ -125,8 +125,8 @@ def test_a_rank_that_stays_slow_is_a_straggler() -> None:
 
 
 def whole(v: Virtual) -> dict[Account, float]:
-    sums_up(v.brain.c.time, v.instant.wall)
-    return v.brain.c.time.totals(v.instant.wall)
+    sums_up(v.brain.jobs.newest.c.time, v.instant.wall)
+    return v.brain.jobs.newest.c.time.totals(v.instant.wall)
 
 
 def test_a_fault_costs_detection_and_recovery_and_what_is_done_again() -> None:
@@ -157,7 +157,10 @@ def test_a_controller_that_was_away_books_what_it_missed() -> None:
 def test_quiet_training_is_productive() -> None:
     v = training()
     v.run(60.0)
-    ratio, recent = v.brain.c.time.ratio(v.instant.wall), v.brain.c.time.recent_ratio(v.instant.wall)
+    ratio, recent = (
+        v.brain.jobs.newest.c.time.ratio(v.instant.wall),
+        v.brain.jobs.newest.c.time.recent_ratio(v.instant.wall),
+    )
     assert ratio is not None
     assert recent is not None
     assert ratio > 0.9  # virtual time goes by in ticks, a step does not
@@ -169,8 +172,8 @@ def test_a_job_that_is_over_stands_still() -> None:
     v.last_step = 9
     v.submit()
     v.run(10.0)
-    assert v.job.state is JobState.FINISHED
-    ratio = v.brain.c.time.ratio(v.instant.wall)
+    assert v.job.state is JobStatus.FINISHED
+    ratio = v.brain.jobs.newest.c.time.ratio(v.instant.wall)
     v.run(10.0)
-    assert v.brain.c.time.ratio(v.instant.wall) == ratio
+    assert v.brain.jobs.newest.c.time.ratio(v.instant.wall) == ratio
     whole(v)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import Incident, Job, JobState
+from holdfast.controller.state.model import Incident, Job, JobStatus
 from holdfast.controller.state.progress import FEW_STEPS, STARTUP_S, Progress
 from holdfast.wire import types as t
 from tests.controller.support.virtual import STEP, Virtual
@@ -20,7 +20,7 @@ def counted(**more: object) -> Virtual:
     v.counts_from_zero = True
     v.submit(**more)
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.progress.counted
     return v
 
@@ -39,7 +39,7 @@ def test_it_may_be_killed_often_while_its_lives_are_longer_than_a_start() -> Non
     for generation, life in enumerate((2.0, 3.5, 2.2, 4.0, 2.5, 3.7, 2.0, 4.2), start=2):
         v.exit(2, signal=9)
         v.run(life)
-        assert v.job.state is JobState.RUNNING
+        assert v.job.state is JobStatus.RUNNING
         assert v.job.generation == generation
 
 
@@ -48,7 +48,7 @@ def test_equally_long_lives_are_told_and_not_ended() -> None:
     for generation in range(2, 9):
         v.exit(2, code=1, error=BUG)
         v.run_until(lambda generation=generation: v.job.generation == generation and v.job.life_steps >= 10)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     first, second = patterns(v)
     assert first.action == "alert"
     assert "the last 3 lives ended alike after" in first.cause.text
@@ -63,7 +63,7 @@ def test_such_a_loop_ends_with_the_restarts_that_the_job_may_have() -> None:
         v.exit(2, code=1, error=BUG)
         v.run_until(lambda generation=generation: v.job.generation == generation or v.job.state.ended)
         v.run_until(lambda: v.job.life_steps >= 10 or v.job.state.ended)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert v.job.restarts == 4
     assert "may be restarted 4 times" in v.job.reason
 
@@ -75,7 +75,7 @@ def test_the_same_error_within_few_steps_of_the_start_ends_it() -> None:
         if v.job.state.ended:
             break
         v.run_until(lambda: v.job.life_steps >= 2)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert "ValueError" in v.job.reason
 
 
@@ -85,7 +85,7 @@ def test_short_lives_that_save_go_on() -> None:
         v.exit(2, code=1, error=BUG)
         v.run_until(lambda: v.job.life_steps >= 2)
         saw(v, "checkpoint", text="last.pt")
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert "each of them finished a checkpoint" in patterns(v)[-1].cause.text
 
 
@@ -97,7 +97,7 @@ def test_short_lives_that_save_the_same_step_again_do_not() -> None:
             break
         v.run_until(lambda: v.job.life_steps >= 2)
         saw(v, "checkpoint", 40)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
 
 
 def test_a_loop_of_lives_that_save_says_that_they_do() -> None:
@@ -135,10 +135,10 @@ def test_starts_that_the_program_ends_with_another_error_each_time_are_given_up(
     v.counts_from_zero = True
     v.submit()
     for life in range(5):
-        v.run_until(lambda life=life: v.job.generation == life + 1 and v.job.state is JobState.RUNNING)
+        v.run_until(lambda life=life: v.job.generation == life + 1 and v.job.state is JobStatus.RUNNING)
         v.exit(0, code=1, error=BUG.replace("ValueError: a bug", ("KeyError", "OSError", "E", "F", "G")[life] + ": x"))
     v.run(1.0)
-    assert v.job.state is JobState.FAILED
+    assert v.job.state is JobStatus.FAILED
     assert "5 starts in a row ended before the first step" in v.job.reason
 
 
@@ -149,10 +149,10 @@ def test_steps_are_added_up_over_lives_and_none_of_them_is_called_repeated() -> 
     v.exit(2, signal=9)
     v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 4)
     assert v.job.best_step == before + v.job.life_steps
-    rows = v.brain.c.ledger.sorted_rows()
+    rows = v.brain.jobs.newest.c.ledger.sorted_rows()
     assert [row.step for row in rows] == list(range(len(rows)))
     assert {row.generation for row in rows[: before + 1]} == {1}
-    assert v.brain.c.ranks.step.max() == v.job.best_step
+    assert v.brain.jobs.newest.c.ranks.step.max() == v.job.best_step
     incident = v.incidents[-1]
     assert (incident.state.value, incident.step_resumed, incident.generation_to) == ("closed", None, 2)
     assert not v.job.is_repeat_known
@@ -169,7 +169,7 @@ def test_a_controller_that_comes_back_counts_on() -> None:
     assert v.job.progress.saves == 1
     v.run_until(lambda: v.job.best_step > best + 2)
     assert v.job.life_steps >= life + 2  # else its next fault would seem to be at the start of a life
-    steps = sorted(row.step for row in v.brain.c.ledger.sorted_rows())
+    steps = sorted(row.step for row in v.brain.jobs.newest.c.ledger.sorted_rows())
     assert steps == list(range(v.job.best_step + 1))
 
 
@@ -179,9 +179,9 @@ def test_last_words_of_an_earlier_life_keep_their_place() -> None:
     v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 3)
     best = v.job.best_step
     late = t.StepRecord(0, 1, 0, int(v.instant.wall * 1e9), STEP, is_counted=True)
-    v.brain.heartbeats._step(late, "node0", v.instant)
+    v.brain.jobs.newest.frames.step(late, "node0", v.instant)
     assert v.job.best_step == best
-    assert v.brain.c.ledger.rows[0].generation == 1
+    assert v.brain.jobs.newest.c.ledger.rows[0].generation == 1
 
 
 def test_a_job_written_by_another_version_is_read() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from holdfast.agent.stream.link import Link
 from holdfast.agent.stream.outbox import Outbox
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.shell.ingest import Ingest, serving_grpc
 from holdfast.controller.shell.log_hub import LogHub
@@ -23,7 +23,7 @@ from holdfast.wire import types as t
 E = TypeVar("E")
 
 
-class Recording(Brain):
+class Recording(ClusterBrain):
     """The real brain, and all that it was told."""
 
     def __init__(self, boot: str = "b1", options: Options | None = None) -> None:
@@ -38,7 +38,7 @@ class Recording(Brain):
         return [event for event in self.told if isinstance(event, kind)]
 
 
-def make_shell(folder: Path, brain: Brain | None = None) -> Shell:
+def make_shell(folder: Path, brain: ClusterBrain | None = None) -> Shell:
     journal = Journal(folder / "controller.sqlite")
     return Shell(brain or Recording(), journal, Samples(1 << 20), LogHub())
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.state.events import (
     Action,
     AgentJoined,
@@ -20,7 +20,7 @@ from holdfast.controller.state.events import (
     Tick,
 )
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Incident, Instant, Job, JobSpec, JobState, Options
+from holdfast.controller.state.model import Incident, Instant, Job, JobSpec, JobStatus, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback, from_environment
@@ -69,13 +69,14 @@ class Virtual:
         self.options = options or Options()
         self.boots = 0
         self.saved: dict[tuple[str, str], dict[str, Any]] = {}
-        self.steps: dict[int, StepRow] = {}
+        self.steps: dict[str, list[StepRow]] = {}
         self.sent: list[Send] = []
         self.underway: list[Send] = []
         self.delivering = False
         self.losing = False  # what the controller sends does not leave its host
         self.agents = {f"node{i}": FakeAgent(f"node{i}", slots) for i in range(nodes)}
         self.last_step = 10**9  # workers exit 0 after it
+        self.last_steps: dict[str, int] = {}  # the same of single jobs
         self.start_error = ""
         self.tells = False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
         self.rollbacks: tuple[Rollback, ...] = ()  # as the newest workers were told
@@ -91,9 +92,9 @@ class Virtual:
 
     # --- the controller ------------------------------------------------------------------------------------------
 
-    def _boot(self) -> Brain:
+    def _boot(self) -> ClusterBrain:
         self.boots += 1
-        return Brain(f"b{self.boots}", self.options)
+        return ClusterBrain(f"b{self.boots}", self.options)
 
     @property
     def instant(self) -> Instant:
@@ -101,8 +102,8 @@ class Virtual:
 
     @property
     def job(self) -> Job:
-        assert self.brain.c.job is not None
-        return self.brain.c.job
+        """The newest one."""
+        return self.brain.jobs.newest.c.job
 
     @property
     def incidents(self) -> list[Incident]:
@@ -129,18 +130,18 @@ class Virtual:
 
     def restart_controller(self, away: float = 1.0) -> None:
         """SIGKILL the controller: it forgets all but its journal; agents come back one after the other."""
-        self.steps = {row.step: row for row in self.brain.c.ledger.sorted_rows()}
+        self.steps = {id: brain.c.ledger.sorted_rows() for id, brain in self.brain.jobs.brains.items()}
         self._advance_workers(away)
         self.now += away
         self.brain = self._boot()
         entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
-        self.brain.restore(entities, list(self.steps.values()), self.instant)
+        self.brain.restore(entities, self.steps, self.instant)
         for agent in self.agents.values():
             if agent.alive:
                 self.join(agent.name)
 
-    def submit(self, nnodes: int | None = None, nproc: int = 4, **more: Any) -> None:
-        spec = JobSpec("j1", "job", msg.Program("train.py"), nnodes or len(self.agents), nproc, **more)
+    def submit(self, nnodes: int | None = None, nproc: int = 4, id: str = "j1", **more: Any) -> None:
+        spec = JobSpec(id, "job", msg.Program("train.py"), nnodes or len(self.agents), nproc, **more)
         self.feed(JobSubmitted(spec))
 
     # --- agents --------------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class Virtual:
                 data = {"behind": "unreachable" if is_cut else self.behind.get(knock.host, "unreachable")}
             case msg.StopWorkers():
                 for worker in list(agent.workers.values()):
-                    if worker.generation <= command.generation:
+                    if worker.job == command.job and worker.generation <= command.generation:
                         if worker.running:
                             worker.running = False
                             self.feed(EventSeen(send.node, self._exit(worker, signal=9, ordered=True)))
@@ -207,8 +208,8 @@ class Virtual:
 
     # --- workers -------------------------------------------------------------------------------------------------
 
-    def worker(self, rank: int) -> Worker:
-        return next(w for w in self.all_workers() if w.rank == rank and w.running)
+    def worker(self, rank: int, job: str = "") -> Worker:
+        return next(w for w in self.all_workers() if w.rank == rank and w.running and job in ("", w.job))
 
     def all_workers(self) -> list[Worker]:
         return [w for a in self.agents.values() for w in a.workers.values()]
@@ -218,9 +219,16 @@ class Virtual:
         return next(a for a in self.agents.values() if key in a.workers)
 
     def exit(
-        self, rank: int, code: int = -1, signal: int = 0, error: str = "", oom: bool = False, tail: str = ""
+        self,
+        rank: int,
+        code: int = -1,
+        signal: int = 0,
+        error: str = "",
+        oom: bool = False,
+        tail: str = "",
+        job: str = "",
     ) -> None:
-        worker = self.worker(rank)
+        worker = self.worker(rank, job)
         agent = self._holder(worker)
         if agent.alive:
             self._frame(agent)  # its last steps travel ahead of the news of its end
@@ -267,13 +275,15 @@ class Virtual:
             self.run(TICK)
 
     def _advance_workers(self, seconds: float) -> None:
-        running = [w for w in self.all_workers() if w.running]
-        if not running:
-            return
+        for id in {w.job for w in self.all_workers() if w.running}:
+            self._advance_job(id, seconds)
+
+    def _advance_job(self, id: str, seconds: float) -> None:
+        running = [w for w in self.all_workers() if w.running and w.job == id]
         newest = max(w.generation for w in running)
         world = [w for w in running if w.generation == newest]
-        job = self.brain.c.job
-        complete = job is None or len(world) == job.world
+        brain = self.brain.jobs.brains.get(id)
+        complete = brain is None or len(world) == brain.c.job.world
         able = all(math.isinf(w.stopped_at) and math.isinf(w.sleeping_at) for w in world)
         if not complete or not able:
             return
@@ -281,25 +291,26 @@ class Virtual:
             return
         for worker in world:
             first = worker.step < 0
-            worker.step = self._resume_step(worker.generation) if first else worker.step + 1
+            worker.step = self._resume_step(worker) if first else worker.step + 1
             worker.progress_at = self.now + seconds
-        if world[0].step >= self.last_step:
+        if world[0].step >= self.last_steps.get(id, self.last_step):
             for worker in world:
-                self.exit(worker.rank, code=0)
+                self.exit(worker.rank, code=0, job=id)
 
-    def _resume_step(self, generation: int) -> int:
-        best = max(self.brain.c.ledger.rows, default=-1)
+    def _resume_step(self, worker: Worker) -> int:
+        best = max(self.brain.jobs.brains[worker.job].c.ledger.rows, default=-1)
         if best < 0 or self.counts_from_zero:
             return 0
-        done = min([best + 1, *(back.at_most for back in self.rollbacks if back.generation == generation)])
-        return done // self.checkpoint_every * self.checkpoint_every
+        backs = (back.at_most for back in self.rollbacks if back.generation == worker.generation)
+        return min([best + 1, *backs]) // self.checkpoint_every * self.checkpoint_every
 
     def _frame(self, agent: FakeAgent) -> None:
         samples, steps = [], []
-        waiting = any(not math.isinf(min(w.stopped_at, w.sleeping_at)) for w in self.all_workers() if w.running)
+        held_up = {w.job for w in self.all_workers() if w.running and not math.isinf(min(w.stopped_at, w.sleeping_at))}
         for w in agent.workers.values():
             if not w.running:
                 continue
+            waiting = w.job in held_up
             stuck = not math.isinf(min(w.stopped_at, w.sleeping_at))
             samples.append(
                 t.WorkerSample(
@@ -310,6 +321,7 @@ class Virtual:
                     tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
                     stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
                     coordinate=(0, w.rank, 0) if self.tells else None, sizes=(1, 8, 1) if self.tells else None,
+                    job=w.job,
                 )
             )  # fmt: skip
             if w.step >= 0:
@@ -324,6 +336,7 @@ class Virtual:
                         t.NAN if self.counts_from_zero else 3.0 - w.step * 1e-3,
                         0 if self.counts_from_zero else 128,
                         self.counts_from_zero,
+                        w.job,
                     )
                 )
         frame = t.Frame(
@@ -344,12 +357,20 @@ class Virtual:
 
     def check(self) -> None:
         """What must hold after every event."""
-        generations = {w.generation for w in self.all_workers() if w.running and self._reachable(w)}
-        assert len(generations) <= 1, f"two generations train at once: {generations}"
-        assert sum(i.live for i in self.incidents) <= 1
-        job = self.brain.c.job
-        if job is not None and job.generation and not job.state.ended and self.brain.c.life.stage.value == "up":
-            assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
+        running = [w for w in self.all_workers() if w.running and self._reachable(w)]
+        generations = {(w.job, w.generation) for w in running}
+        assert len(generations) == len({job for job, _ in generations}), f"two generations train at once: {generations}"
+        for agent in self.agents.values():
+            jobs = {w.job for w in agent.workers.values() if w.running and agent.alive}
+            assert len(jobs) <= 1, f"{agent.name} holds workers of {sorted(jobs)}"
+        live = [i.job for i in self.incidents if i.live]
+        assert len(live) == len(set(live))
+        for brain in self.brain.jobs.active():
+            job = brain.c.job
+            if job.generation and brain.c.life.stage.value == "up":
+                assert len(set(job.nodes)) == len(job.nodes) in job.spec.counts
+        held = [name for brain in self.brain.jobs.active() for name in brain.c.job.nodes]
+        assert len(held) == len(set(held)), "a node belongs to two jobs"
 
     def _reachable(self, worker: Worker) -> bool:
         """Workers behind a lost agent cannot join anybody: their store and their peers are gone."""
@@ -360,14 +381,14 @@ def training(nodes: int = 2, **more: object) -> Virtual:
     v = Virtual(nodes=nodes)
     v.submit(nnodes=2, **more)
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.best_step >= 6
     return v
 
 
 def trains_again(v: Virtual, generation: int) -> None:
     v.run(3.0)
-    assert v.job.state is JobState.RUNNING
+    assert v.job.state is JobStatus.RUNNING
     assert v.job.generation == generation
     before = v.job.best_step
     v.run(3.0)

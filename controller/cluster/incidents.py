@@ -1,6 +1,6 @@
-"""The book of incidents: one is open at a time for a job, later findings join it, and each tells its own story."""
+"""The book of incidents of all jobs: a job has one live incident at a time, and later findings join it."""
 
-from holdfast.base.bounds import MAX_INCIDENTS
+from holdfast.base.bounds import MAX_INCIDENTS, MAX_JOBS
 from holdfast.controller.detectors.workers.exits import root_cause
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job
@@ -12,11 +12,12 @@ class IncidentBook:
         self.counts: dict[str, int] = {}  # findings by kind
         self.forgotten: dict[str, int] = {}  # incidents that are in the journal alone by now, by kind of their cause
         self._issued = 0
-        self._newest: Incident | None = None  # of those that were not over at once
+        self._newest: dict[str, Incident] = {}  # by job, of those that were not over at once
 
-    def live(self) -> Incident | None:
-        """The job's incident that is not over yet."""
-        return self._newest if self._newest is not None and self._newest.live else None
+    def live(self, job: str) -> Incident | None:
+        """The incident of this job that is not over yet."""
+        newest = self._newest.get(job)
+        return newest if newest is not None and newest.live else None
 
     def of_generation(self, job: str, generation: int) -> Incident | None:
         """The incident that this generation of the job was started for; it may be over."""
@@ -47,14 +48,24 @@ class IncidentBook:
         self.incidents[incident.id] = incident
         number = incident.id.removeprefix("i")
         self._issued = max(self._issued, int(number) if number.isdecimal() and len(number) < 19 else 0)
-        if self.live() is None:
-            self._newest = incident
+        if self.live(incident.job) is None:
+            self._newest.pop(incident.job, None)
+            self._newest[incident.job] = incident
+            self._forget_jobs()
         if len(self.incidents) > MAX_INCIDENTS:
             self._forget()
 
+    def _forget_jobs(self) -> None:
+        """Of jobs without a live incident only the newest are remembered here."""
+        while len(self._newest) > MAX_JOBS:
+            over = next((job for job, newest in self._newest.items() if not newest.live), None)
+            if over is None:
+                return
+            del self._newest[over]
+
     def _forget(self) -> None:
         """The oldest that is over leaves memory; the journal keeps it."""
-        oldest = next((i for i in self.incidents.values() if not i.is_open and i is not self._newest), None)
+        oldest = next((i for i in self.incidents.values() if not i.is_open), None)
         if oldest is not None:
             del self.incidents[oldest.id]
             self.forgotten[oldest.cause.kind.value] = self.forgotten.get(oldest.cause.kind.value, 0) + 1
@@ -79,6 +90,34 @@ class IncidentBook:
         self._keep(incident)
         for finding in incident.findings:
             self.count(finding)
+
+
+class JobIncidents:
+    """The book as one job sees it."""
+
+    def __init__(self, book: IncidentBook, job: Job) -> None:
+        self.all, self._job = book, job
+
+    def live(self) -> Incident | None:
+        """The job's incident that is not over yet."""
+        return self.all.live(self._job.spec.id)
+
+    def of_generation(self, generation: int) -> Incident | None:
+        """The incident that this generation of the job was started for; it may be over."""
+        return self.all.of_generation(self._job.spec.id, generation)
+
+    def open(self, finding: Finding, now: Instant) -> Incident:
+        return self.all.open(finding, self._job, now)
+
+    def attach(self, incident: Incident, finding: Finding) -> bool:
+        return self.all.attach(incident, finding)
+
+    def count(self, finding: Finding) -> None:
+        self.all.count(finding)
+
+    def own(self) -> list[Incident]:
+        """All that are known of the job, oldest first."""
+        return [incident for incident in self.all.incidents.values() if incident.job == self._job.spec.id]
 
 
 def saved(incident: Incident) -> Record:

@@ -1,0 +1,85 @@
+"""The jobs' brains by id, in the order of submission; which of them holds a node, and which one a request means."""
+
+from collections.abc import Callable
+
+from holdfast.base.bounds import MAX_JOBS
+from holdfast.base.errors import UsageError
+from holdfast.base.settings import nearest
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.cluster.state import ClusterState
+from holdfast.controller.state.model import Job
+
+_KEPT = 64
+"""Jobs that are over and can still be looked at; the journal has them all."""
+
+
+class Roster:
+    def __init__(self, cluster: ClusterState, build: Callable[[Job], JobBrain]) -> None:
+        self.c, self._build = cluster, build
+        self.brains: dict[str, JobBrain] = {}
+
+    def add(self, job: Job) -> JobBrain:
+        """A job that was submitted, or that an earlier life of the controller knew. UsageError: too many."""
+        if sum(not brain.c.job.state.ended for brain in self.brains.values()) >= MAX_JOBS:
+            raise UsageError(f"{MAX_JOBS} jobs run or wait already: no more are taken; stop one first")
+        self.c.jobs[job.spec.id] = job
+        brain = self.brains[job.spec.id] = self._build(job)
+        self._forget()
+        return brain
+
+    def _forget(self) -> None:
+        over = [brain for brain in self.brains.values() if brain.is_settled]
+        for brain in over[: max(0, len(over) - _KEPT)]:
+            del self.brains[brain.c.job.spec.id], self.c.jobs[brain.c.job.spec.id]
+
+    @property
+    def newest(self) -> JobBrain | None:
+        """Of the job that was submitted last."""
+        return next(reversed(self.brains.values()), None)
+
+    @property
+    def has_active(self) -> bool:
+        return any(not brain.c.job.state.ended for brain in self.brains.values())
+
+    def active(self) -> list[JobBrain]:
+        """Of jobs that are not over, those that get nodes first in front."""
+        return [self.brains[job.spec.id] for job in self.c.active()]
+
+    def unsettled(self) -> list[JobBrain]:
+        """Those with something left to decide, in the same order; of jobs that are over, behind."""
+        over = [brain for brain in self.brains.values() if brain.c.job.state.ended and not brain.is_settled]
+        return [*self.active(), *over]
+
+    def holder(self, node: str) -> JobBrain | None:
+        """Of the active job that this node belongs to."""
+        job = self.c.holder(node)
+        return self.brains[job.spec.id] if job is not None else None
+
+    def sole(self) -> JobBrain | None:
+        """Of the only job that is active: what names no job and no node of another is about it."""
+        active = [brain for brain in self.brains.values() if not brain.c.job.state.ended]
+        return active[0] if len(active) == 1 else None
+
+    def about(self, node: str, job: str = "") -> JobBrain | None:
+        """Of the job that is named, else that holds the node, else the only one that is active."""
+        if job:
+            return self.brains.get(job)
+        return self.holder(node) or self.sole()
+
+    def wanted(self, job: str) -> JobBrain:
+        """The active job that a person means: by id, by name, or the only one. UsageError when that is none."""
+        active = self.active()
+        if not job:
+            if len(active) > 1:
+                names = ", ".join(f"{brain.c.job.spec.name} ({brain.c.job.spec.id})" for brain in active)
+                raise UsageError(f"several jobs are there: {names}; name one with --job")
+            if not active:
+                raise UsageError("no job is running")
+            return active[0]
+        for brain in active:
+            if job in (brain.c.job.spec.id, brain.c.job.spec.name):
+                return brain
+        if (over := self.brains.get(job)) is not None:
+            raise UsageError(f"job {job} is {over.c.job.state.value} already")
+        known = [name for brain in active for name in (brain.c.job.spec.id, brain.c.job.spec.name)]
+        raise UsageError(f"no job {job!r} is running{nearest(job, known)}; `holdfast jobs` lists them")

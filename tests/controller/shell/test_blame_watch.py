@@ -19,7 +19,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import span_rows
 from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
-from tests.controller.support.stage import Recording, make_shell
+from tests.controller.support.stage import Recording, make_shell, with_job
 
 
 def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[msg.Spans]:
@@ -36,7 +36,7 @@ def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[
             for i, k in enumerate(order)
         )  # fmt: skip
         worker = msg.WorkerSpans(
-            rank, generation, len(own), 0, int(own.step.min()), int(own.step.max()), names, span_rows.pack(rows)
+            rank, generation, len(own), 0, int(own.step.min()), int(own.step.max()), names, span_rows.pack(rows), "j1"
         )
         found.append(msg.Spans((worker,), 0, 1000))
     return found
@@ -46,29 +46,30 @@ def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, 
     shell = make_shell(folder)
     table, plan = simulate(Job(), culprits, steps, 1)
     spec = JobSpec("j1", "train", msg.Program("x"), 2, 4)
-    shell.brain.jobs.newest.c.job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
-    shell.brain.jobs.newest.c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
+    job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
+    with_job(shell.brain, job).c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
+    shell.listen("j1")
     names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
     for message in messages(table, names, 1):
         shell.spans.add("node0", message)
     return shell, BlameWatch(shell, Tuning(["straggler.looks=1"]))
 
 
-def look(watch: BlameWatch) -> bool:
-    taken = watch._due()
+def look(shell: Shell, watch: BlameWatch) -> bool:
+    taken = watch.due(shell.brain.jobs.newest)
     if taken is None:
         return False
     seen = _look(taken)
     assert seen.blame is not None
     assert seen.seconds > 0
-    watch._take(seen.blame, taken.shape, taken.generation, seen.beginning)
+    watch.take(seen.blame, taken.shape, taken.generation, seen.beginning)
     return True
 
 
 def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
-    assert look(watch)
-    assert not look(watch), "no step is looked at twice"
+    assert look(shell, watch)
+    assert not look(shell, watch), "no step is looked at twice"
     assert isinstance(shell.brain, Recording)
     (found,) = (event.finding for event in shell.brain.of(Found))
     assert (found.kind, found.subject, found.node, found.rank) == ("straggler", "rank5", "node1", 5)
@@ -76,7 +77,7 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     assert "5 (node node1, GPU 1): forward of stage 1" in found.text
     (incident,) = shell.brain.c.book.incidents.values()
     assert (incident.action, incident.live) == ("alert", False)
-    figures = watch.figures()
+    figures = watch.figures("j1")
     assert figures["self_ratio"][5] > 1.05
     assert figures["induced_s"][5] > figures["victim_s"][5]
     nodes = {"nodes": ["node0", "node1"], "rank": list(range(8)), "node": [r // 4 for r in range(8)]}
@@ -89,28 +90,28 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
 def test_what_rank_0_does_by_design_alerts_nobody_also_after_a_restart_of_the_controller(tmp_path: Path) -> None:
     """60 ms more in every step since the first."""
     shell, watch = training(tmp_path, [Culprit(0, "optimizer", 12.0)], 40)
-    assert look(watch)
+    assert look(shell, watch)
     assert isinstance(shell.brain, Recording)
     (found,) = (event.finding for event in shell.brain.of(Found))
     assert (found.subject, found.severity, found.evidence["by_design"]) == ("rank0", t.Severity.INFO, True)
     assert shell.brain.c.book.incidents == {}
-    brief = watch.found()
+    brief = watch.found("j1")
     assert brief is not None
     assert [(c["rank"], c["by_design"]) for c in brief["culprits"]] == [(0, True)]
     again = BlameWatch(shell, Tuning(["straggler.looks=1"]))
     again.restore(shell.journal.entities())
-    assert look(again)
+    assert look(shell, again)
     assert [event.finding.severity for event in shell.brain.of(Found)] == [t.Severity.INFO] * 2
     broken = BlameWatch(shell, Tuning())
     broken.restore([("extras", "newest", {"job": "j1", "first": None})])
-    assert broken.extras.job == ""
+    assert not broken.of("j1").extras.looked
     shell.journal.close()
 
 
 def test_nothing_is_said_of_a_clean_job_nor_of_few_steps(tmp_path: Path) -> None:
     for steps, looked in ((12, True), (6, False)):
         shell, watch = training(tmp_path / str(steps), [], steps)
-        assert look(watch) == looked
+        assert look(shell, watch) == looked
         assert isinstance(shell.brain, Recording)
         assert shell.brain.of(Found) == []
         shell.journal.close()
@@ -140,12 +141,12 @@ def test_only_who_is_named_again_is_reported() -> None:
 
 def test_a_new_generation_is_looked_at_afresh(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
-    assert look(watch)
-    assert watch.counted.streaks == {(5, "compute"): 1}
+    assert look(shell, watch)
+    assert watch.of("j1").counted.streaks == {(5, "compute"): 1}
     assert shell.brain.jobs.newest.c.job is not None
     shell.brain.jobs.newest.c.job.generation = 2
-    watch._due()
-    assert watch.counted.streaks == {}
+    watch.due(shell.brain.jobs.newest)
+    assert watch.of("j1").counted.streaks == {}
 
 
 def test_what_cannot_be_analysed_ends_nothing() -> None:

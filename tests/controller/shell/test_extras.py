@@ -32,7 +32,7 @@ def look(
 
 def begun(culprits: list[Culprit], extras: Extras | None = None, generation: int = 1, shape: JobShape = AB) -> Extras:
     """After the first look of a life in which these were slow."""
-    extras = (extras or Extras()).of("j1")
+    extras = extras or Extras("j1")
     extras.begin(generation, look(culprits, 7, LENIENT), shape)
     return extras
 
@@ -124,10 +124,6 @@ def test_where_the_first_steps_were_not_seen_it_is_a_warning() -> None:
     extras.begin(1, None, AB)
     assert not judged(extras, LOGS)[0].is_design
     assert not judged(begun(LOGS, extras, 2), LOGS)[0].is_design
-
-
-def test_another_job_begins_afresh() -> None:
-    assert begun(LOGS).of("j2") == Extras("j2")
 
 
 FLOATS = st.floats(0, 1e6, allow_nan=False)

@@ -14,7 +14,7 @@ from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Incident, Job, JobSpec, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.controller.support.stage import agent, eventually, stage, wire_to
+from tests.controller.support.stage import agent, eventually, stage, wire_to, with_job
 
 
 def notice(n: int) -> t.AgentNotice:
@@ -169,7 +169,7 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
             def full(*_: object) -> None:
                 raise sqlite3.OperationalError("database or disk is full")
 
-            here.brain.jobs.newest.c.job = Job(JobSpec("j1", "job", msg.Program("x"), 1, 1))
+            with_job(here.brain, Job(JobSpec("j1", "job", msg.Program("x"), 1, 1)))
             here.brain.jobs.newest.c.ledger.rows[0] = StepRow(0, 1.0, 0.1, 1, 1.0, 1)
             here.brain.jobs.newest.c.ledger.dirty.add(0)
             with monkeypatch.context() as patch:

@@ -35,7 +35,7 @@ def test_tail_then_live_then_the_end() -> None:
         await asyncio.sleep(0)
         hub.add(chunk("live"))
         await asyncio.sleep(0)
-        hub.end()
+        hub.end("j1")
         assert await reader == ["early", "live"]
         hub.add(chunk("late"))  # an exit's last words may come after the end: those who look later see them
         assert await texts(hub) == ["early", "live", "late"]
@@ -47,7 +47,7 @@ def test_tail_then_live_then_the_end() -> None:
 def test_a_line_is_what_the_api_says() -> None:
     async def body(hub: LogHub) -> None:
         hub.add(msg.LogChunk("j1", 3, 7, "err", "x", dropped=2))
-        hub.end()
+        hub.end("j1")
         [line] = [line async for line in hub.lines("j1")]
         assert line == {"rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2}
 
@@ -58,7 +58,7 @@ def test_the_tail_is_bounded_by_bytes() -> None:
     async def body(hub: LogHub) -> None:
         for n in range(100):
             hub.add(chunk(f"{n:03}" + "x" * 50_000))
-        hub.end()
+        hub.end("j1")
         kept = await texts(hub)
         assert kept[-1].startswith("099")
         assert 1 < len(kept) <= log_hub._TAIL_BYTES // 50_000
@@ -81,7 +81,7 @@ def test_a_slow_reader_loses_the_oldest_and_holds_up_nobody() -> None:
             both[1] = asyncio.ensure_future(anext(quick))
             await asyncio.sleep(0)
         assert heard == [str(n) for n in range(count)]
-        hub.end()
+        hub.end("j1")
         rest = [(await both[0])["text"]] + [line["text"] async for line in slow]
         # It misses some in the middle, but has the newest, in order.
         assert rest[-1] == str(count - 1)
@@ -92,13 +92,16 @@ def test_a_slow_reader_loses_the_oldest_and_holds_up_nobody() -> None:
     story(body)
 
 
-def test_the_next_job_ends_the_listeners_of_the_last() -> None:
+def test_the_next_job_leaves_the_listeners_of_the_last_alone() -> None:
     async def body(hub: LogHub) -> None:
         reader: asyncio.Task[Any] = asyncio.create_task(texts(hub))
         await asyncio.sleep(0)
         hub.begin("j2")
-        assert await reader == []
-        assert hub._listeners == set()
+        hub.end("j2")
+        hub.add(chunk("one"))
+        hub.end("j1")
+        assert await reader == ["one"]
+        assert hub._jobs["j1"].listeners == set()
 
     story(body)
 
@@ -107,9 +110,9 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
     async def body(hub: LogHub) -> None:
         reader = asyncio.create_task(texts(hub))
         await asyncio.sleep(0)
-        assert len(hub._listeners) == 1
+        assert len(hub._jobs["j1"].listeners) == 1
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-        assert hub._listeners == set()
+        assert hub._jobs["j1"].listeners == set()
 
     story(body)

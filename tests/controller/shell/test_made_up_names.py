@@ -9,7 +9,7 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.detectors.base import windows
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.spans.samples import Samples
-from holdfast.controller.spans.window import SpanWindow, memory_of
+from holdfast.controller.spans.window import SpanWindows, memory_of
 from holdfast.controller.state.events import AgentJoined, AgentLeft, CordonAsked
 from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.model import JobSpec, JobStatus
@@ -100,17 +100,18 @@ def test_names_of_spans_are_bounded() -> None:
     """A program that makes up a name a span, on every rank: beyond a bound they are "other"."""
     row = ROW.pack(0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, -1)
     parts = [
-        (0, msg.WorkerSpans(rank, 1, 1, 0, 0, 0, ("", f"kind{rank}"), pack(row))) for rank in range(40_000)
+        (0, msg.WorkerSpans(rank, 1, 1, 0, 0, 0, ("", f"kind{rank}"), pack(row), "j1")) for rank in range(40_000)
     ]  # fmt: skip
     table = span_table.decode(parts)
     assert len(table) == 40_000
     assert len(table.kinds) <= span_table.MAX_KINDS + 1
     assert table.kinds[table.kind[39_999]] == "other"
     assert table.kinds[table.kind[5]] == "kind5"
-    window = SpanWindow(100_000)
+    window = SpanWindows(100_000)
+    window.begin("j1")
     for _, part in parts[:1000]:
         window.add("node0", msg.Spans((part,), 0, 0))
-    assert sum(memory_of(part) for part in window._parts) <= 100_000
+    assert sum(memory_of(part) for part in window.of("j1")._parts) <= 100_000
 
 
 def test_steps_of_spans_may_be_any_numbers() -> None:
@@ -137,7 +138,7 @@ def test_who_reads_the_log_slowly_holds_no_more_than_a_few_megabytes() -> None:
         await asyncio.sleep(0)
         for n in range(100):
             hub.add(msg.LogChunk("j1", 1, 0, "out", f"{n}".ljust(1 << 20)))
-        (listener,) = hub._listeners
+        (listener,) = hub._jobs["j1"].listeners
         assert listener.held <= 9 << 20
         assert listener.qsize() <= 8
         assert (await waiting)["text"].split()[0] in {"0", *(str(n) for n in range(90, 100))}

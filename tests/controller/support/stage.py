@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 from holdfast.agent.stream.link import Link
 from holdfast.agent.stream.outbox import Outbox
 from holdfast.controller.brain.cluster_brain import ClusterBrain
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.job.lifecycle import fresh_table
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.shell.ingest import Ingest, serving_grpc
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.samples import Samples
 from holdfast.controller.state.events import Action, BrainEvent
-from holdfast.controller.state.model import Instant, Options
+from holdfast.controller.state.model import Instant, Job, Options
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
@@ -170,3 +172,11 @@ async def eventually(
     while not what():
         assert loop.time() < end, f"not so within {deadline_s:g} s: {says()}"
         await asyncio.sleep(0.005)
+
+
+def with_job(brain: ClusterBrain, job: Job) -> JobBrain:
+    """The brain knows the job and its nodes, as if it had placed it."""
+    found = brain.jobs.add(job)
+    found.c.ranks = fresh_table(job)
+    brain.c.hold(job)
+    return found

@@ -288,7 +288,7 @@ class Warm:
 def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_exit: float | None) -> int:
     private.make_folder(run_dir)
     command = interpreter.command(
-        "holdfast.agent.forkserver.server", "--run-dir", str(run_dir), "--preload", ",".join(preload)
+        "holdfast.agent.forkserver.fork_server", "--run-dir", str(run_dir), "--preload", ",".join(preload)
     )
     command += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
     log = str(run_dir / LOG)

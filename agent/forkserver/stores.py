@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forkserver import children as warm_children
+from holdfast.agent.forkserver import forked_children
 from holdfast.agent.forkserver import store as warm_store
 from holdfast.agent.forkserver.output_memory import FULL
 
@@ -57,7 +57,7 @@ class Stores:
             return warm_store.serve(host, writing)
 
         try:
-            pid = warm_children.fork(body, self.release, self._logs())
+            pid = forked_children.fork(body, self.release, self._logs())
         except OSError:
             os.close(reading)
             raise
@@ -71,11 +71,11 @@ class Stores:
     def _logs(self) -> tuple[int, int]:
         log = str(self.run_dir / "store.log")
         try:
-            return warm_children.open_files(log, log)
+            return forked_children.open_files(log, log)
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            return warm_children.open_files(os.devnull, os.devnull)  # its words are worth less than the job
+            return forked_children.open_files(os.devnull, os.devnull)  # its words are worth less than the job
 
     def stop(self, job: str) -> bool:
         """End the job's store; False when there is none."""
@@ -111,7 +111,7 @@ class Stores:
 
     def _on_exit(self, job: str) -> None:
         store = self.running[job]
-        how = warm_children.reap(store.pidfd)
+        how = forked_children.reap(store.pidfd)
         if how is None:
             return
         if store.pipe >= 0:

@@ -37,7 +37,7 @@ def _install_gpus():
 
     from holdfast.agent.collectors import gpu
 
-    path = Path(__file__).parents[2] / "tests" / "agent" / "fake_nvml.py"
+    path = Path(__file__).parents[2] / "tests" / "agent" / "support" / "fake_nvml.py"
     spec = importlib.util.spec_from_file_location("fake_nvml", path)
     fake = importlib.util.module_from_spec(spec)
     sys.modules["fake_nvml"] = fake  # its dataclasses look for their module

@@ -20,8 +20,10 @@ REPORTED = 2.0
 """Seconds of standstill from which on a pause is reported."""
 _FRAMES = 3
 """Calls of the script that make up a place: what it calls below them varies while it works."""
-_LOADERS = ("bootstrap.py:", "runpy.py:", "warm_children.py:", "warm_workers.py:", "warm.py:", "<frozen runpy>:",
-            "__main__.py:")  # fmt: skip
+_LOADERS = (
+    "bootstrap.py:", "runpy.py:", "forked_children.py:", "forked_workers.py:", "fork_server.py:", "<frozen runpy>:",
+    "__main__.py:",
+)  # fmt: skip
 _MOST_DOUBLINGS = 6
 _MOST_PLACES = 200
 _AGAIN, _AGAIN_S = 0.25, 5.0

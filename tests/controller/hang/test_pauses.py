@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+from holdfast.agent.forkserver import bootstrap
 from holdfast.base.errors import UsageError
 from holdfast.controller.detectors.base import table
 from holdfast.controller.detectors.workers.hang import HangDetector, Pause
+from holdfast.controller.hang import pauses
 from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy
 from holdfast.controller.state.events import FrameSeen, RestartAsked, ResultSeen, Tick
@@ -537,3 +540,11 @@ def test_a_restart_by_hand_counts_as_nothing() -> None:
     assert job is not None
     assert (job.generation, job.state, job.tries) == (2, JobStatus.RUNNING, 0)
     assert [i.cause.kind for i in v.incidents] == [t.FindingKind.RESTART]
+
+
+def test_every_module_between_the_interpreter_and_the_script_is_known_as_none_of_its() -> None:
+    """A place is where the script stands: frames of the fork server before it are left out, by file name."""
+    names = {loader.rstrip(":") for loader in pauses._LOADERS}
+    folder = Path(bootstrap.__file__).parent
+    assert {"bootstrap.py", "fork_server.py", "forked_children.py", "forked_workers.py"} <= names
+    assert all((folder / name).exists() for name in names if name.startswith(("fork", "boot")))

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forkserver import children as warm_children
-from holdfast.agent.forkserver import output_memory
+from holdfast.agent.forkserver import forked_children, output_memory
 from holdfast.agent.forkserver.journal import Journal, Started, boot_id, key_of
 from holdfast.agent.forkserver.stores import Stores
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec, mark
@@ -51,7 +50,7 @@ class Workers:
         self.journal = Journal(run_dir)
         self.exits: dict[Key, WorkerExited] = self.journal.exits
         self.stores = Stores(run_dir, selector, broadcast, self.release)
-        self.oom = warm_children.OomWatch()
+        self.oom = forked_children.OomWatch()
         self.outputs: dict[Key, tuple[int, int]] = {}
         """Output in memory of the workers here, until their end is acknowledged."""
         self._paths: dict[Key, tuple[str, str]] = {}  # where it goes from there, as far as that is known
@@ -80,10 +79,10 @@ class Workers:
         self.oom.look()
         outputs = _in_memory() if spec.in_memory else None
         if outputs is None:
-            theirs = warm_children.open_files(spec.out_path, spec.err_path)
+            theirs = forked_children.open_files(spec.out_path, spec.err_path)
         else:
             theirs = os.dup(outputs[0]), os.dup(outputs[1])
-        pid = warm_children.fork(lambda: warm_children.run_worker(spec, self.run_dir), self.release, theirs)
+        pid = forked_children.fork(lambda: forked_children.run_worker(spec, self.run_dir), self.release, theirs)
         if outputs is not None:
             self.outputs[spec.key] = outputs
             self._paths[spec.key] = spec.out_path, spec.err_path
@@ -219,7 +218,7 @@ class Workers:
         if one is None:
             return
         if one.ours:
-            how = warm_children.reap(one.pidfd)
+            how = forked_children.reap(one.pidfd)
             if how is None:
                 return
         elif one.started.alive():

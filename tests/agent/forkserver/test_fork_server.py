@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.agent.forkserver import error_file
 from holdfast.agent.forkserver.client import Warm
-from holdfast.agent.forkserver.server import ASKED_FOR_GPUS
+from holdfast.agent.forkserver.fork_server import ASKED_FOR_GPUS
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.base.errors import Unavailable
 from holdfast.wire.messages import Program
@@ -268,8 +268,8 @@ def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> N
         )
         (tmp_path / "nvidia-uvm").touch()
         (tmp_path / "asks_driver.py").write_text(
-            "from holdfast.agent.forkserver import children as warm_children\n"
-            f"warm_children.GPU_DRIVERS = ({str(tmp_path / 'nvidia-uvm')!r},)\n"
+            "from holdfast.agent.forkserver import forked_children\n"
+            f"forked_children.GPU_DRIVERS = ({str(tmp_path / 'nvidia-uvm')!r},)\n"
             f"kept = open({str(tmp_path / 'nvidia-uvm')!r})"
         )
         async with node(tmp_path) as one:

@@ -1,6 +1,6 @@
 """The warm process: one per node, with everything heavy imported, from which workers are forked in milliseconds.
 
-    python -m holdfast.agent.forkserver.server --run-dir DIR [--preload MODULE,...]
+    python -m holdfast.agent.forkserver.fork_server --run-dir DIR [--preload MODULE,...]
 
 It is started by the agent in a session of its own and outlives it, so that workers keep a parent that learns how
 they end. One thread, always. It speaks JSON lines on `DIR/warm.sock`: requests `{"id", "do", ...}`, answers `{"id",
@@ -25,10 +25,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.forkserver import children as warm_children
-from holdfast.agent.forkserver import output_memory, patient_streams
+from holdfast.agent.forkserver import forked_children, output_memory, patient_streams
+from holdfast.agent.forkserver.forked_workers import Workers
 from holdfast.agent.forkserver.json_lines import Connection, peer_uid
-from holdfast.agent.forkserver.workers import Workers
 from holdfast.base import private, service
 from holdfast.base.local_socket import short_path
 
@@ -166,7 +165,7 @@ class Server:
             "pid": os.getpid(),
             "python": sys.version.split()[0],
             "preload_errors": self.errors,
-            "threads": warm_children.threads(),
+            "threads": forked_children.threads(),
             "workers": workers,
             "exits": [asdict(ended) for ended in self.workers.exits.values()],
             "outputs": self.workers.told_outputs(),
@@ -203,7 +202,7 @@ def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[
         except BaseException as error:  # whatever it is, scripts that do not need this module can still run
             errors[name] = f"{type(error).__name__}: {error}"
             traceback.print_exc()
-        if warm_children.have_asked_for_gpus():
+        if forked_children.have_asked_for_gpus():
             print(f"preload {name}: {ASKED_FOR_GPUS}", file=sys.stderr, flush=True)
             begin_anew([*left_out, name])
     return errors
@@ -228,7 +227,7 @@ def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m holdfast.agent.forkserver.server")
+    parser = argparse.ArgumentParser(prog="python -m holdfast.agent.forkserver.fork_server")
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the socket and the record of exits")
     parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
     parser.add_argument("--left-out", default="", help="of these, those that ask for GPUs when they are imported")
@@ -266,7 +265,7 @@ def main() -> int:
         errors = preload(modules, left_out, begin_anew)
     gc.collect()
     gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages
-    if (count := warm_children.threads()) != 1:
+    if (count := forked_children.threads()) != 1:
         print(f"the preloaded modules left {count} threads: forked workers may hang", file=sys.stderr, flush=True)
     server = Server(options.run_dir.absolute(), listener, errors, options.idle_exit)
     server.workers.hold(lock)
@@ -277,6 +276,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     # Under its real name, so that a worker's `__main__` is the user's alone.
-    from holdfast.agent.forkserver import server as warm
+    from holdfast.agent.forkserver import fork_server as warm
 
     sys.exit(warm.main())

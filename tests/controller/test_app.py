@@ -38,7 +38,7 @@ def training() -> Virtual:
 
 def test_from_nothing(tmp_path: Path) -> None:
     shell = build(ControllerConfig(state_dir=tmp_path / "new", cadence=0.25, agent_grace=3.0))
-    assert (shell.brain.jobs.newest.c.job, shell.brain.c.nodes) == (None, {})
+    assert (shell.brain.jobs.newest, shell.brain.c.nodes) == (None, {})
     assert (shell.brain.c.options.cadence, shell.brain.c.options.agent_grace) == (0.25, 3.0)
     shell.journal.close()
 
@@ -63,8 +63,7 @@ def test_a_job_that_is_over_stays_over(tmp_path: Path) -> None:
     assert v.job.state is JobStatus.FINISHED
     remember(tmp_path, v)
     shell = build(ControllerConfig(state_dir=tmp_path))
-    assert shell.brain.c.active is None
-    assert shell.brain.jobs.newest.c.job is not None
+    assert shell.brain.c.active() == []
     assert shell.brain.jobs.newest.c.job.exit_code == 0
     assert shell.brain.jobs.newest.c.book.live() is None
     shell.journal.close()

@@ -142,7 +142,7 @@ def test_who_reads_the_log_slowly_holds_no_more_than_a_few_megabytes() -> None:
         assert listener.held <= 9 << 20
         assert listener.qsize() <= 8
         assert (await waiting)["text"].split()[0] in {"0", *(str(n) for n in range(90, 100))}
-        hub.end()
+        hub.end("j1")
         rest = [line["text"].split()[0] async for line in lines]
         assert rest[-1] == "99"
 

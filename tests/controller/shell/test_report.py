@@ -194,7 +194,7 @@ def test_a_job_that_cannot_be(told: Any, more: dict[str, Any], says: str) -> Non
     v = Virtual()
     with pytest.raises(UsageError, match=says):
         asyncio.run(told(v).submit(spec(**more)))
-    assert v.brain.jobs.newest.c.job is None
+    assert v.brain.jobs.newest is None
 
 
 def test_faults_now_and_later(told: Any) -> None:

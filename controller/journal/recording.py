@@ -7,15 +7,16 @@ its instant and with what came of it. What agents send is kept as it was on the 
 import base64
 import dataclasses
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.json_text import encode
-from holdfast.controller.brain.restore import Steps
 from holdfast.controller.journal import recording_file
+from holdfast.controller.journal.summary import UNKNOWN, IncidentSummary
 from holdfast.controller.state import events as e
 from holdfast.controller.state.events import Action, BrainEvent
 from holdfast.controller.state.ledger import StepRow
@@ -25,16 +26,17 @@ from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
 Json = dict[str, Any]
-_VERSION = 2
-_READABLE = (1, 2)
-"""1: texts and documents were of earlier wording and fields, so of records and log lines only the kind is compared."""
-_PLAIN: Mapping[str, type[Any]] = {
-    one.__name__: one
-    for one in (
-        e.AgentLeft, e.StopAsked, e.FaultAsked, e.CheckpointAsked, e.DiagnoseAsked, e.StacksAsked, e.CordonAsked,
-        e.EvictAsked, e.Tick,
-    )
-}  # fmt: skip
+_T = TypeVar("_T")
+_VERSION = 3
+_READABLE = (1, 2, 3)
+"""1 and 2 have no summaries of incidents, and their documents had other fields: `compared` leaves the documents out."""
+_RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
+_ONE_OF_A_KIND = ("time", "plan")
+"""Entities of which there was one: their ids were chosen anew."""
+_PLAIN_EVENTS = (
+    e.AgentLeft, e.StopAsked, e.RestartAsked, e.FaultAsked, e.CheckpointAsked, e.DiagnoseAsked, e.StacksAsked,
+    e.CordonAsked, e.EvictAsked, e.Tick,
+)  # fmt: skip
 REFUSED = "refused"
 """In place of actions: the event was a wish that cannot be."""
 
@@ -46,7 +48,7 @@ class Start:
     boot: str
     options: Options
     entities: list[tuple[str, str, Json]]
-    steps: Steps
+    steps: list[StepRow]
     at: Instant
     version: int = _VERSION
 
@@ -69,7 +71,7 @@ class Recorder:
             "boot": start.boot,
             "options": dataclasses.asdict(start.options),
             "entities": start.entities,
-            "steps": _packed_steps(start.steps),
+            "steps": [dataclasses.asdict(row) for row in start.steps],
             "at": [start.at.mono, start.at.wall],
         }
         self._write(head)
@@ -89,7 +91,7 @@ class Recorder:
 
 
 def did(actions: Iterable[Action]) -> list[str]:
-    """Actions as lines to compare: what, of whom, and a checksum of the rest."""
+    """Actions as lines to compare: what, of whom, a checksum of the rest, and of an incident its summary."""
     lines = []
     for action in actions:
         match action:
@@ -97,7 +99,10 @@ def did(actions: Iterable[Action]) -> list[str]:
                 order = type(command.order).__name__
                 lines.append(f"send {node} {order} {command.id} generation {command.generation}")
             case e.Record(kind, id, doc):
-                lines.append(f"record {kind} {id} {zlib.crc32(encode(doc)):08x}")
+                line = f"record {kind} {id} {zlib.crc32(encode(doc)):08x}"
+                if kind == "incident":
+                    line += " " + json.dumps(IncidentSummary.from_doc(doc).to_fields(), separators=(",", ":"))
+                lines.append(line)
             case e.Say(name, fields):
                 lines.append(f"say {name} {zlib.crc32(encode(fields)):08x}")
     return lines
@@ -105,9 +110,23 @@ def did(actions: Iterable[Action]) -> list[str]:
 
 def compared(lines: Sequence[str], version: int) -> list[str]:
     """What of these lines must be the same again in a recording of this version."""
-    if version == _VERSION:
-        return list(lines)
-    return [line.rpartition(" ")[0] if line.startswith(("record ", "say ")) else line for line in lines]
+    return list(lines) if version == _VERSION else [_without_document(line) for line in lines]
+
+
+def _without_document(line: str) -> str:
+    if line.startswith("say "):
+        return " ".join(line.split(" ")[:2])
+    found = _RECORD.fullmatch(line)
+    if found is None:
+        return line
+    return f"record {found[1]}" if found[1] in _ONE_OF_A_KIND else f"record {found[1]} {found[2]}"
+
+
+def incident_records(lines: Iterable[str]) -> Iterator[tuple[str, str, IncidentSummary]]:
+    """Id, checksum and summary of each record of an incident; the summary is UNKNOWN before version 3."""
+    for found in filter(None, map(_RECORD.fullmatch, lines)):
+        if found[1] == "incident":
+            yield found[2], found[3], IncidentSummary.from_fields(json.loads(found[4])) if found[4] else UNKNOWN
 
 
 def read(path: Path) -> Iterator[Start | Told]:
@@ -133,33 +152,21 @@ def _start(doc: Json) -> Start:
     version = doc["holdfast"]
     if version not in _READABLE:
         raise UsageError(f"written by another version of holdfast (recording {version}, ours {_VERSION})")
-    options: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in doc["options"].items()}
     entities = [(str(kind), str(key), entity) for kind, key, entity in doc["entities"]]
     return Start(
         doc["boot"],
-        Options(**options),
+        _filled(Options, doc["options"]),
         entities,
-        _steps(doc["steps"]),
+        [_filled(StepRow, row) for row in doc["steps"]],
         Instant(*doc["at"]),
         version,
     )
 
 
-def _packed_steps(steps: Steps) -> Any:
-    if isinstance(steps, Mapping):
-        return {job: [dataclasses.asdict(row) for row in rows] for job, rows in steps.items()}
-    return [dataclasses.asdict(row) for row in steps]
-
-
-def _steps(doc: Any) -> Steps:
-    """By job; in versions below 3 a list, of the newest job."""
-    if isinstance(doc, dict):
-        return {job: [StepRow(**row) for row in rows] for job, rows in doc.items()}
-    return [StepRow(**row) for row in doc]
-
-
 def _told(number: int, doc: Json) -> Told:
-    return Told(number, _event(doc["event"], doc["data"]), Instant(*doc["at"]), doc["did"])
+    did = [str(line) for line in doc["did"]]
+    list(incident_records(did))  # a summary that is no JSON is an error of this line
+    return Told(number, _event(doc["event"], doc["data"]), Instant(*doc["at"]), did)
 
 
 def _data(event: BrainEvent) -> Json:
@@ -174,23 +181,24 @@ def _data(event: BrainEvent) -> Json:
             return {"node": node, "wire": _packed(result)}
         case e.JobSubmitted(spec):
             return {"job": Job(spec).to_doc()}
-        case e.Found(finding, job):
-            return {"finding": dataclasses.asdict(finding), "job": job}
+        case e.Found(finding):
+            return {"finding": dataclasses.asdict(finding)}
     return dataclasses.asdict(event)
 
 
 def _event(kind: str, data: Json) -> BrainEvent:
     match kind:
         case "JobSubmitted":
-            spec: JobSpec = Job.from_doc(data["job"]).spec
-            return e.JobSubmitted(spec)
+            spec = data["job"]["spec"]
+            known = _known(JobSpec, {**spec, "program": _known(msg.Program, spec["program"])})
+            return e.JobSubmitted(Job.from_doc({**data["job"], "spec": known}).spec)
         case "Found":
             found = data["finding"]
-            known = {"kind": t.FindingKind(found["kind"]), "severity": t.Severity(found["severity"])}
-            return e.Found(Finding(**{**found, **known}), data.get("job", ""))
-    if kind in _PLAIN:
-        plain = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-        event: BrainEvent = _PLAIN[kind](**plain)
+            enums = {"kind": t.FindingKind(found["kind"]), "severity": t.Severity(found["severity"])}
+            return e.Found(_filled(Finding, {**found, **enums}))
+    plain = _PLAIN.get(_stem(kind))
+    if plain is not None:
+        event: BrainEvent = _filled(plain, data)
         return event
     message = wire.decode_agent(base64.b64decode(data["wire"]))
     match kind, message:
@@ -207,3 +215,27 @@ def _event(kind: str, data: Json) -> BrainEvent:
 
 def _packed(message: msg.AgentMessage) -> str:
     return base64.b64encode(wire.encode_agent(message)).decode()
+
+
+def _stem(event: str) -> str:
+    """The name of an event without the suffix that some versions write otherwise: StopAsked is StopRequested."""
+    return event.removesuffix("Asked").removesuffix("Requested")
+
+
+_PLAIN: Mapping[str, type[Any]] = {_stem(one.__name__): one for one in _PLAIN_EVENTS}
+
+
+def _known(cls: type[Any], data: Json) -> Json:
+    """Without the fields that only other versions have; lists become tuples, as JSON has none."""
+    names = {one.name for one in dataclasses.fields(cls)}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in names}
+
+
+def _filled(cls: type[_T], data: Json) -> _T:
+    """A dataclass from its fields. One that is missing has its default; without a default it is empty."""
+    values = _known(cls, data)
+    for one in dataclasses.fields(cls):  # type: ignore[arg-type]
+        has_default = dataclasses.MISSING is not one.default or dataclasses.MISSING is not one.default_factory
+        if one.name not in values and not has_default and callable(one.type):
+            values[one.name] = one.type()
+    return cls(**values)

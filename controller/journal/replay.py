@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import HoldfastError
-from holdfast.controller.brain.cluster_brain import ClusterBrain
+from holdfast.controller.brain.brain import Brain
+from holdfast.controller.journal.changes import IncidentChange, IncidentTrace, LifeComparison
 from holdfast.controller.journal.recording import REFUSED, Start, Told, compared, did, read
+from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Incident
 
 
@@ -26,16 +28,17 @@ class Replay:
     decisions: int = 0
     difference: Difference | None = None
     incidents: list[Incident] = field(default_factory=list)
-    then: dict[str, int] = field(default_factory=dict)
-    """Incidents that were opened then, by id, and the lines of the recording in which they were."""
-    now: dict[str, int] = field(default_factory=dict)
-    """Those that are opened now."""
+    then: list[IncidentTrace] = field(default_factory=list)
+    """Incidents that were opened then. Empty, as the next three, if the replay ended at the first difference."""
+    now: list[IncidentTrace] = field(default_factory=list)
+    """Incidents that are opened now."""
+    changed: list[IncidentChange] = field(default_factory=list)
+    aftermath: list[IncidentTrace] = field(default_factory=list)
+    """Incidents of now about workers that ended because the recorded controller stopped them: not compared."""
 
     @property
-    def changed(self) -> list[str]:
-        """What opened no incident, another one, or one at another line: verdicts that changed."""
-        ids = dict.fromkeys([*self.then, *self.now])
-        return [one for one in ids if self.then.get(one) != self.now.get(one)]
+    def is_same(self) -> bool:
+        return self.difference is None and not self.changed
 
 
 def replay(path: Path, through: bool = False) -> Replay:
@@ -44,42 +47,47 @@ def replay(path: Path, through: bool = False) -> Replay:
     UsageError when it is no recording.
     """
     found = Replay()
-    brain: ClusterBrain | None = None
+    lives: list[LifeComparison] = []
+    brain: Brain | None = None
     version = 0
     for one in read(path):
         if isinstance(one, Start):
-            brain, version = ClusterBrain(one.boot, one.options), one.version
+            brain, version = Brain(one.boot, one.options), one.version
             brain.restore(one.entities, one.steps, one.at)
-            found.lives += 1
+            if lives:
+                lives[-1].finish(one.entities)
+            lives.append(LifeComparison(one))
             continue
         if brain is None:
             continue
-        now = decide(brain, one)
+        actions, now = decide(brain, one)
         found.events += 1
         found.decisions += len(one.did)
         found.incidents = list(brain.c.book.incidents.values())
-        for opened, lines in ((found.then, one.did), (found.now, now)):
-            for name in filter(None, map(_incident, lines)):
-                opened.setdefault(name, one.line)
+        lives[-1].add(one, actions, now)
         then, after = compared(one.did, version), compared(now, version)
         if then != after:
             found.difference = found.difference or _difference(one, then, after)
             if not through:
                 break
+    found.lives = len(lives)
+    if through or found.difference is None:
+        for life in lives:
+            life.finish()
+            found.then += life.opened_then
+            found.now += life.opened_now
+            found.changed += life.changes()
+            found.aftermath += life.aftermath.values()
     return found
 
 
-def decide(brain: ClusterBrain, told: Told) -> list[str]:
+def decide(brain: Brain, told: Told) -> tuple[list[Action], list[str]]:
+    """What is decided now: the actions, and their lines."""
     try:
-        return did(brain.handle(told.event, told.at))
+        actions = brain.handle(told.event, told.at)
     except HoldfastError:
-        return [REFUSED]
-
-
-def _incident(line: str) -> str:
-    """The id in a line that records an incident; empty for other lines."""
-    words = line.split(" ")
-    return words[2] if words[:2] == ["record", "incident"] and len(words) > 2 else ""
+        return [], [REFUSED]
+    return actions, did(actions)
 
 
 def _difference(told: Told, did_then: list[str], did_now: list[str]) -> Difference:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,40 +10,55 @@ from holdfast.cli.common import output
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json
 
+if TYPE_CHECKING:
+    from holdfast.controller.journal.replay import Replay
+
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by `holdfast controller --record FILE`.")],
     through: Annotated[
-        bool, typer.Option("--through", help="Go on where the decisions part, and compare the incidents.")
+        bool, typer.Option("--through", help="Go on where the decisions part, and list the incidents that changed.")
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run a recording again, in no time, and compare what is decided. Ends with 1 where the decisions part."""
+    """Run a recording again and compare what is decided. Exit code 1 if a decision or a verdict differs."""
     require("controller", "numpy", "google.protobuf")
     from holdfast.controller.journal.replay import replay as run
 
     found = run(file, through)
     if as_json:
-        incidents = [one.to_doc() for one in found.incidents]
-        parted = dataclasses.asdict(found.difference) if found.difference else None
-        counts = {"lives": found.lives, "events": found.events, "decisions": found.decisions}
-        changes = {"then": found.then, "now": found.now, "changed": found.changed}
-        output.print_json({**counts, **changes, "difference": parted, "incidents": incidents})
-        return 1 if parted else 0
+        output.print_json(_document(found))
+        return 0 if found.is_same else 1
     for one in found.incidents:
         output.say(
             f"{output.clock(one.opened)} {one.id} {one.cause.kind} {one.cause.subject}: {one.action}, {one.reason}"
         )
     lives = "1 life" if found.lives == 1 else f"{found.lives} lives"
     output.say(f"{found.events} events of {lives} of the controller, {found.decisions} actions")
-    if found.difference is None:
+    if found.is_same:
         output.say("the same decisions")
-        return 0
-    if through:
-        output.say(f"{len(found.then)} incidents then, {len(found.now)} now, {len(found.changed)} changed")
-        for changed in found.changed:
-            then, now = (f"line {at[changed]}" if changed in at else "none" for at in (found.then, found.now))
-            output.say(f"{changed}: then {then}; now {now}")
-    d = found.difference
-    output.say(f"line {d.line}, {d.event}: then {d.then or 'nothing more'}; now {d.now or 'nothing more'}")
-    return 1
+    if through or found.changed:
+        unknown = sum(not trace.summary.is_known for trace in found.then)
+        then = f"{len(found.then)} incidents then" + (f" ({unknown} unknown)" if unknown else "")
+        output.say(f"{then}, {len(found.now)} now, {len(found.changed)} changed")
+    for change in found.changed:
+        output.say(change.text)
+    for trace in found.aftermath:
+        output.say(f"not compared: {trace.summary.text} (now line {trace.line}): stopped by the recorded controller")
+    if d := found.difference:
+        output.say(f"line {d.line}, {d.event}: then {d.then or 'nothing more'}; now {d.now or 'nothing more'}")
+    return 0 if found.is_same else 1
+
+
+def _document(found: "Replay") -> dict[str, Any]:
+    return {
+        "lives": found.lives,
+        "events": found.events,
+        "decisions": found.decisions,
+        "then": [trace.to_doc() for trace in found.then],
+        "now": [trace.to_doc() for trace in found.now],
+        "changed": [change.to_doc() for change in found.changed],
+        "aftermath": [trace.to_doc() for trace in found.aftermath],
+        "difference": dataclasses.asdict(found.difference) if found.difference else None,
+        "incidents": [one.to_doc() for one in found.incidents],
+    }

@@ -8,51 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.errors import UsageError
 from holdfast.cli.main import main
-from holdfast.controller.brain.cluster_brain import ClusterBrain
-from holdfast.controller.journal.recording import REFUSED, Recorder, Start, Told, did, read
+from holdfast.controller.journal.recording import Recorder, Start, Told, read
 from holdfast.controller.journal.replay import replay
-from holdfast.controller.state.events import Action, BrainEvent, CordonAsked, FaultAsked, FrameSeen, StopAsked, Tick
+from holdfast.controller.state.events import CordonAsked, FaultAsked, StopAsked, Tick
 from holdfast.controller.state.model import Instant, Options
-from holdfast.wire import codec as wire
-from tests.controller.support.virtual import Virtual, trains_again
-
-
-class Recorded(Virtual):
-    """A virtual cluster whose controller records, through all of its lives."""
-
-    def __init__(self, path: Path, nodes: int = 2) -> None:
-        self.path = path
-        super().__init__(nodes=nodes)
-
-    def _boot(self) -> ClusterBrain:
-        brain = super()._boot()
-        entities = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in self.saved.items()]
-        boot = f"b{self.boots}"
-        self.recorder = Recorder(
-            self.path, Start(boot, self.options, entities, self.steps, self.instant)
-        )
-        inner = brain.handle
-
-        def handle(event: BrainEvent, now: Instant) -> list[Action]:
-            if isinstance(event, FrameSeen):  # as it comes from the wire
-                frame = wire.decode_agent(wire.encode_agent(event.frame))
-                event = FrameSeen(event.node, frame)  # type: ignore[arg-type]
-            try:
-                actions = inner(event, now)
-            except HoldfastError:
-                self.recorder.add(event, now, [REFUSED])
-                raise
-            self.recorder.add(event, now, did(actions))
-            return actions
-
-        brain.handle = handle  # type: ignore[method-assign]
-        return brain
-
-    def restart_controller(self, away: float = 1.0) -> None:
-        self.recorder.close()
-        super().restart_controller(away)
+from tests.controller.support.recorded import RECORDINGS, Recorded
+from tests.controller.support.virtual import trains_again
 
 
 def story(path: Path) -> Recorded:
@@ -229,26 +192,13 @@ def test_options_come_back_as_they_were(tmp_path: Path) -> None:
     assert start.options == options
 
 
-def test_what_an_older_recording_accused_without_evidence_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a recording from before agents measured: the same samples, without what was seen of a worker."""
-    v = Recorded(tmp_path / "run.jsonl", nodes=2)
-    v.submit()
-    v.run(5)
-    next(w for w in v.all_workers() if w.rank == 5).stopped_at = v.now
-    v.run(5)
-    v.recorder.close()
-    lines = (tmp_path / "run.jsonl").read_text()
-    assert any(i.cause.subject == "rank5" for i in v.incidents)
-    found = replay(tmp_path / "run.jsonl", through=True)
-    assert (found.difference, found.changed, list(found.then)) == (None, [], ["i1"])
-    begun = found.then["i1"]
-    monkeypatch.setattr("holdfast.diagnostics.hang.stillness.STILL", 1e9)
-    monkeypatch.setattr("holdfast.controller.detectors.workers.hang.STILL", 1e9)  # nothing is evidence any more
-    assert main(["replay", str(tmp_path / "run.jsonl"), "--through"]) == 1
-    said = capsys.readouterr().out
-    # The workers that were ended then are found dead now.
-    assert f"1 incidents then, 1 now, 1 changed\ni1: then line {begun}; now line " in said
-    assert "i1 worker-killed" in said
-    assert (tmp_path / "run.jsonl").read_text() == lines
+def test_recordings_of_earlier_versions_lead_to_the_same_decisions() -> None:
+    """All but the one from before agents measured what workers do: its verdicts changed (test_changes.py)."""
+    paths = sorted(RECORDINGS.glob("*.jsonl.gz"))
+    assert len(paths) >= 4
+    for path in paths:
+        if path.name != "before_evidence.jsonl.gz":
+            found = replay(path)
+            assert (path.name, found.difference, found.changed) == (path.name, None, [])
+            assert found.events > 1000
+            assert found.then

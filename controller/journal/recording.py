@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.json_text import encode
+from holdfast.controller.brain.restore import Steps
 from holdfast.controller.journal import recording_file
 from holdfast.controller.journal.summary import UNKNOWN, IncidentSummary
 from holdfast.controller.state import events as e
@@ -48,7 +49,7 @@ class Start:
     boot: str
     options: Options
     entities: list[tuple[str, str, Json]]
-    steps: list[StepRow]
+    steps: Steps
     at: Instant
     version: int = _VERSION
 
@@ -71,7 +72,7 @@ class Recorder:
             "boot": start.boot,
             "options": dataclasses.asdict(start.options),
             "entities": start.entities,
-            "steps": [dataclasses.asdict(row) for row in start.steps],
+            "steps": _packed_steps(start.steps),
             "at": [start.at.mono, start.at.wall],
         }
         self._write(head)
@@ -157,10 +158,23 @@ def _start(doc: Json) -> Start:
         doc["boot"],
         _filled(Options, doc["options"]),
         entities,
-        [_filled(StepRow, row) for row in doc["steps"]],
+        _steps(doc["steps"]),
         Instant(*doc["at"]),
         version,
     )
+
+
+def _packed_steps(steps: Steps) -> Any:
+    if isinstance(steps, Mapping):
+        return {job: [dataclasses.asdict(row) for row in rows] for job, rows in steps.items()}
+    return [dataclasses.asdict(row) for row in steps]
+
+
+def _steps(doc: Any) -> Steps:
+    """By job; in versions below 3 a list, of the newest job."""
+    if isinstance(doc, dict):
+        return {job: [_filled(StepRow, row) for row in rows] for job, rows in doc.items()}
+    return [_filled(StepRow, row) for row in doc]
 
 
 def _told(number: int, doc: Json) -> Told:
@@ -181,8 +195,8 @@ def _data(event: BrainEvent) -> Json:
             return {"node": node, "wire": _packed(result)}
         case e.JobSubmitted(spec):
             return {"job": Job(spec).to_doc()}
-        case e.Found(finding):
-            return {"finding": dataclasses.asdict(finding)}
+        case e.Found(finding, job):
+            return {"finding": dataclasses.asdict(finding), "job": job}
     return dataclasses.asdict(event)
 
 
@@ -195,7 +209,7 @@ def _event(kind: str, data: Json) -> BrainEvent:
         case "Found":
             found = data["finding"]
             enums = {"kind": t.FindingKind(found["kind"]), "severity": t.Severity(found["severity"])}
-            return e.Found(_filled(Finding, {**found, **enums}))
+            return e.Found(_filled(Finding, {**found, **enums}), str(data.get("job", "")))
     plain = _PLAIN.get(_stem(kind))
     if plain is not None:
         event: BrainEvent = _filled(plain, data)

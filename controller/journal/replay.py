@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import HoldfastError
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.changes import IncidentChange, IncidentTrace, LifeComparison
 from holdfast.controller.journal.recording import REFUSED, Start, Told, compared, did, read
 from holdfast.controller.state.events import Action
@@ -48,11 +48,11 @@ def replay(path: Path, through: bool = False) -> Replay:
     """
     found = Replay()
     lives: list[LifeComparison] = []
-    brain: Brain | None = None
+    brain: ClusterBrain | None = None
     version = 0
     for one in read(path):
         if isinstance(one, Start):
-            brain, version = Brain(one.boot, one.options), one.version
+            brain, version = ClusterBrain(one.boot, one.options), one.version
             brain.restore(one.entities, one.steps, one.at)
             if lives:
                 lives[-1].finish(one.entities)
@@ -81,7 +81,7 @@ def replay(path: Path, through: bool = False) -> Replay:
     return found
 
 
-def decide(brain: Brain, told: Told) -> tuple[list[Action], list[str]]:
+def decide(brain: ClusterBrain, told: Told) -> tuple[list[Action], list[str]]:
     """What is decided now: the actions, and their lines."""
     try:
         actions = brain.handle(told.event, told.at)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from holdfast.base.errors import HoldfastError
-from holdfast.controller.brain.brain import Brain
+from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.recording import REFUSED, Recorder, Start, did
 from holdfast.controller.state.events import Action, BrainEvent, FrameSeen
 from holdfast.controller.state.model import Instant, Options
@@ -21,13 +21,11 @@ class Recorded(Virtual):
         self.path = path
         super().__init__(nodes=nodes, options=options)
 
-    def _boot(self) -> Brain:
+    def _boot(self) -> ClusterBrain:
         brain = super()._boot()
         entities = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in self.saved.items()]
         boot = f"b{self.boots}"
-        self.recorder = Recorder(
-            self.path, Start(boot, self.options, entities, list(self.steps.values()), self.instant)
-        )
+        self.recorder = Recorder(self.path, Start(boot, self.options, entities, self.steps, self.instant))
         inner = brain.handle
 
         def handle(event: BrainEvent, now: Instant) -> list[Action]:

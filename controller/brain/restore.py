@@ -131,7 +131,7 @@ def _restore_job(
     live = state.book.live()
     if live:
         state.book.attach(live, finding)
-    elif job.state is not JobStatus.PENDING:  # one that waits in the queue has missed nothing
+    elif job.nodes:  # one that waits for its nodes has missed nothing
         incident = state.book.open(finding, now)
         incident.action, incident.reason = policy.Move.WATCH.value, "wait for the agents to report what runs"
 

@@ -71,9 +71,9 @@ def test_fields_that_only_another_version_has_are_ignored(tmp_path: Path) -> Non
     for doc in docs[1:]:
         doc["data"]["colour"] = "red"
         for inner in ("job", "finding"):
-            if inner in doc["data"]:
+            if isinstance(doc["data"].get(inner), dict):
                 doc["data"][inner]["colour"] = "red"
-        if "job" in doc["data"]:
+        if isinstance(doc["data"].get("job"), dict):
             doc["data"]["job"]["spec"]["colour"] = doc["data"]["job"]["spec"]["program"]["colour"] = "red"
     assert reread(tmp_path / "r", docs) == list(EVENTS)
     start = next(read(tmp_path / "r"))

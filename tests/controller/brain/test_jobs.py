@@ -1,0 +1,336 @@
+"""Several jobs on one cluster: the queue, who gets which node, preemption, and that no job notices another's faults."""
+
+import pytest
+
+from holdfast.base.errors import UsageError
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.state.events import CheckpointAsked, CordonAsked, FrameSeen, StopAsked, Tick
+from holdfast.controller.state.model import JobStatus
+from holdfast.wire import messages as msg
+from holdfast.wire import types as t
+from tests.controller.support.virtual import Virtual
+
+
+def brain(v: Virtual, job: str) -> JobBrain:
+    return v.brain.jobs.brains[job]
+
+
+def state(v: Virtual, job: str) -> JobStatus:
+    return brain(v, job).c.job.state
+
+
+def two_jobs(nodes: int = 4) -> Virtual:
+    v = Virtual(nodes=nodes)
+    v.submit(nnodes=2, id="a")
+    v.submit(nnodes=2, id="b")
+    v.run(4.0)
+    assert [state(v, job) for job in "ab"] == [JobStatus.RUNNING] * 2
+    return v
+
+
+def orders(v: Virtual, kind: type[msg.Order], job: str) -> list[str]:
+    return [send.node for send in v.sent if isinstance(send.command.order, kind) and send.command.job == job]
+
+
+# --- the queue ----------------------------------------------------------------------------------------------------
+
+
+def test_jobs_run_side_by_side_on_nodes_of_their_own() -> None:
+    v = two_jobs()
+    assert [brain(v, job).c.job.nodes for job in "ab"] == [["node0", "node1"], ["node2", "node3"]]
+    assert all(brain(v, job).c.job.best_step > 3 for job in "ab")
+    assert {name: holder.spec.id for name, holder in v.brain.c.holders.items()} == {
+        "node0": "a", "node1": "a", "node2": "b", "node3": "b"
+    }  # fmt: skip
+
+
+def test_names_are_unique_among_jobs_that_are_not_over() -> None:
+    v = two_jobs()
+    assert [brain(v, job).c.job.spec.name for job in "ab"] == ["job", "job-2"]
+    with pytest.raises(UsageError, match="a job a already"):
+        v.submit(nnodes=1, id="a")
+
+
+def test_jobs_wait_for_nodes_by_priority_then_by_submission() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="first")
+    v.run(2.0)
+    for name, priority in (("later", 0), ("last", 0), ("urgent", 5)):
+        v.submit(nnodes=2, id=name, priority=priority)
+        v.run(0.5)
+    assert [state(v, job) for job in ("later", "last", "urgent")] == [JobStatus.PENDING] * 3
+    assert "needs 2 nodes" in brain(v, "urgent").c.job.reason
+    assert "comes first in the queue" in brain(v, "last").c.job.reason
+    started = []
+    for _ in range(3):
+        running = next(job for job in v.brain.jobs.brains if state(v, job) is JobStatus.RUNNING)
+        v.feed(StopAsked(0.0, running))
+        v.run(3.0)
+        started += [job for job in v.brain.jobs.brains if state(v, job) is JobStatus.RUNNING]
+    assert started == ["urgent", "later", "last"]
+
+
+def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
+    v = Virtual(nodes=3)
+    v.submit(nnodes=2, id="running")
+    v.run(2.0)
+    v.submit(nnodes=3, id="large")
+    v.submit(nnodes=1, id="small")
+    v.run(5.0)
+    assert state(v, "small") is JobStatus.PENDING
+    v.feed(StopAsked(0.0, "running"))
+    v.run(3.0)
+    assert state(v, "large") is JobStatus.RUNNING
+
+
+def test_a_job_that_the_cluster_cannot_hold_holds_up_nobody_and_is_an_alert() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=5, id="huge")
+    v.submit(nnodes=2, id="small")
+    v.run(3.0)
+    assert state(v, "small") is JobStatus.RUNNING
+    v.run(15.0)
+    assert [(i.job, i.cause.kind) for i in v.incidents] == [("huge", t.FindingKind.CAPACITY)]
+
+
+def test_waiting_in_the_queue_is_no_incident() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="a")
+    v.submit(nnodes=2, id="b")
+    v.run(60.0)
+    assert v.incidents == []
+    v.restart_controller()
+    v.run(15.0)
+    assert state(v, "b") is JobStatus.PENDING
+    assert [i.job for i in v.incidents] == ["a"], "nor is it one that the controller was away meanwhile"
+
+
+def test_requests_name_their_job_where_there_are_several() -> None:
+    v = two_jobs()
+    with pytest.raises(UsageError, match=r"several jobs are there: job \(a\), job-2 \(b\); name one with --job"):
+        v.feed(CheckpointAsked())
+    _, send = v.feed(CheckpointAsked("job-2"))
+    assert (send.node, send.command.job) == ("node2", "b")
+    with pytest.raises(UsageError, match="no job 'c' is running"):
+        v.feed(StopAsked(0.0, "c"))
+    v.feed(StopAsked(0.0, "a"))
+    v.run(2.0)
+    with pytest.raises(UsageError, match="job a is stopped already"):
+        v.feed(StopAsked(0.0, "a"))
+    assert state(v, "b") is JobStatus.RUNNING
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_of_one_job_is_no_news_to_another() -> None:
+    v = two_jobs(nodes=5)
+    before = brain(v, "b").c.job.to_doc() | {"best_step": 0, "life_last": 0}
+    sent = len(v.sent)
+    v.exit(1, signal=9, job="a")
+    v.run(1.0)
+    v.lose_node("node0")
+    v.run(10.0)
+    v.hold_gil(5) if v.worker(5, "a") else None
+    v.run(8.0)
+    assert brain(v, "a").c.job.generation >= 3
+    assert brain(v, "b").c.job.to_doc() | {"best_step": 0, "life_last": 0} == before
+    assert {i.job for i in v.incidents} == {"a"}
+    assert not [send for send in v.sent[sent:] if send.command.job == "b"]
+    steps = sorted(brain(v, "b").c.ledger.rows)
+    assert steps == list(range(len(steps)))
+
+
+def test_the_spare_goes_to_the_job_that_is_first() -> None:
+    v = two_jobs(nodes=5)
+    v.lose_node("node2")
+    v.run(10.0)
+    assert brain(v, "b").c.job.nodes == ["node4", "node3"]
+    assert state(v, "b") is JobStatus.RUNNING
+    v.lose_node("node0")
+    v.run(14.0)
+    assert "waiting for nodes" in brain(v, "a").c.job.reason
+    assert state(v, "b") is JobStatus.RUNNING
+    v.join("node2")
+    v.run(4.0)
+    assert v.brain.c.nodes["node2"].history.failed_job == "b", "it failed under b: not before it was tested"
+    assert state(v, "a") is JobStatus.RECOVERING
+
+
+def test_a_node_that_failed_under_one_job_passes_a_diagnosis_before_another_gets_it() -> None:
+    v = Virtual(nodes=3)
+    v.submit(nnodes=2, id="a")
+    v.run(3.0)
+    v.lose_node("node0")
+    v.run(10.0)
+    assert brain(v, "a").c.job.nodes == ["node2", "node1"]
+    v.join("node0")
+    v.submit(nnodes=1, id="b")
+    v.run(3.0)
+    assert state(v, "b") is JobStatus.PENDING
+    checks = [send for send in v.sent if isinstance(send.command.order, msg.RunCheck)]
+    assert {send.node for send in checks} == {"node0"}, "it is tested as soon as somebody waits for it"
+    (doc,) = v.brain.diagnoses.all_docs()
+    assert "failed under job a" in doc["why"]
+    v.brain.c.history("node0").failed_job = ""  # as an outcome `pass` does: tests/controller/diagnosis
+    v.run(1.0)
+    assert brain(v, "b").c.job.nodes == ["node0"]
+
+
+def test_people_let_a_node_in_again_for_every_job() -> None:
+    v = Virtual(nodes=3)
+    v.submit(nnodes=2, id="a")
+    v.run(3.0)
+    v.lose_node("node0")
+    v.run(10.0)
+    v.join("node0")
+    v.feed(CordonAsked("node0", False))
+    v.submit(nnodes=1, id="b")
+    v.run(3.0)
+    assert brain(v, "b").c.job.nodes == ["node0"]
+
+
+def test_a_node_that_is_evicted_for_the_third_time_within_weeks_is_a_lemon() -> None:
+    v = Virtual(nodes=3)
+    v.submit(nnodes=1, id="a")
+    v.run(2.0)
+    for n in range(3):
+        v.brain.alerts.evict("node2", f"fault {n}", v.instant, barred=False, job="a")
+        if n < 2:
+            v.feed(CordonAsked("node2", False))
+        v.run(1.0)
+    assert v.brain.c.history("node2").barred
+    (lemon,) = [i.cause for i in v.incidents if i.cause.kind is t.FindingKind.NODE_LEMON]
+    assert "evicted for faults 3 times within 28 days" in lemon.text
+    v.feed(CordonAsked("node2", False))
+    assert v.brain.c.nodes["node2"].usable, "people decide"
+    v.now += 40 * 86400.0
+    v.brain.alerts.evict("node2", "much later", v.instant, barred=False, job="a")
+    assert not v.brain.c.history("node2").barred, "what is older than the window does not count"
+
+
+def test_evictions_by_hand_make_no_lemon() -> None:
+    v = Virtual(nodes=3)
+    for _ in range(5):
+        v.brain.alerts.evict("node2", "by hand", v.instant, barred=True, by_hand=True)
+        v.feed(CordonAsked("node2", False))
+    assert v.incidents == []
+    assert not v.brain.c.history("node2").barred
+
+
+# --- preemption ---------------------------------------------------------------------------------------------------
+
+
+def stored(v: Virtual, job: str, step: int) -> None:
+    """The first node of the job reports that a checkpoint of so many steps is stored."""
+    gauges = {"snapshot_step": float(step), "checkpoint_step": float(step)}
+    frame = t.Frame(1, int(v.instant.wall * 1e9), int(v.now * 1e9), host=gauges)
+    v.feed(FrameSeen(brain(v, job).c.job.nodes[0], frame))
+
+
+def test_a_job_that_preempts_gets_nodes_after_a_checkpoint_and_the_other_goes_on_later() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="low")
+    v.run(4.0)
+    stored(v, "low", 1)
+    v.submit(nnodes=1, id="high", priority=1, preempt=True)
+    v.run(1.0)
+    assert orders(v, msg.RequestCheckpoint, "low") == ["node0"]
+    assert state(v, "low") is JobStatus.RUNNING, "not before what it trained is safe"
+    best = brain(v, "low").c.job.best_step
+    stored(v, "low", best + 1)
+    v.run(2.0)
+    assert (state(v, "low"), state(v, "high")) == (JobStatus.PENDING, JobStatus.RUNNING)
+    (incident,) = v.incidents
+    assert (incident.job, incident.cause.kind, incident.action) == ("low", t.FindingKind.JOB_PREEMPTED, "requeue")
+    assert "job-2 (high, priority 1) takes the nodes of this job (priority 0)" in incident.reason
+    assert brain(v, "low").c.job.nodes == []
+    v.run(30.0)
+    v.restart_controller()
+    v.run(15.0)
+    assert (state(v, "low"), state(v, "high")) == (JobStatus.PENDING, JobStatus.RUNNING)
+    v.feed(StopAsked(0.0, "high"))
+    v.run(4.0)
+    job = brain(v, "low").c.job
+    assert (job.state, job.generation, job.nodes) == (JobStatus.RUNNING, 2, ["node0", "node1"])
+    assert job.best_step > best
+    assert job.held_by("node0", 1) == range(4), "who held what before is remembered"
+    (incident,) = [i for i in v.incidents if i.job == "low" and i.action == "requeue"]
+    assert incident.state.value == "closed"
+
+
+def test_a_job_that_tells_nothing_of_checkpoints_gives_its_nodes_up_at_once() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="low")
+    v.run(4.0)
+    v.submit(nnodes=2, id="high", priority=1, preempt=True)
+    v.run(2.0)
+    assert (state(v, "low"), state(v, "high")) == (JobStatus.PENDING, JobStatus.RUNNING)
+
+
+def test_a_store_that_does_not_answer_delays_a_preemption_by_a_minute_at_most() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="low")
+    v.run(4.0)
+    stored(v, "low", 1)
+    v.submit(nnodes=2, id="high", priority=1, preempt=True)
+    v.run(55.0)
+    assert state(v, "low") is JobStatus.RUNNING
+    v.run(10.0)
+    assert state(v, "high") is JobStatus.RUNNING
+
+
+def test_no_more_jobs_give_up_their_nodes_than_it_takes_the_newest_of_the_lowest_first() -> None:
+    v = Virtual(nodes=6)
+    for name, nodes, priority in (("a", 2, 1), ("b", 2, 0), ("c", 2, 0)):
+        v.submit(nnodes=nodes, id=name, priority=priority)
+        v.run(0.5)
+    v.run(3.0)
+    v.submit(nnodes=2, id="high", priority=5, preempt=True)
+    v.run(4.0)
+    assert [state(v, job).value for job in ("a", "b", "c", "high")] == ["running", "running", "pending", "running"]
+
+
+@pytest.mark.parametrize(("priority", "preempt"), [(0, True), (1, False)])
+def test_only_a_higher_priority_that_says_so_takes_nodes(priority: int, preempt: bool) -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="a")
+    v.run(3.0)
+    v.submit(nnodes=1, id="b", priority=priority, preempt=preempt)
+    v.run(90.0)
+    assert (state(v, "a"), state(v, "b")) == (JobStatus.RUNNING, JobStatus.PENDING)
+
+
+def test_a_preemption_is_called_off_when_its_reason_is_gone() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="low")
+    v.run(4.0)
+    stored(v, "low", 1)
+    v.submit(nnodes=1, id="high", priority=1, preempt=True)
+    v.run(1.0)
+    v.feed(StopAsked(0.0, "high"))
+    v.run(90.0)
+    assert (state(v, "low"), brain(v, "low").c.job.generation) == (JobStatus.RUNNING, 1)
+
+
+# --- strays -------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_with_workers_of_another_job_is_given_away_only_once_they_are_gone() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=1, id="a")
+    v.run(3.0)
+    v.kill_agent("node0")
+    v.run(12.0)
+    assert brain(v, "a").c.job.nodes == ["node1"]
+    v.delivering = True  # the order to end them is on its way
+    v.join("node0")
+    v.brain.c.history("node0").failed_job = ""
+    v.submit(nnodes=1, id="b")
+    v.feed(Tick())
+    assert not v.brain.c.nodes["node0"].usable
+    assert brain(v, "b").c.life.placement == []
+    v.delivering = False
+    v._deliver_all()
+    v.run(2.0)
+    assert brain(v, "b").c.job.nodes == ["node0"]

@@ -1,24 +1,18 @@
 """What viewers are told: the brain's state as plain JSON-able data (the shapes are `facade.Facade`'s)."""
 
 import asyncio
-import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import numpy as np
-
-from holdfast.base import log
-from holdfast.base.errors import ProtocolError, UsageError
+from holdfast.base.errors import UsageError
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
-from holdfast.controller.hang.pauses import REPORTED
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.reader import read_kept, read_newest
-from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.events import (
     CheckpointAsked,
     CordonAsked,
@@ -30,16 +24,14 @@ from holdfast.controller.state.events import (
     StacksAsked,
     StopAsked,
 )
-from holdfast.controller.state.goodput import LOSSES, Account
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
-from holdfast.controller.state.model import RANK_STATES, Incident, Job, JobSpec, Node, RankTable
+from holdfast.controller.state.model import Incident, Job, JobSpec, Node
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.facts.faults import parse_fault, parse_faults
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from holdfast.wire.plans import decode_plan
 
 Json = dict[str, Any]
 _INCIDENTS_IN_STATUS = 20
@@ -129,135 +121,21 @@ class Report:
         """Those that get nodes first in front, then those that are over, the newest first."""
         jobs = self.shell.brain.jobs
         over = [brain for brain in jobs.brains.values() if brain.c.job.state.ended]
-        return [self._brief(brain) for brain in (*jobs.active(), *reversed(over))]
-
-    def _brief(self, brain: JobBrain) -> Json:
-        job, last = brain.c.job, brain.c.ledger.last
-        return {
-            "id": job.spec.id,
-            "name": job.spec.name,
-            "state": job.state.value,
-            "reason": job.reason,
-            "priority": job.spec.priority,
-            "preempt": job.spec.preempt,
-            "generation": job.generation,
-            "nnodes": len(job.nodes) or job.spec.nnodes,
-            "nproc_per_node": job.spec.nproc,
-            "nodes": list(job.nodes),
-            "step": last.step if last else -1,
-            "max_steps": job.spec.max_steps,
-            "restarts": job.restarts,
-            "submitted_at": job.submitted_at,
-            "started_at": job.started_at or None,
-            "ended_at": job.ended_at or None,
-            "exit_code": job.exit_code,
-        }
+        return [brief(brain) for brain in (*jobs.active(), *reversed(over))]
 
     def job(self, id: str = "") -> Json | None:
         brain = self._brain(id)
-        if brain is None:
-            return None
-        state, job = brain.c, brain.c.job
-        ledger = state.ledger
-        last = ledger.last
-        recent = sorted(ledger.recent)
-        median = recent[len(recent) // 2] if recent else None
-        until = job.ended_at or time.time()
-        p = job.spec.program
-        return {
-            "id": job.spec.id,
-            "name": job.spec.name,
-            "state": job.state.value,
-            "reason": job.reason,
-            "generation": job.generation,
-            "world_size": job.world,
-            "nnodes": len(job.nodes) or job.spec.nnodes,
-            "node_counts": sorted(set(job.spec.counts)),
-            "nproc_per_node": job.spec.nproc,
-            "program": {"target": p.target, "args": list(p.args), "module": p.module},
-            "submitted_at": job.submitted_at,
-            "started_at": job.started_at or None,
-            "ended_at": job.ended_at or None,
-            "exit_code": job.exit_code,
-            "step": last.step if last else -1,
-            "loss": _number(ledger.loss),
-            "tokens_per_s": ledger.tokens_per_second(),
-            "step_seconds": median,
-            "mfu": _mean(state.ranks.mfu),
-            "restarts": job.restarts,
-            "priority": job.spec.priority,
-            "preempt": job.spec.preempt,
-            "goodput": state.time.ratio(until),
-            "time": _time(brain, until),
-            "pause": self._pause(brain),
-            "at_risk": self._at_risk(job, median),
-            "sizes": list(state.ranks.sizes) if state.ranks.sizes else None,
-            "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
-            "max_steps": job.spec.max_steps,
-            "steps_counted": job.progress.counted,
-            "progress": job.progress.told or None,
-        }
-
-    def _pause(self, brain: JobBrain) -> Json | None:
-        job, watch = brain.c.job, brain.hangs.pauses
-        pause = watch.current
-        if pause is None or brain.c.life.stage is not Stage.UP or pause.still < REPORTED:
-            return None
-        return {
-            "life": pause.life.value,
-            "text": pause.text,
-            "place": watch.place,
-            "ranks": list(pause.ranks),
-            "waiting": len(pause.waiting),
-            "since": watch.since,
-            "seconds": max(0.0, time.time() - watch.since),
-            "limit_seconds": _number(watch.limit),
-            "usual_seconds": job.pauses.get(watch.place, [0.0, 0.0])[1],
-        }
-
-    def _at_risk(self, job: Job, step_seconds: float | None) -> Json | None:
-        if job.state.ended:
-            return None
-        now = time.monotonic()
-        nodes = [self._c.nodes[name] for name in job.nodes if name in self._c.nodes]
-        found = at_risk([(node.host, now - node.host_at) for node in nodes], step_seconds)
-        return {"worker": found.worker, "node": found.node, "job": found.job}
+        return job_doc(brain) if brain is not None else None
 
     def ranks(self, id: str = "") -> Json:
-        brain = self._brain(id)
-        r, job = (brain.c.ranks, brain.c.job) if brain is not None else (RankTable(0), None)
-        now = time.monotonic()
-        operations = sorted(set(r.operation))
-        index = {name: i for i, name in enumerate(operations)}
-        nproc = job.spec.nproc if job is not None else 1
-        return {
-            "rank": list(range(r.world)),
-            "node": [i // nproc for i in range(r.world)],
-            "pp": _coordinates(r.coordinate[:, 0]),
-            "dp": _coordinates(r.coordinate[:, 1]),
-            "tp": _coordinates(r.coordinate[:, 2]),
-            "step": r.step.tolist(),
-            "phase": r.phase.tolist(),
-            "state": r.state.tolist(),
-            "step_seconds": _column(r.median_step),
-            "progress_age": _column(now - r.progress_at),
-            "mfu": _column(r.mfu),
-            "part_seconds": {part: _column(seconds) for part, seconds in zip(t.STEP_PARTS, r.parts, strict=True)},
-            "memory_bytes": _column(r.memory_bytes),
-            "operation": [index[name] for name in r.operation],
-            "nodes": (job.nodes or [""] * job.spec.nnodes) if job is not None else [],  # nameless until placed
-            "phases": [p.value for p in t.PHASES],
-            "states": [s.value for s in RANK_STATES],
-            "operations": operations,
-            "sizes": list(r.sizes) if r.sizes else None,
-        }
+        return ranks_doc(self._brain(id))
 
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
         brain = self._brain(id)
         rows = brain.c.ledger.sorted_rows(since)[-limit:] if brain is not None else []
         return {
             "step": [r.step for r in rows],
-            "loss": [_number(r.loss) for r in rows],
+            "loss": [number(r.loss) for r in rows],
             "seconds": [r.seconds for r in rows],
             "tokens": [r.tokens for r in rows],
             "at": [r.at for r in rows],
@@ -271,7 +149,7 @@ class Report:
             return None
         if self._plans.get(published.job, (None, None))[0] is not published:
             self._plans = {job: kept for job, kept in self._plans.items() if job in self._c.jobs}
-            self._plans[published.job] = published, _plan(published)
+            self._plans[published.job] = published, plan_doc(published)
         return self._plans[published.job][1]
 
     def incidents(self, id: str = "") -> list[Json]:
@@ -333,21 +211,7 @@ class Report:
         brains = jobs.active()
         if jobs.newest is not None and jobs.newest not in brains:
             brains.append(jobs.newest)  # of the others their last samples are in Prometheus
-        return [self._job_metrics(brain) for brain in brains]
-
-    def _job_metrics(self, brain: JobBrain) -> Json:
-        job, spent = brain.c.job, brain.c.time
-        totals = spent.totals(job.ended_at or time.time())
-        return {
-            "job": self.job(job.spec.id),
-            "ranks": self.ranks(job.spec.id),
-            "blame": self.shell.figures(job.spec.id),
-            # What is booked never shrinks.
-            "lost_seconds": {a.value: spent.booked[a] for a in LOSSES if a not in _unknown(job)},
-            "productive_seconds": totals[Account.PRODUCTIVE],
-            "unsaved_seconds": totals[Account.TRAINING],
-            "wall_seconds": spent.wall(job.ended_at or time.time()),
-        }
+        return [metrics_doc(brain, self.shell.figures(brain.c.job.spec.id)) for brain in brains]
 
     async def log_lines(self, job: str) -> AsyncIterator[Json]:
         async for line in self.shell.logs.lines(job):
@@ -422,42 +286,6 @@ class Report:
         self.shell.handle(CordonAsked(node, on))
 
 
-def _time(brain: JobBrain, until: float) -> Json:
-    time = brain.c.time
-    totals = time.totals(until)
-    unknown = _unknown(brain.c.job)
-    return {
-        "wall": time.wall(until),
-        "productive": totals[Account.PRODUCTIVE],
-        "unsaved": totals[Account.TRAINING],
-        "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
-        "last_hour": time.recent_ratio(until),
-    }
-
-
-def _unknown(job: Job) -> tuple[Account, ...]:
-    """Losses that are unknown: what a program that numbers no steps did again."""
-    return () if job.is_repeat_known else (Account.RECOMPUTE,)
-
-
-def _plan(published: t.PlanPublished) -> Json | None:
-    """A plan for people and programs; None for one that this controller cannot read."""
-    try:
-        plan = decode_plan(published.data)
-    except ProtocolError as error:
-        log.warning("plan.unreadable", job=published.job, error=str(error))
-        return None
-    return {
-        "job": published.job,
-        "generation": published.generation,
-        "schedule": plan.schedule,
-        "micro_batches": plan.micro_batches,
-        "axes": [[name, size] for name, size in plan.mesh.axes],
-        "stages": [{"first": s.first, "stop": s.stop, "rank": s.rank} for s in plan.stages],
-        "orders": [[action.id for action in order] for order in plan.orders],
-    }
-
-
 def _incident(i: Incident) -> Json:
     resumed = i.closed if i.state.value == "closed" and i.closed else None
     return {
@@ -489,21 +317,3 @@ def _incident(i: Incident) -> Json:
         ],
         "stacks": i.stacks,
     }  # fmt: skip
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _mean(values: Any) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
-
-
-def _column(values: Any) -> list[float | None]:
-    rounded = np.round(values, 4).tolist()
-    return [v if math.isfinite(v) else None for v in rounded]
-
-
-def _coordinates(values: Any) -> list[int | None]:
-    return [v if v >= 0 else None for v in values.tolist()]

@@ -1,0 +1,214 @@
+"""What viewers are told of one job, as plain data (the shapes are `facade.Facade`'s)."""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from holdfast.base import log
+from holdfast.base.errors import ProtocolError
+from holdfast.controller.brain.job_brain import JobBrain
+from holdfast.controller.hang.pauses import REPORTED
+from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.state.at_risk import at_risk
+from holdfast.controller.state.goodput import LOSSES, Account
+from holdfast.controller.state.model import RANK_STATES, Job, RankTable
+from holdfast.wire import types as t
+from holdfast.wire.plans import decode_plan
+
+Json = dict[str, Any]
+
+
+def brief(brain: JobBrain) -> Json:
+    """What a list of jobs shows."""
+    job, last = brain.c.job, brain.c.ledger.last
+    return {
+        "id": job.spec.id,
+        "name": job.spec.name,
+        "state": job.state.value,
+        "reason": job.reason,
+        "priority": job.spec.priority,
+        "preempt": job.spec.preempt,
+        "generation": job.generation,
+        "nnodes": len(job.nodes) or job.spec.nnodes,
+        "nproc_per_node": job.spec.nproc,
+        "nodes": list(job.nodes),
+        "step": last.step if last else -1,
+        "max_steps": job.spec.max_steps,
+        "restarts": job.restarts,
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at or None,
+        "ended_at": job.ended_at or None,
+        "exit_code": job.exit_code,
+    }
+
+
+def job_doc(brain: JobBrain) -> Json:
+    state, job = brain.c, brain.c.job
+    ledger = state.ledger
+    last = ledger.last
+    recent = sorted(ledger.recent)
+    median = recent[len(recent) // 2] if recent else None
+    until = job.ended_at or time.time()
+    p = job.spec.program
+    return {
+        "id": job.spec.id,
+        "name": job.spec.name,
+        "state": job.state.value,
+        "reason": job.reason,
+        "generation": job.generation,
+        "world_size": job.world,
+        "nnodes": len(job.nodes) or job.spec.nnodes,
+        "node_counts": sorted(set(job.spec.counts)),
+        "nproc_per_node": job.spec.nproc,
+        "program": {"target": p.target, "args": list(p.args), "module": p.module},
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at or None,
+        "ended_at": job.ended_at or None,
+        "exit_code": job.exit_code,
+        "step": last.step if last else -1,
+        "loss": number(ledger.loss),
+        "tokens_per_s": ledger.tokens_per_second(),
+        "step_seconds": median,
+        "mfu": _mean(state.ranks.mfu),
+        "restarts": job.restarts,
+        "priority": job.spec.priority,
+        "preempt": job.spec.preempt,
+        "goodput": state.time.ratio(until),
+        "time": _time(brain, until),
+        "pause": _pause(brain),
+        "at_risk": _at_risk(brain, median),
+        "sizes": list(state.ranks.sizes) if state.ranks.sizes else None,
+        "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
+        "max_steps": job.spec.max_steps,
+        "steps_counted": job.progress.counted,
+        "progress": job.progress.told or None,
+    }
+
+
+def _pause(brain: JobBrain) -> Json | None:
+    job, watch = brain.c.job, brain.hangs.pauses
+    pause = watch.current
+    if pause is None or brain.c.life.stage is not Stage.UP or pause.still < REPORTED:
+        return None
+    return {
+        "life": pause.life.value,
+        "text": pause.text,
+        "place": watch.place,
+        "ranks": list(pause.ranks),
+        "waiting": len(pause.waiting),
+        "since": watch.since,
+        "seconds": max(0.0, time.time() - watch.since),
+        "limit_seconds": number(watch.limit),
+        "usual_seconds": job.pauses.get(watch.place, [0.0, 0.0])[1],
+    }
+
+
+def _at_risk(brain: JobBrain, step_seconds: float | None) -> Json | None:
+    job = brain.c.job
+    if job.state.ended:
+        return None
+    now = time.monotonic()
+    nodes = [brain.c.nodes[name] for name in job.nodes if name in brain.c.nodes]
+    found = at_risk([(node.host, now - node.host_at) for node in nodes], step_seconds)
+    return {"worker": found.worker, "node": found.node, "job": found.job}
+
+
+def ranks_doc(brain: JobBrain | None) -> Json:
+    """Columns; without a job none."""
+    r, job = (brain.c.ranks, brain.c.job) if brain is not None else (RankTable(0), None)
+    now = time.monotonic()
+    operations = sorted(set(r.operation))
+    index = {name: i for i, name in enumerate(operations)}
+    nproc = job.spec.nproc if job is not None else 1
+    return {
+        "rank": list(range(r.world)),
+        "node": [i // nproc for i in range(r.world)],
+        "pp": _coordinates(r.coordinate[:, 0]),
+        "dp": _coordinates(r.coordinate[:, 1]),
+        "tp": _coordinates(r.coordinate[:, 2]),
+        "step": r.step.tolist(),
+        "phase": r.phase.tolist(),
+        "state": r.state.tolist(),
+        "step_seconds": _column(r.median_step),
+        "progress_age": _column(now - r.progress_at),
+        "mfu": _column(r.mfu),
+        "part_seconds": {part: _column(seconds) for part, seconds in zip(t.STEP_PARTS, r.parts, strict=True)},
+        "memory_bytes": _column(r.memory_bytes),
+        "operation": [index[name] for name in r.operation],
+        "nodes": (job.nodes or [""] * job.spec.nnodes) if job is not None else [],  # nameless until placed
+        "phases": [p.value for p in t.PHASES],
+        "states": [s.value for s in RANK_STATES],
+        "operations": operations,
+        "sizes": list(r.sizes) if r.sizes else None,
+    }
+
+
+def metrics_doc(brain: JobBrain, blame: Json) -> Json:
+    job, spent = brain.c.job, brain.c.time
+    totals = spent.totals(job.ended_at or time.time())
+    return {
+        "job": job_doc(brain),
+        "ranks": ranks_doc(brain),
+        "blame": blame,
+        # What is booked never shrinks.
+        "lost_seconds": {a.value: spent.booked[a] for a in LOSSES if a not in _unknown(job)},
+        "productive_seconds": totals[Account.PRODUCTIVE],
+        "unsaved_seconds": totals[Account.TRAINING],
+        "wall_seconds": spent.wall(job.ended_at or time.time()),
+    }
+
+
+def _time(brain: JobBrain, until: float) -> Json:
+    time = brain.c.time
+    totals = time.totals(until)
+    unknown = _unknown(brain.c.job)
+    return {
+        "wall": time.wall(until),
+        "productive": totals[Account.PRODUCTIVE],
+        "unsaved": totals[Account.TRAINING],
+        "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
+        "last_hour": time.recent_ratio(until),
+    }
+
+
+def _unknown(job: Job) -> tuple[Account, ...]:
+    """Losses that are unknown: what a program that numbers no steps did again."""
+    return () if job.is_repeat_known else (Account.RECOMPUTE,)
+
+
+def plan_doc(published: t.PlanPublished) -> Json | None:
+    """A plan for people and programs; None for one that this controller cannot read."""
+    try:
+        plan = decode_plan(published.data)
+    except ProtocolError as error:
+        log.warning("plan.unreadable", job=published.job, error=str(error))
+        return None
+    return {
+        "job": published.job,
+        "generation": published.generation,
+        "schedule": plan.schedule,
+        "micro_batches": plan.micro_batches,
+        "axes": [[name, size] for name, size in plan.mesh.axes],
+        "stages": [{"first": s.first, "stop": s.stop, "rank": s.rank} for s in plan.stages],
+        "orders": [[action.id for action in order] for order in plan.orders],
+    }
+
+
+def number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _mean(values: Any) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _column(values: Any) -> list[float | None]:
+    rounded = np.round(values, 4).tolist()
+    return [v if math.isfinite(v) else None for v in rounded]
+
+
+def _coordinates(values: Any) -> list[int | None]:
+    return [v if v >= 0 else None for v in values.tolist()]

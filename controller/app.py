@@ -60,6 +60,8 @@ def _options(config: ControllerConfig) -> Options:
         silence_beats=config.silence_beats,
         hang_steps=config.hang_steps,
         hang_floor=config.hang_floor,
+        hang_limit_start=config.hang_limit_start,
+        stuck_limit=config.stuck_limit,
         pause_limit=config.pause_limit,
         idle_limit=config.idle_limit,
         idle_limit_start=config.idle_limit_start,

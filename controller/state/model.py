@@ -40,9 +40,13 @@ class Options:
     silence_beats: float = 3.0
     """Missed beats before silence counts."""
     hang_steps: float = 2.0
-    """A worker that shows no life is late after this many median steps ..."""
+    """A worker that cannot go on is dead after this many median steps ..."""
     hang_floor: float = 0.75
     """... plus this many seconds, half of them when the kernel says that its process is stopped."""
+    hang_limit_start: float = 10.0
+    """Seconds after which it is instead, before the first step of a life and outside of training."""
+    stuck_limit: float = 10.0
+    """Seconds after which an operation is stuck that lacks nobody, and in which nothing of any rank moves."""
     pause_limit: float = 1800.0
     """Seconds after which a job is restarted that stands still while what holds it up is busy."""
     idle_limit: float = 60.0
@@ -74,7 +78,8 @@ class Options:
     """Settings of single detectors, "NAME.KEY=VALUE": see detectors/table.py."""
 
 
-LIMITS = ("hang_steps", "hang_floor", "pause_limit", "idle_limit", "idle_limit_start", "pause_alert")
+LIMITS = ("hang_steps", "hang_floor", "hang_limit_start", "stuck_limit", "pause_limit", "idle_limit",
+          "idle_limit_start", "pause_alert")  # fmt: skip
 """Those of the options that a job may set for itself."""
 
 

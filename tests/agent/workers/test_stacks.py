@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent import forkserver
+from holdfast.agent.probe_file import memory
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.stacks import Process, Thread
 from tests.agent.support.processes import python, until
@@ -130,25 +132,30 @@ def test_the_same_stacks_are_told_once(tmp_path: Path) -> None:
         assert json.loads(answer["states"])["4"] == "gone"
 
 
-FAULTHANDLER = """Thread 0x00007f1 [worker] (most recent call first):
+TICKS, FORKS = memory.__file__, str(Path(forkserver.__file__).with_name("server.py"))
+FAULTHANDLER = f"""Thread 0x00007f1 [worker] (most recent call first):
   File "/opt/python/threading.py", line 320 in wait
   File "/x/site-packages/torch/a.py", line 9 in run
 
 Thread 0x00007f2 (most recent call first):
-  File "/repo/agent/probe_memory.py", line 70 in tick
+  File "{TICKS}", line 70 in tick
 
 Current thread 0x00007f3 (most recent call first):
-  File "/repo/agent/probe_memory.py", line 99 in record_step
-  File "train.py", line 5 in step
+  File "{TICKS}", line 99 in record_step
+  File "/home/me/server.py", line 5 in step
   File "train.py", line 9 in <module>
+  File "{FORKS}", line 282 in main
+  File "<frozen runpy>", line 88 in _run_code
 """
 
 
 def test_what_faulthandler_writes() -> None:
     assert stacks.parse_faulthandler(FAULTHANDLER) == (
-        Thread("main", ("train.py:9 <module>", "train.py:5 step", "probe_memory.py:99 record_step")),
+        Thread("main", ("train.py:9 <module>", "server.py:5 step", "memory.py:99 record_step")),
         Thread("other", ("torch/a.py:9 run", "threading.py:320 wait")),
     )
+    only = f'Current thread 0x1 (most recent call first):\n  File "{FORKS}", line 9 in main\n'
+    assert stacks.parse_faulthandler(only) == (Thread("main", ("server.py:9 main",)),)
     assert stacks.parse_faulthandler("") == stacks.parse_faulthandler("garbage\n  File x") == ()
 
 
@@ -156,8 +163,14 @@ def test_what_py_spy_says() -> None:
     frames = [
         {"name": "Outer.inner", "filename": "/a/b/train.py", "line": 5},
         {"name": "f", "filename": "x.py", "line": 1},
+        {"name": "Server.serve", "filename": FORKS, "line": 89},
     ]
-    threads = [{"thread_name": "t", "frames": frames[:1]}, {"thread_name": "MainThread", "frames": frames}]
+    tick = [{"name": "Memory.tick", "filename": TICKS, "line": 7}]
+    threads = [
+        {"thread_name": "t", "frames": frames[:1]},
+        {"thread_name": "holdfast-tick", "frames": tick},
+        {"thread_name": "MainThread", "frames": frames},
+    ]
     assert stacks.parse_spy(json.dumps(threads)) == (
         Thread("main", ("x.py:1 f", "train.py:5 inner")),
         Thread("other", ("train.py:5 inner",)),

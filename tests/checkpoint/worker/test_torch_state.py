@@ -64,7 +64,13 @@ def test_fsdp_on_top_of_tensor_parallel_rows() -> None:
     In processes, because torch remembers meshes by what they look like, and all ranks' look the same.
     """
     all_rows = [12, 10, 4, 2]
-    command = [sys.executable, str(Path(__file__).with_name("fsdp_ranks.py")), str(DP), str(TP), *map(str, all_rows)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[1] / "support" / "fsdp_ranks.py"),
+        str(DP),
+        str(TP),
+        *map(str, all_rows),
+    ]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -11,7 +11,7 @@ import pytest
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0, Stream
 
 pytestmark = pytest.mark.slow
@@ -39,12 +39,20 @@ def metric(http: str, name: str) -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 
+def job(http: str) -> Json | None:
+    found: Json | None = httpx.get(f"http://{http}/api/v1/status", trust_env=False).json()["job"]
+    return found
+
+
 def test_a_probe_that_is_scribbled_over_ends_neither_agent_nor_controller(
     cluster: tuple[Commands, Running, Running],
 ) -> None:
     holdfast, controller, agent = cluster
     _, http = ready(controller)
-    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "0", str(SCRIBBLING))
+    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "1", str(SCRIBBLING))
+    wait_for(lambda: (said := job(http)) and (said["generation"], said["state"]) == (2, "running"))
+    for _ in range(3):
+        httpx.post(f"http://{http}/api/v1/job/stacks", trust_env=False, timeout=30).raise_for_status()
     assert run.wait(90) == 0, run.err[-3000:] + agent.err[-3000:]
     before = metric(http, "holdfast_frames_total")
     wait_for(lambda: metric(http, "holdfast_frames_total") >= before + 3)

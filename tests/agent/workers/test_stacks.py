@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.agent.probe_file.memory import Memory
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.stacks import Process, Thread
 from tests.agent.support.processes import python, until
@@ -130,15 +131,65 @@ def test_the_same_stacks_are_told_once(tmp_path: Path) -> None:
         assert json.loads(answer["states"])["4"] == "gone"
 
 
+def fill(path: Path) -> None:
+    with open(path, "w") as file:
+        file.truncate(1 << 40)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    target = path.with_name("precious")
+    target.write_text("kept")
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("make", [fill, pipe, link])
+def test_a_file_of_stacks_may_be_anything(
+    tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker makes it what it likes: there, a handler that answers by making the file as large as can be."""
+    monkeypatch.setattr(stacks, "_SPY_S", 0.0)
+    path = tmp_path / "p.stacks"
+    make(path)
+    grow = f"""
+import os, signal, time
+signal.signal({stacks.STACKS_SIGNAL}, lambda *_: os.truncate({str(path)!r}, 1 << 40))
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+    with python(grow) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        answer = asyncio.run(stacks._ask(process.pid, path))
+    assert len(answer) <= stacks._MOST_BYTES
+    assert not (tmp_path / "precious").exists() or (tmp_path / "precious").read_text() == "kept"
+
+
+def test_what_looks_like_a_thread_for_ever_costs_nothing_more() -> None:
+    """Each line is tried a bounded number of times: this one took hours."""
+    assert stacks.parse_faulthandler("Thread 0x" + "a" * stacks._MOST_BYTES) == ()
+    assert stacks.parse_faulthandler("Thread 0x1 (most recent call first):\n" + '  File "' * 500_000) == ()
+
+
+def test_the_liveness_thread_of_a_probe_is_left_out() -> None:
+    code = Memory.tick.__code__
+    text = FAULTHANDLER.replace("/repo/agent/probe_file/memory.py", code.co_filename)
+    assert "tick" in text
+    assert len(stacks.parse_faulthandler(text)) == 2
+
+
 FAULTHANDLER = """Thread 0x00007f1 [worker] (most recent call first):
   File "/opt/python/threading.py", line 320 in wait
   File "/x/site-packages/torch/a.py", line 9 in run
 
 Thread 0x00007f2 (most recent call first):
-  File "/repo/agent/probe_memory.py", line 70 in tick
+  File "/repo/agent/probe_file/memory.py", line 70 in tick
 
 Current thread 0x00007f3 (most recent call first):
-  File "/repo/agent/probe_memory.py", line 99 in record_step
+  File "/repo/agent/probe_file/memory.py", line 99 in record_step
   File "train.py", line 5 in step
   File "train.py", line 9 in <module>
 """
@@ -146,7 +197,7 @@ Current thread 0x00007f3 (most recent call first):
 
 def test_what_faulthandler_writes() -> None:
     assert stacks.parse_faulthandler(FAULTHANDLER) == (
-        Thread("main", ("train.py:9 <module>", "train.py:5 step", "probe_memory.py:99 record_step")),
+        Thread("main", ("train.py:9 <module>", "train.py:5 step", "memory.py:99 record_step")),
         Thread("other", ("torch/a.py:9 run", "threading.py:320 wait")),
     )
     assert stacks.parse_faulthandler("") == stacks.parse_faulthandler("garbage\n  File x") == ()

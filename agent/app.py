@@ -328,13 +328,13 @@ class Agent:
                 self.tell(found)
 
     def _look_at_logs(self) -> bool:
-        """Whether workers had printed something."""
+        """Whether workers had printed something, or there is more to do with what they printed."""
         chunks: list[msg.LogChunk] = []
         with self.guard("logs"):
             chunks = self.logs.poll()
             for chunk in chunks:
                 self.link.send(chunk)
-        return bool(chunks)
+        return bool(chunks) or self.logs.is_behind
 
     def _look_at_spans(self, now: float) -> None:
         self.spans.read()

@@ -15,7 +15,8 @@ from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one
 from tests.e2e.test_bad_input import PORTS_0, Stream
 
 pytestmark = pytest.mark.slow
-SCRIBBLING = Path(__file__).parent / "scripts" / "scribbling.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIBBLING = SCRIPTS / "scribbling.py"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,11 @@ def metric(http: str, name: str) -> float:
 
 def job(http: str) -> Json | None:
     found: Json | None = httpx.get(f"http://{http}/api/v1/status", trust_env=False).json()["job"]
+    return found
+
+
+def incidents(http: str) -> list[Json]:
+    found: list[Json] = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
     return found
 
 
@@ -132,3 +138,22 @@ def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands,
         answer = httpx.post(f"http://{http}/api/v1/jobs", json=job, trust_env=False)
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(f"a job has 1000000 workers at most, not {nnodes} x {nproc}: ")
+
+
+def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Commands, Running, Running]) -> None:
+    """Its lines wait for their turn, and the one that matters is found after them."""
+    holdfast, controller, agent = cluster
+    _, http = ready(controller)
+    known = {one["id"] for one in incidents(http)}
+    run = holdfast.start(
+        "run", "--controller", http, "--nproc-per-node", "1", "--max-restarts", "0", str(SCRIPTS / "one_long_line.py")
+    )
+
+    def found() -> list[tuple[str, str]]:
+        ours = [one["id"] for one in incidents(http) if one["id"] not in known]
+        full = [httpx.get(f"http://{http}/api/v1/incidents/{name}", trust_env=False).json() for name in ours]
+        return [(each["kind"], each["text"]) for one in full for each in one["findings"]]
+
+    wait_for(lambda: any("CUBLAS_STATUS_ALLOC_FAILED" in text for _, text in found()), 60, found)
+    assert run.wait(60) == 0, run.err[-3000:] + agent.err[-3000:]
+    assert {kind for kind, _ in found()} == {"log-rule"}, found()

@@ -1,5 +1,6 @@
 """Values that cannot be, from where they come from: a worker's probe, a forged stream, an edited journal."""
 
+import json
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -128,6 +129,32 @@ def test_a_damaged_journal_is_told_and_never_a_loop(holdfast: Commands, tmp_path
     done = holdfast.run("controller", *PORTS_0, "--state-dir", str(state))
     assert done.process.returncode == 2
     assert "the document of the newest job is damaged (j9: " in one_line(done.err)
+
+
+def test_a_job_that_cannot_be_in_the_journal_is_one_line(holdfast: Commands, tmp_path: Path) -> None:
+    """As a supervisor sees it: code 2, which it need not try again, whatever is wrong with the newest job."""
+    state = tmp_path / "state"
+    controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(state))
+    _, http = ready(controller)
+    submitted = {"program": {"target": "x.py"}, "nnodes": 1, "nproc_per_node": 1}
+    httpx.post(f"http://{http}/api/v1/jobs", json=submitted, trust_env=False).raise_for_status()
+    controller.process.terminate()
+    controller.wait(30)
+    db = sqlite3.connect(state / "controller.sqlite")
+    [(key, raw)] = db.execute("SELECT id, doc FROM entity WHERE kind = 'job'").fetchall()
+    for where, value in ((("spec", "nproc"), -1), (("generation",), []), (("submitted_at",), 10**400)):
+        edited = inner = json.loads(raw)
+        for name in where[:-1]:
+            inner = inner[name]
+        inner[where[-1]] = value
+        db.execute("UPDATE entity SET doc = ? WHERE kind = 'job'", (json.dumps(edited),))
+        db.commit()
+        done = holdfast.run("controller", *PORTS_0, "--state-dir", str(state))
+        assert done.process.returncode == 2, where
+        line = one_line(done.err)
+        assert f"the journal's newest job cannot be read (job {key}: " in line
+        assert "stop the job's workers or restore the file" in line
+    db.close()
 
 
 def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands, Running, Running]) -> None:

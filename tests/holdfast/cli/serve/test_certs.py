@@ -166,7 +166,8 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path) -> None:
     "nodes",
     [
         ["ca"], ["CA"], ["controller"], ["Controller"], ["api-token"], ["reader-token"], ["operator"], ["reader"],
-        ["nodes"], ["authority"], ["Job"], ["store"], ["rank3"], ["."], [".."], [".hidden"], ["../x"], ["a/b"], ["/tmp/x"], [""], ["a\0"], ["new", "new"],
+        ["nodes"], ["authority"], ["Job"], ["store"], ["rank3"],
+        ["."], [".."], [".hidden"], ["../x"], ["a/b"], ["/tmp/x"], [""], ["a\0"], ["new", "new"],
         ["new", "NEW"], ["Node0"], ["node0"],
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.base import log, private, service
+from holdfast.base import bounds, log, private, service
 from holdfast.base.address import format_address
 from holdfast.base.config import ControllerConfig
 from holdfast.base.errors import HoldfastError
@@ -112,7 +112,7 @@ def _newest_job(entities: list[tuple[str, str, dict[str, Any]]]) -> str:
     found = {"": -1.0}
     for kind, key, doc in entities:
         at = doc.get("submitted_at")
-        if kind == "job" and isinstance(at, int | float):
+        if kind == "job" and isinstance(at, int | float) and -bounds.MAX_COUNT <= at <= bounds.MAX_COUNT:
             found[key] = float(at)
     return max(found, key=lambda key: found[key])
 

@@ -28,7 +28,10 @@ from holdfast.wire import rank_sets
 _ANSWER_S = 0.5
 _QUIET_S = 0.03
 _SPY_S = 5.0
-_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.* \(most recent call first\):")
+_MOST_BYTES = 4 << 20
+"""Of what a worker says of itself: a file in which it may write what it likes."""
+_MOST_LINE = 1000
+_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,80} \(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _LAUNCHER = os.path.dirname(forkserver.__file__) + os.sep
 _RUNPY = ("<frozen runpy>", runpy.__file__)
@@ -102,6 +105,7 @@ def parse_faulthandler(text: str) -> tuple[Thread, ...]:
     """Its threads; the one that the signal interrupted is the main one."""
     threads: list[tuple[str, list[Call]]] = []
     for line in text.splitlines():
+        line = line[:_MOST_LINE]
         if _THREAD.match(line):
             threads.append(("main" if line.startswith("Current") else "other", []))
         elif threads and (frame := _FRAME.match(line)):
@@ -167,18 +171,25 @@ def _answers(pid: int) -> bool:
 async def _ask(pid: int, path: Path) -> str:
     """What the process writes about itself, once it has stopped writing; empty when it does not answer."""
     try:
-        os.truncate(path, 0)
+        # Neither a link nor a pipe that somebody put there is followed, or waited for.
+        file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        os.ftruncate(file, 0)  # fails for what is no regular file
         os.kill(pid, STACKS_SIGNAL)
         size, waited, quiet = 0, 0.0, 0.0
         while waited < _ANSWER_S and not (size and quiet >= _QUIET_S):
             await asyncio.sleep(0.01)
             waited += 0.01
-            now = path.stat().st_size
+            now = os.fstat(file).st_size
             quiet = quiet + 0.01 if now == size else 0.0
             size = now
-        return path.read_text(errors="replace")
+        return os.pread(file, _MOST_BYTES, 0).decode(errors="replace")
     except OSError:
         return ""
+    finally:
+        os.close(file)
 
 
 async def _spy(pid: int) -> str:

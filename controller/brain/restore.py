@@ -28,8 +28,26 @@ def restore(
 ) -> list[str]:
     """Take up what an earlier life of the controller wrote down; nodes will report what really is.
 
-    What cannot be understood is left out and named, one line each. UsageError when that is the newest job.
+    What cannot be understood is left out and named, one line each. UsageError when that is the newest job: without it a
+    controller would end what runs, and one that fails in another way is started again and again.
     """
+    try:
+        return _restore(c, diagnoses, stores, entities, steps, now)
+    except UsageError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__} {error}"
+        raise UsageError(f"the journal's newest job cannot be taken up ({why}); {REMEDY}") from error
+
+
+def _restore(
+    c: Cluster,
+    diagnoses: Diagnoses,
+    stores: StoreWatch,
+    entities: list[tuple[str, str, dict[str, Any]]],
+    steps: list[StepRow],
+    now: Instant,
+) -> list[str]:
     damaged: list[str] = []
     time: dict[str, Any] | None = None
     last_alive = max([row.at for row in steps], default=now.wall)
@@ -50,7 +68,7 @@ def restore(
                 time = doc
             elif kind == "plan":
                 c.plan = t.PlanPublished(doc["job"], doc["generation"], base64.b64decode(doc["data"]))
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        except Exception as error:  # a document may hold anything
             damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
             unread_job = damaged[-1] if kind == "job" else unread_job
     if unread_job:

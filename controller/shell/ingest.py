@@ -217,7 +217,11 @@ class Ingest:
                 shell.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
             case msg.LogChunk():
-                shell.logs.add(message)
+                # Without a job nobody listens to any.
+                if (job := shell.brain.c.job) is not None and (why := not_of(message, session.node, job)):
+                    count(refused, why)
+                else:
+                    shell.logs.add(message)
             case msg.Spans():
                 shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c.job, refused))
             case msg.ClockAsked():
@@ -279,18 +283,19 @@ class Ingest:
 
 def held_spans(spans: msg.Spans, node: str, job: Job | None, refused: Refused) -> msg.Spans:
     """Those of ranks that the node holds, or may have held in an earlier generation."""
-
-    def reason(part: msg.WorkerSpans) -> str:
-        if job is None or part.job not in ("", job.spec.id) or part.generation > job.generation:
-            return "stale"
-        held = job.held_by(node, part.generation)
-        return "" if held is None or part.rank in held else "foreign"
-
-    reasons = [reason(part) for part in spans.workers]
+    reasons = ["stale" if job is None else not_of(part, node, job) for part in spans.workers]
     for why in filter(None, reasons):
         count(refused, why)
     workers = tuple(part for part, why in zip(spans.workers, reasons, strict=True) if not why)
     return msg.Spans(workers, spans.offset_ns, spans.error_ns, spans.dropped)
+
+
+def not_of(part: msg.WorkerSpans | msg.LogChunk, node: str, job: Job) -> str:
+    """Why this is not from a rank of the job that the node holds, or may have held; empty if it is."""
+    if part.job not in ("", job.spec.id) or part.generation > job.generation:
+        return "stale"
+    held = job.held_by(node, part.generation)
+    return "" if held is None or part.rank in held else "foreign"
 
 
 def _names(context: Any) -> set[str]:

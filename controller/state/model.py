@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.controller.state import doc_types
 from holdfast.controller.state.history import History
+from holdfast.controller.state.job_size import check_life
 from holdfast.controller.state.progress import Progress
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -325,6 +327,7 @@ class Job:
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":
+        """Whatever Exception for a document that is none of a job."""
         names = {one.name for one in fields(cls)}
         doc = {key: value for key, value in doc.items() if key in names}  # of another version, maybe
         spec = dict(doc["spec"])
@@ -337,7 +340,10 @@ class Job:
         progress = Progress.from_doc(doc.get("progress", {}))
         past = [(int(generation), list(nodes)) for generation, nodes in doc.get("past", ())]
         known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobState(doc["state"]), "past": past}
-        return cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
+        job = cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
+        doc_types.check(job, "")
+        check_life(job)
+        return job
 
 
 @dataclass(frozen=True, slots=True)

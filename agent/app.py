@@ -25,6 +25,7 @@ from holdfast.agent.node.checks import Checks
 from holdfast.agent.node.faults import NodeFaults
 from holdfast.agent.node.identity import read_identity
 from holdfast.agent.node.peers import Door, knock
+from holdfast.agent.processes.guard import Guard
 from holdfast.agent.sampling.sampler import Sampler
 from holdfast.agent.sampling.sweeps import COMPILED
 from holdfast.agent.stream.beat import beat
@@ -100,6 +101,7 @@ class Agent:
                 "nic.missing", nics=", ".join(missing), known=", ".join(found.name for found in nic.nics(sysfs))
             )
         self.outbox = Outbox(config.buffer_frames)
+        self.guard = Guard(self._bug)
         self._full_told = -math.inf
         self.logs = WorkerLogs(
             self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.tell(found),
@@ -119,7 +121,7 @@ class Agent:
             on_last_reader=lambda reader: self.spans.take(reader),
             preload=config.preload if config.warm else (),
             environ={**os.environ, **self.checkpoints.environment()},
-            has_time=lambda: self.heart.activities.stood() > _PATIENT,
+            has_time=lambda: self.heart.activities.stood() > _PATIENT, guard=self.guard,
         )  # fmt: skip
         for folder in (self.workers.shm, self.checkpoints.folder):
             with suppress(FileNotFoundError):
@@ -142,6 +144,7 @@ class Agent:
         self._looked_at = 0.0
         self._clock_asked, self._clock_asked_at = 0, 0.0
         self._clock_seen: dict[str, float] = {}
+        self._checkpoints_seen: dict[str, float] = {}
         self._printing = asyncio.Event()
         self._commands: asyncio.Queue[msg.Command] = asyncio.Queue()
         self._answers: dict[str, msg.CommandResult] = {}
@@ -156,6 +159,10 @@ class Agent:
 
     def tell(self, event: t.Event) -> None:
         self.link.send(self.outbox.event(event))
+
+    def _bug(self, part: str, error: Exception) -> None:
+        text = f"a fault of Holdfast's own in {part}, which goes on: {type(error).__name__}: {str(error)[:300]}"
+        self.tell(t.AgentNotice(time.time_ns(), "bug", t.Severity.WARNING, text))
 
     def _last_steps(self, steps: tuple[t.StepRecord, ...]) -> None:
         """Steps of a worker that is gone travel ahead of the news of its end."""
@@ -234,7 +241,8 @@ class Agent:
         while True:
             command = await self._commands.get()
             if isinstance(command.order, msg.StartWorkers):
-                self.checkpoints.ensure()
+                with self.guard("checkpoints"):
+                    self.checkpoints.ensure()
             if isinstance(command.order, msg.Inject) and command.order.kind == "node-kill":
                 leaders = [*self.workers.leaders(), self.checkpoints.daemon_pid()]
                 node_death.die(leaders, [self.workers.shm, self.checkpoints.folder])
@@ -254,6 +262,9 @@ class Agent:
             answer = msg.CommandResult(command.id, False, str(error))
         except OSError as error:
             answer = msg.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self.guard.caught("commands", error)
+            answer = msg.CommandResult(command.id, False, f"a fault of Holdfast's own: {error!r}"[:1000])
         log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
         self._answer(answer)
 
@@ -271,29 +282,44 @@ class Agent:
         self._look(due)
         self._looks -= 1
         if self._looks <= 0:
-            self.link.send(self.outbox.frame(self.heart.frame(self._cadence), self.link.connected))
+            self.link.send(self.outbox.frame(self._frame(), self.link.connected))
             self._cadence = self.link.cadence if self.link.connected else max(self.link.cadence, 0.5)
             self._looks = math.ceil(self._cadence / _LOOK_EVERY)
             self._look_every = self._cadence / self._looks
         return self._look_every
 
+    def _frame(self) -> t.Frame:
+        """A node that lives is not silent, whatever is wrong with what it would say."""
+        frame = t.Frame(0, time.time_ns(), time.monotonic_ns(), cadence=self._cadence)
+        with self.guard("frames"):
+            frame = self.heart.frame(self._cadence)
+        return frame
+
     def _look(self, now: float) -> None:
         before, self._looked_at = self._looked_at, now
-        self._look_at_kernel()
+        part = self.guard
+        with part("kernel"):
+            self._look_at_kernel()
         if not self._printing.is_set() and self._look_at_logs():
             self._printing.set()
         if crossed(before, now, _HOST_EVERY):
-            self._clock_seen = self._clock_gauges()
-            self.heart.read_host()
+            with part("host"):
+                self._clock_seen = self._clock_gauges()
+                self.heart.read_host()
         if crossed(before, now, _NEWS_EVERY):
-            self._look_at_outbox()
-            self.workers.look_for_announcements()
-            news = self.checkpoints.look() | self._clock_seen | {"warm_ready": float(self.workers.is_warm)}
+            with part("outbox"):
+                self._look_at_outbox()
+            with part("announcements"):
+                self.workers.look_for_announcements()
+            with part("checkpoints"):
+                self._checkpoints_seen = self.checkpoints.look()
             # They take all of the host's gauges along: in a big cluster only when those come anyway.
             if self.link.cadence < _NEWS_EVERY or crossed(before, now, _HOST_EVERY):
-                self.heart.tell_host(news)
+                warm = {"warm_ready": float(self.workers.is_warm)}
+                self.heart.tell_host(self._checkpoints_seen | self._clock_seen | warm)
         if crossed(before, now, max(_SPANS_EVERY, 2 * self.link.cadence)):  # a big cluster speaks less often
-            self._look_at_spans(now)
+            with part("spans"):
+                self._look_at_spans(now)
 
     def _look_at_kernel(self) -> None:
         for line in self.kernel.poll():
@@ -302,11 +328,13 @@ class Agent:
                 self.tell(found)
 
     def _look_at_logs(self) -> bool:
-        """Whether workers had printed something."""
-        chunks = self.logs.poll()
-        for chunk in chunks:
-            self.link.send(chunk)
-        return bool(chunks)
+        """Whether workers had printed something, or there is more to do with what they printed."""
+        chunks: list[msg.LogChunk] = []
+        with self.guard("logs"):
+            chunks = self.logs.poll()
+            for chunk in chunks:
+                self.link.send(chunk)
+        return bool(chunks) or self.logs.is_behind
 
     def _look_at_spans(self, now: float) -> None:
         self.spans.read()
@@ -335,16 +363,20 @@ class Agent:
 
     async def _read_gpus(self) -> None:
         while True:
-            reading = asyncio.create_task(self.heart.read_gpus())
-            _, late = await asyncio.wait({reading}, timeout=_DRIVER_TIMEOUT)
-            if late:
-                text = f"the GPU driver has not answered for {_DRIVER_TIMEOUT:g} s; training may be stuck in it too"
-                self.tell(t.AgentNotice(time.time_ns(), "gpu", t.Severity.CRITICAL, text))
-            await reading
-            if self.gpus.events_available and not self.kernel.available:
-                for fault in await asyncio.to_thread(self.gpus.poll_xids):
-                    self.tell(xid_event(fault, time.time_ns()))
+            with self.guard("GPUs"):
+                await self._read_gpus_once()
             await asyncio.sleep(_GPUS_EVERY)
+
+    async def _read_gpus_once(self) -> None:
+        reading = asyncio.create_task(self.heart.read_gpus())
+        _, late = await asyncio.wait({reading}, timeout=_DRIVER_TIMEOUT)
+        if late:
+            text = f"the GPU driver has not answered for {_DRIVER_TIMEOUT:g} s; training may be stuck in it too"
+            self.tell(t.AgentNotice(time.time_ns(), "gpu", t.Severity.CRITICAL, text))
+        await reading
+        if self.gpus.events_available and not self.kernel.available:
+            for fault in await asyncio.to_thread(self.gpus.poll_xids):
+                self.tell(xid_event(fault, time.time_ns()))
 
     async def _warm_up(self) -> None:
         try:

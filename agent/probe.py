@@ -32,6 +32,7 @@ _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
 
 _live: Memory | None = None
+_CHECKPOINT_IN_PATH = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
 _STEP_IN_PATH = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|epoch)s?[-_=]*(\d{1,18})", re.IGNORECASE)
 
 
@@ -337,9 +338,10 @@ def observed_step(n: int, spoilt: bool = False) -> None:
         live.record_step(n, SPOILT if spoilt else math.nan, 0)
 
 
-def observed_save(target: object) -> None:
+def observed_save(target: object, is_sure: bool = True) -> None:
     """A hook saw a file of state finished: its path, or the open file. Counts after the first step, and only while the
-    script itself says nothing. Many pieces of one file, or of one moment, are one."""
+    script itself says nothing. Many pieces of one file, or of one moment, are one. `is_sure`: else the path decides
+    whether it is state."""
     live = _live
     if live is None or live.spoken or live.step < 0:
         return
@@ -347,6 +349,8 @@ def observed_save(target: object) -> None:
     if not isinstance(path, str | os.PathLike):
         return
     name, now = os.fsdecode(path), _monotonic_ns()
+    if not is_sure and _CHECKPOINT_IN_PATH.search(name) is None:
+        return
     if name == live.saved and now - live.saved_at < 1_000_000_000:
         return
     live.saves, live.saved, live.saved_at = live.saves + 1, name, now

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.base import log, private, service
+from holdfast.base import bounds, log, private, service
 from holdfast.base.address import format_address
 from holdfast.base.config import ControllerConfig
 from holdfast.base.errors import HoldfastError
@@ -61,6 +61,8 @@ def _options(config: ControllerConfig) -> Options:
         silence_beats=config.silence_beats,
         hang_steps=config.hang_steps,
         hang_floor=config.hang_floor,
+        hang_limit_start=config.hang_limit_start,
+        stuck_limit=config.stuck_limit,
         pause_limit=config.pause_limit,
         idle_limit=config.idle_limit,
         idle_limit_start=config.idle_limit_start,
@@ -111,10 +113,14 @@ def _jobs_to_restore(entities: list[tuple[str, str, dict[str, Any]]]) -> list[st
     at = {
         key: (float(doc["submitted_at"]), doc.get("state") in ENDED)
         for kind, key, doc in entities
-        if kind == "job" and isinstance(doc.get("submitted_at"), int | float)
+        if kind == "job" and _is_instant(doc.get("submitted_at"))
     }
     over = sorted((key for key, (_, is_over) in at.items() if is_over), key=lambda key: at[key])
     return [*(key for key, (_, is_over) in at.items() if not is_over), *over[-KEPT:]]
+
+
+def _is_instant(value: object) -> bool:
+    return isinstance(value, int | float) and -bounds.MAX_COUNT <= value <= bounds.MAX_COUNT
 
 
 def _scheduler(config: ControllerConfig) -> Scheduler | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.plain import one_line, plain
 from holdfast.base.service import gathering
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
@@ -64,6 +66,23 @@ def parse(argv: Sequence[str]) -> Config:
 
 def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     """As `parse`, and what is wanted instead of training."""
+    options = vars(build_parser().parse_args(argv))
+    flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
+    theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
+    config = load(options["config"], [*options["set"], *flags, *theirs])
+    if options["traffic"]:
+        return config, Instead(None, 0, 0.0, None, traffic=True)
+    if options["sample"] is None and options["export_hf"] is None:
+        return config, None
+    if not config.checkpoint.store:
+        raise ConfigError("--sample and --export-hf need --store: where the checkpoint lies, as file:///path")
+    if options["tokens"] < 0 or not 0 <= options["temperature"] < math.inf:
+        raise ConfigError("--tokens and --temperature must be 0 or more, and finite")
+    return config, Instead(options["sample"], options["tokens"], options["temperature"], options["export_hf"])
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All options of `holdfast train`."""
     parser = _Parser(prog="holdfast train", description=__doc__, epilog=_EXIT_CODES, allow_abbrev=False)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
     parser.add_argument(
@@ -84,19 +103,7 @@ def parse_all(argv: Sequence[str]) -> tuple[Config, Instead | None]:
     parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint as a HF Llama")
     parser.add_argument("--import-hf", type=Path, metavar="DIR", help="train a HF Llama on: its shape, its weights")
     parser.add_argument("--traffic", action="store_true", help="print the bytes a step sends, instead of training")
-    options = vars(parser.parse_args(argv))
-    flags = [(key, options[key]) for key, _, _ in _FLAGS.values() if options[key] is not None]
-    theirs = [] if options["import_hf"] is None else _imported(options["import_hf"])
-    config = load(options["config"], [*options["set"], *flags, *theirs])
-    if options["traffic"]:
-        return config, Instead(None, 0, 0.0, None, traffic=True)
-    if options["sample"] is None and options["export_hf"] is None:
-        return config, None
-    if not config.checkpoint.store:
-        raise ConfigError("--sample and --export-hf need --store: where the checkpoint lies, as file:///path")
-    if options["tokens"] < 0 or not options["temperature"] >= 0:
-        raise ConfigError("--tokens and --temperature must be 0 or more")
-    return config, Instead(options["sample"], options["tokens"], options["temperature"], options["export_hf"])
+    return parser
 
 
 def _imported(folder: Path) -> list[tuple[str, Any]]:
@@ -137,13 +144,13 @@ def _do_instead(config: Config, wanted: Instead) -> None:
     from holdfast.trainer.weights.sample import sample
     from holdfast.trainer.weights.weights import newest
 
-    trained = newest(config.checkpoint.store, lambda line: print(f"holdfast train: {line}", file=sys.stderr))
+    trained = newest(config.checkpoint.store, lambda line: print(f"holdfast train: {one_line(line)}", file=sys.stderr))
     if wanted.export_hf is not None:
         try:
             export(wanted.export_hf, trained.model, vocab_of(trained.tokenizer), trained.seq_len, trained.weights)
         except OSError as error:
             raise ConfigError(f"--export-hf {wanted.export_hf}: {error.strerror}; name a folder to write") from None
-        print(f"step {trained.step} is in {wanted.export_hf}", flush=True)
+        print(f"step {trained.step} is in {plain(wanted.export_hf)}", flush=True)
     if wanted.sample is not None:
         print(wanted.sample + sample(config, trained, wanted.sample, wanted.tokens, wanted.temperature), flush=True)
 
@@ -199,7 +206,7 @@ def _fail_together(error: HoldfastError, code: int) -> int:
 
 
 def _fail(text: str, code: int) -> int:
-    print(f"holdfast train: {text}", file=sys.stderr, flush=True)
+    print(f"holdfast train: {one_line(text)}", file=sys.stderr, flush=True)
     return code
 
 

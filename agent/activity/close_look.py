@@ -4,27 +4,26 @@ Made in a thread of its own, since a file of /proc can block. Nothing here takes
 main thread cannot be interrupted (state D): not its command line, its environment or its memory.
 """
 
-import math
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from holdfast.agent.activity.host import Host
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
+from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook, channel_of
 from holdfast.agent.activity.sums import Sums
 from holdfast.agent.activity.surroundings import Surroundings
+from holdfast.agent.activity.thread_waits import ThreadWaits
 from holdfast.agent.activity.waits import Clocks, Wait, describe
 from holdfast.agent.processes import sockets
-from holdfast.agent.processes.descendants import Descendants, names
+from holdfast.agent.processes.descendants import names
 from holdfast.agent.processes.descriptors import Descriptors
 from holdfast.agent.processes.proc_files import (
     Call,
-    FdInfo,
     Stat,
     parse_call,
-    parse_fdinfo,
     parse_io,
     parse_schedstat,
     parse_stat,
@@ -32,16 +31,10 @@ from holdfast.agent.processes.proc_files import (
     read,
 )  # fmt: skip
 
-MOST_CHILDREN = 64
-"""Descendants whose counters are read in one turn, and threads."""
 MOST_OPENED = 4
 """Descendants whose descriptors are."""
-MOST_THREADS = 1024
 WAIT_FRESH_S = 2.0
 """Seconds for which the words for the same wait stay as they are."""
-SOCKETS_FRESH_S = 0.09
-_NAMED = 3
-_DEBUGGER = b"debugpy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +59,6 @@ class Seen:
     """Seconds on a processor of the probe's own thread."""
 
 
-class Host:
-    """What is looked at once for all workers of one turn."""
-
-    def __init__(
-        self, proc: str = "/proc", dump: Callable[[], sockets.Sockets] = sockets.dump, sysfs: str = "/sys"
-    ) -> None:
-        self.proc, self.sysfs = proc, sysfs
-        self.has_rdma = os.path.isdir(f"{sysfs}/class/infiniband")
-        self.workers: frozenset[int] = frozenset()
-        """All workers of this host that are watched, which may wait for each other."""
-        self.leaders: frozenset[int] = frozenset()
-        """Processes of Holdfast: they and their children (rendezvous stores) serve all ranks, so tell nothing."""
-        self.is_one = False
-        """Whether the host has one worker only: what the host moves is that one's."""
-        self.descendants = Descendants(proc)
-        self._dump = dump
-        self._sockets = sockets.Sockets()
-        self._sockets_at = -math.inf
-        self._debuggers: dict[int, bool] = {}
-
-    def begin(self, now: float) -> None:
-        self.descendants.look(now)
-
-    def sockets(self, now: float) -> sockets.Sockets:
-        if now - self._sockets_at > SOCKETS_FRESH_S:
-            self._sockets, self._sockets_at = self._dump(), now
-        return self._sockets
-
-    def is_debugger(self, pid: int) -> bool:
-        """Whether a descendant is the adapter through which an editor's debugger talks."""
-        if pid not in self._debuggers:
-            stat = parse_stat(read(f"{self.proc}/{pid}/stat"))
-            readable = stat is not None and stat.state not in "DZX"
-            self._debuggers[pid] = readable and _DEBUGGER in read(f"{self.proc}/{pid}/cmdline", 4096)
-            while len(self._debuggers) > 4096:
-                self._debuggers.pop(next(iter(self._debuggers)))
-        return self._debuggers[pid]
-
-
 class CloseLook:
     """At one worker, for as long as it stands. All calls come from one thread."""
 
@@ -121,6 +75,7 @@ class CloseLook:
         self._queues: tuple[tuple[int, ...], ...] | None = None
         self._threads: dict[int, tuple[float, float]] = {}
         self._states = ""  # of all threads that were looked at
+        self._others = ThreadWaits(self._folder)
         self._waits: tuple[object, Wait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
 
@@ -134,9 +89,11 @@ class CloseLook:
         moved = self._look_at_children(now, children)
         moved |= self._look_at_descriptors(children)
         moved |= self._look_at_sockets(now)
-        thread, state = self._look_at_threads(stat)
+        thread, state = self._look_at_threads(stat, now)
         wait, channel, turns = self._wait(now, stat, state, children)
         moved |= self._look_around(now, wait, channel, turns, children)
+        if wait.words == "a lock" and (others := self._others.words):
+            wait = replace(wait, words=f"{wait.words} (other threads: {others})")
         if self._surroundings.ends:
             wait = replace(wait, words=f"{wait.words} ({self._said_of_ends()})")
         ticks = (
@@ -169,7 +126,9 @@ class CloseLook:
         around = self._surroundings
         moved = around.other_ends(now, waits_on, known, without, self._host.leaders)
         self._rates[4].add(now, around.cpu)
-        moved |= around.host(now, wait, channel, self._states, self._host.is_one, self._host.has_rdma)
+        moved |= around.host(
+            now, wait, channel, self._states, self._host.is_one, self._host.has_rdma, self._others.asks_host
+        )
         if turns is None:
             return moved
         moved |= around.attempts(now, wait, *turns)
@@ -228,20 +187,22 @@ class CloseLook:
 
     # --- threads
 
-    def _look_at_threads(self, main: Stat) -> tuple[str, str]:
+    def _look_at_threads(self, main: Stat, now: float) -> tuple[str, str]:
         """The name of a thread that moves while the main one does not, and the state that stands for the process."""
         self._states = main.state
+        if main.threads <= 1 or main.state == "R":
+            self._others.forget()
         if main.threads <= 1:
             return "", main.state
         found: list[tuple[float, int, Stat]] = []
         tids = [tid for tid in self._tids() if tid not in (self.pid, self._tick_thread)]
         start = self._turn * MOST_CHILDREN % len(tids) if len(tids) > MOST_CHILDREN else 0
-        living = []
+        states: dict[int, str] = {}
         for tid in (tids[start:] + tids[:start])[:MOST_CHILDREN]:
             stat = parse_stat(read(f"{self._folder}/task/{tid}/stat"))
             if stat is None:
                 continue
-            living += [stat.state] if stat.state not in "ZX" else []
+            states[tid] = stat.state
             before = self._threads.get(tid)
             io = parse_io(read(f"{self._folder}/task/{tid}/io")) if main.state != "R" else None
             bytes_now = float(io.taken + io.given) if io else 0.0
@@ -251,8 +212,12 @@ class CloseLook:
                 found.append((grown, tid, stat))
         if len(self._threads) > 2 * MOST_THREADS:
             self._threads.clear()
-        state = main.state
+        state, living = main.state, [one for one in states.values() if one not in "ZX"]
         self._states = state + "".join(living)
+        if main.state != "R":
+            # No memory of a process of which any thread cannot be interrupted, and no search for who holds a pipe.
+            reader = ProcessLook(self.pid, self._host, "D" if "D" in self._states else "S", now, [])
+            self._others.look(states, tids, reader, Clocks(now, time.time(), now))
         if state in "ZX" and living:
             state = next((one for one in "RDST" if one in living), living[0])
         if not found or main.state == "R":
@@ -276,7 +241,7 @@ class CloseLook:
             return wait, "", None
         look = ProcessLook(self.pid, self._host, stat.state, now, children)
         task = f"{self._folder}/task/{self.pid}"
-        call, channel = parse_call(read(f"{task}/syscall", 512)), _channel(task)
+        call, channel = parse_call(read(f"{task}/syscall", 512)), channel_of(task)
         slices = parse_schedstat(read(f"{task}/schedstat", 128))
         key = (call, stat.state, channel, slices[1] if slices else 0)
         if self._waits is not None and self._waits[0] == key:
@@ -291,7 +256,7 @@ class CloseLook:
         self._waits = (key, wait, now, since)
         return wait, channel, slices
 
-    def _described(self, call: Call | None, state: str, channel: str, look: "ProcessLook", clocks: Clocks) -> Wait:
+    def _described(self, call: Call | None, state: str, channel: str, look: ProcessLook, clocks: Clocks) -> Wait:
         if state != "t":
             return describe(call, state, channel, look, clocks)
         tracer = parse_status(read(f"{self._folder}/status"), "TracerPid") or 0
@@ -300,81 +265,8 @@ class CloseLook:
         stat = parse_stat(read(f"{self._host.proc}/{tracer}/stat"))
         task = f"{self._host.proc}/{tracer}/task/{tracer}"
         theirs = describe(
-            parse_call(read(f"{task}/syscall", 512)), stat.state if stat else "", _channel(task),
+            parse_call(read(f"{task}/syscall", 512)), stat.state if stat else "", channel_of(task),
             ProcessLook(tracer, self._host, stat.state if stat else "D", clocks.monotonic, []), clocks,
         )  # fmt: skip
         who = f"its tracer {stat.name if stat else ''} (pid {tracer})".replace("  ", " ")
         return Wait(f"{who}, which waits for {theirs.words}" if theirs.words else who, is_prompt=theirs.is_prompt)
-
-
-class ProcessLook:
-    """`waits.Look` at a real process."""
-
-    def __init__(self, pid: int, host: Host, state: str, now: float, relatives: list[int]) -> None:
-        self._pid, self._host, self._state, self._now = pid, host, state, now
-        self._relatives = relatives
-        self._folder = f"{host.proc}/{pid}"
-
-    def link(self, fd: int) -> str:
-        with suppress(OSError):
-            # Names of files are bytes, words are text that goes over the wire.
-            return os.fsencode(os.readlink(f"{self._folder}/fd/{fd}")).decode("utf-8", "replace")
-        return ""
-
-    def info(self, fd: int) -> FdInfo:
-        return parse_fdinfo(read(f"{self._folder}/fdinfo/{fd}"))
-
-    def memory(self, address: int, size: int) -> bytes:
-        if self._state == "D" or not 0 < address < 1 << 62 or size <= 0:
-            return b""
-        with suppress(OSError, OverflowError):
-            fd = os.open(f"{self._folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return os.pread(fd, min(size, 4096), address)
-            finally:
-                os.close(fd)
-        return b""
-
-    def name(self, pid: int) -> str:
-        return names([pid], self._host.proc).get(pid, "")
-
-    def holders(self, link: str, writes: bool) -> str:
-        """Looks among the worker's own relatives only: the whole host's descriptors would take too long."""
-        found = []
-        for pid in [self._pid, *self._relatives[:MOST_CHILDREN]]:
-            if self._holds(pid, link, writes):
-                if pid == self._pid:
-                    found.append("it holds itself")
-                else:
-                    found.append(f"pid {pid} ({self.name(pid) or 'no name'}) holds")
-        others = [one for one in found if one.startswith("pid ")] or found
-        if len(others) > _NAMED:
-            return f"{len(others)} of its children hold"
-        return " and ".join(others)
-
-    def _holds(self, pid: int, link: str, writes: bool) -> bool:
-        folder = f"{self._host.proc}/{pid}"
-        with suppress(OSError), os.scandir(f"{folder}/fd") as entries:
-            for entry in islice(entries, MOST_THREADS):
-                with suppress(OSError):
-                    if os.readlink(entry.path) == link:
-                        info = parse_fdinfo(read(f"{folder}/fdinfo/{entry.name}", 4096))
-                        if info.can_write if writes else info.can_read:
-                            return True
-        return False
-
-    def socket(self, inode: str) -> str:
-        number = int(inode) if inode.isdigit() else 0
-        known = self._host.sockets(self._now)
-        if (tcp := known.tcp.get(number)) is not None:
-            return tcp.words
-        if number in known.unix:
-            return "a unix socket"
-        found = sockets.of_namespace(self._pid, self._host.proc).get(number)
-        return found.words if found is not None else ""
-
-
-def _channel(task: str) -> str:
-    """The wait channel; empty where it is not told ("0")."""
-    text = read(f"{task}/wchan", 128).decode("ascii", "replace").strip()
-    return "" if text == "0" else text

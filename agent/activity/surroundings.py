@@ -58,10 +58,19 @@ class Surroundings:
         found = self._cpu.add(now, self.cpu)
         return self._bytes.add(now, moved) or found
 
-    def host(self, now: float, wait: Wait, channel: str, states: str, is_alone: bool, has_rdma: bool) -> bool:
-        """Whether bytes move on the host that a thread may wait for."""
+    def host(
+        self,
+        now: float,
+        wait: Wait,
+        channel: str,
+        states: str,
+        is_alone: bool,
+        has_rdma: bool,
+        others_ask: bool = False,
+    ) -> bool:
+        """Whether bytes move on the host that a thread may wait for. `others_ask`: threads other than the main one."""
         found = False
-        was_asked, self._was_asked = self._was_asked, is_asked(wait.words, channel, states)
+        was_asked, self._was_asked = self._was_asked, others_ask or is_asked(wait.words, channel, states)
         if self._was_asked:
             found = self._flows[0].add(now, disk_bytes(self._proc), was_asked)
             over_network = self._flows[1].add(now, network_bytes(self._proc), was_asked)

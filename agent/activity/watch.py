@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.agent.activity.close_look import CloseLook, Host, Seen
+from holdfast.agent.activity.close_look import CloseLook, Seen
+from holdfast.agent.activity.host import Host
 from holdfast.agent.activity.movement import (
     BYTES_AMOUNT,
     BYTES_LEAK,

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.base import bounds, private
+from holdfast.base import bounds, files, private
 
 LIMIT = 1 << 20
 """Bytes read of an error file: a script may write what it likes into it."""
@@ -32,10 +32,7 @@ def write(path: str, error: BaseException, trace: TracebackType | None) -> None:
 def read(path: str) -> str:
     """The traceback in an error file, or its message when it holds no traceback; "" when there is none."""
     try:
-        if not os.path.isfile(path):  # a pipe would be waited for
-            return ""
-        with open(path, "rb") as file:
-            message = json.loads(file.read(LIMIT))["message"]
+        message = json.loads(files.head(path, LIMIT))["message"]
         if not isinstance(message, str):
             message = str(message.get("extraInfo", {}).get("py_callstack") or message.get("message", ""))
         return bounds.text(message, LIMIT)

@@ -6,19 +6,16 @@ so. With `torch_groups` this is all of the agent that touches torch, and only in
 
 import functools
 import importlib
-import importlib.util
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.agent import probe
 from holdfast.agent.hooks import finite as torch_finite
 from holdfast.agent.hooks import groups as torch_groups
+from holdfast.agent.hooks import imports, saves
 from holdfast.agent.hooks import spans as torch_spans
 from holdfast.wire.types import Phase
 
@@ -64,10 +61,8 @@ _times: torch_spans.StepTimes | None = None
 
 def install_when_imported() -> None:
     """Install now if torch is here already, else as soon as the script imports it."""
-    if "torch" in sys.modules:
-        install()
-    elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterTorch())
+    saves.watch()
+    imports.when_imported("torch", lambda torch: install())
 
 
 def install() -> None:
@@ -81,35 +76,12 @@ def install() -> None:
         _times = torch_spans.StepTimes(torch.autograd.Variable._execution_engine.queue_callback)
         _times.watch_garbage()
         _watch_optimizers(torch)
-        _watch_saves(torch)
         _watch_loaders()
         if torch.distributed.is_available():
             _watch_collectives(torch)
             _watch_ddp(torch)
     except Exception as error:
         print(f"holdfast: this torch cannot be watched fully: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-class _AfterTorch(MetaPathFinder):
-    """Finds torch as everybody would and installs the hooks once it has been loaded."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        loader = spec.loader if spec is not None else None
-        if loader is not None and hasattr(loader, "exec_module"):
-            load = loader.exec_module
-
-            def load_and_install(module: ModuleType) -> None:
-                load(module)
-                install()
-
-            loader.exec_module = load_and_install  # type: ignore[method-assign]  # on this one loader object
-        return spec
 
 
 class _Steps:
@@ -157,19 +129,6 @@ def _watch_optimizers(torch: Any) -> None:
     optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it as an attribute
     optimizers.register_optimizer_step_pre_hook(steps.before)
     optimizers.register_optimizer_step_post_hook(steps.after)
-
-
-def _watch_saves(torch: Any) -> None:
-    """See files of state finished: `torch.save`, through which torch.distributed.checkpoint goes too."""
-    save = torch.save
-
-    @functools.wraps(save)
-    def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        result = save(obj, f, *args, **kwargs)
-        probe.observed_save(f)
-        return result
-
-    torch.save = torch.serialization.save = watched
 
 
 def _watch_loaders() -> None:

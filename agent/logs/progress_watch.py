@@ -9,12 +9,13 @@ from pathlib import Path
 
 from holdfast.agent.forkserver.worker_spec import Key
 from holdfast.agent.probe_file.layout import SAVED_SUFFIX
-from holdfast.base import bounds
+from holdfast.base import bounds, files
 from holdfast.wire import types as t
 
 APART_S = 10.0
 """Seconds between two reports of one source by a node, so that a big job with many writers stays quiet."""
 _LOOKED_AT = 4096  # characters at the end of what is new
+_MOST_SAVED = 4096  # bytes of what a worker says that it saved
 _STEP = re.compile(r"\b(?:global[ _])?(?:step|iter(?:ation)?)s?\b[^\w\n]{0,3}(\d{1,18})", re.IGNORECASE)
 
 
@@ -64,13 +65,11 @@ class ProgressWatch:
 
     def _look_at_saves(self, key: Key, path: Path, is_end: bool) -> None:
         try:
-            changed = path.stat().st_mtime_ns
+            changed = path.lstat().st_mtime_ns
             if changed == self._saved.get(key) or not self._may("checkpoint", is_end):
                 return
             self._saved[key] = changed
-            if not path.is_file():  # a pipe would be waited for
-                return
-            said = json.loads(path.read_bytes()[:4096])
+            said = json.loads(files.head(path, _MOST_SAVED))
             number, count = (max(-1, min(int(said[name]), 2**62)) for name in ("number", "count"))
             self._tell(key, "checkpoint", number, max(count, 0), str(said["path"]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):

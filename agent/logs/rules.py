@@ -1,7 +1,8 @@
 """Rules over log lines: rows in `rules.toml`, a cheap test that passes over ordinary lines, a rate limit.
 
 Ordinary lines must cost next to nothing: a line is looked at by regular expressions only if it contains one of the
-rows' needles, and then only by the rows that own that needle.
+rows' needles, and then only by the rows that own that needle. Of a long line only the beginning and the end count, and
+no pattern of ours repeats without bound: whatever a worker prints, a line has a greatest cost.
 """
 
 import re
@@ -21,6 +22,8 @@ KINDS = frozenset(
     {"gpu", "gpu-memory", "communication", "hang", "memory", "storage", "numeric", "crash", "code", "host"}
 )
 PLACES = frozenset({"worker", "host"})
+MOST_OF_LINE = 4096
+"""Characters at the beginning of a line that patterns see, and as many at its end."""
 _FIELDS = frozenset(
     {
         "name", "kind", "severity", "needles", "pattern", "exclude", "secondary", "where", "sample", "lines", "well",
@@ -43,7 +46,7 @@ class Rule:
     secondary: bool = False
     host: bool = False
     lines: int = 1
-    """Matching lines of one worker in a row before it counts (see `log_streaks`)."""
+    """Matching lines of one worker in a row before it counts (see `streaks`)."""
     well: re.Pattern[str] | None = None
     """What a line looks like that ends such a row, and must have come before it."""
     well_needles: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ class Rules:
 
     def match(self, line: str, host: bool = False) -> Rule | None:
         """The first rule that the line matches, or None; `host` for lines of the kernel log."""
-        return (self._host if host else self._worker).match(line)
+        return (self._host if host else self._worker).match(clip(line))
 
     def scan(self, text: str) -> Iterator[tuple[str, Rule]]:
         """The lines of a block of a worker's output that match a rule, in order. Cheaper than line by line."""
@@ -103,9 +106,14 @@ class Rules:
                     end = text.find("\n", at)
                     at = text.find(needle, end) if end >= 0 else -1
             candidates = [text[s : e if (e := text.find("\n", s)) >= 0 else None] for s in sorted(starts)]
-        for line in candidates:
+        for line in map(clip, candidates):
             if (rule := index.match(line)) is not None:
                 yield line, rule
+
+
+def clip(line: str) -> str:
+    """The line, without the middle of a long one."""
+    return line if len(line) <= 2 * MOST_OF_LINE else f"{line[:MOST_OF_LINE]} ... {line[-MOST_OF_LINE:]}"
 
 
 def load(extra: Sequence[str | Path] = ()) -> Rules:

@@ -18,8 +18,8 @@ from holdfast.agent.forkserver import output_memory
 from holdfast.agent.logs.file_rotation import Rotation
 from holdfast.agent.logs.output_log import Disk, OutputLog
 from holdfast.agent.logs.progress_watch import Mark
-from holdfast.agent.logs.rules import RateLimit, Rule, Rules
-from holdfast.agent.logs.streaks import Streaks
+from holdfast.agent.logs.rules import Rule, Rules
+from holdfast.agent.logs.scanner import Scanner
 from holdfast.base import private
 from holdfast.wire.messages import LogChunk
 from holdfast.wire.types import LogMatched
@@ -78,15 +78,14 @@ class WorkerLogs:
     ) -> None:
         """`max_bytes`: size at which a file is rotated; `keep` older copies stay as `<file>.1` (newest) and up.
         `rate`: characters per second forwarded for the whole node, with one second's worth of burst; lines
-        beyond it are counted in `LogChunk.dropped`, but go through the rules and stay in the files. `on_full` is
+        beyond it are counted in `LogChunk.dropped`, but go through the rules and stay in the files. `on_match` may be
+        called some polls later than a line was read. `on_full` is
         called, from another thread, each time that the disk refuses a file."""
         self._directory = Path(directory)
         self._max_bytes, self._keep, self._rate = max_bytes, keep, rate
-        self._rules, self._on_match = rules, on_match
-        self._clock, self._wall = clock, wall_ns
+        self._clock = clock
         self._files: dict[Key, tuple[_File, _File]] = {}
-        self._limit: RateLimit[tuple[Key, Rule]] = RateLimit()
-        self._streaks: Streaks[Key] = Streaks(rules.all if rules is not None else ())
+        self._scanner = Scanner(rules or Rules(()), on_match, clock, wall_ns)
         self._share = MAX_READ
         self._log = OutputLog(max_bytes, keep, on_full)
         self._tails: dict[tuple[Key, str], bytes] = {}
@@ -148,9 +147,14 @@ class WorkerLogs:
             for file in pair:
                 if self._read(file) or file.ready or file.dropped:
                     chunks += self._forward(file)
-        self._flush_matches()
+        self._scanner.work()
         self._idle = self._when_idle()
         return chunks
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether lines wait to be put through the rules: `poll` soon again."""
+        return self._scanner.is_behind
 
     def _is_idle(self) -> bool:
         """Nobody wrote anything: what nearly every poll finds, so nothing but the calls themselves is done for it."""
@@ -164,7 +168,7 @@ class WorkerLogs:
 
     def _when_idle(self) -> tuple[list[int], list[int]] | None:
         files = [file for pair in self._files.values() for file in pair]
-        if self._limit.holds or not all(map(_is_done, files)):
+        if self._scanner.holds or not all(map(_is_done, files)):
             return None
         return [file.fd for file in files], [file.at for file in files]
 
@@ -190,8 +194,7 @@ class WorkerLogs:
             self._trim(file)
             chunks += self._forward(file)
             self._close(file)
-        self._streaks.forget((job, generation, rank))
-        self._flush_matches()
+        self._scanner.finish((job, generation, rank))
         return chunks
 
     def tail(self, job: str, generation: int, rank: int, stream: str, n_bytes: int = 64 * 1024) -> str:
@@ -324,25 +327,7 @@ class WorkerLogs:
             else:
                 file.ready += [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)]
         file.mark.read(text)
-        if self._rules is not None:
-            for line, rule in self._streaks.look(file.key, text, list(self._rules.scan(text))):
-                self._matched(file.key, line[:MAX_LINE], rule)
-
-    # --- matches
-
-    def _matched(self, key: Key, line: str, rule: Rule) -> None:
-        count = self._limit.admit((key, rule), line, self._clock())
-        if count:
-            self._tell(key, rule, line, count)
-
-    def _flush_matches(self) -> None:
-        for held, line, count in self._limit.flush(self._clock()):
-            self._tell(*held, line, count)
-
-    def _tell(self, key: Key, rule: Rule, line: str, count: int) -> None:
-        if count > 1:
-            line = f"{line} [{count} times]"
-        self._on_match(LogMatched(*key, self._wall(), rule.name, rule.kind, rule.severity, line), rule)
+        self._scanner.add(file.key, text)
 
     # --- forwarding
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.processes import interpreter
-from holdfast.base import log, private
+from holdfast.base import files, log, private
 from holdfast.base.errors import UsageError
 from holdfast.base.local_socket import short_path
 from holdfast.base.retry import Backoff
@@ -35,6 +35,7 @@ _SOCKET, _STATUS, _ABSENT = "daemon.sock", "status.json", "daemon.absent"
 _LOG, _PID = "checkpoint.log", "checkpoint.pid"
 _RESTART = Backoff(initial=0.5, cap=3.0)  # workers that start wait 30 s for it, and go on from what it kept
 _STEADY_S = 60.0
+_MOST_STATUS = 4 << 20  # bytes of the status of a job, in a folder in which its workers may write
 _END_S = 3.0
 
 Json = dict[str, Any]
@@ -267,10 +268,12 @@ class Checkpoints:
         found = {}
         for path in self.folder.glob(f"*/{_STATUS}"):
             try:
-                at = path.stat().st_mtime_ns
+                at = path.lstat().st_mtime_ns
                 known = self._jobs.get(path)
-                found[path] = known if known and known[0] == at else (at, dict(json.loads(path.read_bytes())))
-            except (OSError, ValueError):
+                if known is None or known[0] != at:
+                    known = at, dict(json.loads(files.head(path, _MOST_STATUS)))
+                found[path] = known
+            except (OSError, ValueError, TypeError, RecursionError):
                 continue
         self._jobs = found
         return [document for _, document in found.values()]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.agent.forkserver.worker_spec import Key
 from holdfast.agent.probe_file.layout import PLAN_SUFFIX, RESTORED_SUFFIX
-from holdfast.base import bounds, log
+from holdfast.base import bounds, files, log
 from holdfast.wire import types as t
 
 _MAX_BYTES = {PLAN_SUFFIX: 32 << 20, RESTORED_SUFFIX: 4 << 10}
@@ -58,13 +58,15 @@ class Announcements:
     def _look(self, key: Key, suffix: str, path: Path) -> None:
         job, generation, _ = key
         try:
-            size = path.stat().st_size
-            data = path.read_bytes() if size <= _MAX_BYTES[suffix] and path.is_file() else b""
-        except OSError:
+            size = path.lstat().st_size
+            data = files.head(path, _MAX_BYTES[suffix] + 1)
+        except FileNotFoundError:
             return  # not yet, or never: a script of the user's own has no plan
+        except OSError:
+            data = b""  # nothing that can be read
         self._told.add((key, suffix))
         what = suffix.lstrip(".")
-        if not data:
+        if not data or len(data) > _MAX_BYTES[suffix]:
             log.warning(f"{what}.refused", job=job, generation=generation, bytes=size, limit=_MAX_BYTES[suffix])
             return
         try:

@@ -10,24 +10,34 @@ import asyncio
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent import forkserver
+from holdfast.agent.probe_file import memory
 from holdfast.agent.probe_file.layout import STACKS_SIGNAL, STACKS_SUFFIX
 from holdfast.wire import rank_sets
 
 _ANSWER_S = 0.5
 _QUIET_S = 0.03
 _SPY_S = 5.0
-_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.* \(most recent call first\):")
+_MOST_BYTES = 4 << 20
+"""Of what a worker says of itself: a file in which it may write what it likes."""
+_MOST_LINE = 1000
+_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}\b.{0,80} \(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)')
-_TICKS = re.compile(r"probe_memory\.py:\d+ tick")
-"""Where every worker's liveness thread is: it says nothing of the worker."""
+_LAUNCHER = os.path.dirname(forkserver.__file__) + os.sep
+_RUNPY = ("<frozen runpy>", runpy.__file__)
+
+Call = tuple[str, str | int, str]
+"""Path, line and function of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +103,14 @@ def kernel_state(pid: int) -> str:
 
 def parse_faulthandler(text: str) -> tuple[Thread, ...]:
     """Its threads; the one that the signal interrupted is the main one."""
-    threads: list[tuple[str, list[str]]] = []
+    threads: list[tuple[str, list[Call]]] = []
     for line in text.splitlines():
+        line = line[:_MOST_LINE]
         if _THREAD.match(line):
             threads.append(("main" if line.startswith("Current") else "other", []))
         elif threads and (frame := _FRAME.match(line)):
-            threads[-1][1].append(_frame(frame["path"], frame["line"], frame["name"]))
-    return _ordered(Thread(name, tuple(reversed(frames))) for name, frames in threads)
+            threads[-1][1].append((frame["path"], frame["line"], frame["name"]))
+    return _ordered((name, calls[::-1]) for name, calls in threads)
 
 
 def parse_spy(text: str) -> tuple[Thread, ...]:
@@ -107,9 +118,10 @@ def parse_spy(text: str) -> tuple[Thread, ...]:
     try:
         answer: list[dict[str, Any]] = json.loads(text) if text else []
         return _ordered(
-            Thread(
+            (
                 "main" if thread.get("thread_name") == "MainThread" else "other",
-                tuple(_frame(f["filename"], f["line"], f["name"]) for f in reversed(thread["frames"])),
+                # py-spy tells the class as well
+                [(f["filename"], f["line"], f["name"].rpartition(".")[2]) for f in reversed(thread["frames"])],
             )
             for thread in answer
         )
@@ -117,17 +129,32 @@ def parse_spy(text: str) -> tuple[Thread, ...]:
         return ()
 
 
-def _ordered(threads: Any) -> tuple[Thread, ...]:
-    kept = [t for t in threads if t.frames and not any(map(_TICKS.fullmatch, t.frames))]
+def _ordered(threads: Iterable[tuple[str, Sequence[Call]]]) -> tuple[Thread, ...]:
+    """Those that say something of the worker, the main one first; `threads` has the outermost calls first."""
+    kept = [Thread(name, tuple(map(_frame, _users(calls)))) for name, calls in threads if calls and not _ticks(calls)]
     return tuple(sorted(kept, key=lambda thread: thread.name != "main"))
 
 
-def _frame(path: str, line: str | int, name: str) -> str:
+def _ticks(calls: Iterable[Call]) -> bool:
+    """Whether this is the liveness thread that every worker has."""
+    return any(path == memory.__file__ and name == "tick" for path, _, name in calls)
+
+
+def _users(calls: Sequence[Call]) -> Sequence[Call]:
+    """From the program's first call on: how the fork server got there is the same in every worker. All of them while
+    the program has not begun."""
+    own = [path.startswith(_LAUNCHER) or path in _RUNPY for path, _, _ in calls]
+    first = own.index(False) if False in own else 0
+    return calls[first:]
+
+
+def _frame(call: Call) -> str:
     """The file without the folders that are the same everywhere: from its package on."""
+    path, line, name = call
     for mark in ("/site-packages/", "/dist-packages/"):
         path = path.rpartition(mark)[2]
     short = path if not path.startswith("/") else path.rpartition("/")[2]
-    return f"{short}:{line} {name.rpartition('.')[2]}"  # py-spy tells the class as well
+    return f"{short}:{line} {name}"
 
 
 def _answers(pid: int) -> bool:
@@ -144,18 +171,25 @@ def _answers(pid: int) -> bool:
 async def _ask(pid: int, path: Path) -> str:
     """What the process writes about itself, once it has stopped writing; empty when it does not answer."""
     try:
-        os.truncate(path, 0)
+        # Neither a link nor a pipe that somebody put there is followed, or waited for.
+        file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        os.ftruncate(file, 0)  # fails for what is no regular file
         os.kill(pid, STACKS_SIGNAL)
         size, waited, quiet = 0, 0.0, 0.0
         while waited < _ANSWER_S and not (size and quiet >= _QUIET_S):
             await asyncio.sleep(0.01)
             waited += 0.01
-            now = path.stat().st_size
+            now = os.fstat(file).st_size
             quiet = quiet + 0.01 if now == size else 0.0
             size = now
-        return path.read_text(errors="replace")
+        return os.pread(file, _MOST_BYTES, 0).decode(errors="replace")
     except OSError:
         return ""
+    finally:
+        os.close(file)
 
 
 async def _spy(pid: int) -> str:

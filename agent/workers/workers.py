@@ -18,6 +18,7 @@ from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.probe_file import injections
 from holdfast.agent.probe_file.reader import ProbeReader
+from holdfast.agent.processes.guard import Guard
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.environment import worker_environment
 from holdfast.agent.workers.probes import WorkerProbes
@@ -55,8 +56,10 @@ class Workers:
         preload: tuple[str, ...] = (),
         environ: Mapping[str, str] = os.environ,
         has_time: Callable[[], bool] = lambda: False,
+        guard: Guard | None = None,
     ) -> None:
         """`has_time`: whether the workers have stood still for so long that stacks may be read slowly."""
+        self._guard = guard or Guard()
         self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
         self._logs, self._kernel, self._own_address = logs, kernel, own_address
         self._on_event, self._on_log = on_event, on_log
@@ -194,16 +197,20 @@ class Workers:
         self.kept[key] = msg.KeptWorker(
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
         )
-        phase = self._probes.last_words(key)
-        mark = self._logs.mark(*key)  # the same object goes on while the rest is read
-        for chunk in self._logs.drain(*key):
-            self._on_log(chunk)
-        self._progress.end(key, self._probes.path(key), mark)
+        phase, tail, error = None, "", ""  # an end is reported, whatever the worker left behind
+        with self._guard("last words"):
+            phase = self._probes.last_words(key)
+        with self._guard("last lines"):
+            mark = self._logs.mark(*key)  # the same object goes on while the rest is read
+            for chunk in self._logs.drain(*key):
+                self._on_log(chunk)
+            self._progress.end(key, self._probes.path(key), mark)
         unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
         code = 0 if unknown and phase is t.Phase.DONE else exited.code
         killed = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
-        tail = self._logs.tail(*key, "err", _TAIL)
-        error = "" if code == 0 else self._error(key, tail)
+        with self._guard("traceback"):
+            tail = self._logs.tail(*key, "err", _TAIL)
+            error = "" if code == 0 else self._error(key, tail)
         oom = killed or exited.oom_killed
         self._on_event(dataclasses.replace(exited, code=code, oom_killed=oom, error=error, tail=tail[-4000:]))
         self._ended.setdefault(key, asyncio.Event()).set()

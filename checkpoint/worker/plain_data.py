@@ -146,11 +146,34 @@ def _split(value: Any, place: Place, leaves: list[Leaf], outer: list[int]) -> An
     return found
 
 
+def named_child(place: Place, key: Any) -> Place:
+    """Like `place.child(key)`, of a dict whose entries are matched with those of another run's by their keys.
+
+    Raises UsageError, naming the dict, for a key that is not kept, or is not equal to itself when it comes back.
+    """
+    if type(key) is not str:
+        _require_key(place, key)
+        if _checked(_split(key, _NOWHERE, [], []), lambda node: None) != key:
+            _refuse(place, f"has a key that is not equal to itself ({key!r:.60}): name the entry otherwise")
+    return place.child(key)
+
+
+def as_dict(entries: Mapping[Any, Any], place: Place) -> dict[str, Any]:
+    """JSON that `join` makes a dict of, from keys and what is JSON already."""
+    if all(type(key) is str and _is_text(key) for key in entries) and _TAG not in entries:
+        return dict(entries)
+    return {_TAG: "dict", "is": [[_split(key, place, [], []), one] for key, one in entries.items()]}
+
+
+def _require_key(place: Place, key: Any) -> None:
+    if not _is_key(key):
+        kind = type(key)
+        _refuse(place, f"has a key of type {kind.__module__}.{kind.__qualname__}: keys are numbers, text, tuples")
+
+
 def _dict(value: Mapping[Any, Any], place: Place, leaves: list[Leaf], outer: list[int]) -> dict[str, Any]:
     for key in value:
-        if not _is_key(key):
-            kind = type(key)
-            _refuse(place, f"has a key of type {kind.__module__}.{kind.__qualname__}: keys are numbers, text, tuples")
+        _require_key(place, key)
     # A manifest's objects are sorted: an order that is another is written as pairs.
     if (
         type(value) is dict

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
-    get_optimizer_state_dict,
     set_model_state_dict,
-    set_optimizer_state_dict,
 )
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -26,7 +24,8 @@ from holdfast.base.errors import UsageError
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.format.worker_state import WORKERS, differing, is_own_name, of_worker, own_name
-from holdfast.checkpoint.worker.plain_data import Leaf, Place, check, join, name_all, split
+from holdfast.checkpoint.worker import optimizer_state
+from holdfast.checkpoint.worker.plain_data import Leaf, Place, as_dict, check, join, name_all, named_child, split
 from holdfast.checkpoint.worker.stage1 import Tensors
 from holdfast.checkpoint.worker.torch_state import local_of, local_part, place, unkept
 
@@ -203,9 +202,7 @@ class UserState:
         if isinstance(one, nn.Module):
             return dict(get_model_state_dict(one))
         if name in self._model_of:
-            found = cast(dict[str, Any], get_optimizer_state_dict(self._model_of[name], one))
-            groups = [{key: v for key, v in group.items() if key != "params"} for group in found["param_groups"]]
-            return {"state": found["state"], "param_groups": groups}
+            return optimizer_state.read(name, one, self._model_of[name])
         return one.state_dict()
 
     def _load(self, name: str, one: Any, state: Any) -> None:
@@ -218,17 +215,7 @@ class UserState:
         if isinstance(one, nn.Module):
             set_model_state_dict(one, state)
         elif name in self._model_of:
-            model = self._model_of[name]
-            ours = cast(dict[str, Any], get_optimizer_state_dict(model, one))
-            if len(ours["param_groups"]) != len(state["param_groups"]):
-                raise UsageError(
-                    f"{name} has {len(ours['param_groups'])} groups, {len(state['param_groups'])} were kept"
-                )
-            pairs = zip(ours["param_groups"], state["param_groups"], strict=True)
-            # The parameters of a worker are those it has now: under pipelining others than when it was kept.
-            groups = [{**kept, "params": group["params"]} for group, kept in pairs]
-            kept = {fqn: {**ours["state"].get(fqn, {}), **state["state"].get(fqn, {})} for fqn in ours["state"]}
-            set_optimizer_state_dict(model, one, cast(Any, {"state": kept, "param_groups": groups}))
+            optimizer_state.load(name, one, self._model_of[name], state)
         else:
             one.load_state_dict(state)
 
@@ -241,26 +228,35 @@ def _fits(tree: Any, is_dict: bool, is_optimizer: bool) -> bool:
     return isinstance(tree, dict) or not is_dict
 
 
-def _without_tensors(value: Mapping[str, Any], at: Place, leaves: list[Leaf], levels: int) -> dict[str, Any]:
-    """`value` as JSON without the tensors in its outer levels of dicts, and without dicts there that are then empty."""
-    found = {}
+def _without_tensors(value: Mapping[Any, Any], at: Place, leaves: list[Leaf], levels: int) -> dict[str, Any]:
+    """`value` as JSON without the tensors in its outer levels of dicts, and without dicts there that are then empty.
+
+    Raises UsageError, naming the entry, for what is not kept.
+    """
+    found: dict[Any, Any] = {}
     for key, one in value.items():
-        here = at.child(key)
-        if isinstance(one, Tensor):
+        here = named_child(at, key)
+        if isinstance(one, Tensor) and not one.requires_grad and type(one) is not nn.Parameter:
             leaves.append(Leaf(here, one))
         elif levels > 1 and isinstance(one, Mapping):
             if inner := _without_tensors(one, here, leaves, levels - 1):
                 found[key] = inner
         else:
             found[key] = split(one, here, leaves)
-    return found
+    return as_dict(found, at)
 
 
-def _joined(tree: Any, levels: int, whole: Mapping[str, Tensor] | None) -> dict[str, Any]:
+def _joined(tree: Any, levels: int, whole: Mapping[str, Tensor] | None) -> dict[Any, Any]:
     """Undo `_without_tensors`, but for the tensors. Raises CheckpointError."""
+    if isinstance(tree, dict) and "$" in tree:
+        check(tree)
+        found = tree if whole is None else join(tree, whole)
+        if not isinstance(found, dict):
+            raise CheckpointError("state of a module or an optimizer that is none")
+        return found
     if not isinstance(tree, dict):
         raise CheckpointError("state of a module or an optimizer that is none")
-    found: dict[str, Any] = {}
+    found = {}
     for key, one in tree.items():
         if levels > 1 and isinstance(one, dict) and "$" not in one:
             found[key] = _joined(one, levels - 1, whole)
@@ -271,16 +267,19 @@ def _joined(tree: Any, levels: int, whole: Mapping[str, Tensor] | None) -> dict[
     return found
 
 
-def _add_tensors(kept: dict[str, Any], here: Mapping[str, Any], at: Place, get: Callable[[Place], Tensor]) -> None:
+def _add_tensors(kept: dict[Any, Any], here: Mapping[Any, Any], at: Place, get: Callable[[Place], Tensor]) -> None:
     """Put a tensor into `kept` wherever there is one in `here`, and in `kept` nothing."""
+    odd = {at.child(key).exact: key for key in kept if type(key) is not str}  # a NaN is equal to no other
     for key, one in here.items():
-        if isinstance(one, Tensor):
-            if key not in kept:
-                kept[key] = get(at.child(key))
-        elif isinstance(one, Mapping):
-            inner = kept.setdefault(key, {})
-            if isinstance(inner, dict):
-                _add_tensors(inner, one, at.child(key), get)
+        if isinstance(one, Tensor | Mapping):
+            place = at.child(key)
+            there = odd.get(place.exact, key)
+            if isinstance(one, Mapping):
+                inner = kept.setdefault(there, {})
+                if isinstance(inner, dict):
+                    _add_tensors(inner, one, place, get)
+            elif there not in kept:
+                kept[key] = get(place)
 
 
 def _found(whole: Mapping[str, Tensor], name: str) -> Tensor:

@@ -14,7 +14,7 @@ from holdfast.controller.job.lifecycle import Stage, fresh_table
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import Finding, Incident, Instant, Job, JobStatus, RankState
+from holdfast.controller.state.model import ENDED, Finding, Incident, Instant, Job, JobStatus, RankState
 from holdfast.wire import types as t
 
 REMEDY = "stop the job's workers or restore the file (docs/operations.md#a-damaged-journal), then start again"
@@ -36,6 +36,7 @@ class _Written:
         self.exits: list[tuple[str, Json]] = []
         self.damaged: list[str] = []
         self.unread: dict[str, str] = {}  # jobs whose document could not be understood, and why
+        self.lost = ""  # one of those that may not be over
 
     def take(self, c: ClusterState, diagnoses: Diagnoses, kind: str, key: str, doc: Json) -> None:
         try:
@@ -55,10 +56,11 @@ class _Written:
                 self.plans[plan.job] = plan
             elif kind == "exit":
                 self.exits.append((key, doc))
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        except Exception as error:  # a document may hold anything
             self.damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
             if kind == "job":
                 self.unread[key] = self.damaged[-1]
+                self.lost = key if doc.get("state") not in ENDED else self.lost
 
 
 def restore(
@@ -71,16 +73,36 @@ def restore(
 ) -> list[str]:
     """Take up what an earlier life of the controller wrote down; nodes will report what really is.
 
-    What cannot be understood is left out and named, one line each. UsageError when that is the job that was written
-    last: what runs of it would be ended as nobody's.
+    What cannot be understood is left out and named, one line each. UsageError when that is a job that may not be over,
+    or the one that was written last: without it a controller would end what runs, and one that fails in another way is
+    started again and again.
     """
+    try:
+        return _restore(c, roster, diagnoses, entities, steps, now)
+    except UsageError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__} {error}"
+        raise UsageError(f"the journal's newest job cannot be taken up ({why}); {REMEDY}") from error
+
+
+def _restore(
+    c: ClusterState,
+    roster: Roster,
+    diagnoses: Diagnoses,
+    entities: list[tuple[str, str, Json]],
+    steps: Steps,
+    now: Instant,
+) -> list[str]:
     written = _Written()
     last_job = ""
     for kind, key, doc in entities:
         written.take(c, diagnoses, kind, key, doc)
         last_job = key if kind == "job" else last_job
-    if last_job in written.unread:
-        raise UsageError(f"the journal's newest job cannot be read ({written.unread[last_job]}); {REMEDY}")
+    lost = last_job if last_job in written.unread else written.lost
+    if lost:
+        which = "newest job" if lost == last_job else f"job {lost}"
+        raise UsageError(f"the journal's {which} cannot be read ({written.unread[lost]}); {REMEDY}")
     jobs = sorted(written.jobs.values(), key=lambda job: job.submitted_at)
     over = [job for job in jobs if job.state.ended]
     left_out = {job.spec.id for job in over[: max(0, len(over) - KEPT)]}

@@ -34,8 +34,16 @@ class ProgramSpec(_Request):
 
 
 class JobLimits(_Request):
-    hang_steps: float | None = Field(default=None, gt=0, le=1e6, description="Median steps without life.")
+    hang_steps: float | None = Field(
+        default=None, gt=0, le=1e6, description="Median steps until a worker that cannot go on is dead."
+    )
     hang_floor: float | None = Field(default=None, ge=0, le=1e6, description="Seconds on top of that.")
+    hang_limit_start: float | None = Field(
+        default=None, gt=0, le=1e8, description="Seconds instead, before the first step and where none are expected."
+    )
+    stuck_limit: float | None = Field(
+        default=None, gt=0, le=1e8, description="Seconds without a byte in an operation that lacks nobody."
+    )
     pause_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds of a busy pause.")
     idle_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds of an idle one.")
     idle_limit_start: float | None = Field(

@@ -21,6 +21,7 @@ from holdfast.controller.detectors.agents.input import refused_finding
 from holdfast.controller.shell.claims import RETRY_S, Claim, judge, taken_finding
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.state.events import AgentJoined, AgentLeft, EventSeen, Found, FrameSeen, ResultSeen
+from holdfast.controller.state.model import Job
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -218,7 +219,10 @@ class Ingest:
                 shell.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
             case msg.LogChunk():
-                shell.logs.add(message)
+                if why := not_of(message, session.node, shell.brain.c):
+                    count(refused, why)
+                else:
+                    shell.logs.add(message)
             case msg.Spans():
                 shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c, refused))
             case msg.ClockAsked():
@@ -282,16 +286,26 @@ def held_spans(spans: msg.Spans, node: str, cluster: ClusterState, refused: Refu
     """Those of ranks that the node holds, or may have held in an earlier generation; each names its job."""
     workers = []
     for part in spans.workers:
-        job = cluster.jobs.get(part.job) if part.job else cluster.holder(node) or cluster.newest
-        if job is None or part.generation > job.generation:
-            count(refused, "stale")
-            continue
-        held = job.held_by(node, part.generation)
-        if held is not None and part.rank not in held:
-            count(refused, "foreign")
-            continue
-        workers.append(part if part.job else dataclasses.replace(part, job=job.spec.id))
+        job = _job_of(part, node, cluster)
+        if why := not_of(part, node, cluster):
+            count(refused, why)
+        elif job is not None:
+            workers.append(part if part.job else dataclasses.replace(part, job=job.spec.id))
     return msg.Spans(tuple(workers), spans.offset_ns, spans.error_ns, spans.dropped)
+
+
+def not_of(part: msg.WorkerSpans | msg.LogChunk, node: str, cluster: ClusterState) -> str:
+    """Why this is not from a rank of a job that the node holds, or may have held; empty if it is."""
+    job = _job_of(part, node, cluster)
+    if job is None or part.generation > job.generation:
+        return "stale"
+    held = job.held_by(node, part.generation)
+    return "" if held is None or part.rank in held else "foreign"
+
+
+def _job_of(part: msg.WorkerSpans | msg.LogChunk, node: str, cluster: ClusterState) -> Job | None:
+    """The job that it names; the one that holds the node where an older agent names none."""
+    return cluster.jobs.get(part.job) if part.job else cluster.holder(node) or cluster.newest
 
 
 def _names(context: Any) -> set[str]:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.controller.state import doc_types
 from holdfast.controller.state.history import History
+from holdfast.controller.state.job_size import check_life
 from holdfast.controller.state.progress import Progress
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -40,9 +42,13 @@ class Options:
     silence_beats: float = 3.0
     """Missed beats before silence counts."""
     hang_steps: float = 2.0
-    """A worker that shows no life is late after this many median steps ..."""
+    """A worker that cannot go on is dead after this many median steps ..."""
     hang_floor: float = 0.75
     """... plus this many seconds, half of them when the kernel says that its process is stopped."""
+    hang_limit_start: float = 10.0
+    """Seconds after which it is instead, before the first step of a life and outside of training."""
+    stuck_limit: float = 10.0
+    """Seconds after which an operation is stuck that lacks nobody, and in which nothing of any rank moves."""
     pause_limit: float = 1800.0
     """Seconds after which a job is restarted that stands still while what holds it up is busy."""
     idle_limit: float = 60.0
@@ -74,7 +80,8 @@ class Options:
     """Settings of single detectors, "NAME.KEY=VALUE": see detectors/table.py."""
 
 
-LIMITS = ("hang_steps", "hang_floor", "pause_limit", "idle_limit", "idle_limit_start", "pause_alert")
+LIMITS = ("hang_steps", "hang_floor", "hang_limit_start", "stuck_limit", "pause_limit", "idle_limit",
+          "idle_limit_start", "pause_alert")  # fmt: skip
 """Those of the options that a job may set for itself."""
 
 
@@ -340,6 +347,7 @@ class Job:
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":
+        """Whatever Exception for a document that is none of a job."""
         names = {one.name for one in fields(cls)}
         doc = {key: value for key, value in doc.items() if key in names}  # of another version, maybe
         spec = dict(doc["spec"])
@@ -352,7 +360,10 @@ class Job:
         progress = Progress.from_doc(doc.get("progress", {}))
         past = [(int(generation), list(nodes)) for generation, nodes in doc.get("past", ())]
         known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobStatus(doc["state"]), "past": past}
-        return cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
+        job = cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
+        doc_types.check(job, "")
+        check_life(job)
+        return job
 
 
 @dataclass(frozen=True, slots=True)

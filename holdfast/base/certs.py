@@ -23,8 +23,14 @@ from holdfast.base.errors import UsageError
 Now = datetime.datetime
 DAYS = 825
 """Validity of what an authority signs; the authority itself holds four times as long."""
-ROLES = frozenset({"ca", "controller", "operator", "reader", "nodes", "api-token", "reader-token"})
-"""Names that no node may have: files, folders and certificates have them."""
+ROLES = frozenset(
+    {
+        "ca", "controller", "operator", "reader", "nodes", "api-token", "reader-token",
+        "authority", "job", "store",
+    }
+)  # fmt: skip
+"""Names that no node may have: files, folders and certificates have them, or findings that are about no node."""
+_RANK = re.compile(r"rank\d+")
 _SKEW = datetime.timedelta(hours=1)
 """Certificates begin this long before now: clocks of a cluster differ."""
 
@@ -132,7 +138,7 @@ def check_names(nodes: Sequence[str], known: Sequence[str] = ()) -> None:
     asked: set[str] = set()
     for node in nodes:
         plain = node.casefold()
-        if plain in ROLES:
+        if plain in ROLES or _RANK.fullmatch(plain):
             raise UsageError(f"a node cannot be called {node!r}: that is a name of Holdfast's own; choose another")
         if not node or node.startswith(".") or "/" in node or "\0" in node:
             raise UsageError(f"a node cannot be called {node!r}: it would be no folder of its own")

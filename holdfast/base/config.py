@@ -75,9 +75,13 @@ class ControllerConfig:
     silence_beats: float = 3.0
     """Missed frames before silence counts."""
     hang_steps: float = 2.0
-    """A worker that shows no life is late after this many median steps plus the hang floor."""
+    """A worker that cannot go on is dead after this many median steps plus the hang floor."""
     hang_floor: Seconds = 0.75
     """What a worker gets on top of that, half of it when its process is stopped. Raise it where steps vary much."""
+    hang_limit_start: Seconds = 10.0
+    """After how long it is dead before the first step of a life, or in a phase of which the script expects no steps."""
+    stuck_limit: Seconds = 10.0
+    """How long nothing of any rank may move while all are in the same operation: links that flap need some seconds."""
     pause_limit: Seconds = 1800.0
     """How long a job may stand still while what holds it up is busy (computes, reads, writes, moves bytes)."""
     idle_limit: Seconds = 60.0
@@ -142,6 +146,8 @@ class ControllerConfig:
             "silence_floor",
             "silence_beats",
             "hang_steps",
+            "hang_limit_start",
+            "stuck_limit",
             "pause_limit",
             "idle_limit",
             "idle_limit_start",

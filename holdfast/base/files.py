@@ -4,8 +4,10 @@ What was named may be anything: a folder, a device without end, a pipe into whic
 for the user, and never a process that hangs or takes the machine's memory.
 """
 
+import errno
 import os
 import select
+import stat
 import time
 import tomllib
 from pathlib import Path
@@ -39,6 +41,23 @@ def read_text(path: Path, what: str = "a text file", most: int = MAX_BYTES) -> s
         return content.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not text in UTF-8 (byte {error.start}): name {what}") from None
+
+
+def head(path: str | Path, most: int) -> bytes:
+    """The first `most` bytes of a file that another program wrote, which may be of any size. OSError for what is no
+    regular file: a link is not followed, a pipe not waited for.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        pieces = []
+        while most > 0 and (piece := os.read(file, min(most, _PIECE_BYTES))):
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(file)
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:

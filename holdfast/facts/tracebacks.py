@@ -21,6 +21,8 @@ _PATH = re.compile(r"(?:[A-Za-z]+:/)?/(?:[\w.@+~-]+/)+([\w.@+~-]*)")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[\d.,:]*\d)?|\.\d+)(?:[eE][-+]?\d+)?")
 MAX_MESSAGE = 200
 USER_FRAMES = 3
+_MOST_OF_LINE = 1000
+"""Characters that are looked at: a program may print a line of any length, and some patterns take the square of it."""
 
 _SECONDARY = re.compile(
     r"connection (?:reset|closed|refused|aborted|timed out)|reset by peer|closed by peer|peer (?:has )?closed"
@@ -106,7 +108,7 @@ def _until_blank_twice(lines: list[str]) -> list[str]:
 
 def normalise(message: str) -> str:
     """A message without what differs from run to run: addresses, ids, folders of paths, numbers."""
-    message = _HEX.sub("<id>", message)
+    message = _HEX.sub("<id>", message[:_MOST_OF_LINE])
     message = _PATH.sub(lambda match: match[1] or "<dir>", message)
     return _NUMBER.sub("<n>", message)[:MAX_MESSAGE].strip()
 
@@ -117,7 +119,7 @@ def signature(traceback: str) -> str:
     `type: message @ file:function:line < ...`: the exception, its normalised message, and the innermost frames of the
     user's own code (of any code where there is none of the user's), innermost first.
     """
-    lines = traceback.splitlines()
+    lines = [line[:_MOST_OF_LINE] for line in traceback.splitlines()]
     fatal = _FATAL.search(traceback)
     frames = [match for line in lines if (match := _FRAME.match(line)) is not None]
     if fatal is None and not frames and _HEADER not in traceback:

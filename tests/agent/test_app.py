@@ -211,6 +211,51 @@ def test_a_worker_that_was_quiet_is_heard(tmp_path: Path, monkeypatch: pytest.Mo
     asyncio.run(story())
 
 
+def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of them at once, again and again: the node still beats, obeys, reports ends, and says what is wrong."""
+    monkeypatch.setattr(app, "_HOST_EVERY", 0.25)
+    monkeypatch.setattr(app, "_NEWS_EVERY", 0.25)
+    monkeypatch.setattr(app, "_SPANS_EVERY", 0.25)
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, running(config(tmp_path, here.port)) as agent:
+            await eventually(lambda: "node0" in here.shell.outboxes)
+            start(tmp_path, here, "c1")
+            await answered(here, 1)
+            [worker] = agent.workers.hello_workers()
+            broken = (
+                (agent.kernel, "poll"), (agent.logs, "poll"), (agent.heart, "read_host"), (agent.heart, "frame"),
+                (agent, "_look_at_outbox"), (agent.workers, "look_for_announcements"), (agent.checkpoints, "look"),
+                (agent.spans, "read"), (agent.workers, "_dump_stacks"), (agent.workers._probes, "last_words"),
+                (agent.logs, "drain"), (agent.logs, "tail"),
+            )  # fmt: skip
+            for where, name in broken:
+
+                def raises(*_: object, of: str = name) -> None:
+                    raise MemoryError(of)
+
+                monkeypatch.setattr(where, name, raises)
+            before = len(here.brain.of(FrameSeen))
+            here.shell.send("node0", msg.Command("c2", "j1", 1, msg.DumpStacks()))
+            _, answer = await answered(here, 2)
+            assert (answer.ok, answer.error) == (False, "a fault of Holdfast's own: MemoryError('_dump_stacks')")
+            os.kill(worker.pid, signal.SIGKILL)
+            await eventually(lambda: [s for s in here.brain.of(EventSeen) if isinstance(s.event, t.WorkerExited)])
+            await eventually(lambda: len(here.brain.of(FrameSeen)) >= before + 8)
+            told = [seen.event.text for seen in here.brain.of(EventSeen) if isinstance(seen.event, t.AgentNotice)]
+            assert len(told) == len(set(told)) == 12
+            monkeypatch.undo()
+
+    asyncio.run(story())
+    parts = [r.fields["part"] for r in caplog.records if r.message == "agent.bug"]  # type: ignore[attr-defined]
+    assert sorted(parts) == [
+        "announcements", "checkpoints", "commands", "frames", "host", "kernel", "last lines", "last words", "logs",
+        "outbox", "spans", "traceback",
+    ]  # fmt: skip
+
+
 def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast")
 

@@ -1,5 +1,6 @@
 """Values that cannot be, from where they come from: a worker's probe, a forged stream, an edited journal."""
 
+import json
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ import pytest
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0, Stream
 
 pytestmark = pytest.mark.slow
-SCRIBBLING = Path(__file__).parent / "scripts" / "scribbling.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIBBLING = SCRIPTS / "scribbling.py"
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +41,25 @@ def metric(http: str, name: str) -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 
+def job(http: str) -> Json | None:
+    found: Json | None = httpx.get(f"http://{http}/api/v1/status", trust_env=False).json()["job"]
+    return found
+
+
+def incidents(http: str) -> list[Json]:
+    found: list[Json] = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
+    return found
+
+
 def test_a_probe_that_is_scribbled_over_ends_neither_agent_nor_controller(
     cluster: tuple[Commands, Running, Running],
 ) -> None:
     holdfast, controller, agent = cluster
     _, http = ready(controller)
-    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "0", str(SCRIBBLING))
+    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", "--max-restarts", "1", str(SCRIBBLING))
+    wait_for(lambda: (said := job(http)) and (said["generation"], said["state"]) == (2, "running"))
+    for _ in range(3):
+        httpx.post(f"http://{http}/api/v1/job/stacks", trust_env=False, timeout=30).raise_for_status()
     assert run.wait(90) == 0, run.err[-3000:] + agent.err[-3000:]
     before = metric(http, "holdfast_frames_total")
     wait_for(lambda: metric(http, "holdfast_frames_total") >= before + 3)
@@ -116,6 +131,32 @@ def test_a_damaged_journal_is_told_and_never_a_loop(holdfast: Commands, tmp_path
     assert "the document of the newest job is damaged (j9: " in one_line(done.err)
 
 
+def test_a_job_that_cannot_be_in_the_journal_is_one_line(holdfast: Commands, tmp_path: Path) -> None:
+    """As a supervisor sees it: code 2, which it need not try again, whatever is wrong with the newest job."""
+    state = tmp_path / "state"
+    controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(state))
+    _, http = ready(controller)
+    submitted = {"program": {"target": "x.py"}, "nnodes": 1, "nproc_per_node": 1}
+    httpx.post(f"http://{http}/api/v1/jobs", json=submitted, trust_env=False).raise_for_status()
+    controller.process.terminate()
+    controller.wait(30)
+    db = sqlite3.connect(state / "controller.sqlite")
+    [(key, raw)] = db.execute("SELECT id, doc FROM entity WHERE kind = 'job'").fetchall()
+    for where, value in ((("spec", "nproc"), -1), (("generation",), []), (("submitted_at",), 10**400)):
+        edited = inner = json.loads(raw)
+        for name in where[:-1]:
+            inner = inner[name]
+        inner[where[-1]] = value
+        db.execute("UPDATE entity SET doc = ? WHERE kind = 'job'", (json.dumps(edited),))
+        db.commit()
+        done = holdfast.run("controller", *PORTS_0, "--state-dir", str(state))
+        assert done.process.returncode == 2, where
+        line = one_line(done.err)
+        assert f"the journal's newest job cannot be read (job {key}: " in line
+        assert "stop the job's workers or restore the file" in line
+    db.close()
+
+
 def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands, Running, Running]) -> None:
     _, controller, _ = cluster
     _, http = ready(controller)
@@ -124,3 +165,22 @@ def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands,
         answer = httpx.post(f"http://{http}/api/v1/jobs", json=job, trust_env=False)
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(f"a job has 1000000 workers at most, not {nnodes} x {nproc}: ")
+
+
+def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Commands, Running, Running]) -> None:
+    """Its lines wait for their turn, and the one that matters is found after them."""
+    holdfast, controller, agent = cluster
+    _, http = ready(controller)
+    known = {one["id"] for one in incidents(http)}
+    run = holdfast.start(
+        "run", "--controller", http, "--nproc-per-node", "1", "--max-restarts", "0", str(SCRIPTS / "one_long_line.py")
+    )
+
+    def found() -> list[tuple[str, str]]:
+        ours = [one["id"] for one in incidents(http) if one["id"] not in known]
+        full = [httpx.get(f"http://{http}/api/v1/incidents/{name}", trust_env=False).json() for name in ours]
+        return [(each["kind"], each["text"]) for one in full for each in one["findings"]]
+
+    wait_for(lambda: any("CUBLAS_STATUS_ALLOC_FAILED" in text for _, text in found()), 60, found)
+    assert run.wait(60) == 0, run.err[-3000:] + agent.err[-3000:]
+    assert {kind for kind, _ in found()} == {"log-rule"}, found()

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import grpc
 import httpx
 import pytest
 
-from holdfast.base.certs import Credential, issue, load_authority, make_authority, write_cluster
+from holdfast.base.certs import Credential, issue, make_authority, write_cluster
 from holdfast.base.errors import ProtocolError
 from holdfast.controller.http.connections import HEAD_S, MOST, WRITE_S
 from holdfast.controller.http.guard import BODY_BYTES, BODY_S
@@ -24,10 +23,10 @@ from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.e2e.daemons import ROOT, commands, ready, wait_for
+from tests.e2e.secured import METHOD, Agent, Cluster, a_job, read
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 NOW = datetime.datetime.now(datetime.UTC)
-METHOD = "/holdfast.v1.Controller/Session"
 
 
 def table(heading: str) -> list[list[str]]:
@@ -64,62 +63,6 @@ def test_the_folders_are_those_that_are_written(tmp_path: Path) -> None:
 # --- a real controller ---------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Cluster:
-    certs: Path
-    grpc: str
-    http: str
-    folder: Path
-
-    def token(self, role: str) -> str:
-        return (self.certs / role / "api-token").read_text().strip()
-
-    def api(self, token: str = "", cert: tuple[Path, Path] | None = None, **headers: str) -> httpx.Client:
-        context = ssl.create_default_context(cafile=str(self.certs / "reader" / "ca.pem"))
-        if cert is not None:
-            context.load_cert_chain(*cert)
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        return httpx.Client(base_url=f"https://{self.http}", verify=context, headers=headers, trust_env=False)
-
-    def ours(self) -> Credential:
-        found = load_authority(self.certs / "ca" / "ca.pem", self.certs / "ca" / "ca-key.pem")
-        assert found is not None
-        return found
-
-    def node(self, name: str = "node0") -> tuple[Path, Path]:
-        folder = self.certs / "nodes" / name
-        return folder / "node.pem", folder / "node-key.pem"
-
-    def joins(
-        self, name: str, cert: bytes | None, key: bytes | None, more: list[msg.AgentMessage] | None = None
-    ) -> bool:
-        """Whether an agent of this name with this certificate is welcome; `more` is what it says then."""
-        ca = (self.certs / "reader" / "ca.pem").read_bytes()
-        said = [msg.Hello(t.Identity(name, "host", f"i{time.monotonic_ns()}")), *(more or [])]
-        leave = threading.Event()
-
-        def speak() -> Iterator[bytes]:
-            yield from map(wire.encode_agent, said)
-            leave.wait(20)
-
-        with grpc.secure_channel(self.grpc, grpc.ssl_channel_credentials(ca, key, cert)) as channel:
-            session: Any = channel.stream_stream(METHOD)
-            answers = session(speak(), timeout=20)
-            try:
-                welcome = wire.decode_controller(next(answers))
-                for _ in more or []:
-                    next(answers)  # acknowledged
-            except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                return False  # the handshake failed
-            finally:
-                leave.set()
-                answers.cancel()
-        return isinstance(welcome, msg.Welcome)
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("page")
@@ -143,10 +86,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 # --- an agent's certificate ------------------------------------------------------------------------------------------
 
 
-def read(paths: tuple[Path, Path]) -> tuple[bytes, bytes]:
-    return paths[0].read_bytes(), paths[1].read_bytes()
-
-
 def joins_as(cluster: Cluster, name: str, made: Credential) -> bool:
     return cluster.joins(name, made.certificate_pem(), made.key_pem())
 
@@ -158,6 +97,68 @@ def reports(cluster: Cluster) -> bool:
     with cluster.api(cluster.token("reader")) as api:
         wait_for(lambda: "said by node0" in api.get("/api/v1/incidents").text)
         return True
+
+
+def refused(api: httpx.Client, reason: str) -> float:
+    wanted = f'holdfast_ingest_malformed_total{{reason="{reason}"}}'
+    return next(float(line.split()[-1]) for line in api.get("/metrics").text.splitlines() if line.startswith(wanted))
+
+
+Told = Callable[[str], msg.AgentMessage | t.Event]
+Seen = Callable[[httpx.Client], bool]
+
+
+def speaks_for_another(cluster: Cluster, said: Told, is_seen: Seen) -> bool:
+    """Said by node1 of the rank that node0 holds. From node0 the same is seen."""
+    with a_job(cluster) as (holder, job, api), Agent(cluster, "node1") as other:
+        before = refused(api, "foreign")
+        other.say(said(job))
+        wait_for(lambda: refused(api, "foreign") > before or is_seen(api))
+        found = is_seen(api)
+        holder.say(said(job))
+        wait_for(lambda: is_seen(api))
+        return found
+
+
+def step(job: str) -> t.Frame:
+    return t.Frame(0, 1, 1, steps=(t.StepRecord(0, 1, 5, time.time_ns(), 0.3, 1.0, 128, False, job),))
+
+
+def has_step(api: httpx.Client) -> bool:
+    return bool(api.get("/api/v1/steps").json()) and api.get("/api/v1/job").json()["step"] == 5
+
+
+def reports_steps(cluster: Cluster) -> bool:
+    with a_job(cluster) as (holder, job, api):
+        holder.say(step(job))
+        wait_for(lambda: has_step(api))
+        return True
+
+
+def has_failed(api: httpx.Client) -> bool:
+    return bool(api.get("/api/v1/job").json()["restarts"])
+
+
+def has_line(api: httpx.Client) -> bool:
+    """Is it among those that are kept? They come first, and nothing after them."""
+    try:
+        with api.stream("GET", "/api/v1/job/logs", timeout=1.0) as answer:
+            return any("a line of rank 0" in line for line in answer.iter_lines())
+    except httpx.ReadTimeout:
+        return False
+
+
+def answers_for_another(cluster: Cluster) -> bool:
+    """Where workers meet, which node0 was asked for: the first order to start them says who was believed."""
+    with a_job(cluster, answers=False) as (holder, _, api), Agent(cluster, "node1") as other:
+        asked, _ = holder.order(msg.StartStore)
+        before = refused(api, "answer")
+        other.answer(asked, "203.0.113.9")
+        started = (one for one in list(holder.commands) if isinstance(one.order, msg.StartWorkers))
+        wait_for(lambda: refused(api, "answer") > before or any(started))
+        holder.answer(asked)
+        _, order = holder.order(msg.StartWorkers)
+        return order.master_addr == "203.0.113.9"
 
 
 def displaces(cluster: Cluster) -> bool:
@@ -257,7 +258,16 @@ def signs(cluster: Cluster) -> bool:
 OLD = NOW - datetime.timedelta(days=30)
 AGENT: dict[str, Callable[[Cluster], bool]] = {
     "join the cluster as the node that it names": lambda c: c.joins("node0", *read(c.node())),
-    "report the steps and events of that node": reports,
+    "report steps": reports_steps,
+    "report events of that node": reports,
+    "speak for another node's ranks (steps)": lambda c: speaks_for_another(c, step, has_step),
+    "speak for another node's ranks (exits)": lambda c: speaks_for_another(
+        c, lambda job: t.WorkerExited(job, 1, 0, 7, 1, 1, error="no"), has_failed
+    ),
+    "speak for another node's ranks (logs)": lambda c: speaks_for_another(
+        c, lambda job: msg.LogChunk(job, 1, 0, "out", "a line of rank 0\n"), has_line
+    ),
+    "answer another node's commands": answers_for_another,
     "take its name from an agent that speaks": displaces,
     "join as another node": lambda c: c.joins("node1", *read(c.node())),
     "join after it has expired": lambda c: joins_as(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.files import expand
 from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
 
@@ -57,7 +58,7 @@ def list_sources(config: DataConfig) -> list[Source]:
     if config.path.startswith(_HF):
         return _dataset_files(config)
     if config.path:
-        root, suffixes, skipped = Path(config.path).expanduser(), config.suffixes, {"__pycache__"}
+        root, suffixes, skipped = _expanded(config.path, "data.path"), config.suffixes, {"__pycache__"}
         if not root.is_dir():
             raise ConfigError(f"data.path {config.path}: no such folder")
     else:
@@ -77,9 +78,16 @@ def list_sources(config: DataConfig) -> list[Source]:
 def cache_folder(config: DataConfig) -> Path:
     """Where the tokens of any corpus are kept."""
     if config.cache_dir:
-        return Path(config.cache_dir).expanduser()
+        return _expanded(config.cache_dir, "data.cache_dir")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "holdfast" / "tokens"
+    return _expanded(base, "XDG_CACHE_HOME") / "holdfast" / "tokens"
+
+
+def _expanded(path: str, setting: str) -> Path:
+    try:
+        return expand(path)
+    except ValueError as error:
+        raise ConfigError(f"{setting} {path}: {error}") from None
 
 
 def _walk(root: str, below: str, suffixes: tuple[str, ...], skipped: set[str]) -> Iterator[Source]:
@@ -112,7 +120,7 @@ def _dataset_files(config: DataConfig) -> list[Source]:
 
 
 def _dataset_path(config: DataConfig) -> Path:
-    return Path(config.path.removeprefix(_HF)).expanduser()
+    return _expanded(config.path.removeprefix(_HF), "data.path")
 
 
 def _rows(config: DataConfig) -> Iterator[bytes]:

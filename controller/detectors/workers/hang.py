@@ -25,11 +25,11 @@ from holdfast.wire.rank_sets import compact
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
 _DONE = t.PHASES.index(t.Phase.DONE)
 _TEARDOWN = "destroy_process_group"
-_QUIET_LIMIT = 10.0  # seconds without life outside training: imports and compilers hold the GIL for long
 _TICK = 0.1  # the probe's liveness period
 _STOPPED = 0.5  # of the floor, for a process of which the kernel says that it is stopped
-_NO_STEPS = 2.0  # seconds that nobody moves before that is judged, while there are no steps to compare with
-_BROWNOUT = 10.0  # seconds without a byte in an operation that is complete: links that flap take some to be back
+_FIRST_STEP = 0.4  # seconds that a step counts for while too few are known
+_STACKS_START = 10.0  # seconds until stacks are looked at, while too few steps are known
+_PAUSE_START = 2.0  # seconds until a standstill is a pause, while too few steps are known
 _LOOK_S = 1e-4  # seconds between two looks at all ranks, for each of them
 _DESCRIBED = 4  # suspects that a sentence describes one by one
 
@@ -112,7 +112,10 @@ class HangDetector:
         if not running.any() or not fresh[running].all():
             return None
         still = _stillness(ranks)[running]
-        limit = _QUIET_LIMIT if len(steps) < 3 else max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:]))
+        if len(steps) < 3:
+            limit = min(_STACKS_START, self.options.hang_limit_start, self.options.stuck_limit)
+        else:
+            limit = max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:]))
         if not float(still.min()) > limit:  # nor for one that never told
             return None
         return float((ranks.seen_at[running] - still).max())
@@ -125,7 +128,8 @@ class HangDetector:
         o = self.options
         training = fresh & (ranks.phase == _TRAIN)
         idle, silent_for = ranks.seen_at - ranks.progress_at, ranks.seen_at - ranks.tick_at
-        limit, limit_stopped = np.full(ranks.world, _QUIET_LIMIT), np.full(ranks.world, _QUIET_LIMIT)
+        # Imports and compilers hold the lock for long.
+        limit, limit_stopped = np.full(ranks.world, o.hang_limit_start), np.full(ranks.world, o.hang_limit_start)
         if not math.isnan(median):
             limit[training] = o.hang_steps * median + o.hang_floor
             limit_stopped[training] = o.hang_steps * median + _STOPPED * o.hang_floor
@@ -135,11 +139,12 @@ class HangDetector:
         slack = np.zeros(ranks.world)
         if not math.isnan(median):
             # As long as recent steps were as long, a call that holds the GIL is not suspicious.
-            slack[training] = max(0.0, 1.2 * float(np.quantile(steps, 0.9)) - o.hang_steps * median)
+            usual = (1 + o.hang_steps / 10) * float(np.quantile(steps, 0.9))
+            slack[training] = max(0.0, usual - o.hang_steps * median)
         stopped = fresh & ranks.stopped & (idle > limit_stopped)
         limit = np.where(stopped, limit_stopped, limit)
         silent = fresh & ~stopped & (idle > limit + slack)
-        silent &= silent_for > np.where(training, max(o.hang_floor, 4 * _TICK), _QUIET_LIMIT) + ranks.lag
+        silent &= silent_for > np.where(training, max(o.hang_floor, 4 * _TICK), o.hang_limit_start) + ranks.lag
         silent &= ranks.phase != _DONE  # what is torn down holds the lock while it waits for its peers
         silent &= ranks.quiet >= STILL  # also False where nothing was measured: silence alone is no evidence
         if silent.sum() > 1:
@@ -196,18 +201,22 @@ class HangDetector:
         """Nobody has entered or left an operation for long: those whom all wait for."""
         still = _stillness(ranks)
         worst = float(still[running].min())
-        limit = _NO_STEPS if math.isnan(median) else _quick(median, max(steps[-50:]))
-        if not worst > limit + float(ranks.lag[running].max()):
+        lag = float(ranks.lag[running].max())
+        may_be_hang = worst > self._limit(median, steps) + lag
+        may_be_pause = worst > _unusual(median, steps) + lag
+        if not may_be_hang and not may_be_pause:
             return []
         silent = ranks.seen_at - ranks.tick_at >= self.options.hang_floor + ranks.lag
         is_alive = ~ranks.stopped & ~(silent & (ranks.quiet >= STILL))
         verdict = self._standstill.judge(ranks, is_alive, float((ranks.seen_at - still)[running].max()))
         if verdict is not None and verdict.reason is Reason.TRANSFER:
             verdict = _by_stacks(verdict, stacks)
-        if verdict is not None and running.sum() > 1:
+        if may_be_hang and verdict is not None and running.sum() > 1:
             certain = self._certain(verdict, ranks, running, worst)
             if certain is not None:
                 return self._culprits(certain, worst, ranks, now)
+        if not may_be_pause:
+            return []
         # In a large world it takes a tick's time to look at every rank: not at every tick.
         last = self._last
         if last is not None and last.verdict is verdict and now.mono - self._last_at < ranks.world * _LOOK_S:
@@ -216,6 +225,15 @@ class HangDetector:
         self.pause = self._last = self._paused(verdict, ranks, running, worst)
         self._last_at = now.mono
         return []
+
+    def _limit(self, median: float, steps: list[float]) -> float:
+        """Seconds that nobody has moved, from which on those are dead who cannot go on.
+
+        With the end of a step before it and the heartbeat after it, within three median steps and two seconds.
+        """
+        o = self.options
+        limit = o.hang_steps * (_FIRST_STEP if math.isnan(median) else median) + (o.hang_floor + STILL)
+        return limit if math.isnan(median) else max(limit, (1 + o.hang_steps / 4) * max(steps[-50:]))
 
     def _certain(self, verdict: Verdict, ranks: RankTable, running: np.ndarray, worst: float) -> Verdict | None:
         """The verdict with those named that cannot go on; None where they may, or where nothing was measured."""
@@ -238,7 +256,8 @@ class HangDetector:
                     return verdict
                 return _other_side(verdict, ranks, running) if quiet[running].all() else None
             case Reason.STACK | Reason.TRANSFER:
-                return verdict if worst > _BROWNOUT and bool((ranks.quiet[running] >= _BROWNOUT).all()) else None
+                limit = self.options.stuck_limit  # links that flap take some seconds to be back
+                return verdict if worst > limit and bool((ranks.quiet[running] >= limit).all()) else None
         return None
 
     def _is_stuck(self, verdict: Verdict, ranks: RankTable, rank: int) -> bool:
@@ -373,6 +392,6 @@ def _stillness(ranks: RankTable) -> np.ndarray:
     return still
 
 
-def _quick(median: float, longest: float) -> float:
-    """With the end of a step before it and the heartbeat after it, within three median steps and two seconds."""
-    return max(2 * median + 1.2, 1.5 * longest)
+def _unusual(median: float, steps: list[float]) -> float:
+    """Seconds that nobody has moved, from which on that is a pause: it is told, whatever the options are."""
+    return _PAUSE_START if math.isnan(median) else max(2 * median + 1.2, 1.5 * max(steps[-50:]))

@@ -58,9 +58,15 @@ def run(
     idle_limit: Annotated[str, _limit("Restart after so long in which nothing moves (60s).")] = "",
     idle_limit_start: Annotated[str, _limit("The same before the first step, or outside of training (5m).")] = "",
     pause_alert: Annotated[str, _limit("Alert people after a pause so long (5m).")] = "",
-    hang_floor: Annotated[str, _limit("Time without life beyond `--hang-steps` until a worker is dead (0.75s).")] = "",
+    hang_floor: Annotated[str, _limit("Time beyond `--hang-steps` until it is dead (0.75s).")] = "",
     hang_steps: Annotated[
-        str, typer.Option(metavar="N", help="Median steps without life until a worker is dead (2).")
+        str, typer.Option(metavar="N", help="Median steps until a worker that cannot go on is dead (2).")
+    ] = "",
+    hang_limit_start: Annotated[
+        str, _limit("Until it is dead before the first step, or outside of training (10s).")
+    ] = "",
+    stuck_limit: Annotated[
+        str, _limit("Until an operation that all ranks are in, and in which nothing moves, is stuck (10s).")
     ] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="For people and metrics (default: the script's).")] = "",
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="For the workers; may repeat.")] = None,
@@ -98,7 +104,7 @@ def _run(
     client: Client, target: str, args: list[str] | None, module: bool, nnodes: str, nproc_per_node: str,
     max_restarts: int | None, name: str, env: list[str] | None, no_hooks: bool, fresh: bool, detach: bool,
     fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
-    hang_floor: str, hang_steps: str, **given: Any,
+    hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, **given: Any,
 ) -> int:  # fmt: skip
     ignored = [f"--{option}" for option in torchrun.IGNORED if given[option.replace("-", "_")]]
     if ignored:
@@ -118,6 +124,7 @@ def _run(
     limits = torchrun.parse_limits({
         "pause_limit": pause_limit, "idle_limit": idle_limit, "idle_limit_start": idle_limit_start,
         "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
+        "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
     with _cluster(client, least, nproc_per_node, detach) as (reached, wanted, failure):
         with interrupts.allowed():

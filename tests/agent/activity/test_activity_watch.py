@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.activity.close_look import CloseLook, Host, Seen
+from holdfast.agent.activity.close_look import CloseLook, Seen
+from holdfast.agent.activity.host import Host
 from holdfast.agent.activity.watch import STANDS, Activities, Watch
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader

@@ -216,6 +216,9 @@ def test_bytes_of_disks_and_rdma_are_movement(tmp_path: Path) -> None:
     write(20_000, 0)
     assert not one.host(4.0, Wait("a lock"), "", "S", False, True)
     assert not one.host(5.0, synced, "", "D", False, True)  # what was written before is not this wait's
+    assert not one.host(5.2, Wait("a lock"), "", "S", False, True, others_ask=True)
+    write(30_000, 0)
+    assert one.host(5.5, Wait("a lock"), "", "S", False, True, others_ask=True)  # another thread writes them
     write(20_000, 10**6)
     assert not one.host(6.0, Wait("a lock"), "", "S", False, True)  # of another worker, perhaps
     assert not one.host(7.0, Wait("a lock"), "", "S", True, True)

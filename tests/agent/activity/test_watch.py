@@ -151,6 +151,27 @@ def test_what_moves_is_not_quiet(code: str, moves: Callable[[t.Activity], float]
         eye.when(lambda a: a.waits_for.startswith(words) and a.state in ("R", "S"))
 
 
+THREADS_WAIT = f"""
+import os, select, socket, threading, time
+read, write = os.pipe()
+a, b = socket.socketpair()
+poll = select.poll(); poll.register(a, 1); poll.register(b, 1)
+works = [lambda: os.read(read, 1), lambda: a.recv(1), lambda: b.recv(1), poll.poll, lambda: time.sleep(60)]
+threads = [threading.Thread(target=work, daemon=True) for work in works + [threading.Event().wait] * 80]
+for thread in threads: thread.start()
+{READY}threads[0].join()
+"""
+
+
+def test_what_other_threads_wait_for_is_told_where_the_main_one_waits_for_a_lock() -> None:
+    """More threads than one look takes. Pools, timers and those that serve descriptors tell nothing."""
+    told = "a lock (other threads: a read from a pipe that it holds itself; a read from a unix socket, 2 times)"
+    with standing(THREADS_WAIT) as (eye, _):
+        eye.when(lambda a: a.waits_for == told)
+        seen = eye.after(0.9)
+        assert (seen.waits_for, seen.thread) == (told, "")
+
+
 def test_the_thread_that_moves_is_named() -> None:
     with standing(THREAD_SAVES) as (eye, _):
         eye.when(lambda a: a.thread.startswith("python") and "thread" in a.thread)

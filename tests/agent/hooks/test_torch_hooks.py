@@ -97,6 +97,7 @@ def test_unmodified_scripts(tmp_path: Path) -> None:
             assert one.warm.preload_errors == {}
             await steps_are_counted(one)
             await what_is_saved_is_seen(one)
+            await what_others_save_is_seen(one)
             await a_script_that_reports_is_left_alone(one)
             await nan_reaches_the_loss(one)
             await two_ranks(one)
@@ -133,6 +134,36 @@ async def what_is_saved_is_seen(one: Node) -> None:
     said = json.loads((one.folder / f"probe40{SAVED_SUFFIX}").read_text())
     # What was saved before the first step is no progress; two pieces of one file are one.
     assert said == {"count": 4, "path": "step_20.pt", "number": 20}
+
+
+WAYS = {
+    "safetensors": ("from safetensors.torch import save_file", "save_file({'n': torch.ones(1)}, FILE)"),
+    "numpy": ("import numpy as np", "np.savez(FILE, n=n)"),
+    "array": ("import numpy as np", "with open(FILE, 'wb') as file: np.save(file, n)"),
+    "pickle": ("from pickle import dump", "with open(FILE, 'wb') as file: dump(n, file=file)"),
+}
+
+
+async def what_others_save_is_seen(one: Node) -> None:
+    for rank, (way, (head, save)) in enumerate(WAYS.items(), 41):
+        name = f"f'ckpt_step_{{n * 10}}.{way}'"
+        reader = await start(one, f"{head}\n{LOOP.format(steps=3, end=save.replace('FILE', name))}", rank)
+        assert (await one.ended(rank)).code == 0, one.err(rank)
+        reader.close()
+        said = json.loads((one.folder / f"probe{rank}{SAVED_SUFFIX}").read_text())
+        assert said == {"count": 3, "path": f"ckpt_step_20.{way}", "number": 20}
+    # Files of any kind are no progress, and the functions stay what others take them for.
+    code = """
+import functools, numpy, pickle
+numpy.save("metrics.npy", [1.0])
+with open("cache.pkl", "wb") as file: pickle.dump(1, file)
+pickle.loads(pickle.dumps(functools.partial(pickle.dump, 1)))
+assert pickle.dumps(numpy.save) and pickle.dumps(torch.save)
+"""
+    reader = await start(one, LOOP.format(steps=3, end="") + code, 49)
+    assert (await one.ended(49)).code == 0, one.err(49)
+    reader.close()
+    assert not (one.folder / f"probe49{SAVED_SUFFIX}").exists()
 
 
 async def a_script_that_reports_is_left_alone(one: Node) -> None:
@@ -259,7 +290,8 @@ async def another_size_is_named(one: Node) -> None:
 
 
 async def a_fresh_interpreter_is_hooked_and_computes_the_same(one: Node) -> None:
-    code = "import torch; torch.manual_seed(1)" + LOOP.format(steps=3, end="")
+    code = "from safetensors.torch import save_file; import torch; torch.manual_seed(1)"
+    code += LOOP.format(steps=3, end="save_file({'n': torch.ones(1)}, f'fresh{n}')")
     code += "print(torch.rand(1).item(), torch.get_num_threads())"
     bare, fresh = (Program(str(one.folder / f"script{rank}.py"), cwd=str(one.folder)) for rank in (30, 31))
     await one.start(code, 30, program=replace(bare, hooks=False))
@@ -270,6 +302,7 @@ async def a_fresh_interpreter_is_hooked_and_computes_the_same(one: Node) -> None
         assert [record.step for record in reader.new_steps()] == steps
         reader.close()
     assert one.out(30) == one.out(31)
+    assert json.loads((one.folder / f"probe31{SAVED_SUFFIX}").read_text())["count"] == 3
     await one.start("import torch; print(torch.get_num_threads())", 32, env={"OMP_NUM_THREADS": "2"})
     await one.ended(32)
     assert one.out(32) == "2\n"

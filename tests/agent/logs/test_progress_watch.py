@@ -89,3 +89,23 @@ def test_nonsense_is_not_told(tmp_path: Path, said: str) -> None:
     probe.with_name(probe.name + SAVED_SUFFIX).write_text(said)
     ProgressWatch(told.append).end(KEY, probe, None)
     assert told == []
+
+
+def test_a_file_that_no_worker_of_ours_wrote_is_read_within_bounds(tmp_path: Path) -> None:
+    """Sparse, it has a size that no memory has."""
+    told: list[t.Event] = []
+    probe = tmp_path / "p"
+    saved = probe.with_name(probe.name + SAVED_SUFFIX)
+    saved.write_text("{}")
+    os.truncate(saved, 1 << 40)
+    ProgressWatch(told.append).look(KEY, probe, None)
+    saved.unlink()
+    os.mkfifo(saved)
+    ProgressWatch(told.append).look(KEY, probe, None)
+    saved.unlink()
+    other = tmp_path / "other"
+    other.write_text(json.dumps({"count": 1, "path": "x", "number": 2}))
+    saved.symlink_to(other)
+    ProgressWatch(told.append).end(KEY, probe, None)
+    assert told == []
+    assert other.exists()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.activity.close_look import CloseLook, Host
+from holdfast.agent.activity.close_look import CloseLook
+from holdfast.agent.activity.host import Host
 from holdfast.agent.activity.movement import Growth, Moves, Rate
 from holdfast.agent.activity.sums import Sums
 from holdfast.agent.activity.waits import Clocks, Wait, describe, said
@@ -278,7 +279,8 @@ def test_a_damaged_proc_is_no_error(
 ) -> None:
     proc = tmp_path_factory.mktemp("proc")
     for pid, files in ((7, one), (8, two)):
-        for folder in (proc / str(pid), proc / str(pid) / "task" / str(pid), proc / str(pid) / "task" / "99"):
+        threads = (proc / str(pid) / "task" / name for name in (str(pid), "98", "99"))
+        for folder in (proc / str(pid), *threads):
             folder.mkdir(parents=True, exist_ok=True)
             for name, raw in files.items():
                 (folder / name).write_bytes(raw)

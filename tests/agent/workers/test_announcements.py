@@ -86,3 +86,13 @@ def test_what_cannot_be_read_is_not_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "j-g2-rank0.restored").write_text(text)
     Announcements(told.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
     assert told == []
+
+
+def test_what_is_no_file_is_not_waited_for_and_looked_at_once(tmp_path: Path) -> None:
+    told: list[t.Event] = []
+    os.mkfifo(tmp_path / "probe.plan")
+    (tmp_path / "probe.restored").symlink_to("/proc/self/mem")
+    found, key = Announcements(told.append), ("j", 1, 0)
+    found.look(key, tmp_path / "probe")
+    assert not found.expects(key)
+    assert told == []

@@ -6,12 +6,14 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.agent import forkserver
+from holdfast.agent.probe_file import memory
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.stacks import Process, Thread
 from tests.agent.support.processes import python, until
@@ -130,25 +132,73 @@ def test_the_same_stacks_are_told_once(tmp_path: Path) -> None:
         assert json.loads(answer["states"])["4"] == "gone"
 
 
-FAULTHANDLER = """Thread 0x00007f1 [worker] (most recent call first):
+def fill(path: Path) -> None:
+    with open(path, "w") as file:
+        file.truncate(1 << 40)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    target = path.with_name("precious")
+    target.write_text("kept")
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("make", [fill, pipe, link])
+def test_a_file_of_stacks_may_be_anything(
+    tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker makes it what it likes: there, a handler that answers by making the file as large as can be."""
+    monkeypatch.setattr(stacks, "_SPY_S", 0.0)
+    path = tmp_path / "p.stacks"
+    make(path)
+    grow = f"""
+import os, signal, time
+signal.signal({stacks.STACKS_SIGNAL}, lambda *_: os.truncate({str(path)!r}, 1 << 40))
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+    with python(grow) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        answer = asyncio.run(stacks._ask(process.pid, path))
+    assert len(answer) <= stacks._MOST_BYTES
+    assert not (tmp_path / "precious").exists() or (tmp_path / "precious").read_text() == "kept"
+
+
+def test_what_looks_like_a_thread_for_ever_costs_nothing_more() -> None:
+    """Each line is tried a bounded number of times: this one took hours."""
+    assert stacks.parse_faulthandler("Thread 0x" + "a" * stacks._MOST_BYTES) == ()
+    assert stacks.parse_faulthandler("Thread 0x1 (most recent call first):\n" + '  File "' * 500_000) == ()
+
+
+TICKS, FORKS = memory.__file__, str(Path(forkserver.__file__).with_name("fork_server.py"))
+FAULTHANDLER = f"""Thread 0x00007f1 [worker] (most recent call first):
   File "/opt/python/threading.py", line 320 in wait
   File "/x/site-packages/torch/a.py", line 9 in run
 
 Thread 0x00007f2 (most recent call first):
-  File "/repo/agent/probe_memory.py", line 70 in tick
+  File "{TICKS}", line 70 in tick
 
 Current thread 0x00007f3 (most recent call first):
-  File "/repo/agent/probe_memory.py", line 99 in record_step
-  File "train.py", line 5 in step
+  File "{TICKS}", line 99 in record_step
+  File "/home/me/server.py", line 5 in step
   File "train.py", line 9 in <module>
+  File "{FORKS}", line 282 in main
+  File "<frozen runpy>", line 88 in _run_code
 """
 
 
 def test_what_faulthandler_writes() -> None:
     assert stacks.parse_faulthandler(FAULTHANDLER) == (
-        Thread("main", ("train.py:9 <module>", "train.py:5 step", "probe_memory.py:99 record_step")),
+        Thread("main", ("train.py:9 <module>", "server.py:5 step", "memory.py:99 record_step")),
         Thread("other", ("torch/a.py:9 run", "threading.py:320 wait")),
     )
+    only = f'Current thread 0x1 (most recent call first):\n  File "{FORKS}", line 9 in main\n'
+    assert stacks.parse_faulthandler(only) == (Thread("main", ("fork_server.py:9 main",)),)
     assert stacks.parse_faulthandler("") == stacks.parse_faulthandler("garbage\n  File x") == ()
 
 
@@ -156,8 +206,14 @@ def test_what_py_spy_says() -> None:
     frames = [
         {"name": "Outer.inner", "filename": "/a/b/train.py", "line": 5},
         {"name": "f", "filename": "x.py", "line": 1},
+        {"name": "Server.serve", "filename": FORKS, "line": 89},
     ]
-    threads = [{"thread_name": "t", "frames": frames[:1]}, {"thread_name": "MainThread", "frames": frames}]
+    tick = [{"name": "Memory.tick", "filename": TICKS, "line": 7}]
+    threads = [
+        {"thread_name": "t", "frames": frames[:1]},
+        {"thread_name": "holdfast-tick", "frames": tick},
+        {"thread_name": "MainThread", "frames": frames},
+    ]
     assert stacks.parse_spy(json.dumps(threads)) == (
         Thread("main", ("x.py:1 f", "train.py:5 inner")),
         Thread("other", ("train.py:5 inner",)),

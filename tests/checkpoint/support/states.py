@@ -110,6 +110,13 @@ def dicts() -> st.SearchStrategy[Any]:
     return st.dictionaries(_KEYS, states(), min_size=1, max_size=5)
 
 
+def entries(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Any]:
+    """What an optimizer may have of a parameter, in a dict of any type: keys are equal to themselves."""
+    keys = _KEYS.filter(lambda key: "na" not in repr(key).lower())
+    found = st.dictionaries(keys, states(values), max_size=4)
+    return found | found.map(OrderedDict)
+
+
 def blank(state: Any) -> Any:
     """The same tensors and arrays in the same places with other content, and nothing else as it is."""
     if isinstance(state, Tensor):

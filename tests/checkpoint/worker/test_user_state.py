@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kept import UNKEPT, Thing, restored, save
 from states import blank, dicts, same, states
 from threads import ThreadGroup, on_ranks
 from torch import nn
@@ -31,32 +31,6 @@ from holdfast.checkpoint.worker.plain_data import Place, join, name_all, split
 from holdfast.checkpoint.worker.user_state import UserState
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-
-
-class Thing:
-    """A user's object that has just this state."""
-
-    def __init__(self, state: Any) -> None:
-        self.state, self.loaded = state, None
-
-    def state_dict(self) -> Any:
-        return self.state
-
-    def load_state_dict(self, state: Any) -> None:
-        self.loaded = state
-
-
-def save(folder: Path | str, **state: Any) -> None:
-    keeper = Checkpointer(str(folder), state, every=1, rng=False)
-    keeper.step(1)
-    keeper.close()
-
-
-def restored(folder: Path | str, **state: Any) -> dict[str, Any]:
-    keeper = Checkpointer(str(folder), state, every=1, rng=False)
-    assert keeper.restore() == 1
-    keeper.close()
-    return state
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -78,38 +52,6 @@ def test_json_and_tensors_are_all_of_it(state: Any, name: str) -> None:
     # As it stands in a manifest, whose objects are sorted.
     text = json.dumps(tree, sort_keys=True, allow_nan=False)
     assert same(join(json.loads(text), {leaf.name: leaf.value for leaf in leaves}), state)
-
-
-class Unkept:
-    def __repr__(self) -> str:
-        return "Unkept()"
-
-
-def _unkept() -> list[tuple[Any, str]]:
-    loop: list[Any] = []
-    loop.append({"again": loop})
-    deep: Any = 0
-    for _ in range(150):
-        deep = [deep]
-    return [
-        (Unkept(), "test_user_state.Unkept"), (len, "builtin_function_or_method"), (bytearray(b"x"), "bytearray"),
-        (defaultdict(list), "defaultdict"), (range(3), "range"), (torch.float32, "torch.dtype"),
-        (torch.eye(2).to_sparse(), "sparse"), (torch.eye(2).to_sparse_csr(), "sparse"),
-        (torch.empty(2, device="meta"), "meta device"), (torch.zeros(2, dtype=torch.complex128), "complex128"),
-        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8), "quint8"),
-        (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "nested"),
-        (torch.ones(2).as_subclass(type("Mine", (torch.Tensor,), {})), "Mine"),
-        (np.array([{}, 1]), "Python objects"), (np.zeros(2, [("a", "O")]), "Python objects"),
-        (np.ma.array([1, 2]), "MaskedArray"), (np.zeros(2).view(np.recarray), "recarray"),
-        (np.array(["a"], np.dtypes.StringDType()), ""), (np.void(b"ab"), "void"),
-        ({torch.ones(1): 1}, "key"), ({Unkept(): 1}, "key"), ({(1, len): 1}, "key"), ({torch.ones(1)}, "member"),
-        (loop, "contains itself"), (deep, "levels deep"),
-    ]  # fmt: skip
-
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's, of tensors that it does not recommend either
-    UNKEPT = _unkept()
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

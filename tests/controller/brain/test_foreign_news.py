@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.controller.shell.ingest import held_spans
+from holdfast.controller.shell.ingest import held_spans, not_of
 from holdfast.controller.state.events import EventSeen, FrameSeen, ResultSeen
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
@@ -166,6 +166,36 @@ def test_spans_are_taken_from_those_that_hold_the_rank() -> None:
         refused: dict[str, int] = {}
         kept = held_spans(part, node, v.brain.c, refused)
         assert (len(kept.workers), refused) == ((0, {reason: 1}) if reason else (1, {}))
+
+
+def test_lines_count_from_the_node_that_holds_the_rank() -> None:
+    v = with_spare()
+    v.exit(0, signal=9)
+    trains_again(v, 2)
+    for node, job, generation, rank, reason in (
+        ("node0", JOB, 2, 0, ""),
+        ("node0", JOB, 1, 3, ""),
+        ("node1", JOB, 2, 7, ""),
+        ("node0", "j0", 2, 0, "stale"),
+        ("node0", JOB, 3, 0, "stale"),
+        ("node0", JOB, 2, 4, "foreign"),
+        ("node1", JOB, 1, 0, "foreign"),
+        ("node2", JOB, 2, 0, "foreign"),
+    ):
+        assert not_of(msg.LogChunk(job, generation, rank, "out", "x"), node, v.job) == reason
+
+
+def test_a_line_that_a_rule_knows_is_told_by_the_node_that_holds_the_rank() -> None:
+    v = with_spare()
+    line = t.LogMatched(JOB, 1, 0, 1, "cuda-error", "gpu", t.Severity.CRITICAL, "CUDA error")
+    for node in ("node1", "node2"):
+        v.feed(EventSeen(node, line))
+    v.run(10.0)
+    assert v.incidents == []
+    assert v.brain.c.dropped == {"foreign": 2}
+    v.feed(EventSeen("node0", line))
+    v.run(10.0)
+    assert [(i.cause.kind, i.cause.subject) for i in v.incidents] == [("log-rule", "rank0")]
 
 
 def test_a_store_that_fails_is_told_by_nodes_of_the_job() -> None:

@@ -1,10 +1,25 @@
 """A controller that was killed comes back: what happened meanwhile, what it had written down, who is blamed."""
 
+import copy
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import UsageError
+from holdfast.controller.brain import restore
+from holdfast.controller.brain.cluster_brain import ClusterBrain
+from holdfast.controller.brain.restore import REMEDY
 from holdfast.controller.job.lifecycle import Stage
-from holdfast.controller.state.events import EventSeen
-from holdfast.controller.state.model import IncidentState, JobStatus
+from holdfast.controller.state.events import EventSeen, Tick
+from holdfast.controller.state.model import IncidentState, Instant, JobStatus
+from holdfast.controller.state.progress import Life
 from holdfast.wire import types as t
-from tests.controller.support.virtual import training, trains_again
+from holdfast.wire.rollback import Rollback
+from tests.controller.support.virtual import Virtual, training, trains_again
 
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 BUG = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\nValueError: bad batch'
@@ -86,3 +101,92 @@ def test_a_rank_that_was_done_before_the_controller_died_is_not_missed() -> None
     v.run(1.0)
     assert v.job.state is JobStatus.FINISHED
     assert v.job.generation == 1
+
+
+# --- a document that was damaged or edited ---------------------------------------------------------------------------
+
+WRONG: list[Any] = [None, -1, 1 << 70, math.inf, "x", [], {}, True]
+
+
+def whole_document() -> tuple[Virtual, dict[str, Any]]:
+    """Of a job that has been through everything, as the journal has it."""
+    v = training()
+    v.exit(3, signal=9)
+    v.run(5.0)
+    job = v.job
+    job.fired, job.unanswered, job.pauses = {"kill@3:rank1": 5.0}, {"stop@9:rank1": "c1"}, {"rank 0": [1, 2.5]}
+    job.rollbacks, job.exit_code = [Rollback(5, 2)], 3
+    job.progress.bases, job.progress.lives = [[1, 7]], [Life(1, "ValueError", 5, 2.0, 0)]
+    program = dataclasses.replace(job.spec.program, args=("--steps", "5"), env={"A": "b"})
+    limits = {"pause_limit": 60.0}
+    job.spec = dataclasses.replace(
+        job.spec, program=program, faults=("kill@3:rank1",), node_counts=(1,), limits=limits, max_steps=100
+    )
+    doc: dict[str, Any] = json.loads(json.dumps(job.to_doc()))
+    return v, doc
+
+
+def places(doc: Any) -> Iterator[tuple[str | int, ...]]:
+    inner = doc.items() if isinstance(doc, dict) else enumerate(doc) if isinstance(doc, list) else ()
+    for key, value in inner:
+        yield (key,)
+        yield from ((key, *rest) for rest in places(value))
+
+
+def with_value(doc: Any, place: tuple[str | int, ...], value: Any) -> Any:
+    doc = copy.deepcopy(doc)
+    at = doc
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    return doc
+
+
+def taken_up(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
+    brain = ClusterBrain("b9", v.options)
+    documents = {**v.saved, ("job", "j1"): doc}
+    brain.restore([(kind, key, one) for (kind, key), one in documents.items()], v.steps, v.instant)
+    return brain
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_whatever_is_wrong_with_the_newest_job_is_one_line_or_harmless(wrong: Any) -> None:
+    """In each place of its document. A controller that ends in another way is started again and again."""
+    v, doc = whole_document()
+    assert taken_up(v, doc).c.newest == v.job
+    refused: dict[str, str] = {}
+    for place in places(doc):
+        try:
+            brain = taken_up(v, with_value(doc, place, wrong))
+        except UsageError as error:
+            refused[".".join(map(str, place))] = str(error)
+            continue
+        for n in range(3):
+            brain.handle(Tick(), Instant(v.now + n, v.instant.wall + n))
+        if brain.c.newest is not None:
+            json.dumps(brain.c.newest.to_doc())
+    must = {"spec", "spec.program", "spec.nproc", "spec.nnodes", "past.0", "rollbacks.0", "progress.lives.0"}
+    assert must <= refused.keys()
+    assert all(REMEDY in why and "\n" not in why for why in refused.values())
+
+
+def test_numbers_of_a_job_are_within_bounds() -> None:
+    v, doc = whole_document()
+    for place, value in (
+        (("spec", "nproc"), 10**7), (("spec", "nnodes"), 1), (("spec", "node_counts"), [5]), (("generation",), -1),
+        (("generation",), 1 << 40), (("nodes",), ["a", "b", "c"]), (("submitted_at",), math.nan),
+        (("spec", "limits", "pause_limit"), "60"), (("progress", "lives"), [{"generation": 1}]),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="newest job cannot be"):
+            taken_up(v, with_value(doc, place, value))
+
+
+def test_a_bug_in_taking_up_a_job_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    v, doc = whole_document()
+
+    def broken(*_: object) -> None:
+        raise AssertionError("not possible")
+
+    monkeypatch.setattr(restore, "fresh_table", broken)
+    with pytest.raises(UsageError, match=r"cannot be taken up \(AssertionError not possible\); stop the job's workers"):
+        taken_up(v, doc)

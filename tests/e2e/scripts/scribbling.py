@@ -1,4 +1,6 @@
-"""Trains beside a process that writes into its probe's memory whatever it likes, and cuts it short at last."""
+"""Trains beside a process that writes into its probe's memory whatever it likes, and cuts it short at last. What else
+the agent reads of a worker is made larger than any memory: in a first life, which fails, its error file.
+"""
 
 import os
 import random
@@ -11,6 +13,7 @@ import os, random, struct, sys, time
 from holdfast.agent.probe_file import layout
 path, dice = sys.argv[1], random.Random(7)
 fd = os.open(path, os.O_RDWR)
+HUGE = 1 << 40
 end = time.monotonic() + 4
 longs = [-(1 << 63), (1 << 63) - 1, -1, 1 << 62]
 while time.monotonic() < end:
@@ -24,6 +27,9 @@ while time.monotonic() < end:
         os.pwrite(fd, struct.pack("<q", dice.choice(longs)), 8 * word)
     where = dice.randrange(layout.HEADER.size, layout.SIZE - 4096)
     os.pwrite(fd, dice.randbytes(4096), where)
+    for suffix in (".saved", ".stacks"):  # sparse; the agent empties the file of stacks when it asks
+        with open(path + suffix, "a") as file:
+            file.truncate(HUGE)
     time.sleep(0.001)
 open(path + ".restored", "w").write("[" * 4000)
 os.mkfifo(path + ".plan") if not os.path.exists(path + ".plan") else None
@@ -35,6 +41,12 @@ def main() -> None:
     from holdfast.agent import probe
 
     rank, path = int(os.environ["RANK"]), os.environ["HOLDFAST_PROBE"]
+    if os.environ["HOLDFAST_GENERATION"] == "1":
+        if rank == 0:
+            time.sleep(60)
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            file.truncate(1 << 40)
+        os._exit(3)
     other = subprocess.Popen([sys.executable, "-c", SCRIBBLER, path]) if rank == 0 else None
     end = time.monotonic() + 6
     n = 0

@@ -11,8 +11,10 @@ from holdfast.base.config import SECTIONS, load
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import variable
 from holdfast.trainer.__main__ import parse_all
-from holdfast.trainer.settings import load as trainer
-from holdfast.trainer.settings.config import Config
+from holdfast.trainer.settings import config as trainer
+from holdfast.trainer.settings.load import load as load_trainer
+from holdfast.trainer.settings.load import parse_override
+from tests.holdfast.support import fuzz_train
 from tests.holdfast.support.fuzz_values import FAULTS, HOSTS, NUMBERS, PATHS, STORES, TEXTS, Files
 
 LITERALS = (
@@ -64,8 +66,8 @@ def test_every_setting(kind: str, tmp_path: Path) -> None:
 
 
 def trainers_settings() -> Iterator[str]:
-    for section in dataclasses.fields(Config):
-        for field in dataclasses.fields(getattr(Config(), section.name)):
+    for section in dataclasses.fields(trainer.Config):
+        for field in dataclasses.fields(getattr(trainer.Config(), section.name)):
             yield f"{section.name}.{field.name}"
 
 
@@ -74,8 +76,8 @@ def test_every_setting_of_the_trainer() -> None:
     for setting in trainers_settings():
         for value in (*LITERALS, *TEXT[::8]):
             try:
-                pair = trainer.parse_override(f"{setting}={value}")
-                trainer.load(overrides=[pair])
+                pair = parse_override(f"{setting}={value}")
+                load_trainer(overrides=[pair])
             except UsageError:
                 continue
             except Exception as error:
@@ -86,11 +88,7 @@ def test_every_setting_of_the_trainer() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "flag",
-    ["--steps", "--seed", "--pp", "--dp", "--tp", "--rendezvous", "--data", "--store", "--checkpoint-every", "--sample",
-     "--tokens", "--temperature", "--export-hf", "--import-hf", "--config", "--set"],
-)  # fmt: skip
+@pytest.mark.parametrize("flag", [option.name for option in fuzz_train.options() if option.kind])
 def test_every_flag_of_the_trainer(flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.base.files.DEADLINE_S", 0.1)  # nobody writes into the pipe
     files = Files(tmp_path / "files")

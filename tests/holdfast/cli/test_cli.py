@@ -157,7 +157,7 @@ def test_run_takes_torchruns_options(
     fake.end("finished", exit_code=0)
     argv = ["run", "--nnodes=1:2", "--nproc_per_node=4", "--max-restarts", "2", "--rdzv-backend", "c10d"]
     argv += ["--rdzv_endpoint=h:1", "--node-rank=0", "--standalone", "--env", "A=b=c", "--fault", "kill@3:rank3"]
-    argv += ["--idle-limit", "10m", "--pause-limit=2h", "--hang-steps", "4"]
+    argv += ["--idle-limit", "10m", "--pause-limit=2h", "--hang-steps", "4", "--stuck-limit", "30s"]
     argv += ["--no-hooks", "--fresh", script, "--nnodes", "9", "-m", "x"]
     assert main(argv) == 0
     method, path, spec = next(asked for asked in fake.asked if asked[1] == "/jobs")
@@ -178,7 +178,7 @@ def test_run_takes_torchruns_options(
         "nproc_per_node": 4,
         "max_restarts": 2,
         "faults": ["kill@3:rank3"],
-        "limits": {"idle_limit": 600.0, "pause_limit": 7200.0, "hang_steps": 4.0},
+        "limits": {"idle_limit": 600.0, "pause_limit": 7200.0, "hang_steps": 4.0, "stuck_limit": 30.0},
     }
     assert "--node-rank, --rdzv-backend, --rdzv-endpoint: not needed here" in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.local import leftovers
+from tests.holdfast.support import fuzz_train
 from tests.holdfast.support.fake_controller import FakeController
 from tests.holdfast.support.fuzz_cases import Case, cases, dealt
 from tests.holdfast.support.fuzz_values import Files, Value
@@ -24,8 +25,10 @@ from tests.holdfast.support.fuzz_warm import LIMIT_S
 _ROOT = Path(__file__).parents[3]
 _MARK = "HOLDFAST_FUZZ_RUN"
 _RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_STUBS = {"demo": ["holdfast.cli.demo.demo:_run"]}
-"""What would start a whole cluster is left out; tests/e2e has it."""
+_STUBS = {"demo": ["holdfast.cli.demo.demo:_run"], "train": [fuzz_train.STUB]}
+"""What would start a whole cluster is left out, and so are the steps of a training; tests/e2e has both."""
+_MODULES = {"train": ("httpx", *fuzz_train.MODULES)}
+"""What is imported before a command's cases are tried; for all others, only a client's."""
 
 Json = dict[str, Any]
 
@@ -39,19 +42,29 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
 
 def answers(chosen: Sequence[Case], folder: Path, env: dict[str, str] | None = None) -> list[tuple[Case, Json]]:
     """How each case ended, and that no process of them is left."""
+    found = []
+    for number, modules in enumerate({_MODULES.get(case.command, ("httpx",)): None for case in chosen}):
+        some = [case for case in chosen if _MODULES.get(case.command, ("httpx",)) == modules]
+        found += _answers(some, folder / str(number), env or {}, modules)
+    return found
+
+
+def _answers(
+    chosen: Sequence[Case], folder: Path, env: dict[str, str], modules: Sequence[str]
+) -> list[tuple[Case, Json]]:
     fake = FakeController()
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     own = {_MARK: str(os.getpid()), "HOLDFAST_CONTROLLER": fake.address, "HOLDFAST_CONFIG": ""}
     asked = [
         {
-            "id": number, "argv": case.argv, "cwd": str(folder / str(number)), "env": env or {},
+            "id": number, "argv": case.argv, "cwd": str(folder / str(number)), "env": env,
             "stubs": _STUBS.get(case.command, []),
         }
         for number, case in enumerate(chosen)
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.holdfast.support.fuzz_warm", "httpx"],
+            [sys.executable, "-m", "tests.holdfast.support.fuzz_warm", *modules],
             input="\n".join(map(json.dumps, asked)),
             capture_output=True,
             text=True,
@@ -108,6 +121,8 @@ def test_the_fuzz_sees_what_is_wrong() -> None:
     case = Case("status", "--config", Value("empty", ""), ())
     good = {"code": 2, "err": "holdfast: no\n", "out": "", "seconds": 0.1, "left": []}
     assert complaints(case, good) == []
+    train = Case("train", "--steps", Value("a billion", "999999999"), ())
+    assert complaints(train, good | {"code": 0, "err": ""}) == []
     for bad in (
         {"code": 0}, {"err": "holdfast: a\nb\n"}, {"err": "Traceback (most recent call last)\n"},
         {"err": "holdfast: \x1b[31m\n"}, {"seconds": 11.0}, {"left": ["tmp/x"]}, {"out": "x"},

@@ -127,3 +127,10 @@ def test_a_culprits_words(text: str) -> None:
 def test_any_text_is_survived(text: str) -> None:
     last_traceback(text), signature(text), is_secondary(text), normalise(text)
     assert last_traceback(last_traceback(text)) == last_traceback(text)
+
+
+def test_of_a_long_line_the_beginning_counts() -> None:
+    """Some patterns take the square of a line's length: 16 kB of letters or of spaces took a second."""
+    assert normalise("in: " + "/a" * 8000 + "/tail.bin") == "in: a"
+    frames = 'Traceback (most recent call last):\n  File "x.py", line 1, in f' + " " * 15_000 + "x\nValueError: bad\n"
+    assert signature(frames) == signature(frames.replace("x\nValue", "y\nValue"))

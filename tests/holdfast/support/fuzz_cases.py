@@ -10,6 +10,7 @@ from typing import Any
 from typer.main import get_command
 
 from holdfast.cli.main import build
+from tests.holdfast.support import fuzz_train
 from tests.holdfast.support.fuzz_values import (
     ANY,
     BAD,
@@ -30,7 +31,6 @@ GONE = "file:///nowhere/at/all"
 BASE: dict[str, tuple[str, ...]] = {
     "demo": ("--nodes", "1", "--nproc", "2"),
     "run": ("--detach", "-m", "x"),
-    "train": (),
     "status": (),
     "nodes": (),
     "incidents": (),
@@ -89,6 +89,7 @@ LEGAL = {
     "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")
       for size in ("a billion", "64 bits")),
+    *fuzz_train.LEGAL,
 }  # fmt: skip
 """Values that are bad elsewhere and right here; a negative number of restarts is -1, any number."""
 ASKS_NOBODY = ("blame", "timeline", "agent", "dashboards export")
@@ -136,7 +137,8 @@ def cases(files: Files) -> Iterator[Case]:
     of_kind = table(files)
     for command, found in commands():
         if command == "train":
-            continue  # has options of its own
+            yield from _of_train(of_kind)
+            continue
         base = list(BASE[command])
         for param in found.params:
             name = param.opts[0]
@@ -147,6 +149,13 @@ def cases(files: Files) -> Iterator[Case]:
                 raise KeyError(f"{command} {name}: no metavar")
             for value in of_kind[kind(command, param)]:
                 yield Case(command, name, value, (*command.split(), *_with(base, found, param, value.text)))
+
+
+def _of_train(of_kind: dict[str, tuple[Value, ...]]) -> Iterator[Case]:
+    for option in fuzz_train.options():
+        values = of_kind[option.kind] if option.kind else (Value("a value", "1"),)
+        for value in values:
+            yield Case("train", option.name, value, ("train", f"{option.name}={value.text}", *option.needs))
 
 
 def _with(base: Sequence[str], command: Any, param: Any, text: str) -> list[str]:
@@ -173,7 +182,7 @@ def _is_argument(words: Sequence[str], i: int, flags: dict[str, Any]) -> bool:
     return before is None or bool(getattr(before, "is_flag", False))
 
 
-WHOLE = ("status", "inject", "blame", "replay", "timeline", "certs", "checkpoint list", "demo")
+WHOLE = ("status", "inject", "blame", "replay", "timeline", "certs", "checkpoint list", "demo", "train")
 """Commands on whose options all values are tried: one for each kind, since the same code reads them everywhere."""
 
 
@@ -185,7 +194,7 @@ def dealt(files: Files, whole: bool) -> list[Case]:
         of_option.setdefault((case.command, case.option), []).append(case)
     chosen, seen = [], set()
     for number, ((command, _), found) in enumerate(of_option.items()):
-        labels = tuple(case.value.label for case in found)
+        labels = (command == "train", *(case.value.label for case in found))  # which has a parser of its own
         if whole and command in WHOLE and labels not in seen:
             seen.add(labels)
             chosen += found
@@ -207,4 +216,8 @@ def table(files: Files) -> dict[str, tuple[Value, ...]]:
         "folder": with_codes(read, ANY),
         "output": with_codes(read, ANY),
         "store": (*STORES, *files.values(ANY)),
+        "setting": fuzz_train.SETTING,
+        "rendezvous": with_codes((*TEXTS, *HOSTS), BAD),
+        "data": with_codes(read, BAD, "empty"),
+        "source": with_codes(read, BAD),
     }

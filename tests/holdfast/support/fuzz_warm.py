@@ -107,10 +107,17 @@ async def _briefly(main: Callable[[asyncio.Event], Awaitable[int | None]], grace
     return await main(stop) or 0
 
 
-def _stub(name: str) -> None:
-    """Let the function MODULE:NAME do nothing."""
+def _stub(instead: str) -> None:
+    """Let the function MODULE:NAME do nothing and return 0, or of MODULE:NAME=MODULE:NAME the second stand for the
+    first."""
+    name, _, other = instead.partition("=")
     module, _, function = name.partition(":")
-    setattr(importlib.import_module(module), function, lambda *_, **__: 0)
+    setattr(importlib.import_module(module), function, _function(other) if other else lambda *_, **__: 0)
+
+
+def _function(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _end_late(running: dict[int, dict[str, Any]]) -> None:

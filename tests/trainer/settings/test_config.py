@@ -51,6 +51,8 @@ def test_overrides_read_toml_and_plain_words() -> None:
         (["--set", "model.norm=batch"], "model.norm in the command line is 'batch': choose one of rms, layer"),
         (["--set", "model.positions=sine"], "choose one of rope, learned"),
         (["--set", "model.mlp=relu"], "choose one of gelu, swiglu"),
+        (["--data", "~nobody-has-this-name/x"], "data.path ~nobody-has-this-name/x: nobody's home folder is known"),
+        (["--data", "no\x1b[31m\nway"], "data.path no\\x1b[31m way: no such folder"),
         (["--set", "model.window=-1"], "model.window is -1: must be 0 or more"),
         (["--set", "model.tied=yes"], "model.tied in the command line is 'yes': write true or false"),
         (["--set", "model.norm_eps=0"], "model.norm_eps is 0.0: must be above 0"),

@@ -1,5 +1,6 @@
 """Certificates in real TLS handshakes: who gets in, and who does not."""
 
+import ast
 import datetime
 import os
 import shutil
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from holdfast.base.certs import issue, make_authority, write_cluster
+from holdfast.base.certs import check_names, issue, make_authority, write_cluster
 from holdfast.base.errors import UsageError
+from holdfast.controller.shell.certificate_watch import AUTHORITY, CONTROLLER
 
 NOW = datetime.datetime.now(datetime.UTC)
+ROOT = Path(__file__).parents[4]
 DAY = datetime.timedelta(days=1)
 
 
@@ -163,7 +166,8 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path) -> None:
     "nodes",
     [
         ["ca"], ["CA"], ["controller"], ["Controller"], ["api-token"], ["reader-token"], ["operator"], ["reader"],
-        ["nodes"], ["."], [".."], [".hidden"], ["../x"], ["a/b"], ["/tmp/x"], [""], ["a\0"], ["new", "new"],
+        ["nodes"], ["authority"], ["Job"], ["store"], ["rank3"],
+        ["."], [".."], [".hidden"], ["../x"], ["a/b"], ["/tmp/x"], [""], ["a\0"], ["new", "new"],
         ["new", "NEW"], ["Node0"], ["node0"],
     ],
 )  # fmt: skip
@@ -175,6 +179,33 @@ def test_a_name_that_is_anothers_is_refused_before_anything_is_written(tmp_path:
             write_cluster(tmp_path / "c", [], ["fine", *nodes], NOW, force=force)
         assert "\n" not in str(caught.value)
     assert everything(tmp_path) == before
+
+
+def subjects() -> set[str]:
+    """What findings of the controller are about that is no node: the texts in its code."""
+    found = {AUTHORITY, CONTROLLER}
+    for path in (ROOT / "controller").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call):
+                continue
+            about = [word.value for word in call.keywords if word.arg == "subject"]
+            if isinstance(call.func, ast.Name) and call.func.id == "finding":
+                about += call.args[1:2]
+            for value in about:
+                parts = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+                found |= {one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+                texts = [one.values[0] for one in parts if isinstance(one, ast.JoinedStr)]
+                found |= {f"{one.value}7" for one in texts if isinstance(one, ast.Constant)}
+    return found
+
+
+def test_every_name_that_the_code_reserves_is_refused(tmp_path: Path) -> None:
+    write_cluster(tmp_path, [], ["n"], NOW)
+    names = subjects() | {path.stem for path in tmp_path.rglob("*") if "n" not in path.parts and path.name != "n"}
+    assert {"job", "store", "controller", "authority", "rank7", "ca", "reader-token"} <= names
+    for name in names - {"ca-key", "controller-key"}:  # within the folder of a role
+        with pytest.raises(UsageError, match="a name of Holdfast's own"):
+            check_names([name.title()])
 
 
 def test_nodes_can_be_added_to_an_authority(tmp_path: Path) -> None:

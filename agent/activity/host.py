@@ -1,0 +1,51 @@
+"""What the kernel tells of a whole host, looked at once for all workers of one turn."""
+
+import math
+import os
+from collections.abc import Callable
+
+from holdfast.agent.processes import sockets
+from holdfast.agent.processes.descendants import Descendants
+from holdfast.agent.processes.proc_files import parse_stat, read
+
+SOCKETS_FRESH_S = 0.09
+_DEBUGGER = b"debugpy"
+
+
+class Host:
+    """What is looked at once for all workers of one turn."""
+
+    def __init__(
+        self, proc: str = "/proc", dump: Callable[[], sockets.Sockets] = sockets.dump, sysfs: str = "/sys"
+    ) -> None:
+        self.proc, self.sysfs = proc, sysfs
+        self.has_rdma = os.path.isdir(f"{sysfs}/class/infiniband")
+        self.workers: frozenset[int] = frozenset()
+        """All workers of this host that are watched, which may wait for each other."""
+        self.leaders: frozenset[int] = frozenset()
+        """Processes of Holdfast: they and their children (rendezvous stores) serve all ranks, so tell nothing."""
+        self.is_one = False
+        """Whether the host has one worker only: what the host moves is that one's."""
+        self.descendants = Descendants(proc)
+        self._dump = dump
+        self._sockets = sockets.Sockets()
+        self._sockets_at = -math.inf
+        self._debuggers: dict[int, bool] = {}
+
+    def begin(self, now: float) -> None:
+        self.descendants.look(now)
+
+    def sockets(self, now: float) -> sockets.Sockets:
+        if now - self._sockets_at > SOCKETS_FRESH_S:
+            self._sockets, self._sockets_at = self._dump(), now
+        return self._sockets
+
+    def is_debugger(self, pid: int) -> bool:
+        """Whether a descendant is the adapter through which an editor's debugger talks."""
+        if pid not in self._debuggers:
+            stat = parse_stat(read(f"{self.proc}/{pid}/stat"))
+            readable = stat is not None and stat.state not in "DZX"
+            self._debuggers[pid] = readable and _DEBUGGER in read(f"{self.proc}/{pid}/cmdline", 4096)
+            while len(self._debuggers) > 4096:
+                self._debuggers.pop(next(iter(self._debuggers)))
+        return self._debuggers[pid]

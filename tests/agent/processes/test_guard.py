@@ -1,0 +1,41 @@
+"""One part's bug ends that part for once: what is around it goes on, and each cause is told once."""
+
+import asyncio
+
+import pytest
+
+from holdfast.agent.processes import guard
+from holdfast.agent.processes.guard import Guard
+
+
+def broken(kind: type[BaseException]) -> None:
+    raise kind("why")
+
+
+def test_each_cause_is_told_once() -> None:
+    told: list[tuple[str, str]] = []
+    part = Guard(lambda name, error: told.append((name, type(error).__name__)))
+    for _ in range(5):
+        with part("logs"):
+            broken(MemoryError)
+        with part("logs"):
+            broken(ValueError)
+        with part("spans"):
+            broken(ValueError)
+    assert told == [("logs", "MemoryError"), ("logs", "ValueError"), ("spans", "ValueError")]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_MOST", 3)
+    told: list[str] = []
+    part = Guard(lambda name, error: told.append(name))
+    for number in range(10):
+        with part(str(number)):
+            broken(ValueError)
+    assert told == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_ends_a_process_or_a_task_goes_through(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), Guard()("logs"):
+        broken(kind)

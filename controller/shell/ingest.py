@@ -219,7 +219,9 @@ class Ingest:
                 shell.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
             case msg.LogChunk():
-                if why := not_of(message, session.node, shell.brain.c):
+                # Of a job that is not known nobody listens to any.
+                known = message.job in shell.brain.c.jobs
+                if known and (why := not_of(message, session.node, shell.brain.c)):
                     count(refused, why)
                 else:
                     shell.logs.add(message)

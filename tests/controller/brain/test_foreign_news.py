@@ -182,7 +182,7 @@ def test_lines_count_from_the_node_that_holds_the_rank() -> None:
         ("node1", JOB, 1, 0, "foreign"),
         ("node2", JOB, 2, 0, "foreign"),
     ):
-        assert not_of(msg.LogChunk(job, generation, rank, "out", "x"), node, v.job) == reason
+        assert not_of(msg.LogChunk(job, generation, rank, "out", "x"), node, v.brain.c) == reason
 
 
 def test_a_line_that_a_rule_knows_is_told_by_the_node_that_holds_the_rank() -> None:

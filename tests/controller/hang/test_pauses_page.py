@@ -227,4 +227,4 @@ def test_every_limit_of_a_job_reaches_what_decides(option: str) -> None:
     v = Virtual()
     v.submit(limits={option: 7.0})
     v.run(1.0)
-    assert v.brain.hangs.detector.options == dataclasses.replace(Options(), **{option: 7.0})
+    assert v.brain.jobs.newest.hangs.detector.options == dataclasses.replace(Options(), **{option: 7.0})

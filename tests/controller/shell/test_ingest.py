@@ -268,7 +268,7 @@ def test_no_agent_speaks_as_another_nodes_rank_nor_pushes_its_lines_out(tmp_path
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one, agent(here.port, "node1", "host1", "i2") as other:
             await eventually(lambda: one.link.connected and other.link.connected)
-            here.brain.c.job = Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"])
+            with_job(here.brain, Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"]))
             here.shell.logs.begin("j1")
             one.link.send(msg.LogChunk("j1", 1, 3, "out", "mine"))
             await eventually(lambda: here.shell.logs._tail)

@@ -15,7 +15,7 @@ from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, parse_ranks
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
-from holdfast.controller.spans.store import EventStore
+from holdfast.controller.spans.store import SpanStore
 from tests.controller.http.test_routes import error, talk
 from tests.controller.shell.test_blame_watch import look, training
 from tests.controller.support.stage import make_shell
@@ -104,8 +104,8 @@ def test_ranks_are_named_one_by_one_or_by_range() -> None:
 def test_an_earlier_job_is_read_from_disk(shell: Shell, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     shell.span_folder = tmp_path / "spans"
-    store = EventStore(shell.span_folder, 1 << 30, 1e9, shell.shape)
-    for part in shell.spans.parts_of(0, 99):
+    store = SpanStore(shell.span_folder, 1 << 30, 1e9, shell.shape)
+    for part in shell.spans.of("j1").parts_of(0, 99):
         store.add(part)
     store.close()
     (shell.span_folder / "j1").rename(shell.span_folder / "j0")

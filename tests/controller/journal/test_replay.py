@@ -30,9 +30,7 @@ class Recorded(Virtual):
         brain = super()._boot()
         entities = [(kind, key, json.loads(json.dumps(doc))) for (kind, key), doc in self.saved.items()]
         boot = f"b{self.boots}"
-        self.recorder = Recorder(
-            self.path, Start(boot, self.options, entities, self.steps, self.instant)
-        )
+        self.recorder = Recorder(self.path, Start(boot, self.options, entities, self.steps, self.instant))
         inner = brain.handle
 
         def handle(event: BrainEvent, now: Instant) -> list[Action]:

@@ -1,13 +1,20 @@
-"""Answers that take a while to make: written and compressed in a thread."""
+"""Answers: short ones at once, those that take a while to make written and compressed in a thread."""
 
 import asyncio
 import gzip
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import Request, Response
 
+from holdfast.base.json_text import encode
+
 SMALL = 4096
 """Bytes below which an answer is not worth compressing."""
+
+
+def small(data: Any, status_code: int = 200) -> Response:
+    return Response(encode(data), status_code, media_type="application/json")
 
 
 async def answer(request: Request, make: Callable[[], bytes], media_type: str = "application/json") -> Response:

@@ -111,6 +111,6 @@ def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Sequence[
         found.append("403")
     if "{" in path or path.endswith("/logs"):
         found.append("404")
-    if path.endswith(("/jobs", "/stop")):
+    if path.endswith(("/stop", "/restart", "/stacks", "/checkpoint", "/inject")):
         found.append("409")
     return found

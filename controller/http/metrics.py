@@ -2,8 +2,8 @@
 per-rank, per-node and per-GPU families through `metrics_text`, which is about ten times as fast.
 
 Names follow Prometheus: prefix `holdfast_`, base units, `_total` for counters. Labels are a closed set: job, node,
-rank, gpu, nic, state, kind, phase, part, reason, result, test, metric. Every value of a small label exists from the
-start, at 0. A number that is not known has no sample.
+rank, gpu, nic, state, kind, phase, part, fault, reason, result, test, metric, version. Every value of a small label
+exists from the start, at 0. An unknown number has no sample. `job` is a job's name: no two active ones share it.
 """
 
 import math
@@ -33,7 +33,16 @@ JOB_GAUGES = {
     "generation": ("generation", "Generation: goes up by one with every (re)start."),
     "goodput_ratio": ("goodput", "Productive training time over wall time since submission."),
     "ranks": ("world_size", "Workers of the job."),
+    "priority": ("priority", "Jobs with a higher one get nodes first."),
 }
+# Gauges: a step done again after a fault takes the lost one's time back, and another job begins at nothing.
+JOB_TIMES = {
+    "productive_seconds": "Job time in steps that can no longer be lost.",
+    "unsaved_seconds": "Job time in steps that a fault could still take.",
+    "wall_seconds": "Job time altogether.",
+}
+JUST_ENDED_S = 3600.0
+"""How long the state of a job that ended is still told: an alert must not miss how it ended."""
 CONTROLLER_COUNTERS = {
     "frames": ("frames_total", "Heartbeat frames received."),
     "frame_bytes": ("frame_bytes_total", "Bytes of the heartbeat frames received."),
@@ -46,11 +55,7 @@ CONTROLLER_COUNTERS = {
     "steps": ("steps_total", "Finished steps received from workers."),
     "journal_seconds": ("journal_seconds_total", "Time spent writing the journal."),
 }
-# Gauges: a step done again after a fault takes the lost one's time back, and another job begins at nothing.
 CONTROLLER_GAUGES = {
-    "job_productive_seconds": ("productive_seconds", "Job time in steps that can no longer be lost."),
-    "job_unsaved_seconds": ("unsaved_seconds", "Job time in steps that a fault could still take."),
-    "job_wall_seconds": ("wall_seconds", "Job time altogether."),
     "controller_loop_lag_seconds": ("loop_lag_seconds", "How late the controller's event loop runs."),
 }
 
@@ -60,9 +65,8 @@ class State:
     """What one scrape tells, as it was at one instant."""
 
     status: Json
-    job: Json | None
+    jobs: list[Json]
     nodes: list[Json]
-    ranks: Json
     incidents: list[Json]
     metrics: Json
 
@@ -74,17 +78,13 @@ class Metrics:
 
     def scrape(self, facade: Facade) -> Callable[[], bytes]:
         """Reads the facade now, on its own loop; the result writes the text, in any thread."""
-        state = State(
-            facade.status(), facade.job(), facade.nodes(), facade.ranks(), facade.incidents(), facade.metrics()
-        )
+        state = State(facade.status(), facade.job_metrics(), facade.nodes(), facade.incidents(), facade.metrics())
 
         def write() -> bytes:
             registry = CollectorRegistry(auto_describe=False)
             registry.register(_Families(state))
             parts = [generate_latest(registry), generate_latest(self._process)]
-            name = _job_name(state.job)
-            rows = [node_families(state.nodes), rank_families(state.ranks, name)]
-            rows.append(blame_families(state.metrics["blame"], state.ranks, name, _per_node(state.job)))
+            rows = [node_families(state.nodes), rank_families(state.jobs), blame_families(state.jobs)]
             text = "".join(chain(*rows, diagnostic_families(state.metrics["diagnostics"])))
             return b"".join([*parts, text.encode()])
 
@@ -102,7 +102,7 @@ class _Families:
         build.add_metric([holdfast.__version__], 1)
         yield build
         yield from _cluster(self._state)
-        yield from _job(self._state.job)
+        yield from _jobs(self._state)
         yield from _incidents(self._state)
         yield from _controller(self._state.metrics)
 
@@ -114,39 +114,67 @@ def _cluster(state: State) -> Iterable[Metric]:
     yield GaugeMetricFamily("holdfast_open_incidents", "Incidents under way.", state.status["open_incidents"])
 
 
-def _job(job: Json | None) -> Iterable[Metric]:
-    label = ["job"]
-    name = _job_name(job)
+def _jobs(state: State) -> Iterable[Metric]:
+    jobs = state.status["jobs"]
+    counts = {name: sum(job["state"] == name for job in jobs) for name in JOB_STATES}
+    yield _each("holdfast_jobs", "Jobs by state: active ones, and of those that ended the newest.", "state", counts)
+    yield _states(state)
     for metric, (key, text) in JOB_GAUGES.items():
-        gauge = GaugeMetricFamily(f"holdfast_job_{metric}", text, labels=label)
-        if job is not None and _known(job[key]):
-            gauge.add_metric([name], job[key])
-        yield gauge
-    restarts = CounterMetricFamily("holdfast_job_restarts", "Restarts of the job.", labels=label)
-    states = GaugeMetricFamily("holdfast_job_state", "1 for the state the job is in.", labels=["job", "state"])
-    if job is not None:
-        restarts.add_metric([name], job["restarts"])
-        for state in JOB_STATES:
-            states.add_metric([name, state], float(state == job["state"]))
+        yield _by_job(f"holdfast_job_{metric}", text, [(job["job"]["name"], job["job"][key]) for job in state.jobs])
+    for key, text in JOB_TIMES.items():
+        yield _by_job(f"holdfast_job_{key}", text, [(job["job"]["name"], job[key]) for job in state.jobs])
+    restarts = CounterMetricFamily("holdfast_job_restarts", "Restarts of the job.", labels=["job"])
+    queued = GaugeMetricFamily(
+        "holdfast_job_queued", "1 while the job waits only because other jobs hold the nodes that it needs.",
+        labels=["job"],
+    )  # fmt: skip
+    lost = CounterMetricFamily("holdfast_lost_seconds", "Job time lost, by reason.", labels=["job", "reason"])
     risk = GaugeMetricFamily(
         "holdfast_job_at_risk_seconds", "Work that would be lost if a worker, a node or the whole job died now.",
         labels=["job", "fault"],
     )  # fmt: skip
-    for fault, seconds in ((job or {}).get("at_risk") or {}).items():
-        if _known(seconds):
-            risk.add_metric([name, fault], seconds)
     paused = GaugeMetricFamily(
         "holdfast_job_pause_seconds", "How long the job has stood still that may go on by itself; 0: it moves.",
         labels=["job", "state"],
     )  # fmt: skip
-    pause = (job or {}).get("pause")
-    if job is not None:
+    for each in state.jobs:
+        job = each["job"]
+        name = str(job["name"])
+        restarts.add_metric([name], job["restarts"])
+        queued.add_metric([name], float(job.get("queued", False)))
+        for reason, seconds in each["lost_seconds"].items():
+            lost.add_metric([name, str(reason)], seconds)
+        for fault, seconds in (job["at_risk"] or {}).items():
+            if _known(seconds):
+                risk.add_metric([name, fault], seconds)
+        pause = job["pause"]
         for life in ("busy", "idle", "unknown"):
             paused.add_metric([name, life], pause["seconds"] if pause and pause["life"] == life else 0.0)
-    yield restarts
-    yield states
-    yield risk
-    yield paused
+    yield from (restarts, queued, lost, risk, paused)
+
+
+def _states(state: State) -> Metric:
+    """Of jobs that ended a while ago, too: how a job ended is seen nowhere else."""
+    family = GaugeMetricFamily("holdfast_job_state", "1 for the state the job is in.", labels=["job", "state"])
+    shown = {job["job"]["id"] for job in state.jobs}
+    told: set[str] = set()
+    for job in state.status["jobs"]:  # active ones first, then the newest: the name is theirs
+        name, ended = str(job["name"]), job["ended_at"]
+        is_new = ended is None or state.status["now"] - ended < JUST_ENDED_S
+        if name in told or not (is_new or job["id"] in shown):
+            continue
+        told.add(name)
+        for each in JOB_STATES:
+            family.add_metric([name, each], float(each == job["state"]))
+    return family
+
+
+def _by_job(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["job"])
+    for job, value in values:
+        if value is not None and math.isfinite(value):
+            family.add_metric([job], value)
+    return family
 
 
 def _incidents(state: State) -> Iterable[Metric]:
@@ -185,8 +213,6 @@ def _controller(metrics: Json) -> Iterable[Metric]:
     refused: dict[str, float] = dict.fromkeys(REASONS, 0)
     text = "What of agents' messages was left out, by reason."
     yield _each("holdfast_ingest_malformed", text, "reason", refused | metrics["refused_total"], counter=True)
-    lost = metrics["lost_seconds"]
-    yield _each("holdfast_lost_seconds", "Job time lost, by reason.", "reason", lost, counter=True)
     for name, (key, text) in CONTROLLER_GAUGES.items():
         gauge = GaugeMetricFamily(f"holdfast_{name}", text)
         if _known(metrics[key]):
@@ -204,11 +230,3 @@ def _each(name: str, text: str, label: str, values: Mapping[str, float], counter
 
 def _known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
-
-
-def _per_node(job: Json | None) -> int:
-    return 1 if job is None else int(job["nproc_per_node"])
-
-
-def _job_name(job: Json | None) -> str:
-    return "" if job is None else str(job["name"])

@@ -4,7 +4,8 @@ Label values are escaped once per node, numbers written by `repr`; unknown numbe
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from holdfast.controller.http.facade import Json
 
@@ -53,28 +54,36 @@ MOST_GAUGES = 64
 """Distinct gauges taken of what agents send: a broken agent must not flood Prometheus with names."""
 
 
-def rank_families(ranks: Json, job: str) -> Iterator[str]:
-    """One series per rank and family."""
+def rank_families(jobs: Sequence[Json]) -> Iterator[str]:
+    """One series per rank and family. `jobs`: as `Facade.job_metrics` gives them."""
+    each = [job["ranks"] for job in jobs]
+    by_job = [_rank_labels(job) for job in jobs]
+    labels = _joined(by_job)
+    for metric, column, text in RANK_COLUMNS:
+        yield from family(f"holdfast_rank_{metric}", text, labels, _joined([ranks[column] for ranks in each]))
+    for metric, column, text in WORKER_COLUMNS:
+        yield from family(f"holdfast_worker_{metric}", text, labels, _joined([ranks[column] for ranks in each]))
+    part_labels: list[str] = []
+    part_values: list[float | None] = []
+    for own, ranks in zip(by_job, each, strict=True):
+        parts = {part: took for part, took in ranks["part_seconds"].items() if any(s is not None for s in took)}
+        part_labels += [f'{label[:-2]},part="{part}"}} ' for part in parts for label in own]
+        part_values += [value for took in parts.values() for value in took]
+    yield from family("holdfast_worker_step_part_seconds", PART_TEXT, part_labels, part_values)
+    running: list[float | None] = []
+    for ranks in each:
+        states = [1 if state == "running" else 0 for state in ranks["states"]]
+        running += [states[state] for state in ranks["state"]]
+    yield from family("holdfast_rank_running", "1 while the rank's process runs and is well.", labels, running)
+
+
+def _rank_labels(job: Json) -> list[str]:
+    ranks, name = job["ranks"], escape(job["job"]["name"])
     nodes = [escape(node) for node in ranks["nodes"]]
-    name = escape(job)
-    labels = [
+    return [
         f'{{job="{name}",node="{nodes[node]}",rank="{rank}"}} '
         for rank, node in zip(ranks["rank"], ranks["node"], strict=True)
     ]
-    for metric, column, text in RANK_COLUMNS:
-        yield from family(f"holdfast_rank_{metric}", text, labels, ranks[column])
-    for metric, column, text in WORKER_COLUMNS:
-        yield from family(f"holdfast_worker_{metric}", text, labels, ranks[column])
-    parts = {part: seconds for part, seconds in ranks["part_seconds"].items() if any(s is not None for s in seconds)}
-    yield from family(
-        "holdfast_worker_step_part_seconds",
-        PART_TEXT,
-        [f'{label[:-2]},part="{part}"}} ' for part in parts for label in labels],
-        [value for seconds in parts.values() for value in seconds],
-    )
-    states = [1 if state == "running" else 0 for state in ranks["states"]]
-    running = [states[state] for state in ranks["state"]]
-    yield from family("holdfast_rank_running", "1 while the rank's process runs and is well.", labels, running)
 
 
 BLAME_COLUMNS = (
@@ -84,16 +93,23 @@ BLAME_COLUMNS = (
 )
 
 
-def blame_families(blame: Mapping[str, Mapping[int, float]], ranks: Json, job: str, per_node: int) -> Iterator[str]:
-    """One series per GPU of the job and family, by the rank that runs on it. `blame`: by column, then by rank."""
-    nodes = [escape(node) for node in ranks["nodes"]]
-    name = escape(job)
-    where = {
-        rank: f'{{job="{name}",node="{nodes[node]}",gpu="{rank % per_node}",rank="{rank}"}} '
-        for rank, node in zip(ranks["rank"], ranks["node"], strict=True)
-    }
+def blame_families(jobs: Sequence[Json]) -> Iterator[str]:
+    """One series per GPU of a job and family, by the rank that runs on it. `jobs`: as `Facade.job_metrics` has them."""
+    where: list[dict[int, str]] = []
+    for job in jobs:
+        ranks, name, per_node = job["ranks"], escape(job["job"]["name"]), int(job["job"]["nproc_per_node"])
+        nodes = [escape(node) for node in ranks["nodes"]]
+        where.append({
+            rank: f'{{job="{name}",node="{nodes[node]}",gpu="{rank % per_node}",rank="{rank}"}} '
+            for rank, node in zip(ranks["rank"], ranks["node"], strict=True)
+        })  # fmt: skip
     for metric, column, text in BLAME_COLUMNS:
-        known = [(where[rank], value) for rank, value in blame.get(column, {}).items() if rank in where]
+        known = [
+            (labels[rank], value)
+            for job, labels in zip(jobs, where, strict=True)
+            for rank, value in job["blame"].get(column, {}).items()
+            if rank in labels
+        ]
         yield from family(f"holdfast_gpu_{metric}", text, *_columns(known))
 
 
@@ -175,6 +191,11 @@ def number(value: float) -> str:
 
 def escape(value: str) -> str:
     return str(value).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _joined(columns: Sequence[list[Any]]) -> list[Any]:
+    """All of them behind each other; the only one as it is."""
+    return columns[0] if len(columns) == 1 else [value for column in columns for value in column]
 
 
 def _columns(rows: Sequence[tuple[str, float | None]]) -> tuple[list[str], list[float | None]]:

@@ -57,7 +57,12 @@ class RestartSpec(_Request):
 
 
 class JobSpec(_Request):
-    name: str = Field(default="job", min_length=1, max_length=200, description="For people and metrics.")
+    name: str = Field(
+        default="job",
+        min_length=1,
+        max_length=200,
+        description="For people and metrics. Where an active job has it already, a number is put behind it.",
+    )
     program: ProgramSpec
     nnodes: int = Field(default=1, ge=1, description="How many nodes to train on.")
     nproc_per_node: int = Field(default=1, ge=1, description="How many workers on each.")
@@ -68,6 +73,8 @@ class JobSpec(_Request):
     max_steps: int | None = Field(default=None, ge=1, description="Where the job ends, if known: for progress.")
     faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
     limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="A job with a higher one gets nodes first.")
+    preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
 
 
 class StopSpec(_Request):
@@ -141,38 +148,48 @@ class JobPause(_Answer):
     usual_seconds: float = Field(description="The longest pause at the same place that ended by itself; 0: none.")
 
 
-class Job(_Answer):
+class _AnyJob(_Answer):
     id: str
-    name: str
+    name: str = Field(description="No two active jobs have the same.")
     state: Literal["pending", "starting", "running", "recovering", "finished", "failed", "stopped"]
     reason: str | None = Field(description="Why it is in this state.")
+    priority: int = Field(default=0, description="Jobs with a higher one get nodes first.")
+    preempt: bool = Field(default=False, description="Whether it takes nodes from jobs with a lower priority.")
     generation: int = Field(description="Goes up by one with every (re)start.")
-    world_size: int
     nnodes: int
     nproc_per_node: int
-    node_counts: list[int] = Field(description="Every number of nodes that it may run on; nnodes is how many it has.")
-    program: Program
+    step: int = Field(description="Last finished step; -1: none. See `steps_counted`.")
+    max_steps: int | None
+    restarts: int
     submitted_at: Instant
     started_at: Instant
     ended_at: Instant
     exit_code: int | None
-    step: int = Field(description="Last finished step; -1: none. See `steps_counted`.")
+
+
+class JobBrief(_AnyJob):
+    nodes: list[str] = Field(description="That it holds, by group rank.")
+
+
+class Job(_AnyJob):
+    world_size: int
+    node_counts: list[int] = Field(description="Every number of nodes that it may run on; nnodes is how many it has.")
+    program: Program
     loss: Number
     tokens_per_s: Number
     step_seconds: Number = Field(description="Median of the last steps.")
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
-    restarts: int
     goodput: Number = Field(description="Productive time over wall time, 0 to 1.")
     time: Spent = Field(description="Where its time went, in seconds.")
     pause: JobPause | None = Field(default=None, description="Why no rank makes steps, while they may go on.")
     at_risk: AtRisk | None = Field(description="What a fault would cost right now; null when the job has ended.")
     sizes: tuple[int, int, int] | None = Field(description="Of the mesh: pp, dp, tp.")
     assignment: list[Placement]
-    max_steps: int | None
     steps_counted: bool = Field(
         default=False, description="Counted by a hook, over all lives: the program itself numbers none."
     )
     progress: str | None = Field(default=None, description="What its checkpoints, else its log, said last.")
+    queued: bool = Field(default=False, description="Waits only because other jobs hold the nodes that it needs.")
 
 
 class Layers(_Answer):
@@ -225,6 +242,7 @@ class Stacks(_Answer):
 
 class Incident(_Answer):
     id: str | int
+    job: str | None = Field(description="Id of the job that it is of; null: of a node that no job held.")
     kind: str
     culprit: str = Field(description="`rank3`, `node1` or `job`.")
     severity: Literal["info", "warning", "critical"]
@@ -252,7 +270,8 @@ class Status(_Answer):
     version: int = Field(description="Goes up with every visible change.")
     now: float
     started_at: float
-    job: Job | None
+    job: Job | None = Field(description="The newest; in an event, the one that the stream follows.")
+    jobs: list[JobBrief] = Field(description="As GET /jobs.")
     nodes: dict[str, str] = Field(description="State by node.")
     counts: dict[str, int] = Field(description="Nodes by state.")
     incidents: list[Incident] = Field(description="The last 20, newest first.")
@@ -289,6 +308,7 @@ class NodeBrief(_Answer):
     connected: bool
     switch: str
     slots: int
+    job: str | None = Field(description="Id of the job that holds it.")
     ranks: list[int]
     frame_age: Number = Field(description="Seconds since its last heartbeat.")
     tx_bytes_per_s: Number

@@ -6,7 +6,7 @@ tells or changes something needs it.
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse
@@ -18,19 +18,19 @@ import holdfast
 from holdfast.base.json_text import encode
 from holdfast.controller.http import errors as http_errors
 from holdfast.controller.http import models
-from holdfast.controller.http.answer import answer
+from holdfast.controller.http.answer import answer, small
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.diagnose import routes as diagnose_routes
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.controller.http.guard import EventStream, Guard
+from holdfast.controller.http.jobs import find_job
+from holdfast.controller.http.jobs import routes as job_routes
 from holdfast.controller.http.metrics import CONTENT_TYPE, Metrics
-from holdfast.controller.http.spans import routes as span_routes
-from holdfast.controller.http.streams import Streams
+from holdfast.controller.http.streams import STREAM, Streams
 
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parents[1] / "page"
-ACTIVE = ("pending", "starting", "running", "recovering")
 Seconds = Annotated[float, Query(gt=0, le=600)]
 
 
@@ -39,7 +39,7 @@ def create_app(facade: Facade, auth: Auth) -> FastAPI:
     app = FastAPI(
         title="Holdfast controller",
         version=holdfast.__version__,
-        description="State of the cluster, the job and its incidents; commands; live events; metrics.",
+        description="State of the cluster, its jobs and incidents; commands; live events; metrics.",
         docs_url=None,  # these two would load their scripts from another host
         redoc_url=None,
         openapi_url=None,
@@ -56,15 +56,11 @@ def create_app(facade: Facade, auth: Auth) -> FastAPI:
     app.include_router(_reads(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_commands(facade), prefix="/api/v1", dependencies=needs_token)
     app.include_router(diagnose_routes(facade), prefix="/api/v1", dependencies=needs_token)
-    app.include_router(span_routes(facade), prefix="/api/v1", dependencies=needs_token)
+    app.include_router(job_routes(facade, app.state.streams), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_live(facade, app.state.streams), prefix="/api/v1", dependencies=needs_token)
     app.include_router(_observe(app, facade), dependencies=needs_token)
     _open(app)
     return app
-
-
-def small(data: Any, status_code: int = 200) -> Response:
-    return Response(encode(data), status_code, media_type="application/json")
 
 
 def find_node(facade: Facade, name: str) -> Json:
@@ -72,13 +68,6 @@ def find_node(facade: Facade, name: str) -> Json:
         if node["name"] == name:
             return node
     raise HTTPException(404, f"no node is called {name!r}; GET /api/v1/nodes lists them")
-
-
-def running_job(facade: Facade) -> Json:
-    job = facade.job()
-    if job is None or job["state"] not in ACTIVE:
-        raise HTTPException(409, "no job is running")
-    return job
 
 
 def _reads(facade: Facade) -> APIRouter:
@@ -117,29 +106,6 @@ def _reads(facade: Facade) -> APIRouter:
             raise
         return await answer(request, lambda: encode(data))
 
-    @api.get("/job", response_model=models.Job | None, summary="The job; null when there was none yet")
-    async def job() -> Response:
-        return small(facade.job())
-
-    @api.get("/job/plan", response_model=models.Plan | None, summary="What it does in a step; null until it has told")
-    async def plan(request: Request) -> Response:
-        data = facade.plan()
-        return await answer(request, lambda: encode(data))
-
-    @api.get("/ranks", response_model=models.Ranks, summary="All ranks, as columns")
-    async def ranks(request: Request) -> Response:
-        data = facade.ranks()
-        return await answer(request, lambda: encode(data))
-
-    @api.get("/steps", response_model=models.Steps, summary="Finished steps, as columns")
-    async def steps(
-        request: Request,
-        since: Annotated[int, Query(ge=-1, description="Only steps after this one.")] = -1,
-        limit: Annotated[int, Query(ge=1, le=100_000, description="Only the newest so many.")] = 5000,
-    ) -> Response:
-        data = facade.steps(since=since, limit=limit)
-        return await answer(request, lambda: encode(data))
-
     @api.get("/incidents", response_model=list[models.Incident], summary="All incidents, newest first")
     async def incidents(request: Request) -> Response:
         data = facade.incidents()
@@ -157,41 +123,6 @@ def _reads(facade: Facade) -> APIRouter:
 
 def _commands(facade: Facade) -> APIRouter:
     api = APIRouter(tags=["do"])
-
-    @api.post("/jobs", status_code=201, response_model=models.Submitted, summary="Start a job")
-    async def submit(spec: models.JobSpec) -> Response:
-        job = facade.job()
-        if job is not None and job["state"] in ACTIVE:
-            raise HTTPException(409, f"job {job['name']!r} is {job['state']}; stop it first: POST /api/v1/job/stop")
-        return small({"id": await facade.submit(spec.model_dump())}, 201)
-
-    @api.post("/job/stop", response_model=models.Done, summary="End the running job")
-    async def stop(spec: models.StopSpec | None = None) -> Response:
-        running_job(facade)
-        await facade.stop((spec or models.StopSpec()).grace)
-        return small({"ok": True})
-
-    @api.post("/job/restart", response_model=models.Done, summary="Start the running job again from its newest state")
-    async def restart(spec: models.RestartSpec | None = None) -> Response:
-        running_job(facade)
-        await facade.restart((spec or models.RestartSpec()).dump)
-        return small({"ok": True})
-
-    @api.post("/job/stacks", response_model=models.Stacks, summary="What all workers are doing, as a tree of calls")
-    async def stacks(request: Request) -> Response:
-        running_job(facade)
-        data = await facade.stacks()
-        return await answer(request, lambda: encode(data))
-
-    @api.post("/job/checkpoint", response_model=models.Done, summary="Make a checkpoint of the next step")
-    async def checkpoint() -> Response:
-        running_job(facade)
-        await facade.checkpoint()
-        return small({"ok": True})
-
-    @api.post("/inject", response_model=models.Injected, summary="Break something on purpose")
-    async def inject(spec: models.FaultSpec) -> Response:
-        return small(await facade.inject(spec.fault))
 
     @api.post("/nodes/{name}/cordon", response_model=models.Done, summary="Take a node out of future generations")
     async def cordon(name: str) -> Response:
@@ -214,32 +145,24 @@ def _commands(facade: Facade) -> APIRouter:
     return api
 
 
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
-
-
 def _live(facade: Facade, streams: Streams) -> APIRouter:
     api = APIRouter(tags=["live"])
 
     @api.get("/events", response_class=EventStream, responses=STREAM, summary="Status and steps as they change")
     async def events(
+        job: Annotated[str, Query(max_length=256, description="Which job to follow; empty: always the newest.")] = "",
         since: Annotated[int, Query(ge=-1, description="Send the job's steps after this one.")] = -1,
-        job: Annotated[str, Query(description="Whose step `since` is: another job's are sent from its first.")] = "",
+        since_job: Annotated[
+            str,
+            Query(max_length=256, description="Id of the job that `since` is of: another's are sent from its first."),
+        ] = "",
     ) -> Response:
-        """Event `status`: as `/status`; `nodes` and `incidents` are left out where they did not change since the
-        status before. Event `steps`: new rows as `/steps` gives them, and `job`, the id. A step that is not after
-        the one before it means that the job went back: forget the later ones. Comments keep the line alive."""
-        return EventStream(streams.status(since, job))
-
-    @api.get("/job/logs", response_class=EventStream, responses=STREAM, summary="The job's log, live")
-    async def logs() -> Response:
-        """Event `line`: `{rank, stream, text, generation, dropped}`, beginning with the retained tail. Event `end`:
-        the job has ended and all was sent."""
-        job = facade.job()
-        if job is None:
-            raise HTTPException(404, "no job was submitted yet")
-        return EventStream(streams.logs(facade.log_lines(job["id"])))
+        """Event `status`: as `/status`, but `job` is the one that is followed, and `jobs`, `nodes` and `incidents` are
+        left out where they did not change since the status before. Event `steps`: new rows as `/steps` gives them, and
+        `job`, the id. A step that is not after the one before it means that the job went back: forget the later ones.
+        Comments keep the line alive."""
+        id = str(find_job(facade, job)["id"]) if job else ""
+        return EventStream(streams.status(since, since_job, id))
 
     return api
 

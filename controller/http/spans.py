@@ -1,14 +1,15 @@
-"""What the job's spans say, over HTTP: who is slow and who waits, and the timeline of any steps."""
+"""What a job's spans say, over HTTP: who is slow and who waits, and the timeline of any steps."""
 
 import io
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.base.errors import UsageError
 from holdfast.base.json_text import encode
-from holdfast.controller.http.answer import answer
+from holdfast.controller.http.answer import answer, small
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.timeline import timeline
@@ -16,7 +17,6 @@ from holdfast.diagnostics.timeline.lanes import lanes
 
 First = Annotated[int, Query(ge=-1, description="First step; -1: as far back as there is.")]
 Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have told.")]
-JobId = Annotated[str, Query(description="An earlier job, from the spans on disk; empty: the one that runs.")]
 
 
 class Culprit(BaseModel):
@@ -116,27 +116,29 @@ def parse_ranks(text: str) -> list[int]:
     return sorted(found)
 
 
-def routes(facade: Facade) -> APIRouter:
+def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Callable[..., Awaitable[str]]) -> APIRouter:
+    """`reads` and `spans_of` are dependencies that give a job's id: of one in memory, and of any that has spans."""
     api = APIRouter(tags=["look"])
+    Job = Annotated[str, Depends(spans_of)]
 
     @api.get("/blame", response_model=Blame, summary="Who is slow, who only waits, and what it costs")
-    async def blame(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+    async def blame(request: Request, job: Job, first: First = -1, last: Last = -1) -> Response:
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(blame_report.report(*read())))
 
     @api.get("/blame/heat", response_model=Heat, summary="Heat maps: rank by phase, node by step")
-    async def heat(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+    async def heat(request: Request, job: Job, first: First = -1, last: Last = -1) -> Response:
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(blame_report.heat_report(*read())))
 
     @api.get("/blame/newest", response_model=BlameBrief | None, summary="The last look at it, at no cost")
-    async def newest_blame() -> Response:
-        return Response(encode(facade.newest_blame()), media_type="application/json")
+    async def newest_blame(id: Annotated[str, Depends(reads)]) -> Response:
+        return small(facade.newest_blame(id))
 
     @api.get("/spans", response_model=Lanes, summary="Spans of some ranks as columns, with the arrows between them")
     async def spans(
         request: Request,
-        job: JobId = "",
+        job: Job,
         first: First = -1,
         last: Last = -1,
         ranks: Annotated[str, Query(max_length=400, description='Which, as "0-3,8"; empty: all that fit.')] = "",
@@ -147,7 +149,7 @@ def routes(facade: Facade) -> APIRouter:
         return await answer(request, lambda: encode(lanes(*read(), ranks=chosen, steps=steps)))
 
     @api.get("/timeline", response_model=Json, summary="The steps as a trace for ui.perfetto.dev")
-    async def trace(request: Request, job: JobId = "", first: First = -1, last: Last = -1) -> Response:
+    async def trace(request: Request, job: Job, first: First = -1, last: Last = -1) -> Response:
         read = facade.spans(job, first, last)
 
         def write() -> bytes:

@@ -24,42 +24,61 @@ def event(name: str, payload: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"
 
 
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+"""What `/openapi.json` says of a stream's answer."""
+
+
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """One job as a status event has it."""
+
+    id: str
+    step: int
+    over: bool
+    text: bytes
+
+    @classmethod
+    def of(cls, job: Json | None) -> "Followed":
+        known = job or {}
+        step = known.get("step")
+        return cls(
+            id=str(known.get("id", "")),
+            step=-1 if step is None else int(step),
+            over=known.get("state") in ("finished", "failed", "stopped"),
+            text=encode(job),
+        )
+
+
 class State:
     """One encoded status, shared by all listeners. The bulky parts stand apart, to be sent when they change."""
 
-    version: int
-    job: str
-    step: int
-    over: bool
-    core: bytes
-    nodes: bytes
-    incidents: bytes
+    def __init__(self, facade: Facade) -> None:
+        self._facade = facade
+        self.version, status = facade.version(), dict(facade.status())
+        self._jobs: dict[str, Followed] = {"": Followed.of(status.pop("job", None))}
+        """By the id that a listener named; empty: the newest."""
+        self.parts = {name: encode(status.pop(name)) for name in ("jobs", "nodes", "incidents") if name in status}
+        self.core = encode(status)
 
-    @classmethod
-    def of(cls, facade: Facade) -> "State":
-        version, status = facade.version(), dict(facade.status())
-        nodes, incidents = status.pop("nodes", {}), status.pop("incidents", [])
-        job: Json = status.get("job") or {}
-        step = job.get("step")
-        return cls(
-            version=version,
-            job=str(job.get("id", "")),
-            step=-1 if step is None else int(step),
-            over=job.get("state") in ("finished", "failed", "stopped"),
-            core=encode(status),
-            nodes=encode(nodes),
-            incidents=encode(incidents),
-        )
+    def job(self, id: str) -> Followed:
+        """The job that a listener follows. It is read when the first of them needs it."""
+        if id not in self._jobs:
+            try:
+                self._jobs[id] = Followed.of(self._facade.job(id))
+            except KeyError:  # it ended long ago, and the controller has let go of it
+                self._jobs[id] = Followed.of(None)
+        return self._jobs[id]
 
-    def since(self, before: "State | None") -> bytes:
-        """The status event for a listener that saw `before`: node and incident tables only where they changed."""
-        parts = [self.core[:-1]]
-        if before is None or before.nodes != self.nodes:
-            parts.append(b'"nodes":' + self.nodes)
-        if before is None or before.incidents != self.incidents:
-            parts.append(b'"incidents":' + self.incidents)
-        return event("status", b",".join(parts) + b"}")
+    def since(self, before: "State | None", job: Followed) -> bytes:
+        """The status event for a listener that saw `before`: the tables only where they changed."""
+        changed = [
+            b'"' + name.encode() + b'":' + part
+            for name, part in self.parts.items()
+            if before is None or before.parts.get(name) != part
+        ]
+        return event("status", b",".join([self.core[:-1], b'"job":' + job.text, *changed]) + b"}")
 
 
 class Streams:
@@ -80,35 +99,44 @@ class Streams:
         self._closing.set()
         self._changed.set()
 
-    async def status(self, since: int = -1, job: str = "") -> AsyncGenerator[bytes]:
-        """Status on every change, and the steps after `since` of `job`; all of them where another job runs now.
+    async def status(self, since: int = -1, since_job: str = "", follow: str = "") -> AsyncGenerator[bytes]:
+        """Status on every change, and the steps of the job that is followed; empty: of the newest, whichever that is.
 
-        The newest step is sent once more with the next one, or with the job's end: when it was sent first, not all
-        ranks had told of it, perhaps not the one that knows the loss.
+        Steps up to `since` of `since_job` are known already (empty: of the job that is followed); of another job all
+        are sent. The newest step is sent once more with the next one, or with the job's end: when it was sent first,
+        not all ranks had reported it, perhaps not the one that knows the loss.
         """
         self._join()
         try:
             seen: State | None = None
+            was: Followed | None = None
             sent = False
             while not self._closing.is_set():
                 state, changed = self._state, self._changed
                 if state is not None and state is not seen:
-                    if job and state.job != job:
+                    job = state.job(follow)
+                    if since_job and job.id != since_job:
                         since, sent = -1, False
-                    since = min(since, state.step)  # the job went back to a snapshot: its steps are done again
-                    yield state.since(seen)
-                    ended = state.over and seen is not None and not seen.over
-                    if state.step > since or (sent and ended):
-                        rows = self._facade.steps(since=since - sent)
-                        yield event("steps", encode({"job": state.job, **rows}))
+                    since = min(since, job.step)  # the job went back to a snapshot: its steps are done again
+                    yield state.since(seen, job)
+                    ended = job.over and was is not None and not was.over
+                    if job.id and (job.step > since or (sent and ended)):
+                        rows = self._steps(job.id, since - sent)
+                        yield event("steps", encode({"job": job.id, **rows}))
                         since, sent = max([since, *rows["step"][-1:]]), True
-                    seen, job = state, state.job
+                    seen, was, since_job = state, job, job.id
                 try:
                     await asyncio.wait_for(changed.wait(), self._heartbeat_s)
                 except TimeoutError:
                     yield HEARTBEAT
         finally:
             self._leave()
+
+    def _steps(self, job: str, since: int) -> Json:
+        try:
+            return self._facade.steps(since=since, id=job)
+        except KeyError:  # the controller has let go of it since the state was read
+            return {"step": []}
 
     async def logs(self, lines: AsyncIterator[Json]) -> AsyncGenerator[bytes]:
         """Log lines as they come, then one `end`."""
@@ -152,7 +180,7 @@ class Streams:
     async def _watch(self) -> None:
         while True:
             if self._state is None or self._facade.version() != self._state.version:
-                self._state = State.of(self._facade)
+                self._state = State(self._facade)
                 # Each wave of waiters has an event of its own: nobody can miss a change or see one twice.
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()

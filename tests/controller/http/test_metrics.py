@@ -125,3 +125,48 @@ def test_what_diagnostics_said_last(facade: FakeFacade) -> None:
     assert value(found, "holdfast_diagnostic_state", node="node1", test="nvml") == 0
     assert value(found, "holdfast_diagnostic_value", node="node0", test="gemm", metric="flops") == 4e10
     assert len(found["holdfast_diagnostic_value"].samples) == 1
+
+
+def test_every_family_of_a_job_has_its_name_and_two_jobs_do_not_mix(facade: FakeFacade) -> None:
+    other = facade.add_job("eval", priority=7, pp=1, dp=2, tp=1, per_node=2)
+    other.warm_up(3)
+    found = families(scrape(facade))
+    of_jobs = {
+        name: {sample.labels.get("job") for sample in family.samples}
+        for name, family in found.items()
+        if name.startswith(("holdfast_job_", "holdfast_rank_", "holdfast_worker_", "holdfast_lost_"))
+        or name in ("holdfast_gpu_self_slowdown_ratio", "holdfast_gpu_induced_wait_seconds")
+    }
+    assert len(of_jobs) > 20
+    assert {name: jobs for name, jobs in of_jobs.items() if jobs != {"demo", "eval"}} == {}
+    assert value(found, "holdfast_job_step", job="demo") == 19
+    assert value(found, "holdfast_job_step", job="eval") == 2
+    assert value(found, "holdfast_job_priority", job="eval") == 7
+    assert value(found, "holdfast_job_queued", job="eval") == 0
+    assert value(found, "holdfast_lost_seconds_total", job="eval", reason="recovery") == 4.5
+    assert value(found, "holdfast_rank_step", job="demo", node="node1", rank="5") == 19
+    assert value(found, "holdfast_rank_step", job="eval", node="job-2-node0", rank="1") == 2
+    assert value(found, "holdfast_gpu_self_slowdown_ratio", job="eval", node="job-2-node0", gpu="1", rank="1") == 1
+    assert value(found, "holdfast_jobs", state="running") == 2
+    text = scrape(facade)
+    samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
+    types = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def test_how_a_job_ended_is_seen_for_an_hour_under_a_name_of_its_own(facade: FakeFacade) -> None:
+    failed = facade.add_job("eval", pp=1, dp=2, tp=1)
+    facade.add_job("third", pp=1, dp=2, tp=1)
+    failed.job_state, failed.ended_at = "failed", facade.now
+    facade.now += 3500
+    found = families(scrape(facade))
+    assert value(found, "holdfast_job_state", job="eval", state="failed") == 1
+    assert value(found, "holdfast_jobs", state="failed") == 1
+    assert {s.labels["job"] for s in found["holdfast_job_step"].samples} <= {"demo", "third"}
+    facade.now += 200
+    assert {s.labels["job"] for s in families(scrape(facade))["holdfast_job_state"].samples} == {"demo", "third"}
+    facade.now -= 200
+    again = facade.add_job("eval", pp=1, dp=2, tp=1)  # the name is the new job's
+    assert again.id != failed.id
+    assert value(families(scrape(facade)), "holdfast_job_state", job="eval", state="failed") == 0

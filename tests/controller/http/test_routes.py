@@ -165,12 +165,7 @@ def test_submit_passes_the_whole_spec(facade: FakeFacade) -> None:
     assert (answer.status_code, answer.json()) == (201, {"id": "job-2"})
     assert facade.submitted[0]["program"]["warm"] is True
     assert facade.submitted[0]["max_steps"] is None
-
-
-def test_one_job_at_a_time(facade: FakeFacade) -> None:
-    answer = ask(facade, "POST", "/api/v1/jobs", json={"program": {"target": "train.py"}})
-    assert answer.status_code == 409
-    assert "stop it first" in error(answer)
+    assert (facade.submitted[0]["priority"], facade.submitted[0]["preempt"]) == (0, False)
 
 
 def test_a_checkpoint_is_asked_of_a_running_job_only(facade: FakeFacade) -> None:
@@ -233,6 +228,8 @@ def test_cordon_and_uncordon(facade: FakeFacade) -> None:
         ("POST", "/api/v1/jobs", {}, 400, "program is missing from the body"),
         ("POST", "/api/v1/jobs", {"program": {"target": "x", "tagret": 1}}, 400, "program.tagret is not a field"),
         ("POST", "/api/v1/jobs", {"program": {"target": "x"}, "nnodes": 0}, 400, "nnodes should be greater"),
+        ("POST", "/api/v1/jobs", {"program": {"target": "x"}, "priority": 1001}, 400, "less than or equal to 1000"),
+        ("POST", "/api/v1/jobs", {"program": {"target": "x"}, "priority": 0.5}, 400, "priority should be"),
     ],
 )
 def test_errors_are_one_clear_line(

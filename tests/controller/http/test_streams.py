@@ -56,7 +56,7 @@ def test_events_tell_status_and_new_steps_to_every_listener(facade: FakeFacade) 
         streams = app.state.streams
         async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             async with (
-                events(client, "/api/v1/events?since=17&job=job-1") as one,
+                events(client, "/api/v1/events?since=17&since_job=job-1") as one,
                 events(client, "/api/v1/events") as two,
             ):
                 first = await until(one, "status")
@@ -162,8 +162,55 @@ def test_a_new_job_is_told_from_its_first_step(facade: FakeFacade) -> None:
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
-            path = "/api/v1/events?since=17&job=the-one-before"
+            path = "/api/v1/events?since=17&since_job=the-one-before"
             seen = await stack.enter_async_context(events(client, path))
             assert (await until(seen, "steps"))["step"][0] == 0
+
+    asyncio.run(story())
+
+
+def test_each_listener_follows_its_own_job_or_the_newest(facade: FakeFacade) -> None:
+    async def story() -> None:
+        other = facade.add_job("eval", pp=1, dp=2, tp=1)
+        other.warm_up(3)
+        async with contextlib.AsyncExitStack() as stack:
+            port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            old, new, any_job = [
+                await stack.enter_async_context(events(client, f"/api/v1/events{query}"))
+                for query in ("?job=demo&since=17", "?job=job-2", "")
+            ]
+            for seen, job, steps in (
+                (old, "job-1", [18, 19]),
+                (new, "job-2", [0, 1, 2]),
+                (any_job, "job-2", [0, 1, 2]),
+            ):
+                status = await until(seen, "status")
+                models.Status.model_validate(status)
+                assert status["job"]["id"] == job
+                assert [one["id"] for one in status["jobs"]] == ["job-1", "job-2"]
+                rows = await until(seen, "steps")
+                assert (rows["job"], rows["step"]) == (job, steps)
+            third = facade.add_job("third", pp=1, dp=2, tp=1)
+            third.warm_up(1)
+            assert (await until(any_job, "steps"))["job"] == "job-3"
+            assert (await until(old, "status"))["job"]["id"] == "job-1"
+            assert (await client.get("/api/v1/events?job=gone")).status_code == 404
+
+    asyncio.run(story())
+
+
+def test_the_list_of_jobs_is_sent_where_it_changed(facade: FakeFacade) -> None:
+    async def story() -> None:
+        facade.add_job("eval", pp=1, dp=2, tp=1)
+        async with contextlib.AsyncExitStack() as stack:
+            port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}"))
+            seen = await stack.enter_async_context(events(client, "/api/v1/events"))
+            assert "jobs" in await until(seen, "status")
+            facade.serial += 1
+            assert "jobs" not in await until(seen, "status")
+            await facade.stop(id="job-1")
+            assert [job["state"] for job in (await until(seen, "status"))["jobs"]] == ["running", "stopped"]
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""A whole controller's state, scripted: what its HTTP side is told of a job that trains, faults and recovers."""
+"""A whole controller's state, scripted: what its HTTP side is given of jobs that train, fault and recover."""
 
 import asyncio
 import math
@@ -15,16 +15,28 @@ from holdfast.wire.plans import encode_plan
 from holdfast.wire.types import STEP_PARTS, NodeState
 from tests.controller.support.fake_training import PHASES, STATES, FakeTraining
 
+ACTIVE = ("pending", "starting", "running", "recovering")
+BRIEF = (
+    "id", "name", "state", "reason", "priority", "preempt", "generation", "nnodes", "nproc_per_node", "step",
+    "max_steps", "restarts", "submitted_at", "started_at", "ended_at", "exit_code",
+)  # fmt: skip
 OPERATIONS = ["", "forward", "backward", "all_reduce", "send_forward", "optimizer"]
 
 
 class FakeFacade(FakeTraining):
-    """Implements `Facade`. `submitted`, `injected`, `graces` record what was asked."""
+    """Implements `Facade`. `submitted`, `injected`, `graces` record what was requested.
+
+    It is one job itself; `add_job` gives it further ones, newest last, each another of its kind on nodes of its own.
+    """
 
     def __init__(
         self, pp: int = 2, dp: int = 2, tp: int = 2, per_node: int = 4, now: float = 1_790_000_000.0, mesh: bool = True
     ) -> None:
         super().__init__(pp, dp, tp, per_node, now, mesh)
+        self.id, self.name = "job-1", "llm-175b" if self.world > 64 else "demo"
+        self.priority, self.preempt, self.queued = 0, False, False
+        self.ended_at: float | None = None
+        self.others: list[FakeFacade] = []
         self.submitted: list[Json] = []
         self.injected: list[str] = []
         self.graces: list[float] = []
@@ -34,33 +46,97 @@ class FakeFacade(FakeTraining):
         self.diagnosed: list[Json] = []
         self.traced: tuple[SpanTable, JobShape] | None = None
 
+    # --- several jobs ---
+
+    def add_job(self, name: str, priority: int = 0, **mesh: int) -> "FakeFacade":
+        """A job that was submitted after those before it, and trains on nodes of its own."""
+        job = FakeFacade(now=self.now, **mesh)
+        job.id, job.name, job.priority = f"job-{len(self.others) + 2}", name, priority
+        job.node_rows.pop()  # the spare is this one's
+        for row in job.node_rows:
+            row["name"] = f"{job.id}-{row['name']}"
+        self.others.append(job)
+        self.serial += 1
+        return job
+
+    def tick(self, seconds: float) -> None:
+        super().tick(seconds)
+        for job in self.others:
+            job.tick(seconds)
+
+    @property
+    def newest(self) -> "FakeFacade":
+        return self.others[-1] if self.others else self
+
+    def of(self, id: str) -> "FakeFacade":
+        """KeyError for a job that there is not."""
+        return {"": self.newest, **{job.id: job for job in self._present()}}[id]
+
+    def wanted(self, id: str) -> "FakeFacade":
+        """The job that a command is for, as the controller finds it."""
+        active = [job for job in self._present() if job.job_state in ACTIVE]
+        if id:
+            return next(job for job in active if job.id == id)
+        if len(active) != 1:
+            raise UsageError("no job is running" if not active else "several jobs are there")
+        return active[0]
+
+    def _present(self) -> "list[FakeFacade]":
+        return [job for job in (self, *self.others) if job.job_state is not None]
+
+    def jobs(self) -> list[Json]:
+        active = [job for job in self._present() if job.job_state in ACTIVE]
+        over = [job for job in reversed(self._present()) if job not in active]
+        return [job.brief() for job in (*sorted(active, key=lambda job: -job.priority), *over)]
+
+    def brief(self) -> Json:
+        whole = self.document()
+        return {key: whole[key] for key in BRIEF} | {"nodes": [part["node"] for part in whole["assignment"]]}
+
+    def fault(self, rank: int, kind: str = "worker-killed") -> Json:
+        incident = super().fault(rank, kind)
+        incident |= {"job": self.id, "id": incident["id"] if self.id == "job-1" else f"{self.id}-{incident['id']}"}
+        return incident
+
+    # --- what the facade says ---
+
     def status(self) -> Json:
         counts: dict[str, int] = {}
-        for row in self.node_rows:
+        rows, incidents = self.nodes(), self.incidents()
+        for row in rows:
             counts[row["state"]] = counts.get(row["state"], 0) + 1
         return {
-            "version": self.serial,
+            "version": self.version(),
             "now": self.now,
             "started_at": self.started,
             "job": self.job(),
-            "nodes": {row["name"]: row["state"] for row in self.node_rows},
+            "jobs": self.jobs(),
+            "nodes": {row["name"]: row["state"] for row in rows},
             "counts": counts,
-            "incidents": self.known_incidents[:20],
-            "open_incidents": sum(i["state"] in ("open", "recovering") for i in self.known_incidents),
+            "incidents": incidents[:20],
+            "open_incidents": sum(i["state"] in ("open", "recovering") for i in incidents),
         }
 
     def nodes(self) -> list[Json]:
-        return self.node_rows
+        for job in (self, *self.others):
+            for row in job.node_rows:
+                row["job"] = job.id if row["ranks"] else None
+        return [row for job in (self, *self.others) for row in job.node_rows]
 
-    def job(self) -> Json | None:
-        if self.job_state is None:
-            return None
+    def job(self, id: str = "") -> Json | None:
+        job = self.of(id)
+        return job.document() if job.job_state is not None else None
+
+    def document(self) -> Json:
         last = self.rows[-1] if self.rows else None
         return {
-            "id": "job-1",
-            "name": "llm-175b" if self.world > 64 else "demo",
+            "id": self.id,
+            "name": self.name,
             "state": self.job_state,
             "reason": "recovering from " + self.known_incidents[0]["kind"] if self.script else "",
+            "priority": self.priority,
+            "preempt": self.preempt,
+            "queued": self.queued,
             "generation": self.generation,
             "world_size": self.world,
             "nnodes": self.num_nodes,
@@ -69,7 +145,7 @@ class FakeFacade(FakeTraining):
             "program": {"target": "train.py", "args": ["--config", "demo.toml"], "module": False},
             "submitted_at": self.started,
             "started_at": self.started,
-            "ended_at": None,
+            "ended_at": self.ended_at,
             "exit_code": None,
             "step": self.step,
             "loss": last[1] if last else math.nan,
@@ -92,7 +168,9 @@ class FakeFacade(FakeTraining):
             "max_steps": 5000,
         }
 
-    def ranks(self) -> Json:
+    def ranks(self, id: str = "") -> Json:
+        if (job := self.of(id)) is not self:
+            return job.ranks()
         every = range(self.world)
         if self.job_state is None:
             every = range(0)
@@ -120,14 +198,16 @@ class FakeFacade(FakeTraining):
             "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
         }
 
-    def steps(self, since: int = -1, limit: int = 5000) -> Json:
-        rows = [row for row in self.rows if row[0] > since][-limit:]
+    def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
+        rows = [row for row in self.of(id).rows if row[0] > since][-limit:]
         names = ("step", "loss", "seconds", "tokens", "at", "generation")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
-    def plan(self) -> Json | None:
+    def plan(self, id: str = "") -> Json | None:
+        if (job := self.of(id)) is not self:
+            return job.plan()
         return {
-            "job": "j1",
+            "job": self.id,
             "generation": self.generation,
             "schedule": "1f1b",
             "micro_batches": 1,
@@ -136,12 +216,16 @@ class FakeFacade(FakeTraining):
             "orders": [[f"{p}F0", f"{p}B0"] for p in range(self.pp)],
         }
 
-    def incidents(self) -> list[Json]:
-        return self.known_incidents
+    def incidents(self, id: str = "") -> list[Json]:
+        found = [i | {"job": job.id} for job in (self, *self.others) for i in job.known_incidents]
+        return sorted((i for i in found if not id or i["job"] == id), key=lambda i: -i["opened"])
 
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
-        if job not in ("", "job-1") or not self.mesh:
-            raise UsageError("no spans of this job")
+        job = job or self.newest.id
+        if job in [other.id for other in self.others]:
+            return self.of(job).spans(job, first, last)
+        if job != self.id or not self.mesh:
+            raise UsageError(f"no spans of a job {job!r} are kept")
         if self.traced is None:
             self.traced = traced(self)
         table, shape = self.traced
@@ -150,10 +234,12 @@ class FakeFacade(FakeTraining):
             raise UsageError(f"no spans of steps {first} to {last}")
         return lambda: (known, shape)
 
-    def newest_blame(self) -> Json | None:
+    def newest_blame(self, id: str = "") -> Json | None:
+        if (job := self.of(id)) is not self:
+            return job.newest_blame()
         if not self.mesh or self.world > 64:
             return None
-        found = blame_report.report(*self.spans("", -1, -1)())
+        found = blame_report.report(*self.spans(self.id, -1, -1)())
         return {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
 
     def node_history(self, name: str) -> Json:
@@ -199,14 +285,8 @@ class FakeFacade(FakeTraining):
             "loop_lag_seconds": 0.0004,
             "findings_total": {"worker-killed": len(self.known_incidents)},
             "incidents_total": {"worker-killed": len(self.known_incidents)},
-            "restarts_total": self.generation - 1,
-            "lost_seconds": {"recovery": 4.5},
-            "productive_seconds": 99.0,
-            "unsaved_seconds": 1.0,
-            "blame": {"self_ratio": dict.fromkeys(range(self.world), 1.0), "induced_s": {1: 2.5}, "victim_s": {}},
             "spans_total": 1000,
             "spans_lost_total": 3,
-            "wall_seconds": 104.5,
             "diagnoses_running": 0,
             "diagnostics": [
                 {"node": "node0", "test": "gemm", "metric": "flops", "grade": "fail", "value": 4e10},
@@ -215,10 +295,29 @@ class FakeFacade(FakeTraining):
             ],
         }
 
+    def job_metrics(self) -> list[Json]:
+        shown = [job for job in self._present() if job.job_state in ACTIVE or job is self.newest]
+        return [
+            {
+                "job": job.document(),
+                "ranks": job.ranks(job.id),
+                "blame": {"self_ratio": dict.fromkeys(range(job.world), 1.0), "induced_s": {1: 2.5}, "victim_s": {}},
+                "lost_seconds": {"recovery": 4.5},
+                "productive_seconds": 99.0,
+                "unsaved_seconds": 1.0,
+                "wall_seconds": 104.5,
+            }
+            for job in shown
+        ]
+
     def version(self) -> int:
-        return self.serial
+        return self.serial + sum(job.serial for job in self.others)
 
     async def log_lines(self, job: str) -> AsyncIterator[Json]:
+        if (other := self.of(job)) is not self:
+            async for line in other.log_lines(job):
+                yield line
+            return
         sent = 0
         while self.job_state in ("running", "recovering") or sent < len(self.log):
             while sent < len(self.log):
@@ -233,30 +332,33 @@ class FakeFacade(FakeTraining):
         self.job_state = "running"
         return "job-2"
 
-    async def restart(self, dump: bool = False) -> None:
-        self.dumps.append(dump)
+    async def restart(self, dump: bool = False, id: str = "") -> None:
+        self.wanted(id).dumps.append(dump)
 
-    async def stop(self, grace: float = 10.0) -> None:
-        self.graces.append(grace)
-        self.job_state = "stopped"
-        self.serial += 1
+    async def stop(self, grace: float = 10.0, id: str = "") -> None:
+        job = self.wanted(id)
+        job.graces.append(grace)
+        job.job_state, job.ended_at = "stopped", job.now
+        job.serial += 1
 
-    async def stacks(self) -> Json:
+    async def stacks(self, id: str = "") -> Json:
+        job = self.wanted(id)
         rows = [("[main thread]", 0), ("train.py:9 step", 1), ("train.py:12 wait", 1)]
         return {
-            "at": self.now, "job": "j1", "generation": 1, "missing": {"node1": "away"},
+            "at": job.now, "job": job.id, "generation": 1, "missing": {"node1": "away"},
             "states": {"0": "S in futex_wait", "1": "S in futex_wait"},
             "rows": [{"depth": depth, "ranks": "0-1", "frame": frame} for frame, depth in rows],
         }  # fmt: skip
 
-    async def checkpoint(self) -> None:
-        self.checkpoints += 1
+    async def checkpoint(self, id: str = "") -> None:
+        self.wanted(id).checkpoints += 1
 
-    async def inject(self, fault: str) -> Json:
+    async def inject(self, fault: str, id: str = "") -> Json:
         if ":" not in fault:
             raise UsageError(f"{fault!r} is not KIND[@STEP]:TARGET, such as kill@20:rank3")
-        self.injected.append(fault)
-        return {"id": f"f{len(self.injected)}", "armed": "@" in fault}
+        job = self.wanted(id) if id else self
+        job.injected.append(fault)
+        return {"id": f"f{len(job.injected)}", "armed": "@" in fault}
 
     async def diagnose(self, spec: Json) -> str:
         if "ghost" in spec["nodes"]:
@@ -290,7 +392,7 @@ def traced(facade: FakeFacade) -> tuple[SpanTable, JobShape]:
     culprits = [Culprit(rank, "compute", factor - 1) for rank, factor in facade.slow.items()]
     table, plan = simulate(job, culprits, 6 if small else 1, 1)
     names = tuple(str(row["name"]) for row in facade.node_rows if row["ranks"])
-    return table, JobShape("job-1", "demo", names, facade.per_node, encode_plan(plan))
+    return table, JobShape(facade.id, facade.name, names, facade.per_node, encode_plan(plan))
 
 
 def llm_175b() -> FakeFacade:

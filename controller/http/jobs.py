@@ -1,0 +1,227 @@
+"""Jobs over HTTP: the list, and each under `/jobs/{id}`. `/job`, `/ranks`, `/steps` and so on are the newest's aliases.
+
+A job is named by its id, or by its name. Several jobs may have had the same name, but no two active ones: the name
+means the active job, else the newest that had it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from starlette.exceptions import HTTPException
+
+from holdfast.base.errors import UsageError
+from holdfast.base.json_text import encode
+from holdfast.controller.http import models
+from holdfast.controller.http.answer import answer, small
+from holdfast.controller.http.facade import Facade, Json
+from holdfast.controller.http.guard import EventStream
+from holdfast.controller.http.spans import routes as span_routes
+from holdfast.controller.http.streams import STREAM, Streams
+
+ACTIVE = ("pending", "starting", "running", "recovering")
+JobKey = Annotated[str, Path(max_length=256, description="Id of a job, or its name.")]
+SpanJob = Annotated[str, Query(max_length=256, description="Another job, also one that is only on disk any more.")]
+Find = Callable[..., Awaitable[str]]
+"""A dependency that gives the id of a request's job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """How a route finds its job: from its path, or, of an alias, without one. Empty ids are the facade's default."""
+
+    reads: Find
+    commands: Find
+    faults: Find
+    spans: Find
+    none_yet: bool
+    """Whether there may be no job yet."""
+
+
+def lookup(facade: Facade, key: str) -> Json | None:
+    """The job with this id, else the active or the newest one with this name; None when there is none."""
+    jobs = facade.jobs()
+    by_id = next((job for job in jobs if job["id"] == key), None)
+    return by_id or next((job for job in jobs if job["name"] == key), None)
+
+
+def find_job(facade: Facade, key: str) -> Json:
+    """HTTPException when there is none."""
+    found = lookup(facade, key)
+    if found is None:
+        raise HTTPException(404, f"no job is called {key!r}; GET /api/v1/jobs lists them")
+    return found
+
+
+def only_active(facade: Facade, *, may_lack: bool = False) -> str:
+    """The id of the only active job. HTTPException when there are several, or none (`may_lack`: then an empty id)."""
+    active = [job for job in facade.jobs() if job["state"] in ACTIVE]
+    if len(active) > 1:
+        names = ", ".join(f"{job['name']} ({job['id']})" for job in active)
+        raise HTTPException(409, f"several jobs are active: {names}; name one: POST /api/v1/jobs/{{id}}/...")
+    if not active and not may_lack:
+        raise HTTPException(409, "no job is running")
+    return str(active[0]["id"]) if active else ""
+
+
+def routes(facade: Facade, streams: Streams) -> APIRouter:
+    api = APIRouter()
+    api.include_router(_all(facade))
+    named, newest = _named(facade), _newest(facade)
+    for prefix, bare, which in (("/jobs/{id}", "/jobs/{id}", named), ("/job", "", newest)):
+        api.include_router(_reads(facade, streams, which), prefix=prefix)
+        api.include_router(_commands(facade, which), prefix=prefix)
+        api.include_router(_columns(facade, which), prefix=bare)
+        api.include_router(_faults(facade, which), prefix=bare)
+        api.include_router(span_routes(facade, which.reads, which.spans), prefix=bare)
+    return api
+
+
+def _named(facade: Facade) -> Which:
+    # Coroutines all of them: FastAPI would call a plain function in another thread.
+    async def reads(id: JobKey) -> str:
+        return str(find_job(facade, id)["id"])
+
+    async def commands(id: JobKey) -> str:
+        found = find_job(facade, id)
+        if found["state"] not in ACTIVE:
+            raise HTTPException(409, f"job {found['name']} ({found['id']}) is {found['state']} already")
+        return str(found["id"])
+
+    async def spans(id: JobKey) -> str:
+        found = lookup(facade, id)
+        if found is not None:
+            return str(found["id"])
+        try:
+            facade.spans(id, -1, -1)  # reads nothing yet
+        except UsageError as error:
+            raise HTTPException(404, f"{error}; GET /api/v1/jobs lists the jobs in memory") from None
+        return id
+
+    return Which(reads, commands, commands, spans, none_yet=False)
+
+
+def _newest(facade: Facade) -> Which:
+    async def reads() -> str:
+        return ""
+
+    async def commands() -> str:
+        return only_active(facade)
+
+    async def faults() -> str:
+        return only_active(facade, may_lack=True)  # a node can be broken without a job
+
+    async def spans(job: SpanJob = "") -> str:
+        found = lookup(facade, job) if job else None
+        return job if found is None else str(found["id"])
+
+    return Which(reads, commands, faults, spans, none_yet=True)
+
+
+def _all(facade: Facade) -> APIRouter:
+    api = APIRouter()
+
+    @api.get(
+        "/jobs", tags=["look"], response_model=list[models.JobBrief], summary="All jobs, in the order of the queue"
+    )
+    async def jobs(request: Request) -> Response:
+        """Active jobs in the order in which they get nodes, then those that ended, the newest first."""
+        rows = facade.jobs()
+        return await answer(request, lambda: encode(rows))
+
+    @api.post("/jobs", tags=["do"], status_code=201, response_model=models.Submitted, summary="Submit a job")
+    async def submit(spec: models.JobSpec) -> Response:
+        """It waits in the queue until there are nodes for it."""
+        return small({"id": await facade.submit(spec.model_dump())}, 201)
+
+    return api
+
+
+def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
+    api = APIRouter(tags=["look"])
+    shape: Any = models.Job | None if which.none_yet else models.Job
+
+    @api.get("", response_model=shape, summary="The job; null before the first" if which.none_yet else "One job")
+    async def job(id: Annotated[str, Depends(which.reads)]) -> Response:
+        return small(facade.job(id))
+
+    @api.get("/plan", response_model=models.Plan | None, summary="What it does in a step; null until it is known")
+    async def plan(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
+        data = facade.plan(id)
+        return await answer(request, lambda: encode(data))
+
+    @api.get("/logs", tags=["live"], response_class=EventStream, responses=STREAM, summary="The job's log, live")
+    async def logs(id: Annotated[str, Depends(which.reads)]) -> Response:
+        """Event `line`: `{rank, stream, text, generation, dropped}`, beginning with the retained tail. Event `end`:
+        the job has ended and all was sent."""
+        job = facade.job(id)
+        if job is None:
+            raise HTTPException(404, "no job was submitted yet")
+        return EventStream(streams.logs(facade.log_lines(job["id"])))
+
+    if not which.none_yet:  # without a job, /incidents has those of nodes, too
+
+        @api.get("/incidents", response_model=list[models.Incident], summary="The job's incidents, newest first")
+        async def incidents(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
+            data = facade.incidents(id)
+            return await answer(request, lambda: encode(data))
+
+    return api
+
+
+def _columns(facade: Facade, which: Which) -> APIRouter:
+    api = APIRouter(tags=["look"])
+
+    @api.get("/ranks", response_model=models.Ranks, summary="All ranks, as columns")
+    async def ranks(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
+        data = facade.ranks(id)
+        return await answer(request, lambda: encode(data))
+
+    @api.get("/steps", response_model=models.Steps, summary="Finished steps, as columns")
+    async def steps(
+        request: Request,
+        id: Annotated[str, Depends(which.reads)],
+        since: Annotated[int, Query(ge=-1, description="Only steps after this one.")] = -1,
+        limit: Annotated[int, Query(ge=1, le=100_000, description="Only the newest so many.")] = 5000,
+    ) -> Response:
+        data = facade.steps(since=since, limit=limit, id=id)
+        return await answer(request, lambda: encode(data))
+
+    return api
+
+
+def _commands(facade: Facade, which: Which) -> APIRouter:
+    api = APIRouter(tags=["do"])
+
+    @api.post("/stop", response_model=models.Done, summary="Stop the job")
+    async def stop(id: Annotated[str, Depends(which.commands)], spec: models.StopSpec | None = None) -> Response:
+        await facade.stop((spec or models.StopSpec()).grace, id)
+        return small({"ok": True})
+
+    @api.post("/restart", response_model=models.Done, summary="Restart the job from its newest state")
+    async def restart(id: Annotated[str, Depends(which.commands)], spec: models.RestartSpec | None = None) -> Response:
+        await facade.restart((spec or models.RestartSpec()).dump, id)
+        return small({"ok": True})
+
+    @api.post("/stacks", response_model=models.Stacks, summary="What all its workers are doing, as a tree of calls")
+    async def stacks(request: Request, id: Annotated[str, Depends(which.commands)]) -> Response:
+        data = await facade.stacks(id)
+        return await answer(request, lambda: encode(data))
+
+    @api.post("/checkpoint", response_model=models.Done, summary="Make a checkpoint of the job's next step")
+    async def checkpoint(id: Annotated[str, Depends(which.commands)]) -> Response:
+        await facade.checkpoint(id)
+        return small({"ok": True})
+
+    return api
+
+
+def _faults(facade: Facade, which: Which) -> APIRouter:
+    api = APIRouter(tags=["do"])
+
+    @api.post("/inject", response_model=models.Injected, summary="Break something on purpose")
+    async def inject(spec: models.FaultSpec, id: Annotated[str, Depends(which.faults)]) -> Response:
+        return small(await facade.inject(spec.fault, id))
+
+    return api

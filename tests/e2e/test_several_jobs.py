@@ -66,7 +66,7 @@ class Jobs:
     def submit(self, name: str, seed: int, steps: int = STEPS, **more: object) -> str:
         args = [(self.folder / f"store-{name}").as_uri(), str(steps), str(seed)]
         program = {"target": str(self.script), "args": args, "module": False, "cwd": os.getcwd(),
-                   "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
+                   "env": {"OMP_NUM_THREADS": "1"}, "hooks": False, "warm": True}  # fmt: skip
         return self.cluster.client.submit(
             {"name": name, "program": program, "nnodes": 1, "nproc_per_node": 2, "max_restarts": -1, **more}
         )

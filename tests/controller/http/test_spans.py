@@ -1,6 +1,5 @@
 """Blame and timeline over HTTP, of a job that runs and of one that is over."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def test_the_watchers_last_look_costs_nothing_to_ask_for(tmp_path: Path) -> None
     shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
     shell.blame = watch.found
     assert ask(shell, "/blame/newest").json() is None
-    assert look(watch)
+    assert look(shell, watch)
     found = ask(shell, "/blame/newest").json()
     TypeAdapter(BlameBrief).validate_python(found)
     assert [c["rank"] for c in found["culprits"]] == [5]
@@ -82,14 +81,11 @@ def test_the_watchers_last_look_costs_nothing_to_ask_for(tmp_path: Path) -> None
     shell.journal.close()
 
 
-def test_a_look_at_another_job_is_not_told(tmp_path: Path) -> None:
+def test_a_look_is_told_of_its_job_only(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [], 12)
-    assert look(watch)
-    assert watch.found() is not None
-    job = shell.brain.jobs.newest.c.job
-    assert job is not None
-    job.spec = dataclasses.replace(job.spec, id="j2")
-    assert watch.found() is None
+    assert look(shell, watch)
+    assert watch.found("j1") is not None
+    assert watch.found("j2") is None
     shell.journal.close()
 
 

@@ -81,7 +81,8 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     assert figures["self_ratio"][5] > 1.05
     assert figures["induced_s"][5] > figures["victim_s"][5]
     nodes = {"nodes": ["node0", "node1"], "rank": list(range(8)), "node": [r // 4 for r in range(8)]}
-    text = "".join(blame_families(figures, nodes, "train", 4))
+    told = {"ranks": nodes, "blame": figures, "job": {"name": "train", "nproc_per_node": 4}}
+    text = "".join(blame_families([told]))
     assert '\nholdfast_gpu_self_slowdown_ratio{job="train",node="node1",gpu="1",rank="5"} 1.' in text
     assert "# TYPE holdfast_gpu_induced_wait_seconds_total counter" in text
     shell.journal.close()

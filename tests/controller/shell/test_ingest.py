@@ -268,14 +268,16 @@ def test_no_agent_speaks_as_another_nodes_rank_nor_pushes_its_lines_out(tmp_path
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one, agent(here.port, "node1", "host1", "i2") as other:
             await eventually(lambda: one.link.connected and other.link.connected)
-            with_job(here.brain, Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"]))
+            with_job(
+                here.brain, Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"])
+            )
             here.shell.logs.begin("j1")
             one.link.send(msg.LogChunk("j1", 1, 3, "out", "mine"))
-            await eventually(lambda: here.shell.logs._tail)
+            await eventually(lambda: here.shell.logs._jobs["j1"].tail)
             for _ in range(30):
                 other.link.send(msg.LogChunk("j1", 1, 3, "out", "x" * 100_000))
             await eventually(lambda: here.shell.refused["foreign"] == 30)
-            here.shell.logs.end()
+            here.shell.logs.end("j1")
             assert [line["text"] async for line in here.shell.logs.lines("j1")] == ["mine"]
             kinds = {i.cause.kind: i.cause.subject for i in here.brain.c.book.incidents.values()}
             assert kinds == {t.FindingKind.INPUT_REFUSED: "node1"}

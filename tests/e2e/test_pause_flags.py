@@ -73,7 +73,7 @@ def test_a_limit_given_to_run_ends_the_pause(
 def test_a_phase_of_its_own_gets_the_limit_of_what_makes_no_steps(
     holdfast: Commands, cluster: LocalCluster, mark: str
 ) -> None:
-    """More than twice as long as the idle limit, quietly: a rank that trains would be ended, one that evaluates is not."""
+    """Quietly, and twice as long as the idle limit: a rank that trains is ended, one that evaluates is not."""
     flags = ["--idle-limit", "4s"]
     evaluates = Paused(holdfast, cluster, flags, "eval", "quiet", "9", mark)
     assert (evaluates.ended, evaluates.restarts) == ([], 0)

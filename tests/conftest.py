@@ -1,6 +1,7 @@
 """What every test may use, and the guard that none leaves a process behind."""
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,10 @@ import pytest
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster, Unavailable
 
 Until = Callable[..., None]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Under `nohup`, or `&` in a script: what tests start would ignore Ctrl-C as well, and never end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

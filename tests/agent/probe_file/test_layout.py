@@ -80,7 +80,7 @@ def test_the_light_modules_load_nothing_heavy() -> None:
         "import sys\n"
         "from holdfast.agent import probe\n"
         "from holdfast.agent.probe_file import reader\n"
-        "from holdfast.agent.forkserver import client, server\n"
+        "from holdfast.agent.forkserver import client, fork_server\n"
         "print([m for m in ('torch', 'numpy', 'grpc', 'google.protobuf', 'psutil', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)

@@ -22,7 +22,8 @@ from holdfast.controller.job.state import JobState
 from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.job.worker_exits import WorkerExits
 from holdfast.controller.state.events import Action, Record
-from holdfast.controller.state.model import Finding, IncidentState, Instant, JobStatus, RankTable
+from holdfast.controller.state.model import Finding, IncidentState, Instant, JobStatus
+from holdfast.controller.state.ranks import RankTable
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 

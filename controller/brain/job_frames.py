@@ -12,7 +12,8 @@ from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
-from holdfast.controller.state.model import RANK_STATES, Instant, Node, RankState
+from holdfast.controller.state.model import Instant, Node
+from holdfast.controller.state.ranks import RANK_STATES, RankState
 from holdfast.wire import types as t
 
 _TRAIN, _RUNNING = t.PHASES.index(t.Phase.TRAIN), RANK_STATES.index(RankState.RUNNING)

@@ -13,8 +13,10 @@ from holdfast.controller.job import policy, timekeeping
 from holdfast.controller.job.lifecycle import Stage, fresh_table
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
+from holdfast.controller.state.job_size import check_life
 from holdfast.controller.state.ledger import StepRow
-from holdfast.controller.state.model import ENDED, Finding, Incident, Instant, Job, JobStatus, RankState
+from holdfast.controller.state.model import ENDED, Finding, Incident, Instant, Job, JobStatus
+from holdfast.controller.state.ranks import RankState
 from holdfast.wire import types as t
 
 REMEDY = "stop the job's workers or restore the file (docs/operations.md#a-damaged-journal), then start again"
@@ -47,6 +49,7 @@ class _Written:
                 c.histories[key] = History.from_doc(doc)
             elif kind == "job":
                 job = Job.from_doc(doc)
+                check_life(job)
                 self.jobs[job.spec.id] = job
             elif kind == "time":
                 Goodput.from_doc(doc)

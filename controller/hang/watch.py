@@ -12,7 +12,8 @@ from holdfast.controller.hang.stack_dumps import StackDumps
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
-from holdfast.controller.state.model import LIMITS, Instant, Job, Options, RankState
+from holdfast.controller.state.model import LIMITS, Instant, Job, Options
+from holdfast.controller.state.ranks import RankState
 from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Life

@@ -6,7 +6,8 @@ running, and where one of them had failed, the ranks that wait for it would not 
 
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.state import JobState
-from holdfast.controller.state.model import Instant, Job, RankState
+from holdfast.controller.state.model import Instant, Job
+from holdfast.controller.state.ranks import RankState
 
 
 class Ending:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.controller.detectors.base.table import finding
-from holdfast.controller.state.model import Finding, Instant, Job, RankState, RankTable
+from holdfast.controller.state.model import Finding, Instant, Job
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.facts import tracebacks
 from holdfast.wire import types as t
 

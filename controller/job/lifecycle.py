@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from holdfast.controller.state.commands import CommandBook
 from holdfast.controller.state.events import Action, Record, Say, Send
-from holdfast.controller.state.model import PAST, Instant, Job, JobStatus, Node, Options, RankState, RankTable
+from holdfast.controller.state.model import PAST, Instant, Job, JobStatus, Node, Options
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import messages as msg
 from holdfast.wire import rollback
 from holdfast.wire import types as t

@@ -12,7 +12,8 @@ from holdfast.controller.state.commands import CommandBook
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
 from holdfast.controller.state.ledger import Ledger
-from holdfast.controller.state.model import Instant, Job, Node, Options, RankTable
+from holdfast.controller.state.model import Instant, Job, Node, Options
+from holdfast.controller.state.ranks import RankTable
 from holdfast.wire import types as t
 
 

@@ -13,7 +13,8 @@ from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.goodput import LOSSES, Account
-from holdfast.controller.state.model import RANK_STATES, Job, RankTable
+from holdfast.controller.state.model import Job
+from holdfast.controller.state.ranks import RANK_STATES, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.plans import decode_plan
 

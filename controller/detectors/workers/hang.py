@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.controller.detectors.workers.standstill import Standstill
-from holdfast.controller.state.model import Finding, Instant, Options, RankState, RankTable
+from holdfast.controller.state.model import Finding, Instant, Options
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.graph import Reason, Verdict
 from holdfast.diagnostics.hang.stack_tree import Stack, odd_ranks
 from holdfast.diagnostics.hang.stillness import STILL, Life, Sight, look

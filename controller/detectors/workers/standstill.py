@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from holdfast.controller.state.model import RankState, RankTable
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.graph import Group, State, Verdict, judge
 from holdfast.wire import types as t
 from holdfast.wire.rank_sets import expand

@@ -13,7 +13,8 @@ from holdfast.controller.detectors.network.traffic import TrafficDetector
 from holdfast.controller.detectors.workers.exits import exit_finding, root_cause
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.detectors.workers.training import loss_finding
-from holdfast.controller.state.model import Finding, Instant, Node, Options, RankState, RankTable
+from holdfast.controller.state.model import Finding, Instant, Node, Options
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 
 OPTIONS = Options()

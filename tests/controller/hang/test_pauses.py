@@ -15,7 +15,8 @@ from holdfast.controller.hang import pauses
 from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy
 from holdfast.controller.state.events import FrameSeen, RestartAsked, ResultSeen, Tick
-from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, JobStatus, Options, RankState, RankTable
+from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, JobStatus, Options
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stack_tree import Stack
 from holdfast.diagnostics.hang.stillness import Life, Sight
 from holdfast.wire import types as t

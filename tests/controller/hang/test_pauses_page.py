@@ -17,7 +17,8 @@ from holdfast.controller.app import _options
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.hang.pauses import PauseWatch
 from holdfast.controller.http.models import JobLimits
-from holdfast.controller.state.model import LIMITS, Instant, Job, JobSpec, Options, RankState, RankTable
+from holdfast.controller.state.model import LIMITS, Instant, Job, JobSpec, Options
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import types as t
 from holdfast.wire.messages import Program
 from tests.controller.support.virtual import Virtual

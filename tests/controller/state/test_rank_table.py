@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from holdfast.controller.state.model import RankTable
+from holdfast.controller.state.ranks import RankTable
 from holdfast.wire import types as t
 
 

@@ -2,7 +2,7 @@
 
 from holdfast.controller.detectors.workers import hang
 from holdfast.controller.detectors.workers.hang import HangDetector
-from holdfast.controller.state.model import RankState, RankTable
+from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Life, Sight
 from tests.controller.detectors.test_detectors import OPTIONS, STEPS, at, seen, t
 

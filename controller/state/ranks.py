@@ -1,0 +1,88 @@
+"""The state of all ranks of a job as columns: plain arrays, so that thousands of samples a second cost little."""
+
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.wire import types as t
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class RankState(StrEnum):
+    UNKNOWN = "unknown"
+    RUNNING = "running"
+    STALLED = "stalled"
+    EXITED = "exited"
+    DONE = "done"
+
+
+RANK_STATES = tuple(RankState)
+
+
+class RankTable:
+    """The state of all ranks as columns; index = rank. Times are the controller's monotonic seconds."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.generation: Ints = np.full(world, -1, np.int64)
+        self.pid: Ints = np.zeros(world, np.int64)
+        self.step: Ints = np.full(world, -1, np.int64)
+        self.counted: Ints = np.full(world, -1, np.int64)  # newest step of each rank that the ledger has
+        self.base = 0  # added to what workers say of their step, where that is counted anew in every life
+        self.phase: Ints = np.zeros(world, np.int64)
+        self.state: Ints = np.zeros(world, np.int64)
+        self.seen_at: Floats = np.full(world, np.nan)
+        self.progress_at: Floats = np.full(world, np.nan)
+        self.tick_at: Floats = np.full(world, np.nan)
+        self.stopped: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)
+        self.median_step: Floats = np.full(world, np.nan)
+        self.loss: Floats = np.full(world, np.nan)
+        self.mfu: Floats = np.full(world, np.nan)
+        self.parts: Floats = np.full((len(t.STEP_PARTS), world), np.nan)  # seconds of the last step
+        self.memory_bytes: Floats = np.full(world, np.nan)
+        self.lag: Floats = np.zeros(world)  # of the rank's node
+        self.period: Floats = np.full(world, 0.1)  # between the frames of the rank's node, seconds
+        self.operation: list[str] = [""] * world
+        self.operation_at: Floats = np.full(world, np.nan)
+        self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
+        self.standing: list[t.Standing | None] = [None] * world
+        self.activity: list[t.Activity | None] = [None] * world
+        self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
+        self.coordinate: Ints = np.full((world, 3), -1, np.int64)
+        self.sizes: tuple[int, int, int] | None = None
+
+    def update(self, sample: t.WorkerSample, at: float, lag: float = 0.0, period: float = 0.1) -> None:
+        r = sample.rank
+        self.lag[r], self.period[r] = lag, period
+        self.generation[r] = sample.generation
+        self.pid[r] = sample.pid
+        self.step[r] = sample.step + self.base if sample.step >= 0 else sample.step
+        self.phase[r] = t.PHASES.index(sample.phase)
+        self.seen_at[r] = at
+        self.progress_at[r] = at - sample.progress_age
+        self.tick_at[r] = at - sample.tick_age
+        self.stopped[r] = sample.stopped
+        self.median_step[r] = sample.median_step
+        self.loss[r] = sample.loss
+        if (meters := sample.meters) is not None:
+            self.mfu[r], self.memory_bytes[r] = meters.mfu, meters.memory_bytes
+            self.parts[:, r] = meters.parts
+        self.operation[r] = sample.operation
+        self.operation_at[r] = at - sample.operation_age
+        self.still_at[r] = at - sample.still_age
+        self.standing[r] = sample.standing
+        self.activity[r] = activity = sample.activity
+        self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet
+        if sample.coordinate is not None:
+            self.coordinate[r] = sample.coordinate
+            self.sizes = sample.sizes
+
+    def mark(self, rank: int, state: RankState) -> None:
+        self.state[rank] = RANK_STATES.index(state)
+
+    def is_in(self, state: RankState) -> npt.NDArray[np.bool_]:
+        result: npt.NDArray[np.bool_] = self.state == RANK_STATES.index(state)
+        return result

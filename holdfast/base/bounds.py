@@ -18,8 +18,9 @@ MAX_COUNT = (1 << 62) - 1
 """Of a counter: bytes, tokens of a life, operations."""
 MAX_PID = 1 << 22
 """As in the kernel, on 64 bits."""
-MAX_RANKS = 1_000_000
-"""Workers of a job."""
+MAX_RANKS = 1 << 18
+"""Workers of a job: more than any published one has, 16 on each of MAX_NODES, and what one controller can keep a row for
+each of."""
 MAX_GENERATION = (1 << 31) - 1
 
 MAX_NODES = 16_384

@@ -19,8 +19,8 @@ MAX_COUNT = (1 << 62) - 1
 MAX_PID = 1 << 22
 """As in the kernel, on 64 bits."""
 MAX_RANKS = 1 << 18
-"""Workers of a job: more than any published one has, 16 on each of MAX_NODES, and what one controller can keep a row for
-each of."""
+"""Workers of a job: more than any published one has, 16 on each of MAX_NODES, and what one controller can keep a row
+for each of."""
 MAX_GENERATION = (1 << 31) - 1
 
 MAX_NODES = 16_384

@@ -50,6 +50,10 @@ MAX_SPANS = 16_384
 """Spans of one worker in one message."""
 MAX_LINE = 32 << 10
 """Characters of a text in an event or of a piece of a log."""
+MAX_PIECE = 1 << 20
+"""Bytes of what an agent sends at once, and so of what a controller reads of somebody who has not said hello."""
+MAX_MESSAGE = 64 << 20
+"""Bytes of a message that comes in pieces."""
 MAX_ALERTS = 6
 """Alerts of one node, or about one subject, within a minute."""
 MAX_INCIDENTS = 10_000

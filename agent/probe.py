@@ -15,6 +15,7 @@ call. Standard library only, because it lives in other people's training process
 
 import json
 import math
+import operator
 import os
 import re
 import time
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.memory import PHASE_INDEX, TRAIN, Memory, Operation
 from holdfast.base import bounds, private
 from holdfast.base.errors import HoldfastError
@@ -68,7 +69,8 @@ def attached() -> bool:
 def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
     """Step `n` is done: its loss, and the tokens it trained on (of this worker alone).
 
-    Numbers beyond `holdfast.base.bounds` are clamped: a negative step counts as 0.
+    Numbers beyond `holdfast.base.bounds` are clamped: a negative step counts as 0. What is no number is not said; the
+    step counts all the same.
     """
     live = _live
     if live is None:
@@ -77,9 +79,15 @@ def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
         _speaks(live)
     if loss is None:
         loss = math.nan  # none reported; a loss that is NaN is reported as infinite: both mean not finite
-    elif not math.isfinite(loss):
-        loss = math.inf
-    live.record_step(n, loss, tokens or 0)
+    elif type(loss) is not float or not math.isfinite(loss):
+        loss = _told(loss)
+    live.record_step(n, loss, 0 if tokens is None else tokens)
+
+
+def _told(loss: object) -> float:
+    """A loss as the record has it: of a tensor its number, so that nothing of it is kept alive."""
+    number = taken.real(loss)
+    return math.nan if number is None else number if math.isfinite(number) else math.inf
 
 
 def _speaks(live: Memory) -> None:
@@ -98,7 +106,7 @@ def phase(name: str) -> None:
 
     `phase("train")` also starts the clock of the next step, so that what came before does not count into it.
     """
-    index = PHASE_INDEX.get(name)
+    index = PHASE_INDEX.get(name) if isinstance(name, str) else None
     if index is None:
         raise ValueError(f"unknown phase {name!r}: one of {', '.join(PHASE_INDEX)}")
     live = _live
@@ -139,6 +147,8 @@ def operation(name: str) -> _Restore:
     if live is None:
         return _NO_RESTORE
     previous = live.operation
+    if type(name) is not str:
+        name = taken.text(name)
     raw = live.names.get(name)
     if raw is None:
         raw = live.encode(name)
@@ -234,6 +244,8 @@ def span(
     live = _live
     if live is None:
         return _NO_SPAN
+    if type(kind) is not str or type(group) is not str or type(cpu) is not bool:
+        kind, group, cpu = taken.text(kind), taken.text(group), taken.whole(cpu, 0, 1, 0) == 1
     known = live.kinds.get
     place = (known(group) or live.number(group)) if group else 0
     return _Span((known(kind) or live.number(kind), stage, turn, place, micro_batch, seq), num_bytes, cpu)
@@ -256,7 +268,9 @@ def record(
     """A span that was timed elsewhere, by CLOCK_MONOTONIC. `step` -1: the one that runs now; the rest as `span`."""
     live = _live
     if live is not None:
+        group = taken.text(group)
         names = (live.number(kind), stage, turn, live.number(group) if group else 0, micro_batch, seq)
+        step, cpu_ns = taken.whole(step, -1, bounds.MAX_STEP, -1), taken.whole(cpu_ns, 0, bounds.MAX_COUNT, 0)
         live.record_span(start_ns, end_ns, num_bytes, live.step + 1 if step < 0 else step, cpu_ns // 100, names)
 
 
@@ -281,10 +295,15 @@ def requested() -> bool:
 def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Sequence[int] = (1, 1, 1)) -> None:
     """This worker's mesh coordinate, and how many there are along (pp, dp, tp). One that no job has is left out."""
     live = _live
-    if live is not None and all(0 <= value <= bounds.MAX_RANKS for value in (pp, dp, tp, *sizes)):
-        live.map[layout.AT_MESH : layout.AT_MESH + 8 + layout.MESH.size] = layout.seal(
-            layout.MESH.pack(pp, dp, tp, *sizes)
-        )
+    if live is None:
+        return
+    try:
+        place = [operator.index(value) for value in (pp, dp, tp, *sizes)]
+        payload = layout.MESH.pack(*place)
+    except Exception:
+        return
+    if all(0 <= value <= bounds.MAX_RANKS for value in place):
+        live.map[layout.AT_MESH : layout.AT_MESH + 8 + len(payload)] = layout.seal(payload)
 
 
 def meters(
@@ -293,8 +312,11 @@ def meters(
     """What the step that `step` reports next was worth, as `holdfast.wire.types.Meters`; NaN for what is not known."""
     live = _live
     if live is not None:
-        memory_bytes = bounds.whole(memory_bytes, 0, bounds.MAX_COUNT)
-        payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes, grad_norm)
+        memory_bytes = taken.whole(memory_bytes, 0, bounds.MAX_COUNT, 0)
+        try:
+            payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes, grad_norm)
+        except Exception:  # other parts than a step has, or no numbers
+            return
         live.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
 
 
@@ -309,8 +331,14 @@ def publish_plan(data: bytes) -> None:
 def restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
     """Tell where the state came from that training goes on with: after `step` steps, from "memory", "peer" or "store",
     in so many seconds and bytes of this job. Called once, by rank 0."""
-    said = f'{{"step": {step}, "source": "{source}", "seconds": {seconds:.6f}, "bytes": {num_bytes}}}'
-    _leave(layout.RESTORED_SUFFIX, said.encode(), "where the state came from is not told")
+    took = taken.real(seconds)
+    said = {
+        "step": taken.whole(step, 0, bounds.MAX_STEP, 0),
+        "source": taken.text(source),
+        "seconds": took if took is not None and math.isfinite(took) else 0.0,
+        "bytes": taken.whole(num_bytes, 0, bounds.MAX_COUNT, 0),
+    }
+    _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "where the state came from is not told")
 
 
 def _leave(suffix: str, data: bytes, otherwise: str) -> None:
@@ -322,7 +350,7 @@ def _leave(suffix: str, data: bytes, otherwise: str) -> None:
         with open(f"{path}.part", "wb", opener=private.opener) as part:
             part.write(data)
         os.replace(f"{path}.part", path)
-    except OSError as error:
+    except (OSError, TypeError) as error:
         with suppress(OSError):
             os.write(2, f"holdfast: {otherwise}: {error}\n".encode())
 

@@ -2,13 +2,12 @@
 
 import math
 import os
-import struct
 import threading
 import time
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from holdfast.agent.probe_file import layout
+from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.groups import GroupTable
 from holdfast.agent.probe_file.thread_clock import ThreadClock
 from holdfast.base import bounds
@@ -44,11 +43,12 @@ _INT16, _INT32, _INT64 = (1 << 15) - 1, (1 << 31) - 1, (1 << 63) - 1
 
 def _clamped(start: int, end: int, num_bytes: int, step: int, cpu: int, names: tuple[int, ...]) -> tuple[int, ...]:
     """A span's numbers, each as near as its field allows."""
-    longs = (bounds.whole(value, -_INT64, _INT64) for value in (start, end, num_bytes))
+    longs = (taken.whole(value, -_INT64, _INT64, 0) for value in (start, end, num_bytes))
     *places, micro_batch, seq = names
-    shorts = (bounds.whole(value, -1, _INT16) for value in places)
-    ints = (bounds.whole(value, -1, _INT32) for value in (micro_batch, seq))
-    return (*longs, bounds.whole(step, 0, bounds.MAX_SPAN_STEP), cpu & 0xFFFFFFFF, *shorts, *ints)
+    shorts = (taken.whole(value, -1, _INT16, -1) for value in places)
+    ints = (taken.whole(value, -1, _INT32, -1) for value in (micro_batch, seq))
+    cpu = taken.whole(cpu, 0, _INT64, 0) & 0xFFFFFFFF
+    return (*longs, taken.whole(step, 0, bounds.MAX_SPAN_STEP, 0), cpu, *shorts, *ints)
 
 
 class Memory:
@@ -133,10 +133,10 @@ class Memory:
         self.map[at : at + 8 + layout.OPERATION.size] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
 
     def record_step(self, n: int, loss: float, tokens: int) -> None:
-        if not 0 <= n <= _MAX_STEP:
-            n = bounds.whole(n, 0, _MAX_STEP)
-        if not 0 <= tokens <= _MAX_TOKENS:
-            tokens = bounds.whole(tokens, 0, _MAX_TOKENS)
+        if type(n) is not int or not 0 <= n <= _MAX_STEP:
+            n = taken.whole(n, 0, _MAX_STEP, self.step + 1)  # it was a step, whatever its number is
+        if type(tokens) is not int or not 0 <= tokens <= _MAX_TOKENS:
+            tokens = taken.whole(tokens, 0, _MAX_TOKENS, 0)
         now = _monotonic_ns()
         passed = self.clock_of_thread.since()
         if passed is not None and self.spans != self.spans_before:  # nobody compares steps without spans
@@ -164,7 +164,7 @@ class Memory:
         self.spans = index + 1
         try:
             payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
-        except struct.error:  # a script may number its steps and micro-batches by samples
+        except Exception:  # a script may number its micro-batches by samples, or hand over no number at all
             payload = _pack_span(index, *_clamped(start, end, num_bytes, step, cpu, names))
         at = _AT_SPANS + index % _SPANS * _RECORD
         self.map[at : at + _RECORD] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
@@ -196,13 +196,15 @@ class Memory:
             self.write_state()
 
     def encode(self, name: str) -> bytes:
-        raw = name.encode("utf-8", "replace")[: layout.OPERATION_NAME]
+        raw = taken.text(name).encode("utf-8", "replace")[: layout.OPERATION_NAME]
         if len(self.names) < 1024:  # names made on the fly must not grow the table for ever
             self.names[name] = raw
         return raw
 
     def number(self, name: str) -> int:
         """The number of a span's kind or group, entering it in the file's table; 0 ("other") when that is full."""
+        if type(name) is not str:
+            name = taken.text(name)
         known = self.kinds.get(name)
         if known is not None:
             return known

@@ -15,6 +15,7 @@ from holdfast.base.errors import ProtocolError, UsageError
 from holdfast.base.retry import Backoff
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
+from holdfast.wire import pieces
 from holdfast.wire import types as t
 
 _METHOD = "/holdfast.v1.Controller/Session"
@@ -22,7 +23,7 @@ _WELCOME_TIMEOUT = 10.0
 _QUEUE = 20_000  # messages that wait for a stream; half of it may be what is worth nothing later
 _MOST_PAUSE = 60.0
 _REASON_TIMEOUT = 1.0  # seconds for the reader to say why the writer cannot go on
-MAX_MESSAGE = 64 << 20
+MAX_MESSAGE = bounds.MAX_MESSAGE
 _STEADY = 5.0  # seconds of a good stream after which the back-off starts anew
 
 
@@ -174,7 +175,8 @@ class Link:
                 self._left_out(message, ProtocolError(f"{len(data)} bytes; {MAX_MESSAGE} are the most"))
                 continue
             try:
-                await call.write(data)
+                for piece in pieces.cut(data):
+                    await call.write(piece)
             except asyncio.InvalidStateError as error:
                 raise ProtocolError(f"the stream ended: {error}") from None
 

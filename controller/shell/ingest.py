@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import grpc
 
 from holdfast.base import log
 from holdfast.base.address import claim_port, format_address
-from holdfast.base.bounds import MAX_NODES
+from holdfast.base.bounds import MAX_NODES, MAX_PIECE
 from holdfast.base.errors import ProtocolError, UsageError
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.input import refused_finding
@@ -26,9 +27,20 @@ from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.limits import Refused, admitted, count
+from holdfast.wire.pieces import Pieces
 
-_HELLO_TIMEOUT = 10.0
-_MAX_MESSAGE = 64 << 20
+HELLO_S = 10.0
+_MAX_MESSAGE = 64 << 20  # of what we send: an agent trusts its controller
+MOST_STREAMS = MAX_NODES + 256
+"""Streams, and connections, at the same time: one for each node that there may be, and some that are refused."""
+STREAMS_EACH = 2
+"""Streams on one connection: an agent opens another connection for another stream."""
+MOST_WAITING = 4
+"""Streams with the same certificate that may be without a hello at the same time ..."""
+MOST_UNNAMED = 256
+"""... and of all, where nobody needs a certificate."""
+HANDSHAKE_S = 10.0
+_IDLE_S = 60.0  # of a connection without any stream
 _WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
 _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
 _NO_ROOM = f"there are {MAX_NODES} nodes already, each of them in use: no more names are taken"
@@ -57,6 +69,7 @@ class Session:
         self.durable_frames = 0
         self.acked: tuple[int, int, float] = (0, 0, 0.0)
         self.acked_at = 0.0
+        self.pieces = Pieces()
 
     def send(self, message: msg.ControllerMessage) -> None:
         self.out.put_nowait(message)
@@ -71,6 +84,7 @@ class Ingest:
         self._counts: dict[tuple[str, str], int] = {}  # what was left out, by node and reason
         self._told: dict[tuple[str, str], float] = {}  # findings, by node and what they are about
         self.certificates: dict[str, bytes] = {}  # node -> what it showed last, PEM
+        self._waiting: Counter[str] = Counter()  # streams without a hello yet, by certificate
         self.progress: dict[str, tuple[int, int, int]] = {}  # incarnation -> frames received, durable frames, events
         shell.flushed.append(self._acknowledge)
 
@@ -83,7 +97,7 @@ class Ingest:
         """One stream from beginning to end; ends by itself when either side goes."""
         loop = asyncio.get_running_loop()
         try:
-            hello = await self._hello(context)
+            hello = await self._first(context)
             if why := self._whose(hello, context):
                 raise _TakenError(why)
         except (ProtocolError, TimeoutError) as error:
@@ -122,8 +136,21 @@ class Ingest:
             if task.done() and not task.cancelled():
                 task.result()  # what should not be is the library's to log; the agent comes again
 
+    async def _first(self, context: Any) -> msg.Hello:
+        """The hello, of which only so many are waited for at the same time."""
+        name = min(_names(context), default="") if self.verified else ""
+        if self._waiting[name] >= (MOST_WAITING if self.verified else MOST_UNNAMED):
+            raise ProtocolError("too many streams that have not said hello")
+        self._waiting[name] += 1
+        try:
+            return await self._hello(context)
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
+
     async def _hello(self, context: Any) -> msg.Hello:
-        async with asyncio.timeout(_HELLO_TIMEOUT):
+        async with asyncio.timeout(HELLO_S):
             data = await context.read()
         if data is grpc.aio.EOF:
             raise ProtocolError("the stream ended before a hello")
@@ -166,12 +193,14 @@ class Ingest:
             session.heard_at = asyncio.get_running_loop().time()
             refused: Refused = {}
             try:
-                message = admitted(wire.decode_agent(data), refused)
+                whole = session.pieces.take(data)
+                message = admitted(whole, refused) if whole is not None else None
             except ProtocolError as error:
                 refused = {"message": 1}
                 log.warning("message.malformed", node=session.node, bytes=len(data), error=str(error))
             else:
-                self._take(session, message, len(data), refused)
+                if message is not None:
+                    self._take(session, message, len(data), refused)
             if refused:
                 self._refuse(session.node, refused)
 
@@ -229,7 +258,7 @@ class Ingest:
                 shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c, refused))
             case msg.ClockAsked():
                 session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
-            case msg.Hello():
+            case msg.Hello() | msg.Piece():
                 count(refused, "message")
 
     def _ack(self, session: Session) -> msg.Ack:
@@ -328,8 +357,13 @@ async def serving_grpc(
 ) -> AsyncIterator[int]:
     """Serve agents while the block runs; gives the port (0 takes a free one). UsageError when it is taken."""
     server = grpc.aio.server(
+        maximum_concurrent_rpcs=MOST_STREAMS,
         options=[
-            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_allowed_incoming_connections", MOST_STREAMS),
+            ("grpc.max_concurrent_streams", STREAMS_EACH),
+            ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
+            ("grpc.max_connection_idle_ms", round(_IDLE_S * 1000)),
+            ("grpc.max_receive_message_length", MAX_PIECE),
             ("grpc.max_send_message_length", _MAX_MESSAGE),
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 20_000),
@@ -341,7 +375,7 @@ async def serving_grpc(
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", _WINDOW),
             ("grpc.http2.max_frame_size", _WINDOW),
-        ]
+        ],
     )
     server.add_generic_rpc_handlers((ingest.handler(),))
     address = format_address(host, port)

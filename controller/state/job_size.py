@@ -23,7 +23,7 @@ def check_size(job: JobSpec) -> None:
         raise UsageError(f"a job needs at least 1 node and 1 worker, not {job.nnodes} and {job.nproc}")
     if job.world > MAX_RANKS:
         raise UsageError(
-            f"a job has {MAX_RANKS} workers at most, not {str(job.nnodes)[:20]} x {str(job.nproc)[:20]}: "
+            f"a job has {MAX_RANKS:,} workers at most, not {str(job.nnodes)[:20]} x {str(job.nproc)[:20]}: "
             "give fewer nnodes or nproc_per_node"
         )
     if job.node_counts and not 1 <= min(job.node_counts) <= max(job.node_counts) < job.nnodes:

@@ -18,8 +18,9 @@ MAX_COUNT = (1 << 62) - 1
 """Of a counter: bytes, tokens of a life, operations."""
 MAX_PID = 1 << 22
 """As in the kernel, on 64 bits."""
-MAX_RANKS = 1_000_000
-"""Workers of a job."""
+MAX_RANKS = 1 << 18
+"""Workers of a job: more than any published one has, 16 on each of MAX_NODES, and what one controller can keep a row
+for each of."""
 MAX_GENERATION = (1 << 31) - 1
 
 MAX_NODES = 16_384
@@ -49,6 +50,10 @@ MAX_SPANS = 16_384
 """Spans of one worker in one message."""
 MAX_LINE = 32 << 10
 """Characters of a text in an event or of a piece of a log."""
+MAX_PIECE = 1 << 20
+"""Bytes of what an agent sends at once, and so of what a controller reads of somebody who has not said hello."""
+MAX_MESSAGE = 64 << 20
+"""Bytes of a message that comes in pieces."""
 MAX_ALERTS = 6
 """Alerts of one node, or about one subject, within a minute."""
 MAX_INCIDENTS = 10_000

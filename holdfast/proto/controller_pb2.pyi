@@ -24,6 +24,7 @@ class AgentMessage(google.protobuf.message.Message):
     LOG_FIELD_NUMBER: builtins.int
     SPANS_FIELD_NUMBER: builtins.int
     CLOCK_ASKED_FIELD_NUMBER: builtins.int
+    PIECE_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___Hello: ...
     @property
@@ -38,6 +39,8 @@ class AgentMessage(google.protobuf.message.Message):
     def spans(self) -> global___Spans: ...
     @property
     def clock_asked(self) -> global___ClockAsked: ...
+    @property
+    def piece(self) -> global___Piece: ...
     def __init__(
         self,
         *,
@@ -48,10 +51,11 @@ class AgentMessage(google.protobuf.message.Message):
         log: global___LogChunk | None = ...,
         spans: global___Spans | None = ...,
         clock_asked: global___ClockAsked | None = ...,
+        piece: global___Piece | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "result", b"result", "spans", b"spans"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "result", b"result", "spans", b"spans"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "frame", "event", "result", "log", "spans", "clock_asked"] | None: ...
+    def HasField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "piece", b"piece", "result", b"result", "spans", b"spans"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "piece", b"piece", "result", b"result", "spans", b"spans"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "frame", "event", "result", "log", "spans", "clock_asked", "piece"] | None: ...
 
 global___AgentMessage = AgentMessage
 
@@ -648,6 +652,27 @@ class WorkerSpans(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["count", b"count", "data", b"data", "first", b"first", "generation", b"generation", "job", b"job", "last", b"last", "lost", b"lost", "names", b"names", "rank", b"rank"]) -> None: ...
 
 global___WorkerSpans = WorkerSpans
+
+@typing.final
+class Piece(google.protobuf.message.Message):
+    """A part of an AgentMessage that is longer than 1 MiB. Nothing else of the stream comes between the parts."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
+    more: builtins.bool
+    """another part follows"""
+    def __init__(
+        self,
+        *,
+        data: builtins.bytes = ...,
+        more: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "more", b"more"]) -> None: ...
+
+global___Piece = Piece
 
 @typing.final
 class ClockAsked(google.protobuf.message.Message):

@@ -56,6 +56,8 @@ def agent_message(message: msg.AgentMessage) -> c.AgentMessage:
             return c.AgentMessage(spans=c.Spans(**_fields(message) | {"workers": workers}))
         case msg.ClockAsked():
             return c.AgentMessage(clock_asked=c.ClockAsked(sent_ns=message.sent_ns))
+        case msg.Piece():
+            return c.AgentMessage(piece=c.Piece(data=message.data, more=message.more))
 
 
 def decode_agent(data: bytes) -> msg.AgentMessage:
@@ -78,6 +80,8 @@ def decode_agent(data: bytes) -> msg.AgentMessage:
         return msg.Spans(tuple(_from_worker_spans(w) for w in s.workers), s.offset_ns, s.error_ns, s.dropped)
     if kind == "clock_asked":
         return msg.ClockAsked(message.clock_asked.sent_ns)
+    if kind == "piece":
+        return msg.Piece(message.piece.data, message.piece.more)
     raise ProtocolError("an agent message of no known kind")
 
 

@@ -51,7 +51,7 @@ def admitted(message: msg.AgentMessage, refused: Refused) -> msg.AgentMessage:
             return _spans(message, refused)
         case msg.Hello():
             return _hello(message, refused)
-        case msg.ClockAsked():
+        case msg.ClockAsked() | msg.Piece():
             return message
 
 

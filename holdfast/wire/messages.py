@@ -226,5 +226,14 @@ class Numbered:
     event: Event
 
 
-AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk | Spans | ClockAsked
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a message that is too long for one: see `holdfast.wire.pieces`."""
+
+    data: bytes
+    more: bool = False
+    """Does another part follow?"""
+
+
+AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk | Spans | ClockAsked | Piece
 ControllerMessage = Welcome | Ack | Refused | Command | ClockTold

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast.base.bounds import MAX_RANKS
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -160,11 +161,40 @@ def test_a_job_that_cannot_be_in_the_journal_is_one_line(holdfast: Commands, tmp
 def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands, Running, Running]) -> None:
     _, controller, _ = cluster
     _, http = ready(controller)
-    for nnodes, nproc in ((1_000_001, 1), (10**18, 10**18)):
+    for nnodes, nproc in ((MAX_RANKS + 1, 1), (10**18, 10**18)):
         job = {"program": {"target": "x.py"}, "nnodes": nnodes, "nproc_per_node": nproc}
         answer = httpx.post(f"http://{http}/api/v1/jobs", json=job, trust_env=False)
         assert answer.status_code == 400
-        assert answer.json()["error"].startswith(f"a job has 1000000 workers at most, not {nnodes} x {nproc}: ")
+        assert answer.json()["error"].startswith(f"a job has {MAX_RANKS:,} workers at most, not {nnodes} x {nproc}: ")
+
+
+def test_the_largest_job_costs_bounded_memory_and_no_answers(holdfast: Commands, tmp_path: Path) -> None:
+    """Nobody has nodes for it: it waits, and everything else is answered."""
+    controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(tmp_path / "state"))
+    _, http = ready(controller)
+
+    def megabytes() -> float:
+        text = Path(f"/proc/{controller.process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")) / 1000
+
+    before = megabytes()
+    with httpx.Client(base_url=f"http://{http}", trust_env=False, timeout=10) as api:
+        job = {"program": {"target": "x.py"}, "nnodes": MAX_RANKS // 8, "nproc_per_node": 8}
+        api.post("/api/v1/jobs", json=job).raise_for_status()
+        for _ in range(3):
+            said = api.get("/api/v1/status").raise_for_status().json()
+            assert (said["job"]["generation"], said["job"]["world_size"]) == (0, MAX_RANKS)
+            assert megabytes() - before < 150
+        again = holdfast.run("status", "--controller", http)
+        assert again.process.returncode == 0, again.err
+        for path in ("/metrics", "/api/v1/ranks"):
+            assert api.get(path).status_code == 200
+        assert megabytes() - before < 600  # 30 MB of text each
+    controller.process.terminate()
+    assert controller.wait(30) == 0
+    controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(tmp_path / "state"))
+    ready(controller)
+    assert megabytes() - before < 150
 
 
 def test_what_a_worker_prints_keeps_no_agent_from_speaking(cluster: tuple[Commands, Running, Running]) -> None:

@@ -15,10 +15,12 @@ import grpc
 import httpx
 import pytest
 
+from holdfast.base.bounds import MAX_MESSAGE, MAX_PIECE
 from holdfast.base.certs import Credential, issue, make_authority, write_cluster
 from holdfast.base.errors import ProtocolError
 from holdfast.controller.http.connections import HEAD_S, MOST, WRITE_S
 from holdfast.controller.http.guard import BODY_BYTES, BODY_S
+from holdfast.controller.shell import ingest
 from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -41,7 +43,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    """tests/e2e/test_hostile_http.py tries them."""
+    """tests/e2e/test_hostile_http.py and test_hostile_grpc.py try them."""
     said = {what: limit for what, limit in table("What a stranger may cost")}
     assert (BODY_BYTES, BODY_S) == (1 << 20, 10)
     assert said == {
@@ -49,7 +51,14 @@ def test_the_limits_are_those_of_the_code() -> None:
         "a body with it": f"1 MiB, within {BODY_S:g} s",
         "a header, or the TLS handshake before it": f"{HEAD_S:g} s, 16 KiB",
         "an answer that nobody reads": f"{WRITE_S:g} s without a byte taken",
-        "connections at the same time": f"{MOST}; the one that has waited longest without a request makes room",
+        "connections over HTTP at the same time": f"{MOST}; the one that has waited longest without a request makes "
+        "room",
+        "the TLS handshake of an agent": f"{ingest.HANDSHAKE_S:g} s",
+        "a message of an agent, its first too": f"{MAX_PIECE >> 20} MiB; "
+        f"after a hello {MAX_MESSAGE >> 20} MiB, in pieces",
+        "streams that have not said hello, with one certificate": f"{ingest.MOST_WAITING}, for {ingest.HELLO_S:g} s",
+        "streams on one connection of an agent": f"{ingest.STREAMS_EACH}",
+        "connections of agents at the same time": f"{ingest.MOST_STREAMS:,}",
     }
 
 

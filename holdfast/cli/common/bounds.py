@@ -1,9 +1,8 @@
 """How large a job may be: beyond it a number is a slip of the finger, and is refused before it costs memory. Pure."""
 
+from holdfast.base.bounds import MAX_RANKS
 from holdfast.base.errors import UsageError
 
-MAX_RANKS = 1 << 18
-"""262,144: more than any published job has, and what one controller can keep a row for each of."""
 LOCAL_NODES = 64
 LOCAL_WORKERS = 256
 """On one machine each node is an agent with its helpers, 150 MB or so, and each worker another process."""

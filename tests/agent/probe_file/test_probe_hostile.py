@@ -200,3 +200,71 @@ input()
         (span,) = reader.new_spans()
         assert (span.kind, span.stage, span.seq) == ("forward", (1 << 15) - 1, -1)
         assert reader.sample(time.monotonic_ns()).coordinate is None
+
+
+WRONG = """
+import math
+
+class Odd:
+    def raises(self, *_):
+        raise RuntimeError("no")
+    __int__ = __float__ = __index__ = __bool__ = __str__ = __eq__ = __lt__ = __hash__ = raises
+
+values = [2.5, -2.5, math.nan, math.inf, -math.inf, "3", "x", b"x", None, True, [], {}, (1, 2), 1j]
+values += [Odd(), 10**400, object]
+"""
+
+
+def test_no_value_of_a_wrong_type_is_an_error_in_the_script(tmp_path: Path) -> None:
+    """A float for tokens was a struct.error in the middle of training."""
+    code = f"""{WRONG}
+probe.phase("train")
+for value in values:
+    probe.step(value)
+    probe.step(1, loss=value, tokens=value)
+    with probe.operation(value), probe.span(value, value, value, value, value, value, value, value):
+        pass
+    with probe.span("forward", num_bytes=value, group=value, seq=value, cpu=value):
+        pass
+    probe.record(value, value, value, stage=value, group=value, cpu_ns=value, step=value)
+    probe.mesh(pp=value, sizes=value)
+    probe.mesh(pp=1, sizes=(2, 1, value))
+    probe.meters(value, value, value, value, value)
+    probe.meters(1.0, 1.0, [value] * 5, 1, value)
+    probe.restored(value, value, value, value)
+    probe.publish_plan(value)
+    try:
+        probe.phase(value)
+    except ValueError as error:
+        assert "unknown phase" in str(error)
+probe.step(7, loss=2.5, tokens=2.9)
+print("said", flush=True)
+input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdout.readline() == "said\n", process.stderr and process.stderr.read()
+        until(lambda: reader.sample(time.monotonic_ns()).step == 7)
+        records = reader.new_steps()
+        assert len(records) == 2 * 17 + 1
+        assert (records[-1].loss, records[-1].tokens) == (2.5, 2)
+        assert {record.step for record in records[1::2]} == {1}
+        assert [record.step for record in records[0:12:2]] == [2, 0, 2, bounds.MAX_STEP, 0, 3]
+        assert reader.new_spans()
+
+
+def test_a_step_is_counted_whatever_its_number_is_called(tmp_path: Path) -> None:
+    code = f"""{WRONG}
+probe.step(4)
+for value in (None, "x", math.nan, Odd()):
+    probe.step(value, loss=value)
+print("said", flush=True)
+input()
+"""
+    with probed(code, tmp_path / "p") as (process, reader):
+        assert process.stdout
+        assert process.stdout.readline() == "said\n", process.stderr and process.stderr.read()
+        until(lambda: reader.sample(time.monotonic_ns()).step == 8)
+        records = reader.new_steps()
+        assert [record.step for record in records] == [4, 5, 6, 7, 8]
+        assert [str(record.loss) for record in records] == ["nan", "nan", "nan", "inf", "nan"]

@@ -1,6 +1,7 @@
 """Agents' streams, for real: a gRPC server, real links, and a wire that breaks."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import sqlite3
@@ -351,5 +352,37 @@ def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.
             await eventually(is_another, deadline_s=8.0)  # sooner than the agent's wait for a welcome ends
             here.shell.send("node0", msg.Command("c1", "j1", 1, msg.StopWorkers(2.5)))
             await eventually(lambda: one.commands)
+
+    asyncio.run(story())
+
+
+def test_a_long_message_comes_in_pieces(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as here, agent(here.port) as one:
+            await eventually(lambda: one.link.connected)
+            plan = t.PlanPublished("j1", 1, bytes(range(256)) * (20 << 12))
+            one.tell(plan)
+            one.tell(notice(1))
+            await eventually(lambda: len(here.brain.of(EventSeen)) == 2)
+            assert [seen.event for seen in here.brain.of(EventSeen)] == [plan, notice(1)]
+            assert here.shell.malformed == 0
+
+    asyncio.run(story())
+
+
+def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.controller.shell.ingest.MOST_STREAMS", 3)
+
+    async def story() -> None:
+        async with stage(tmp_path) as here, contextlib.AsyncExitStack() as all_of_them:
+            agents = [
+                await all_of_them.enter_async_context(agent(here.port, f"n{n}", f"h{n}", f"i{n}")) for n in range(3)
+            ]
+            await eventually(lambda: all(one.link.connected for one in agents))
+            async with agent(here.port, "late", "h9", "i9") as late:
+                await asyncio.sleep(1.0)  # several tries
+                assert not late.link.connected
+                await all_of_them.aclose()
+                await eventually(lambda: late.link.connected)
 
     asyncio.run(story())

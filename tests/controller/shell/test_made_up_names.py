@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.base.bounds import MAX_RANKS
 from holdfast.base.errors import UsageError
 from holdfast.controller.detectors.base import windows
 from holdfast.controller.shell.log_hub import LogHub
@@ -152,9 +153,9 @@ def test_who_reads_the_log_slowly_holds_no_more_than_a_few_megabytes() -> None:
 @pytest.mark.parametrize(
     ("nnodes", "nproc", "says"),
     [
-        (1_000_001, 1, "a job has 1000000 workers at most, not 1000001 x 1: give fewer nnodes or nproc_per_node"),
+        (MAX_RANKS + 1, 1, "a job has 262,144 workers at most, not 262145 x 1: give fewer nnodes or nproc_per_node"),
         (1001, 1000, "not 1001 x 1000"),
-        (10**400, 10**400, "a job has 1000000 workers at most"),
+        (10**400, 10**400, "a job has 262,144 workers at most"),
         (0, 1, "at least 1 node"),
     ],
 )
@@ -162,4 +163,4 @@ def test_a_job_of_a_size_that_cannot_be(nnodes: int, nproc: int, says: str) -> N
     with pytest.raises(UsageError, match=says) as caught:
         check_size(JobSpec("j1", "job", msg.Program("x"), nnodes, nproc))
     assert len(str(caught.value)) < 200
-    check_size(JobSpec("j1", "job", msg.Program("x"), 1000, 1000))
+    check_size(JobSpec("j1", "job", msg.Program("x"), MAX_RANKS // 8, 8))

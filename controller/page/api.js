@@ -2,8 +2,10 @@
 // in a header, which EventSource cannot send, so events are read from an ordinary streamed answer.
 
 import { byId, make } from "./dom.js";
+import { pinned } from "./router.js";
 
 const KEY = "holdfast-token";
+const OF_A_JOB = /^\/(?:job\/(plan|stop|restart|stacks|checkpoint|logs)|(ranks|steps|blame|spans|timeline))\b/;
 const SILENCE_MS = 25_000; // the controller says something every 10 s
 let asking = null;
 
@@ -38,7 +40,14 @@ async function read(answer) {
   return body;
 }
 
-export const get = async (path) => read(await request(`/api/v1${path}`));
+/** The full path: what is asked of the newest job is asked of the one that the page is about. */
+function address(path) {
+  const job = pinned();
+  if (!job || !OF_A_JOB.test(path)) return `/api/v1${path}`;
+  return `/api/v1/jobs/${encodeURIComponent(job)}${path.replace(/^\/job\//, "/")}`;
+}
+
+export const get = async (path) => read(await request(address(path)));
 
 const SMALL = 1 << 16; // bytes that are read faster here than sent to somebody else
 const waiting = new Map(); // by number of the question
@@ -47,7 +56,7 @@ let asked = 0;
 
 /** As `get`, for what may be megabytes: long columns of numbers may come as Float64Array, NaN for what is not known. */
 export async function getLarge(path) {
-  const answer = await request(`/api/v1${path}`);
+  const answer = await request(address(path));
   if (!answer.ok) return read(answer);
   const buffer = await answer.arrayBuffer();
   if (buffer.byteLength < SMALL) return JSON.parse(new TextDecoder().decode(buffer));
@@ -69,21 +78,22 @@ export async function getLarge(path) {
 
 export async function post(path, body = null) {
   const sent = body === null ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
-  return read(await request(`/api/v1${path}`, { method: "POST", ...sent }));
+  return read(await request(address(path), { method: "POST", ...sent }));
 }
 
 /** Lets the browser save an answer as a file: a plain link could not carry the token. */
 export async function save(path, name) {
-  const answer = await request(`/api/v1${path}`);
+  const answer = await request(address(path));
   if (!answer.ok) await read(answer);
-  const address = URL.createObjectURL(await answer.blob());
-  make("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  const file = URL.createObjectURL(await answer.blob());
+  make("a", { href: file, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(file), 60_000);
 }
 
-/** Reads server-sent events until the line breaks; throws when it does. `heard` is called at every sign of life. */
-export async function listen(path, handlers, heard) {
+/** Reads server-sent events until the line breaks or `signal` says so; throws then. `heard`: at every sign of life. */
+export async function listen(path, handlers, heard, signal) {
   const abort = new AbortController();
+  signal.addEventListener("abort", () => abort.abort());
   let watchdog = setTimeout(() => abort.abort(), SILENCE_MS);
   try {
     const answer = await request(`/api/v1${path}`, { signal: abort.signal });

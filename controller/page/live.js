@@ -2,7 +2,7 @@
 // cluster is large or nobody looks. A broken line is tried again with growing pauses, and shown until it is back.
 
 import { get, getLarge, listen } from "./api.js";
-import { route } from "./router.js";
+import { pinned, route } from "./router.js";
 import { now, on, state, tell } from "./store.js";
 
 const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
@@ -10,8 +10,11 @@ const COLUMNS = ["step", "loss", "seconds", "tokens", "at", "generation"];
 const MOST_SHARE = 0.1; // of the time, at most, that the controller works for what one view asks again and again
 const MOST_STEPS = 50_000;
 
+let line = new AbortController(); // of the stream of events
+
 export function startLive() {
   follow();
+  on("job", changeJob);
   repeat(pollRanks, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
   whileShown(["nodes"], pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
   whileShown(["overview", "ranks", "mesh3d", "nodes"], pollBlame, () => 10_000);
@@ -21,19 +24,43 @@ export function startLive() {
 async function follow() {
   for (let tries = 0; ; tries++) {
     try {
-      const { job, step } = state.steps;
-      const from = job && step.length ? `?since=${step.at(-1)}&job=${encodeURIComponent(job)}` : "";
-      await listen(`/events${from}`, { status: takeStatus, steps: takeSteps }, () => {
+      line = new AbortController();
+      await listen(`/events${from()}`, { status: takeStatus, steps: takeSteps }, () => {
         tries = 0;
         setConnection("live");
-      });
+      }, line.signal);
     } catch (error) {
+      if (line.signal.aborted) {
+        tries = -1;
+        continue; // another job was chosen
+      }
       console.info("events:", error.message);
     }
     const pause = BACK_OFF_S[Math.min(tries, BACK_OFF_S.length - 1)] * (0.75 + Math.random() / 2);
     setConnection("lost", pause);
     await new Promise((done) => setTimeout(done, pause * 1000));
   }
+}
+
+/** Where the stream of events goes on: after the newest step that is here. */
+function from() {
+  const { job, step } = state.steps;
+  const parts = new URLSearchParams();
+  if (pinned()) parts.set("job", pinned());
+  if (job && step.length) parts.set("since", step.at(-1));
+  if (job && step.length) parts.set("since_job", job);
+  return parts.size ? `?${parts}` : "";
+}
+
+/** The page is about another job now: nothing of the last one stays. */
+function changeJob() {
+  resetSteps(pinned());
+  state.incidents.clear();
+  Object.assign(state, { ranks: null, blame: null, blamed: null });
+  line.abort();
+  get("/incidents").then(mergeIncidents, () => {});
+  tell("incidents");
+  tell("steps");
 }
 
 function setConnection(name, pause = 0) {
@@ -45,14 +72,19 @@ function setConnection(name, pause = 0) {
 
 function takeStatus(status) {
   state.skew = status.now - Date.now() / 1000;
-  state.status = { ...status, nodes: status.nodes ?? state.status?.nodes ?? {} };
+  const { nodes = {}, jobs = [] } = state.status ?? {};
+  state.status = { nodes, jobs, ...status };
   if (status.job?.id !== state.steps.job) resetSteps(status.job?.id ?? null);
   if (status.incidents) mergeIncidents(status.incidents);
   tell("status");
 }
 
 function mergeIncidents(incidents) {
-  for (const incident of incidents) state.incidents.set(incident.id, incident);
+  const job = pinned() ?? state.status?.job?.id ?? null;
+  for (const incident of incidents) {
+    // Of another job it is no answer to what happens to this one; of no job it may be: a node, the controller.
+    if (!job || !incident.job || incident.job === job) state.incidents.set(incident.id, incident);
+  }
   tell("incidents");
 }
 

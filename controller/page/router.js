@@ -39,27 +39,31 @@ function decode(text) {
   }
 }
 
-/** The address of a view. Parts of the query that are null are left out. */
+/** The id of the job that the address names; null where the page is about the newest. */
+export const pinned = () => route.query.job ?? null;
+
+/** The address of a view, for the same job. Parts of the query that are null are left out. */
 export function link(view, id = null, query = {}) {
-  const known = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const known = Object.entries({ job: pinned(), ...query }).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const search = new URLSearchParams(known).toString();
   return `#/${view}${id === null ? "" : `/${encodeURIComponent(id)}`}${search && `?${search}`}`;
 }
 
 /** Changes the address without a new entry in the browser's history: what is chosen within a view. */
 export function replace(id, query) {
-  Object.assign(route, { id, query });
+  Object.assign(route, { id, query: { ...(pinned() ? { job: pinned() } : {}), ...query } });
   history.replaceState(null, "", link(route.view, id, query));
 }
 
 function follow(moved) {
-  const before = route.view;
+  const [before, job] = [route.view, pinned()];
   Object.assign(route, parse(location.hash));
   document.body.dataset.view = route.view;
   for (const panel of document.querySelectorAll("[data-views]")) {
     panel.toggleAttribute("data-away", !panel.dataset.views.split(" ").includes(route.view));
   }
   for (const each of document.querySelectorAll("#views a")) {
+    each.href = link(each.dataset.view);
     if (each.dataset.view === route.view) each.setAttribute("aria-current", "page");
     else each.removeAttribute("aria-current");
   }
@@ -68,6 +72,7 @@ function follow(moved) {
     scrollTo(0, 0);
     byId("view-title").focus({ preventScroll: true }); // a screen reader says where we are; Tab goes on from there
   }
+  if (pinned() !== job) tell("job");
   tell("route");
 }
 

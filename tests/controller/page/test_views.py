@@ -147,3 +147,26 @@ def test_a_node_shows_its_verdicts_and_its_steps(served: Served, watched: Watche
     page.keyboard.press("End")
     expect(page.locator("#history-title")).to_contain_text("node2")
     expect(page.locator("#history")).to_contain_text("Not diagnosed yet")
+
+
+def test_several_jobs_have_a_list_and_each_its_own_page(served: Served, watched: Watched) -> None:
+    other = served.facade.add_job("second", priority=3, pp=1, dp=1, tp=2)
+    page = open_page(watched, served)
+    jobs = page.locator("#jobs a")
+    expect(jobs).to_have_count(2)
+    expect(page.locator("#job-name")).to_have_text("second")  # the newest, where the address names none
+    expect(page.locator("#jobs a[aria-current]")).to_contain_text("second running")
+    expect(page.locator("#jobs a[aria-current]")).to_contain_text("priority 3")
+    first = jobs.filter(has_not_text="second")
+    first.click()
+    expect(page.locator("#job-name")).not_to_have_text("second")
+    assert "job=job-1" in page.url
+    page.click("#views a[data-view=ranks]")
+    assert "job=job-1" in page.url, "the job stays through the views"
+    page.wait_for_function("document.querySelectorAll('#views a')[0].href.includes('job=job-1')")
+    other.fault(0)
+    served.tick(1)
+    page.click("#views a[data-view=overview]")
+    expect(page.locator("#fault")).not_to_contain_text("rank 0")  # what happens to the other is none of its incidents
+    page.locator("#jobs a", has_text="second").click()
+    expect(page.locator("#alarm")).to_be_visible()

@@ -1,0 +1,33 @@
+// The list of jobs above the views, where there is more than one: its links choose whose page this is.
+
+import { byId, make } from "./dom.js";
+import { pinned, route, link } from "./router.js";
+import { on, state } from "./store.js";
+
+let drawn = "";
+
+export function startJobs() {
+  on("status route", draw);
+}
+
+function draw() {
+  const jobs = state.status?.jobs ?? [];
+  const shown = pinned() ?? state.status?.job?.id ?? null;
+  const key = JSON.stringify([route.view, shown, jobs.map((job) => [job.id, job.name, job.state, job.step, job.priority])]);
+  if (key === drawn) return;
+  drawn = key;
+  const list = byId("jobs");
+  list.hidden = jobs.length < 2;
+  list.replaceChildren(...jobs.map((job) => entry(job, job.id === shown)));
+}
+
+function entry(job, current) {
+  const progress = job.step < 0 ? "" : job.max_steps ? `step ${job.step + 1} of ${job.max_steps}` : `step ${job.step + 1}`;
+  const priority = job.priority ? `priority ${job.priority}` : "";
+  const parts = [job.state, progress, priority].filter(Boolean).join(", ");
+  const one = make("a", { href: link(route.view, null, { job: job.id }), title: job.reason || job.id });
+  one.dataset.state = job.state;
+  if (current) one.setAttribute("aria-current", "true");
+  one.append(make("b", {}, job.name), ` ${parts}`);
+  return one;
+}

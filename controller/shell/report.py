@@ -161,7 +161,7 @@ class Report:
 
     def _pause(self, job: Job) -> Json | None:
         watch = self.shell.brain.hangs.pauses
-        pause = watch.current
+        pause = watch.of(job)
         if pause is None or self._c.life.stage is not Stage.UP or pause.still < REPORTED:
             return None
         return {

@@ -34,26 +34,37 @@ class Finite:
         self._torch, self._clock, self._cpu = torch, clock, cpu
         self._models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
         self._next = -math.inf
+        self._has_good = self._is_first_unread = False
         self.spoilt = False
         """Whether the parameters of some optimizer are not finite any more, for good."""
+        self.began_spoilt = False
+        """Whether every sample so far was spoilt, and there was one: it goes on from what it had saved of a NaN."""
         self.samples = 0
 
     def after(self, optimizer: Any) -> None:
         """A step of this optimizer was done."""
         now = self._clock()
-        if self.spoilt or now < self._next:
+        is_due = now >= self._next
+        if self.spoilt or not (is_due or self._is_first_unread):
             return
         began = self._cpu()
         try:
             model = self._models.get(optimizer)
             if model is None:
                 model = self._models[optimizer] = _Model(self._torch)
-            self.samples += 1
-            self.spoilt = model.after(optimizer)
+            self.samples += is_due
+            self.spoilt = model.after(optimizer) if is_due else model.read()
+            self._note(model)
         except Exception:  # parameters that nobody thought of: no training run may fail because it is watched
-            self._next = math.inf
+            self._next, self._is_first_unread, self.began_spoilt = math.inf, False, False
             return
-        self._next = now + (self._cpu() - began) / SHARE
+        if is_due:
+            self._next = now + (self._cpu() - began) / SHARE
+
+    def _note(self, model: "_Model") -> None:
+        self._has_good = self._has_good or model.has_good
+        self.began_spoilt = not self._has_good and (self.began_spoilt or model.has_read)
+        self._is_first_unread = not (self._has_good or self.began_spoilt)
 
 
 class _Model:
@@ -66,13 +77,20 @@ class _Model:
         self._buffer: Any = None
         self._event: Any = None
         """Of a GPU: the sums are in the buffer once it has happened."""
+        self.has_read = self.has_good = False
+        """Whether any sample was read, and any was good."""
 
-    def after(self, optimizer: Any) -> bool:
-        if self._event is not None:
-            if not self._event.query():
-                return False
+    def read(self) -> bool:
+        """Take the sums that are on their way, if they are there; whether it is spoilt for good."""
+        if self._event is not None and self._event.query():
             self._event = None
             self._count(self._buffer.tolist())
+        return self._in_row >= IN_ROW
+
+    def after(self, optimizer: Any) -> bool:
+        self.read()
+        if self._event is not None:
+            return False
         sums = list(self._sums(optimizer))
         if sums and sums[0].is_cuda:
             self._send(sums)
@@ -85,6 +103,7 @@ class _Model:
         # Of few parameters one may be infinite by design; of four, two are never.
         most = 2 * spoilt > len(sums) or 2 <= spoilt == len(sums) // 2
         self._in_row = self._in_row + 1 if most else 0
+        self.has_read, self.has_good = True, self.has_good or not most
 
     def _send(self, sums: list[Any]) -> None:
         torch = self._torch

@@ -108,6 +108,8 @@ class _Steps:
             self.first = weakref.ref(optimizer)
         elif first is not optimizer:
             return
+        if self.finite.began_spoilt and not self.finite.spoilt:
+            return  # a step on what is no number is no progress, should that turn out to be so
         probe.observed_step(self.count, self.finite.spoilt)
         self.count += 1
         if not probe.spoke() and probe.poisoned():

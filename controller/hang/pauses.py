@@ -52,6 +52,10 @@ class PauseWatch:
         self._calls: tuple[str, ...] = ()
         self._asked_at, self._moved_at = -math.inf, -math.inf  # mono
 
+    def of(self, job: Job) -> Pause | None:
+        """The pause of this generation of the job, if it has one: that of another may be the last one seen."""
+        return self.current if self._of == (job.spec.id, job.generation) else None
+
     def wants_stacks(self, now: Instant) -> bool:
         """Whether to look at the stacks again: those of an idle rank that change are a movement, too."""
         pause = self.current

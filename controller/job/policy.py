@@ -328,7 +328,8 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
     Of a program that numbers no steps any life got on that went further than its start.
     """
     life = job.progress.end(job.generation, cause.signature, job.life_steps, now.wall)
-    ended_at_its_start = job.progress.ended_at_its_start(life)
+    is_nan = cause.kind is t.FindingKind.LOSS_NONFINITE
+    ended_at_its_start = job.progress.ended_at_its_start(life, by_steps=is_nan)
     if job.numbers_steps:
         # One that begins at 0 each time has no checkpoints: a bug at one place is told by lives of one length.
         began_anew = job.generation > 1 and job.life_first == 0

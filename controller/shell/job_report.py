@@ -90,7 +90,7 @@ def job_doc(brain: JobBrain) -> Json:
 
 def _pause(brain: JobBrain) -> Json | None:
     job, watch = brain.c.job, brain.hangs.pauses
-    pause = watch.current
+    pause = watch.of(job)
     if pause is None or brain.c.life.stage is not Stage.UP or pause.still < REPORTED:
         return None
     return {

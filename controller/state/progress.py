@@ -92,8 +92,11 @@ class Progress:
         self.lives = [*self.lives, life][-_KEPT:]
         return life
 
-    def ended_at_its_start(self, life: Life) -> bool:
-        """Did this life, just ended, get no further than its start?"""
+    def ended_at_its_start(self, life: Life, by_steps: bool = False) -> bool:
+        """Did this life, just ended, get no further than its start? `by_steps`: what it saved and printed is no
+        progress, for it was made of NaN."""
+        if by_steps:
+            return life.steps <= FEW_STEPS
         if self.advanced:
             return False
         if not life.steps and not self.marks:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.cli.common.client import Client
 from holdfast.cli.local import leftovers
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +142,14 @@ def acted_on(incidents: Iterable[Json]) -> list[Json]:
     """Those that something was done about. A busy machine rightly has others: an agent that was kept from speaking, a
     worker that its host is slow for."""
     return [one for one in incidents if one["action"] not in (None, "", "watch", "alert")]
+
+
+def stop_job(client: Client) -> None:
+    """End what a test that failed has left, so that the next one finds a free cluster."""
+    job = client.job()
+    if job and job["state"] not in ("finished", "failed", "stopped"):
+        client.stop(0.0)
+        wait_for(lambda: (client.job() or {})["state"] == "stopped", 30)
 
 
 def one_line(text: str) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from holdfast.cli.local.cluster import LocalCluster
-from tests.e2e.daemons import acted_on, wait_for
+from tests.e2e.daemons import acted_on, stop_job, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Json = dict[str, Any]
 SCRIPT = Path(__file__).parent / "scripts" / "hanging.py"
+PAUSES = SCRIPT.with_name("honest_pauses.py")
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(cluster: LocalCluster) -> Iterator[None]:
-    """A test that failed leaves no job to the next."""
     yield
-    job = cluster.client.job()
-    if job and job["state"] not in ("finished", "failed", "stopped"):
-        cluster.client.stop(0.0)
-        wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
+    stop_job(cluster.client)
 
 
 def submit(
@@ -43,10 +40,11 @@ def submit(
     module: bool,
     restarts: int,
     limits: Json | None = None,
+    nnodes: int = 2,
 ) -> None:
     program = {"target": target, "args": args, "module": module, "cwd": os.getcwd(),
                "env": {"OMP_NUM_THREADS": "1"}, "hooks": True, "warm": True}  # fmt: skip
-    cluster.client.submit({"name": "hang", "program": program, "nnodes": 2, "nproc_per_node": nproc,
+    cluster.client.submit({"name": "hang", "program": program, "nnodes": nnodes, "nproc_per_node": nproc,
                            "max_restarts": restarts, "limits": limits})  # fmt: skip
 
 
@@ -137,27 +135,62 @@ def test_an_endless_loop_is_reported_as_busy_and_restarted_by_hand(cluster: Loca
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
 
 
-@pytest.mark.parametrize("bug", ["save", "sort", "sleep"])
-def test_an_honest_pause_ends_by_itself(cluster: LocalCluster, bug: str) -> None:
-    known = len(acted_on(cluster.client.incidents()))
-    submit(cluster, str(SCRIPT), [bug], 1, False, 0)
-    life = "idle" if bug == "sleep" else "busy"
-    seen = paused(cluster, life)
-    assert seen["ranks"] == [1], seen
-    wait_for(lambda: (cluster.client.job() or {})["state"] == "finished", 60)
+def ends_well(cluster: LocalCluster, known: int) -> None:
+    wait_for(lambda: (cluster.client.job() or {})["state"] not in ("starting", "running"), 60)
+    job = cluster.client.job() or {}
+    assert (job["state"], job["generation"], job["restarts"]) == ("finished", 1, 0), job
     assert len(acted_on(cluster.client.incidents())) == known
-    assert (cluster.client.job() or {})["restarts"] == 0
 
 
-def test_an_idle_pause_is_ended_at_its_limit_and_the_job_is_not_failed(cluster: LocalCluster) -> None:
+def test_honest_pauses_of_many_kinds_end_by_themselves(cluster: LocalCluster, tmp_path: Path) -> None:
     known = len(acted_on(cluster.client.incidents()))
-    submit(cluster, str(SCRIPT), ["lock"], 1, False, 3, limits={"idle_limit": 4.0})
-    found = newest(cluster, known)
-    assert (found["kind"], found["culprit"]) == ("worker-hang", "rank1"), found["summary"]
-    assert "(--idle-limit)" in found["summary"]
-    assert found["findings"][0]["evidence"]["life"] == "idle"
-    wait_for(lambda: (cluster.client.job() or {})["generation"] == 2, 30)
-    nodes = {node["name"]: node["state"] for node in cluster.client.nodes()}
-    assert set(nodes.values()) == {"healthy"}
+    submit(cluster, str(PAUSES), [str(tmp_path)], 1, False, -1)
+    for name, life, ranks, does in (
+        ("save", "busy", [0], "MB/s"),
+        ("evaluate", "busy", [0, 1], "computes"),
+        ("upload", "busy", [1], "over the network"),
+        ("delegate", "busy", [0], "waits for its child"),
+        ("wait", "idle", [1], "system call"),
+    ):
+        wait_for((tmp_path / f"{name}.begun").exists, 60, lambda: cluster.client.job())
+        seen = paused(cluster, life, name)
+        assert (seen["ranks"], does in seen["text"]) == (ranks, True), seen
+        (tmp_path / f"{name}.seen").touch()
+        if name == "wait":
+            (tmp_path / name).write_text("")
+    ends_well(cluster, known)
+    for call in ("json", "sort"):
+        assert float((tmp_path / f"{call}.held").read_text()) > 3.0
+
+
+def test_an_evaluation_in_one_process_ends_by_itself(cluster: LocalCluster, tmp_path: Path) -> None:
+    known = len(acted_on(cluster.client.incidents()))
+    submit(cluster, str(PAUSES), [str(tmp_path), "alone"], 1, False, -1, nnodes=1)
+    assert "computes" in paused(cluster, "busy", "evaluate")["text"]
+    (tmp_path / "alone.seen").touch()
+    ends_well(cluster, known)
+
+
+def test_an_idle_pause_is_ended_at_its_limit_which_doubles_and_the_job_is_not_failed(cluster: LocalCluster) -> None:
+    """Neither restart counts towards the only one that the job may have."""
+    known = len(acted_on(cluster.client.incidents()))
+    submit(cluster, str(SCRIPT), ["lock"], 1, False, 1, limits={"idle_limit": 3.0})
+    places = set()
+    for times in range(2):
+        found = newest(cluster, known + times)
+        assert (found["kind"], found["culprit"]) == ("worker-hang", "rank1"), found["summary"]
+        assert "(--idle-limit)" in found["summary"]
+        evidence = found["findings"][0]["evidence"]
+        assert (evidence["life"], evidence["limit_s"], evidence["restarts_here"]) == ("idle", 3.0 * 2**times, times)
+        assert evidence["idle_s"] > evidence["limit_s"]
+        assert (f"restarted {times} times at this place before" in found["summary"]) == bool(times)
+        places.add(evidence["place"])
+        wait_for(lambda times=times: (cluster.client.job() or {})["generation"] == times + 2, 30)
+    (place,) = places
+    assert place.startswith("hanging.py:")
+    paused(cluster, "idle", place)
+    assert {node["state"] for node in cluster.client.nodes()} == {"healthy"}
+    job = cluster.client.job() or {}
+    assert (job["state"], job["generation"], job["restarts"]) == ("running", 3, 2)
     cluster.client.stop(0.0)
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)

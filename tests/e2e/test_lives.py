@@ -68,6 +68,100 @@ def test_a_script_that_goes_on_from_its_own_checkpoints_is_not_given_up(runs: Ru
         assert 'reason="recompute"' not in text
 
 
+SAVES_IN_EVERY_WAY = """
+import os, pickle, sys, time
+import numpy as np, torch
+from safetensors.torch import save_file
+folder = sys.argv[1]
+lives = len(os.listdir(folder))
+os.makedirs(f"{folder}/checkpoint-{lives}")
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for n in range(4):
+    weight.grad = torch.ones(1)
+    optimizer.step()
+path = f"{folder}/checkpoint-{lives}/state"
+if lives % 3 == 0:
+    save_file({"weight": weight.detach()}, path)
+elif lives % 3 == 1:
+    np.savez(path, weight=weight.detach().numpy())
+else:
+    with open(path, "wb") as file:
+        pickle.dump(weight, file)
+if lives < 6:
+    raise RuntimeError("cannot allocate memory")
+"""
+
+
+def test_a_script_whose_short_lives_save_by_any_library_is_not_given_up(runs: Runs, tmp_path: Path) -> None:
+    """Four steps and the same error each time would be a bug, but for the checkpoints."""
+    (tmp_path / "out").mkdir()
+    run = runs.start("--nproc-per-node", "1", script(tmp_path, SAVES_IN_EVERY_WAY), str(tmp_path / "out"))
+    assert run.wait(WARM_S) == 0, run.err[-4000:]
+    job = runs.ask("job")
+    assert (job["state"], job["generation"]) == ("finished", 7)
+    assert job["progress"] == f"checkpoint {tmp_path}/out/checkpoint-6/state"
+
+
+PRINTS = """
+import os, sys
+path = sys.argv[1]
+begin = int(open(path).read()) if os.path.exists(path) else 0
+for n in range(begin, 24):
+    print(f"step {n} loss 0.5", flush=True)
+    with open(path, "w") as file:
+        file.write(str(n + 1))
+    if n % 4 == 3 and n < 23:
+        raise RuntimeError("cannot allocate memory")
+"""
+
+
+def test_progress_that_only_the_log_tells(runs: Runs, tmp_path: Path) -> None:
+    """Nothing of it is seen but what it prints: no hook, no step, no checkpoint."""
+    before = len(runs.cluster.client.incidents())
+    path = script(tmp_path, PRINTS)
+    run = runs.start("--nproc-per-node", "1", "--no-hooks", path, str(tmp_path / "own"))
+    assert run.wait(WARM_S) == 0, run.err[-4000:]
+    job = runs.ask("job")
+    assert (job["state"], job["generation"], job["step"]) == ("finished", 6, -1)
+    assert job["progress"] == "its log: step 23 loss 0.5"
+    assert {one["kind"] for one in acted_on(runs.new_incidents(before))} == {"worker-exception"}
+
+
+STEPS_AND_FAILS = """
+import sys, torch
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for n in range(int(sys.argv[1])):
+    weight.grad = torch.ones(1)
+    optimizer.step()
+raise RuntimeError("a batch that is not there")
+"""
+
+
+def test_the_same_error_at_the_third_step_of_each_life_is_given_up(runs: Runs, tmp_path: Path) -> None:
+    run = runs.start("--nproc-per-node", "1", script(tmp_path, STEPS_AND_FAILS), "3")
+    assert run.wait(WARM_S) == 1
+    job = runs.ask("job")
+    assert (job["state"], job["generation"]) == ("failed", 3)
+    assert job["reason"].startswith("the same traceback 3 times without a step of progress: rank 0 ")
+    assert job["reason"].endswith(" raised RuntimeError: a batch that is not there")
+
+
+def test_a_loop_of_equally_long_lives_ends_with_its_restarts_and_is_told(runs: Runs, tmp_path: Path) -> None:
+    before = len(runs.cluster.client.incidents())
+    run = runs.start("--nproc-per-node", "1", "--max-restarts", "5", script(tmp_path, STEPS_AND_FAILS), "12")
+    assert run.wait(WARM_S) == 1
+    job = runs.ask("job")
+    assert (job["state"], job["generation"], job["restarts"]) == ("failed", 6, 5)
+    assert job["reason"] == "the job may be restarted 5 times and has been"
+    told = [one["summary"] for one in runs.new_incidents(before) if one["kind"] == "lives-alike"]
+    assert len(told) == 2
+    for summary, lives in zip(told, (3, 6), strict=True):
+        assert f"the last {lives} lives ended alike after 12 steps" in summary
+        assert "no checkpoint was seen in any of them" in summary
+
+
 LEAVES = """
 import os, sys, time
 import torch, torch.distributed as dist

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.local.cluster import LocalCluster
-from tests.e2e.daemons import Commands, Json, acted_on
+from tests.e2e.daemons import Commands, Json, Running, acted_on, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -87,6 +87,17 @@ HONEST = """
 """
 
 
+PRINTS = """
+    import os, sys, time
+
+    n = 0
+    while not os.path.exists(sys.argv[1] + "/end"):
+        print(f"step {n} loss {0.5 if n < 5 else float('nan'):.4f}", flush=True)
+        time.sleep(0.02)
+        n += 1
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     patient = ("--hang-floor", "5s")
@@ -94,14 +105,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield one
 
 
-def run(holdfast: Commands, cluster: LocalCluster, folder: Path, code: str, ranks: int) -> tuple[str, Json, list[Json]]:
+def start(holdfast: Commands, cluster: LocalCluster, folder: Path, code: str, ranks: int, *flags: str) -> Running:
+    (folder / "train.py").write_text(textwrap.dedent(code))
+    argv = ["--nproc-per-node", str(ranks), *flags, str(folder / "train.py"), str(folder)]
+    return holdfast.start("run", "--controller", cluster.http, *argv)
+
+
+def run(
+    holdfast: Commands, cluster: LocalCluster, folder: Path, code: str, ranks: int, ends: str = "finished"
+) -> tuple[str, Json, list[Json]]:
     """Its output, the job, and the incidents that it made, the first one first."""
     before = len(cluster.client.incidents())
-    (folder / "train.py").write_text(textwrap.dedent(code))
-    argv = ["--nproc-per-node", str(ranks), str(folder / "train.py"), str(folder)]
-    running = holdfast.start("run", "--controller", cluster.http, *argv)
-    code_ = running.wait(120)
-    assert code_ == 0, running.err[-4000:]
+    running = start(holdfast, cluster, folder, code, ranks)
+    assert (running.wait(120) == 0) == (ends == "finished"), running.err[-4000:]
     asked = holdfast.run("job", "--controller", cluster.http, "--json")
     return running.out, json.loads(asked.out), list(reversed(cluster.client.incidents()))[before:]
 
@@ -118,6 +134,41 @@ def test_a_nan_in_an_unmodified_script_is_found_and_left(
     spoilt = out.count("is spoilt")
     assert 1 <= spoilt <= 2.0 / PAUSE_S, "found within two seconds of steps"
     assert out.rstrip().endswith("step 79 is good")
+
+
+def test_a_script_that_goes_on_from_its_own_nan_is_given_up(
+    holdfast: Commands, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It saves whatever it has, after every step, and takes so little time for one that many pass until it is found."""
+    code = TURNS_TO_NAN.replace("(step + 1) % 20 == 0 and good", "True").replace("sleep(0.05)", "sleep(0.003)")
+    code = code.replace("sys.argv[1], 80", "sys.argv[1], 10**6")
+    out, job, incidents = run(holdfast, cluster, tmp_path, code, 1, ends="failed")
+    assert out.count("begins at 0") == 1
+    assert (job["state"], job["generation"]) == ("failed", 3)
+    assert job["reason"].startswith("loss-nonfinite 3 times without a step of progress: the parameters of rank 0")
+    assert {one["kind"] for one in acted_on(incidents)} == {"loss-nonfinite"}
+    assert acted_on(incidents)[-1]["action"] == "stop-job"
+
+
+def test_a_nan_that_is_printed_and_seen_by_no_hook_is_an_alert(
+    holdfast: Commands, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    before = len(cluster.client.incidents())
+
+    def told() -> list[Json]:
+        new = list(reversed(cluster.client.incidents()))[before:]
+        assert acted_on(new) == []
+        return [one for one in new if one["kind"] == "log-rule"]
+
+    running = start(holdfast, cluster, tmp_path, PRINTS, 1, "--no-hooks")
+    wait_for(lambda: told() or running.process.poll() is not None, 60)
+    (tmp_path / "end").touch()
+    assert running.wait() == 0, running.err[-4000:]
+    assert (cluster.client.job() or {})["generation"] == 1
+    (incident,) = told()
+    assert (incident["culprit"], incident["action"]) == ("rank0", "alert")
+    assert incident["summary"].startswith("rank0 logged numeric (loss-nan): step ")
+    assert incident["summary"].endswith(" loss nan")
 
 
 def test_what_only_looks_like_a_nan_ends_nothing(holdfast: Commands, cluster: LocalCluster, tmp_path: Path) -> None:

@@ -213,6 +213,47 @@ def test_samples_stay_within_their_share() -> None:
     assert watch.samples > 20
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_life_that_begins_spoilt_is_told_from_one_that_becomes_so(
+    on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between two samples: of a GPU the first one's sums are waited for by no step, and looked for by each."""
+    clock = Clock()
+    gpu, (net, optimizer) = Gpu(), model()
+    watch = Finite(gpu if on_gpu else torch, clock, Clock())
+    if on_gpu:
+        real = torch_finite._Model._sum
+        monkeypatch.setattr(torch_finite._Model, "_sum", lambda self, tensor: OnGpu(real(self, tensor)))
+    plain(net, optimizer, math.nan)
+    watch.after(optimizer)
+    assert watch.began_spoilt == (not on_gpu)
+    watch._next = 1.0
+    watch.after(optimizer)
+    gpu.done = True
+    watch.after(optimizer)
+    assert watch.began_spoilt
+    assert watch.samples == 1
+    for _ in range(2 * IN_ROW):
+        assert watch.began_spoilt
+        clock.now, gpu.done = clock.now + 1.0, True
+        watch.after(optimizer)
+    assert watch.spoilt
+
+
+def test_one_good_sample_is_enough_to_have_begun_well() -> None:
+    def step(n: int, net: Any, optimizer: Any) -> None:
+        if n == 1:
+            net.load_state_dict(good)
+        plain(net, optimizer, math.nan if n in (0, 3) else 1.0)
+        began.append(watch.began_spoilt)
+
+    net, optimizer = model()
+    good = {name: value.clone() for name, value in net.state_dict().items()}
+    watch, began = Finite(torch, Clock(), Clock()), list[bool]()
+    assert train(step, made=(net, optimizer), watch=watch)[1] == 3 + IN_ROW - 1
+    assert began == [True, False, False, False, False, False]
+
+
 def test_what_it_can_not_read_ends_the_watch_not_the_run() -> None:
     class Odd:
         def __init__(self) -> None:

@@ -332,7 +332,10 @@ def test_what_ended_by_itself_is_learned_for_its_place_and_kept() -> None:
 def test_a_job_that_was_stopped_in_a_pause_teaches_the_next_one_nothing() -> None:
     w = Watched()
     w.run(4.0)
+    assert w.watch.of(w.job) is not None
+    assert w.watch.of(dataclasses.replace(w.job, generation=2)) is None
     w.job = dataclasses.replace(w.job, spec=dataclasses.replace(w.job.spec, id="j2"))
+    assert w.watch.of(w.job) is None
     assert w.moves() == []
     assert w.job.pauses == {}
 

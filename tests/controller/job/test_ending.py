@@ -2,7 +2,9 @@
 
 import pytest
 
-from holdfast.controller.state.model import JobStatus
+from holdfast.controller.state.events import EventSeen, Found, FrameSeen, StopAsked
+from holdfast.controller.state.model import Finding, JobStatus
+from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training
 
 
@@ -88,3 +90,36 @@ def test_an_exit_that_is_not_clean_is_no_end() -> None:
     v.exit(3, code=1, error="ValueError: no")
     v.run(30.0)
     assert v.job.state is not JobStatus.FINISHED
+
+
+def nan(v: Virtual, step: int) -> FrameSeen:
+    record = t.StepRecord(6, v.job.generation, step, int(v.instant.wall * 1e9), 0.3, t.SPOILT, 0, True)
+    return FrameSeen("node1", t.Frame(1, int(v.instant.wall * 1e9), 1, steps=(record,)))
+
+
+def lost_gpu(v: Virtual) -> EventSeen | Found:
+    at = v.instant.wall
+    text = "GPU 3 has fallen off the bus"
+    found = Finding(t.FindingKind.GPU_LOST, t.Severity.CRITICAL, "node1", text, at, at, node="node1")
+    return Found(found)
+
+
+@pytest.mark.parametrize("how", ["stopped by hand", "given up"])
+def test_what_is_found_while_it_is_ended_for_good_starts_nothing_again(how: str) -> None:
+    """Workers go on until they are told to stop, and a NaN is found in every step of them."""
+    v = training(max_restarts=0)
+    v.counts_from_zero = True
+    v.delivering = True  # orders are on their way for so long
+    first = v.job.best_step + 1
+    v.feed(StopAsked(5.0) if how == "stopped by hand" else nan(v, first))
+    reason = v.brain.jobs.newest.c.life.final
+    for step in range(first + 1, first + 4):
+        v.feed(nan(v, step))
+    v.feed(lost_gpu(v))
+    assert v.brain.jobs.newest.c.life.final == reason
+    v.delivering = False
+    v._deliver_all()
+    v.run(1.0)
+    assert v.job.state is (JobStatus.STOPPED if how == "stopped by hand" else JobStatus.FAILED)
+    assert v.job.generation == 1
+    assert sum(one.cause.kind is t.FindingKind.LOSS_NONFINITE for one in v.incidents) == (how == "given up")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.state.events import EventSeen
+from holdfast.controller.state.events import EventSeen, FrameSeen
 from holdfast.controller.state.model import Incident, Job, JobStatus
 from holdfast.controller.state.progress import FEW_STEPS, STARTUP_S, Progress
 from holdfast.wire import types as t
@@ -23,6 +23,13 @@ def counted(**more: object) -> Virtual:
     assert v.job.state is JobStatus.RUNNING
     assert v.job.progress.counted
     return v
+
+
+def spoilt(v: Virtual) -> None:
+    """The hook tells that the parameters of rank 0 hold NaN."""
+    wall = int(v.instant.wall * 1e9)
+    record = t.StepRecord(0, v.job.generation, v.job.life_steps, wall, STEP, t.SPOILT, 0, True)
+    v.feed(FrameSeen("node0", t.Frame(1, wall, 1, steps=(record,))))
 
 
 def patterns(v: Virtual) -> list[Incident]:
@@ -227,3 +234,25 @@ def test_a_pattern_is_told_whenever_it_has_doubled(count: int) -> None:
         if progress.pattern():
             told.append(generation)
     assert told == [n for n in (3, 6, 12, 24) if n <= count]
+
+
+def test_a_nan_that_was_saved_is_no_progress() -> None:
+    """Each life begins with it: no step is reported until it is sure, and what it saved and printed is of no use."""
+    v = counted()
+    spoilt(v)
+    for generation in (2, 3):
+        v.run_until(lambda generation=generation: v.job.generation == generation and v.job.life_steps >= 1)
+        saw(v, "checkpoint", 100 + generation)
+        saw(v, "log", 100 + generation, count=20, text="step 100 loss nan")
+        spoilt(v)
+    v.run(1.0)
+    assert v.job.state is JobStatus.FAILED
+    assert v.job.reason.startswith("loss-nonfinite 3 times without a step of progress: the parameters of rank 0")
+
+
+def test_a_nan_after_many_steps_is_found_again_and_again() -> None:
+    v = counted()
+    for generation in range(2, 7):
+        spoilt(v)
+        v.run_until(lambda generation=generation: v.job.generation == generation and v.job.life_steps > FEW_STEPS)
+    assert v.job.state is JobStatus.RUNNING

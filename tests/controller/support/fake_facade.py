@@ -158,7 +158,7 @@ class FakeFacade(FakeTraining):
                 "wall": 104.5,
                 "productive": 99.0,
                 "unsaved": 1.0,
-                "lost": {"restore": 4.5, "recompute": None},
+                "lost": {"restore": 4.5, "recompute": 0.5 if self.numbers_steps else None},
                 "last_hour": 0.96,
             },
             "pause": self.pause,

@@ -1,7 +1,5 @@
-"""A script that knows nothing of Holdfast, in which rank 1 does at step 8 what the argument says: hang, or pause."""
+"""A script that knows nothing of Holdfast, in which rank 1 hangs at step 8, in the way that the argument says."""
 
-import os
-import random
 import sys
 import threading
 import time
@@ -17,28 +15,12 @@ model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 what = sys.argv[1]
 
-
-def save(seconds: float) -> None:
-    """To a slow disk."""
-    end = time.monotonic() + seconds
-    with open(os.devnull, "wb") as file:
-        while time.monotonic() < end:
-            file.write(bytes(1 << 20))
-            time.sleep(0.1)
-
-
-for step in range(40 if what in ("save", "sort", "sleep") else 1000):
+for step in range(1000):
     if step == 8 and rank == 1:
         match what:
             case "loop":
                 while True:
                     pass
-            case "save":
-                save(7.0)
-            case "sort":  # one call that holds the interpreter's lock
-                sorted(random.random() for _ in range(8_000_000))
-            case "sleep":
-                time.sleep(7.0)
             case "lock":
                 lock = threading.Lock()
                 lock.acquire()

@@ -158,7 +158,8 @@ class PauseWatch:
         one = pause.ranks[0] if len(pause.ranks) == 1 else -1
         times = int(job.pauses.get(self.place, [0.0, 0.0])[0])
         again = f"; restarted {times} times at this place before, each time with twice the limit" if times else ""
-        where = f" at {self.place}" if self.place else ""
+        is_operation = self.place.startswith(("in ", "before ", "outside "))
+        where = f"{' ' if is_operation else ' at '}{self.place}" if self.place else ""
         seconds = pause.still if pause.life is not Life.IDLE else self._idle(pause, now)
         verb = "is restarted at the limit of" if kind is t.FindingKind.WORKER_HANG else "is left alone until"
         text = (

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.controller.simulation.faults import Fault, How
 from holdfast.controller.simulation.hosts import WALL, Host, Life
+from holdfast.controller.simulation.pauses import Kind, Pause, draw, draw_kind, wrong_ends
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.events import CordonAsked, EvictAsked
 from holdfast.wire import types as t
@@ -19,7 +20,9 @@ _STAYS_BAD = 0.6  # share of the crashes that come again
 class Breaks:
     def __init__(self, world: World) -> None:
         self.w = world
-        world.again, world.mend = self._again, self._mend
+        world.again, world.mend, world.began_life = self._again, self._mend, self._first_steps
+        self._strikes: list[float] = []  # when something stopped training that was no decision of the controller
+        self._at_start: random.Random | None = None  # the dice of a pause that comes with the next life
 
     def strike(self, fault: Fault) -> None:
         """Let it happen, at a node of the job if there is one; False luck of a node that is down already passes."""
@@ -71,7 +74,7 @@ class Breaks:
                 self._pace()
                 w.later(dice.expovariate(1 / 7200), self._fast_again, host)
             case How.PAUSE:
-                self._pause(host, dice.uniform(2.0, 60.0))
+                self.pause(host, draw_kind(dice), dice)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -84,7 +87,7 @@ class Breaks:
         w = self.w
         if not self._trains(host):
             return
-        w.training_stops()
+        self._stop()
         w.watch()
         if xid:
             line = t.LogMatched(
@@ -121,29 +124,52 @@ class Breaks:
         w = self.w
         if not self._trains(host):
             return
-        w.training_stops()
+        self._stop()
         w.hung = (host.name, self._rank(host), w.now)
         w.watch(4 * w.shape.step + 60)
 
-    def _pause(self, host: Host, seconds: float) -> None:
-        """Steps come later by so much, and nothing else happens."""
-        w = self.w
-        if not self._trains(host) or w.life is None or w.paused is not None or w.hung is not None:
+    def _stop(self) -> None:
+        self._strikes.append(self.w.now)
+        self.w.training_stops()
+
+    def pause(self, host: Host, kind: Kind, dice: random.Random) -> None:
+        """Steps come later, and nothing else happens. One before the first step waits for the next life."""
+        if kind is Kind.START:
+            self._at_start = dice
+        else:
+            self._begin(host, kind, dice)
+
+    def _first_steps(self) -> None:
+        """A life of the job has begun."""
+        dice, self._at_start = self._at_start, None
+        if dice is not None:
+            self._begin(self.w.dice.choice(self.w.job_hosts()), Kind.START, dice)
+
+    def _begin(self, host: Host, kind: Kind, dice: random.Random) -> None:
+        w, job = self.w, self.w.job
+        if not self._trains(host) or w.life is None or job is None or w.paused is not None or w.hung is not None:
             return
         w.tell_steps()
+        pause = draw(kind, host.name, self._rank(host), w.now, job.generation, len(job.nodes), w.options, dice)
         life, number = w.life, max(w.life.number, w.newest() + 1)
-        w.life = Life(life.generation, number, w.now + seconds + life.step, life.step)
-        w.paused = (host.name, self._rank(host), w.now, w.now + seconds)
-        w.watch(seconds + 5.0)
-        w.later(seconds, self._goes_on, w.paused)
+        w.life = Life(life.generation, number, pause.until + life.step, life.step)
+        w.paused = pause
+        w.pauses[kind.value] += 1
+        w.watch(pause.until - w.now + 5.0)
+        w.later(pause.until - w.now, self._goes_on, pause)
+        w.later(pause.honest_until - w.now, self._look_back, pause)
 
-    def _goes_on(self, pause: tuple[str, int, float, float]) -> None:
-        w = self.w
-        if w.paused is pause:
-            w.paused = None
-        at, until = WALL + pause[2], WALL + pause[3]
-        hangs = (i for i in w.brain.c.book.incidents.values() if i.cause.kind is t.FindingKind.WORKER_HANG)
-        w.wronged += [i.cause.text for i in hangs if at < i.opened <= until and i.cause.subject == f"rank{pause[1]}"]
+    def _goes_on(self, pause: Pause) -> None:
+        if self.w.paused is pause:
+            self.w.paused = None
+
+    def _look_back(self, pause: Pause) -> None:
+        """What was done about it up to here was wrong."""
+        c = self.w.brain.c
+        job = self.w.job
+        generation, nodes = (job.generation, len(job.nodes)) if job is not None else (-1, 0)
+        struck = next((at for at in self._strikes if at >= pause.since), math.inf)
+        self.w.wronged += wrong_ends(pause, c.book.incidents.values(), generation, nodes, WALL, struck)
 
     def _nan(self, host: Host) -> None:
         w = self.w
@@ -151,10 +177,16 @@ class Breaks:
             return
         wall = int((WALL + w.now) * 1e9)
         generation = w.life.generation
-        w.training_stops()
+        self._stop()
         w.watch()
         record = t.StepRecord(self._rank(host), generation, w.delivered, wall, w.shape.step, math.inf, 1 << 20)
-        w.frame(host, (record,))
+        self._tell_nan(host, record)
+
+    def _tell_nan(self, host: Host, record: t.StepRecord) -> None:
+        """The losses of all later steps are no numbers either: a controller that is away just now hears of them."""
+        if host.generation == record.generation and host.alive:
+            self.w.frame(host, (record,))
+            self.w.later(self.w.shape.step, self._tell_nan, host, record._replace(step=record.step + 1))
 
     def _fast_again(self, host: Host) -> None:
         host.slow = 1.0
@@ -178,7 +210,7 @@ class Breaks:
         w = self.w
         host.alive = False
         if self._trains(host):
-            w.training_stops()
+            self._stop()
             w.later(w.dice.uniform(0.5, 3.0), self._victims, host)
         if host in w.job_hosts():
             w.memory_lost.add(host.name)
@@ -200,7 +232,7 @@ class Breaks:
             host.linked, host.guilty = False, True
             w.later(w.dice.uniform(5, 30), self._stream_breaks, host, host.incarnation)
         if any(host in w.job_hosts() for host in cut):
-            w.training_stops()
+            self._stop()
         w.watch(40.0)
         w.later(seconds, self._relink, cut)
 
@@ -233,7 +265,7 @@ class Breaks:
         if w.away or host.name not in w.brain.c.nodes:
             return
         if self._trains(host):
-            w.training_stops()
+            self._stop()
         host.guilty = True
         w.feed(EvictAsked(host.name))
         w.watch()

@@ -36,7 +36,7 @@ class How(StrEnum):
     SLOW = "slow"
     """A node is slower than the others for some hours."""
     PAUSE = "pause"
-    """A worker computes or saves for a while in a call that holds its interpreter; all others wait for it."""
+    """The job makes no step for a while and goes on by itself; of one of `pauses.Kind`."""
 
 
 STOPS = frozenset({How.GPU, How.CRASH, How.BUG, How.HANG, How.DEAD, How.SILENT, How.SWITCH, How.NAN, How.PLANNED})

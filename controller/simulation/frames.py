@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 
+from holdfast.controller.simulation import pauses
 from holdfast.controller.simulation.hosts import WALL, Host
 from holdfast.controller.simulation.state import State
 from holdfast.diagnostics.catalog.results import CheckResult, Fault
 from holdfast.wire import types as t
+
+_ALL_TALK = 32
+"""Nodes of a job up to which all say how their workers look."""
 
 
 def frame(
@@ -19,25 +23,46 @@ def frame(
     return t.Frame(1, wall, mono, host=gauges or {}, workers=tuple(workers), steps=tuple(steps), cadence=world.cadence)
 
 
-def samples(world: State, host: Host) -> list[t.WorkerSample]:
-    """How workers look while one of them stands still: it shows no life, the others wait for it."""
+def talkers(world: State) -> frozenset[str]:
+    """Hosts whose agents say in their frames how their workers look: those of a job that stands still.
+
+    Of a large job one that stands and two others: the frames of all would take more time than the run is worth.
+    """
     job = world.job
-    stands = world.hung if world.paused is None else world.paused
+    stands = world.hung if world.life is None else world.paused
+    if stands is None:
+        return frozenset()
+    names = job.nodes if job is not None else ()
+    return frozenset((stands[0], *(names if len(names) <= _ALL_TALK else names[:2])))
+
+
+def samples(world: State, host: Host) -> list[t.WorkerSample]:
+    """How workers look while the job stands still."""
+    job, pause = world.job, world.paused
+    stands = world.hung if pause is None else pause
     if job is None or stands is None or host.generation != job.generation:
         return []
-    victim, since = stands[1:3]
-    idle, works = world.now - since, world.paused is not None and world.works
-    return [
+    ranks = [rank for rank in job.ranks_on(host.name) if rank not in host.ended]
+    plain = [
         t.WorkerSample(
             rank=rank, generation=host.generation, pid=1000 + rank, step=world.done, phase=t.Phase.TRAIN,
-            operation="" if rank == victim else "dp:all_reduce", operation_age=idle, progress_age=idle,
-            tick_age=idle if rank == victim else 0.05, median_step=world.shape.step,
-            activity=t.Activity(idle, 0.0, "R", cpu=1.0) if works and rank == victim
-            else t.Activity(watched=idle, quiet=idle, state="S", waits_for="a lock"),
+            median_step=world.shape.step,
         )
-        for rank in job.ranks_on(host.name)
-        if rank not in host.ended
+        for rank in ranks
     ]  # fmt: skip
+    if pause is not None:
+        return [pauses.sample(pause, one, world.now, world.works) for one in plain]
+    return [_hung(one, stands[1], world.now - stands[2]) for one in plain]
+
+
+def _hung(sample: t.WorkerSample, victim: int, idle: float) -> t.WorkerSample:
+    """The victim shows no life, the others wait for it."""
+    is_victim = sample.rank == victim
+    return sample._replace(
+        operation="" if is_victim else "dp:all_reduce", operation_age=idle, progress_age=idle,
+        tick_age=idle if is_victim else 0.05,
+        activity=t.Activity(watched=idle, quiet=idle, state="S", waits_for="a lock"),
+    )  # fmt: skip
 
 
 def check_results(host: Host, checks: Sequence[str]) -> str:

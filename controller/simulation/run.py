@@ -38,8 +38,10 @@ class Outcome:
     """From the fault to training again."""
     evictions: int
     wrong_evictions: int
+    pauses: dict[str, int]
+    """Honest ones, and such as are longer than their limit, by kind."""
     wrong_ends: int
-    """Pauses that would have ended by themselves, and for which a worker was taken for dead."""
+    """Verdicts that a worker hangs, and restarts of the job, in a pause that would have ended by itself."""
     actions: dict[str, int]
     incidents: int
     crashes: int
@@ -94,6 +96,7 @@ def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Ou
         recovered=recovered,
         evictions=len(world.evicted),
         wrong_evictions=sum(not guilty for _, guilty in world.evicted),
+        pauses=dict(world.pauses),
         wrong_ends=len(world.wronged),
         actions=dict(Counter(incident.action for incident in incidents)),
         incidents=len(incidents),

@@ -2,12 +2,14 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape, hosts_of
+from holdfast.controller.simulation.pauses import Pause
 from holdfast.controller.state.model import Incident, Instant, Job, Options
 
 
@@ -38,9 +40,12 @@ class State:
         self.done = -1
         """Newest step that was really finished and kept."""
         self.hung: tuple[str, int, float] | None = None  # host, rank, since
-        self.paused: tuple[str, int, float, float] | None = None  # host, rank, since, until; it goes on by itself
-        self.works = True  # what pauses is seen to compute
-        self.wronged: list[str] = []  # incidents that were opened for a pause
+        self.paused: Pause | None = None
+        """It goes on by itself."""
+        self.pauses: Counter[str] = Counter()
+        """By kind, how many there were."""
+        self.works = True  # what those do that pause is seen
+        self.wronged: list[str] = []  # verdicts and restarts for a pause that nobody was to end
         self.memory_lost: set[str] = set()
         self.held: set[str] = set()
         """Who trained last."""
@@ -51,6 +56,8 @@ class State:
         self.again: Callable[[Host], None] = lambda host: None
         """What a node that is broken does some time after it took part again."""
         self.mend: Callable[[Host], None] = lambda host: None
+        self.began_life: Callable[[], None] = lambda: None
+        """What happens when a life of the job has begun, and its first step is still to come."""
         self.events = 0
         self.loads = 0
         """The newest generation of which all workers were started."""

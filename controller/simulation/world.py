@@ -295,6 +295,7 @@ class World(State):
         if not self.shape.shrinks:
             self.alert_until = self.now  # whatever was looked for, this is what came of it
         self.watch(2.0)
+        self.began_life()
 
     def training_stops(self) -> None:
         """No more steps from now on; those that were finished count."""
@@ -336,10 +337,7 @@ class World(State):
         if self.away:
             return
         self.tell_steps()
-        talkers = set()
-        stands = self.hung if self.life is None else self.paused
-        if stands is not None:
-            talkers = {stands[0], *(h.name for h in self.job_hosts()[:2])}
+        talkers = frames.talkers(self)
         bare = frames.frame(self)
         for host in self.hosts.values():
             if not host.reachable:

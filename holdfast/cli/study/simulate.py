@@ -96,7 +96,7 @@ def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
         f"lost: {lost or 'nothing'}",
         f"{one.faults} faults that stop training, {one.stops} stops, {one.crashes} crashes of the controller",
         f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly; "
-        f"{one.wrong_ends} pauses taken for hangs",
+        f"{sum(one.pauses.values())} pauses, {one.wrong_ends} wrongly ended",
         figures,
         *(f"the same faults {name}: goodput {output.percent(value)}" for name, value in rivals.items()),
         f"{one.events:,} events in {one.cpu:.1f} s of CPU time",
@@ -107,9 +107,11 @@ def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
 def _summary(runs: Sequence["Outcome"]) -> str:
     worst = min(runs, key=lambda one: one.goodput)
     wrong = sum(one.wrong_evictions for one in runs)
+    pauses = sum(sum(one.pauses.values()) for one in runs)
     return (
         f"{len(runs)} runs, every invariant held: {sum(one.stops for one in runs)} stops of training, "
         f"{sum(one.crashes for one in runs)} crashes of the controller, {sum(one.evictions for one in runs)} nodes "
-        f"taken out, {wrong} wrongly; worst goodput {output.percent(worst.goodput)} (seed {worst.seed}); "
+        f"taken out, {wrong} wrongly; {pauses} pauses, {sum(one.wrong_ends for one in runs)} wrongly ended; "
+        f"worst goodput {output.percent(worst.goodput)} (seed {worst.seed}); "
         f"{sum(one.cpu for one in runs):.0f} s of CPU time"
     )

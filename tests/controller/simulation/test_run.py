@@ -63,19 +63,6 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
     assert not [node for node, guilty in world.evicted if not guilty]
 
 
-def test_an_honest_pause_ends_no_worker_and_a_blind_detector_is_seen_to_do_so() -> None:
-    world = after(How.PAUSE, seconds=300.0)
-    assert (world.wronged, world.brain.c.book.incidents) == ([], {})
-    job = world.brain.jobs.newest.c.job
-    assert job is not None
-    assert (job.generation, job.restarts) == (1, 0)
-    blind = World(SMALL, seed=1)
-    blind.later(300.0, Breaks(blind).strike, Fault(300.0, "test", How.PAUSE, 0.4, 11))
-    blind.works = False
-    blind.run(blind.began + 600.0)
-    assert blind.wronged
-
-
 def test_strays_that_are_ended_stop_no_training() -> None:
     """A switch is back, and what still runs behind it is of an older generation than what trains."""
     shape = Shape(nodes=6, spares=3, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0)

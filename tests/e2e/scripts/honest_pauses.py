@@ -1,7 +1,7 @@
 """A script that knows nothing of Holdfast, and pauses honestly in one way after the other.
 
 A pause goes on until the file NAME.seen is there, so that whoever watches has the time to see it; NAME.begun tells that
-it has begun. `honest_pauses.py FOLDER` is for two ranks, `honest_pauses.py FOLDER alone` for one process without torch.distributed.
+it has begun. `honest_pauses.py FOLDER` is for two ranks, with `alone` for one process without torch.distributed.
 """
 
 import json

@@ -1,0 +1,170 @@
+"""Honest pauses of a simulated job: which kinds there are, how each looks from outside, which ends of one are wrong.
+
+Pure. A pause ends by itself. One that lasts longer than its limit may be ended, at the limit and not before.
+"""
+
+import math
+import random
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from holdfast.controller.state.model import Incident, Options
+from holdfast.wire import types as t
+
+
+class Kind(StrEnum):
+    BUSY = "busy"
+    """One rank computes; in half of the cases in one call that holds its interpreter."""
+    IO = "io"
+    """One rank writes, as in a save."""
+    IDLE = "idle"
+    """One rank waits for something outside, shorter than the limit for idle ranks."""
+    EVALUATION = "evaluation"
+    """All ranks do something else than steps, and nobody waits for anybody."""
+    START = "start"
+    """Before the first step of a life: imports, compilation, downloads. Of one rank, or of all."""
+    LONG = "long"
+    """Longer than its limit, so that it is ended."""
+
+
+class Work(StrEnum):
+    """What those do that hold up the job."""
+
+    COMPUTES = "computes"
+    WRITES = "writes"
+    WAITS = "waits"
+
+
+SHARES: dict[Kind, float] = {
+    Kind.BUSY: 0.3, Kind.IO: 0.2, Kind.IDLE: 0.2, Kind.EVALUATION: 0.15, Kind.START: 0.1, Kind.LONG: 0.05,
+}  # fmt: skip
+_OPERATIONS = ("dp:all_reduce", "ddp:backward", "barrier")
+"""Where the others wait."""
+_LONGEST_BUSY_S, _LONGEST_START_S = 60.0, 120.0
+_AFTER_S = 0.5
+"""A verdict so soon after a pause is still about it."""
+_BELOW = 0.9
+"""Of its limit an idle pause lasts at most: what the simulation draws as honest leaves no doubt."""
+
+
+class Pause(NamedTuple):
+    """One pause. Seconds of the world's clock. The first three fields are those of a hang, too."""
+
+    host: str
+    rank: int
+    """Who holds up the others; of a pause of all ranks the first that is looked at."""
+    since: float
+    until: float
+    """When it goes on by itself."""
+    honest_until: float
+    """Before this nobody may end it: just after `until`, or when its limit is reached, whichever is sooner."""
+    kind: Kind
+    work: Work
+    generation: int
+    nodes: int
+    """Of the job when the pause began."""
+    is_everybody: bool = False
+    is_start: bool = False
+    """Before the first step of this life."""
+    holds: bool = False
+    """In a call that holds the interpreter."""
+    waits_in: str = _OPERATIONS[0]
+    """Operation in which the others wait."""
+
+
+def draw_kind(dice: random.Random) -> Kind:
+    return dice.choices(list(SHARES), list(SHARES.values()))[0]
+
+
+def draw(
+    kind: Kind, host: str, rank: int, now: float, generation: int, nodes: int, options: Options, dice: random.Random
+) -> Pause:
+    """A pause of this kind that begins now."""
+    is_start, is_everybody = kind is Kind.START, kind is Kind.EVALUATION
+    match kind:
+        case Kind.BUSY:
+            work = Work.COMPUTES
+        case Kind.IO:
+            work = Work.WRITES
+        case Kind.IDLE:
+            work = Work.WAITS
+        case Kind.EVALUATION:
+            work = dice.choice((Work.COMPUTES, Work.WRITES))
+        case Kind.START:
+            work, is_everybody = dice.choice(tuple(Work)), dice.random() < 0.5
+        case Kind.LONG:
+            work = dice.choices((Work.WAITS, Work.COMPUTES), (0.8, 0.2))[0]
+    limit = _limit(work, is_start, options)
+    if kind is Kind.LONG:
+        seconds = limit + dice.uniform(30.0, 120.0)
+    else:
+        longest = _LONGEST_START_S if is_start else _LONGEST_BUSY_S
+        seconds = dice.uniform(2.0, min(longest, _BELOW * limit))
+    return Pause(
+        host, rank, now, now + seconds, now + min(seconds + _AFTER_S, limit), kind, work, generation, nodes,
+        is_everybody, is_start,
+        holds=work is Work.COMPUTES and not is_everybody and dice.random() < 0.5, waits_in=dice.choice(_OPERATIONS),
+    )  # fmt: skip
+
+
+def _limit(work: Work, is_start: bool, options: Options) -> float:
+    """Seconds after which the controller may end it."""
+    if work is not Work.WAITS:
+        return options.pause_limit
+    return options.idle_limit_start if is_start else options.idle_limit
+
+
+def sample(pause: Pause, sample: t.WorkerSample, now: float, is_seen: bool = True) -> t.WorkerSample:
+    """How a rank looks in the pause, given its sample with what does not depend on that. `is_seen`: its agent sees what
+    those do that hold up the others; else they look like a worker of which a thread sleeps with the interpreter lock.
+    """
+    idle = now - pause.since
+    holds_up = pause.is_everybody or sample.rank == pause.rank
+    is_silent = holds_up and (pause.holds or not is_seen)
+    sample = sample._replace(
+        operation="" if holds_up else pause.waits_in,
+        operation_age=math.nan if holds_up else idle,
+        progress_age=idle,
+        still_age=idle,
+        tick_age=idle if is_silent else 0.05,
+        activity=_activity(pause.work if holds_up and is_seen else None, idle),
+    )
+    if pause.is_start:
+        return sample._replace(step=-1, median_step=math.nan, phase=t.Phase.SETUP)
+    return sample
+
+
+def _activity(work: Work | None, idle: float) -> t.Activity:
+    match work:
+        case Work.COMPUTES:
+            return t.Activity(idle, 0.0, "R", cpu=1.0)
+        case Work.WRITES:
+            return t.Activity(idle, 0.1, "S", cpu=0.05, written=200e6, waits_for="a lock", thread="saver")
+        case Work.WAITS:
+            return t.Activity(idle, idle, "S", waits_for="a reply from 10.0.9.9:443")
+    return t.Activity(idle, idle, "S", waits_for="a lock")
+
+
+def wrong_ends(
+    pause: Pause, incidents: Iterable[Incident], generation: int, nodes: int, epoch: float, struck: float
+) -> list[str]:
+    """What was wrongly done about a pause that nobody was to end before `honest_until`: any verdict that a worker
+    hangs, of whichever rank, and any restart of the job.
+
+    `generation`, `nodes`: of the job at that moment; one that has grown was restarted for that. `epoch`: wall time at
+    which the world's clock is 0. `struck`: when a real fault stopped training in the pause, or infinity; what comes
+    after it is about that.
+    """
+    until = min(pause.honest_until, struck)
+    verdicts = [
+        f"{pause.kind} pause: {finding.text}"
+        for incident in incidents
+        for finding in incident.findings
+        if finding.kind is t.FindingKind.WORKER_HANG and pause.since < finding.at - epoch < until
+    ]
+    if verdicts:
+        return verdicts
+    if generation != pause.generation and struck > pause.honest_until and nodes <= pause.nodes:
+        return [f"{pause.kind} pause: generation {pause.generation} was restarted as {generation}"]
+    return []

@@ -22,7 +22,7 @@ from tests.holdfast.support.fake_controller import FakeController
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[4]
-COMMAND = (sys.executable, str(Path(__file__).with_name("interrupted.py")))
+COMMAND = (sys.executable, str(ROOT / "tests" / "holdfast" / "support" / "interrupted.py"))
 RUN = (sys.executable, "-m", "holdfast", "run", "-m", "x")
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -119,7 +119,7 @@ def following(fake: FakeController, tmp_path: Path) -> Iterator[tuple[Stage, Fak
 
 
 def stopped(fake: FakeController) -> bool:
-    return any(path == "/job/stop" for _, path, _ in fake.asked)
+    return any(path == "/jobs/j1/stop" for _, path, _ in fake.asked)
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda n: n.name)

@@ -17,7 +17,7 @@ from holdfast.cli.local.cluster import LocalCluster
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_daemon.py")))
+FAKE = (sys.executable, str(ROOT / "tests" / "holdfast" / "support" / "fake_daemon.py"))
 ENV = {"PYTHONPATH": str(ROOT)}
 
 Until = Callable[..., None]

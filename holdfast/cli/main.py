@@ -34,7 +34,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.demo import demo
     from holdfast.cli.job import checkpoint, inject, job, run
     from holdfast.cli.job import train as train_command
-    from holdfast.cli.look import blame, incidents, nodes, stacks, status, timeline
+    from holdfast.cli.look import blame, incidents, jobs, nodes, stacks, status, timeline
     from holdfast.cli.node import cordon, diagnose, evict
     from holdfast.cli.serve import agent, certs, controller, dashboards
     from holdfast.cli.study import replay, simulate
@@ -61,6 +61,7 @@ def build() -> "typer.Typer":
     )(train_command.train)
     app.command()(status.status)
     app.command()(nodes.nodes)
+    app.command()(jobs.jobs)
     app.add_typer(job.app, name="job")
     app.command()(incidents.incidents)
     app.command()(blame.blame)

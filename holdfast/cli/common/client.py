@@ -24,6 +24,10 @@ OVER = ("finished", "failed", "stopped")
 """States in which a job stays."""
 
 
+class NotFound(UsageError):
+    """The controller knows nothing of this name."""
+
+
 class Client:
     """Opens its connections when first used. Unavailable: no answer, may work later; UsageError: it said no."""
 
@@ -56,49 +60,56 @@ class Client:
     def nodes(self) -> list[Json]:
         return self._list("/nodes")
 
-    def job(self) -> Json | None:
-        return self._dict("/job") or None
+    def jobs(self) -> list[Json]:
+        """Active jobs in the order of the queue, then those that ended, the newest first."""
+        return self._list("/jobs")
 
-    def ranks(self) -> Json:
-        return self._dict("/ranks")
+    # `job` is an id or a name; empty: the newest job of a read, the only active one of a command.
 
-    def steps(self, since: int = -1) -> Json:
-        return self._dict("/steps", since=since, limit=100_000)
+    def job(self, job: str = "") -> Json | None:
+        return self._dict(_of(job) or "/job") or None
 
-    def incidents(self) -> list[Json]:
-        return self._list("/incidents")
+    def ranks(self, job: str = "") -> Json:
+        return self._dict(f"{_of(job)}/ranks")
+
+    def steps(self, since: int = -1, job: str = "") -> Json:
+        return self._dict(f"{_of(job)}/steps", since=since, limit=100_000)
+
+    def incidents(self, job: str = "") -> list[Json]:
+        """Without a job all of them, also those of nodes."""
+        return self._list(f"{_of(job)}/incidents")
 
     def incident(self, name: str) -> Json:
         return self._dict(f"/incidents/{_segment(name)}")
 
     def blame(self, job: str, first: int, last: int) -> Json:
-        return self._dict("/blame", job=job, first=first, last=last)
+        return self._dict(f"{_of(job)}/blame", first=first, last=last)
 
     def heat(self, job: str, first: int, last: int) -> Json:
-        return self._dict("/blame/heat", job=job, first=first, last=last)
+        return self._dict(f"{_of(job)}/blame/heat", first=first, last=last)
 
     def timeline(self, job: str, first: int, last: int) -> Json:
-        return self._dict("/timeline", job=job, first=first, last=last)
+        return self._dict(f"{_of(job)}/timeline", first=first, last=last)
 
     # --- do ---
 
     def submit(self, spec: Json) -> str:
         return str(self._call("POST", "/jobs", json=spec)["id"])
 
-    def stop(self, grace: float = 10.0) -> None:
-        self._call("POST", "/job/stop", json={"grace": grace})
+    def stop(self, grace: float = 10.0, job: str = "") -> None:
+        self._call("POST", f"{_of(job) or '/job'}/stop", json={"grace": grace})
 
-    def restart(self, dump: bool = False) -> None:
-        self._call("POST", "/job/restart", json={"dump": dump})
+    def restart(self, dump: bool = False, job: str = "") -> None:
+        self._call("POST", f"{_of(job) or '/job'}/restart", json={"dump": dump})
 
-    def stacks(self) -> Json:
-        return dict(self._call("POST", "/job/stacks"))
+    def stacks(self, job: str = "") -> Json:
+        return dict(self._call("POST", f"{_of(job) or '/job'}/stacks"))
 
-    def checkpoint(self) -> None:
-        self._call("POST", "/job/checkpoint")
+    def checkpoint(self, job: str = "") -> None:
+        self._call("POST", f"{_of(job) or '/job'}/checkpoint")
 
-    def inject(self, fault: str) -> Json:
-        return dict(self._call("POST", "/inject", json={"fault": fault}))
+    def inject(self, fault: str, job: str = "") -> Json:
+        return dict(self._call("POST", f"{_of(job)}/inject", json={"fault": fault}))
 
     def cordon(self, node: str, on: bool) -> None:
         self._call("POST", f"/nodes/{_segment(node)}/{'cordon' if on else 'uncordon'}")
@@ -113,10 +124,11 @@ class Client:
     def evict(self, node: str) -> None:
         self._call("POST", f"/nodes/{_segment(node)}/evict")
 
-    def log_events(self) -> Iterator[tuple[str, Json]]:
+    def log_events(self, job: str = "") -> Iterator[tuple[str, Json]]:
         """("line", {rank, stream, text, ...}) as they come, beginning with the retained tail, then ("end", {}).
         Comments that keep the line alive come as ("", {})."""
-        with self._errors(), self._connect().stream("GET", "/api/v1/job/logs", timeout=self._stream()) as answer:
+        path = f"/api/v1{_of(job) or '/job'}/logs"
+        with self._errors(), self._connect().stream("GET", path, timeout=self._stream()) as answer:
             if answer.status_code != 200:
                 answer.read()
                 self._raise(answer)
@@ -156,7 +168,9 @@ class Client:
             text = str(answer.json()["error"])
         except (ValueError, KeyError, TypeError):
             raise ProtocolError(f"{self.address} answers {answer.status_code}: not a Holdfast controller?") from None
-        if answer.status_code in (400, 401, 403, 404, 422):
+        if answer.status_code == 404:
+            raise NotFound(text)
+        if answer.status_code in (400, 401, 403, 422):
             raise UsageError(text)
         raise Unavailable(text) if answer.status_code == 503 else HoldfastError(text)
 
@@ -218,6 +232,11 @@ def check_token(host: str, config: ClientConfig) -> None:
             f"the API token is not sent to {host} over plain HTTP, where others can read it: "
             "give --tls-ca FILE, or say --insecure"
         )
+
+
+def _of(job: str) -> str:
+    """Path of a job, by its id or name; empty for the one that the controller takes without."""
+    return f"/jobs/{_segment(job)}" if job else ""
 
 
 def _segment(name: str) -> str:

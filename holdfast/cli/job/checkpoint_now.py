@@ -1,4 +1,4 @@
-"""`holdfast checkpoint now`: ask the running job for a checkpoint, and wait until it is committed."""
+"""`holdfast checkpoint now`: request a checkpoint of a running job, and wait until it is committed."""
 
 import time
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 from holdfast.base.errors import Unavailable
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
+from holdfast.cli.common.jobs import JobOption, active_job
 from holdfast.cli.common.options import Json, with_client
 
 _EVERY = 0.2
@@ -23,15 +24,17 @@ def now(
             "--wait", metavar="SECONDS", min=0, max=86_400, help="How long to wait for the commit; 0: not at all."
         ),
     ] = 60.0,
+    job: JobOption = "",
     as_json: Json = False,
 ) -> int:
     """Make a checkpoint of the next step that all workers agree on."""
-    before = _committed(client)
+    id = str(active_job(client, job)["id"])
+    before = _committed(client, id)
     began = time.monotonic()
-    client.checkpoint()
+    client.checkpoint(id)
     step: float | None = None
     while wait and step is None:
-        found = _committed(client)
+        found = _committed(client, id)
         if found is not None and found != before:
             step = found
         elif time.monotonic() - began > wait:
@@ -48,7 +51,7 @@ def now(
     return 0
 
 
-def _committed(client: Client) -> float | None:
-    """Steps in the newest checkpoint that any node knows of."""
-    seen = (node.get("host", {}) for node in client.nodes())
+def _committed(client: Client, job: str) -> float | None:
+    """Steps in the newest checkpoint that any node of the job knows of."""
+    seen = (node.get("host", {}) for node in client.nodes() if node.get("job") == job)
     return max((float(host[_STEP]) for host in seen if _STEP in host), default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.base.errors import HoldfastError, Unavailable
 from holdfast.base.retry import Backoff
-from holdfast.cli.common.client import OVER, Client, Json
+from holdfast.cli.common.client import OVER, Client, Json, NotFound
 from holdfast.cli.common.output import note
 
 Key = tuple[int, str]
@@ -102,6 +102,8 @@ class Follower:
                     self.lines.put(line)
                 if self._is_over():
                     return
+            except NotFound:
+                return  # the controller has lost it, and can give no more of its log
             except Unavailable as error:
                 if not told:
                     note(f"{error}; trying again")
@@ -113,15 +115,15 @@ class Follower:
         """Whether that was all. A stream also ends when the controller does, and the job goes on."""
         if not self._ended:
             return False
-        job = self._client.job()
-        return job is None or job["id"] != self._job or job["state"] in OVER
+        job = self._client.job(self._job)
+        return job is None or job["state"] in OVER
 
     def _connection(self, reconnected: bool) -> Iterable[Json]:
         """Lines of one connection, without those that were printed before."""
         self._ended = False
         burst: list[Json] | None = [] if reconnected else None
         until = time.monotonic() + BURST_S
-        for name, line in self._client.log_events():
+        for name, line in self._client.log_events(self._job):
             if name == "end":
                 self._ended = True
                 break

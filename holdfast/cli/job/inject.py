@@ -7,6 +7,7 @@ import typer
 from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
+from holdfast.cli.common.jobs import JobOption, find_active
 from holdfast.cli.common.options import Json, with_client
 from holdfast.facts.faults import KINDS, parse_fault
 
@@ -23,13 +24,15 @@ def inject(
             "also rankR/before-tp, rankR/after-tp, and dp and pp.",
         ),
     ] = "",
+    job: JobOption = "",
     as_json: Json = False,
 ) -> int:
     """Break something on purpose: `inject kill rank3`, or `inject kill@20:rank3` to strike at step 20."""
     if target and ":" in fault:
         raise UsageError(f"two targets: {fault!r} names one already, and {target!r} is another")
     spec = parse_fault(f"{fault}:{target}" if target else fault)
-    answer = client.inject(str(spec))
+    found = find_active(client, job)
+    answer = client.inject(str(spec), found["id"] if found is not None else "")
     if as_json:
         output.print_json(answer)
     else:

@@ -1,25 +1,28 @@
-"""`holdfast job`: the job as it stands; `holdfast job stop` ends it, `holdfast job restart` starts it again."""
+"""`holdfast job`: one job as it stands; `holdfast job stop` stops it, `holdfast job restart` restarts it."""
 
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from holdfast.base.errors import HoldfastError
+from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
+from holdfast.cli.common.jobs import JobOption, ShownJob, active_job
 from holdfast.cli.common.options import Json, with_client
 
-app = typer.Typer(help="Look at the job, restart or stop it.", invoke_without_command=True)
+app = typer.Typer(help="Look at a job, restart or stop it.", invoke_without_command=True)
 
 
 @app.callback()
 @with_client
-def job(client: Client, context: typer.Context, as_json: Json = False) -> int:
-    """Look at the job, restart or stop it."""
+def job(client: Client, context: typer.Context, job: ShownJob = "", as_json: Json = False) -> int:
+    """Look at a job, restart or stop it."""
     if context.invoked_subcommand is not None:
+        if job:
+            raise UsageError(f"write --job behind {context.invoked_subcommand}: it is that command's option")
         return 0
-    found = client.job()
+    found = client.job(job)
     if as_json:
         output.print_json(found)
     elif found is None:
@@ -36,12 +39,11 @@ def stop(
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, max=3600, help="Time for the workers to end well.")
     ] = 10.0,
+    job: JobOption = "",
 ) -> int:
-    """Stop the running job."""
-    found = client.job()
-    if found is None:
-        raise HoldfastError("no job is running")
-    client.stop(grace)
+    """Stop an active job. One that waits in the queue leaves it."""
+    found = active_job(client, job)
+    client.stop(grace, found["id"])
     output.say(f"{found['name']} ({found['id']}): stopping")
     return 0
 
@@ -51,13 +53,12 @@ def stop(
 def restart(
     client: Client,
     dump: Annotated[bool, typer.Option("--dump", help="Keep the stacks of all workers with the incident.")] = False,
+    job: JobOption = "",
 ) -> int:
-    """Restart the running job from its newest whole state. It counts neither as a try nor as a restart."""
-    found = client.job()
-    if found is None:
-        raise HoldfastError("no job is running")
-    client.restart(dump)
-    print(f"{found['name']} ({found['id']}): restarting")
+    """Restart a running job from its newest complete state. It counts neither as an attempt nor as a restart."""
+    found = active_job(client, job)
+    client.restart(dump, found["id"])
+    output.say(f"{found['name']} ({found['id']}): restarting")
     return 0
 
 
@@ -73,6 +74,7 @@ def job_table(found: output.Json) -> Table:
     rows = {
         "job": f"{output.text(found['name'])} ({output.text(found['id'])})",
         "state": f"{output.state(found['state'])}{ended}{reason}",
+        "priority": f"{found.get('priority', 0)}" + (", may preempt" if found.get("preempt") else ""),
         **pause_row(found.get("pause")),
         "program": output.text(" ".join([str(target), *program.get("args", [])])),
         "workers": f"{found['world_size']} on {found['nnodes']} nodes"

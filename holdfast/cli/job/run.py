@@ -19,7 +19,7 @@ from holdfast.base.plain import coloured
 from holdfast.base.retry import Backoff
 from holdfast.cli.common import interrupts, output
 from holdfast.cli.common.bounds import check_local, check_world
-from holdfast.cli.common.client import OVER, Client, Json
+from holdfast.cli.common.client import OVER, Client, Json, NotFound
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job import torchrun
@@ -72,6 +72,13 @@ def run(
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="For the workers; may repeat.")] = None,
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not watch steps and collectives.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start fresh interpreters, not forks of a warm one.")] = False,
+    priority: Annotated[
+        int,
+        typer.Option(metavar="N", min=-1000, max=1000, help="Jobs with a higher one get nodes first (default: 0)."),
+    ] = 0,
+    preempt: Annotated[
+        bool, typer.Option("--preempt", help="Take nodes from jobs with a lower priority, after a checkpoint of them.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
     fault: Annotated[
         list[str] | None, typer.Option(metavar="KIND@STEP:TARGET", help="Break something; may repeat.")
@@ -104,7 +111,8 @@ def _run(
     client: Client, target: str, args: list[str] | None, module: bool, nnodes: str, nproc_per_node: str,
     max_restarts: int | None, name: str, env: list[str] | None, no_hooks: bool, fresh: bool, detach: bool,
     fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
-    hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, **given: Any,
+    hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int, preempt: bool,
+    **given: Any,
 ) -> int:  # fmt: skip
     ignored = [f"--{option}" for option in torchrun.IGNORED if given[option.replace("-", "_")]]
     if ignored:
@@ -126,7 +134,8 @@ def _run(
         "pause_alert": pause_alert, "hang_floor": hang_floor, "hang_steps": hang_steps,
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
-    with _cluster(client, least, nproc_per_node, detach) as (reached, wanted, failure):
+    queue = " and ".join(option for option, is_given in (("--priority", priority), ("--preempt", preempt)) if is_given)
+    with _cluster(client, least, nproc_per_node, detach, queue) as (reached, wanted, failure):
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         check_world(most, nproc)
@@ -148,6 +157,8 @@ def _run(
             "max_restarts": max_restarts,
             "faults": [str(one) for one in faults],
             "limits": limits,
+            "priority": priority,
+            "preempt": preempt,
         }
         job = reached.submit(spec)
         if detach:
@@ -157,11 +168,19 @@ def _run(
 
 
 @contextmanager
-def _cluster(client: Client, nnodes: int, nproc: str, detach: bool) -> Iterator[tuple[Client, str, Callable[[], str]]]:
-    """The cluster that was named, or one of our own where none was named and none answers."""
+def _cluster(
+    client: Client, nnodes: int, nproc: str, detach: bool, queue: str
+) -> Iterator[tuple[Client, str, Callable[[], str]]]:
+    """The cluster that was named, or one of our own where none was named and none answers. `queue`: options that were
+    given and mean nothing without other jobs."""
     if _answers(client, must=client.is_named or detach):
         yield client, nproc, str
         return
+    if queue:
+        raise UsageError(
+            f"{queue}: no controller answers at {client.address}, so there is no queue of jobs; start one (`holdfast "
+            "controller`) or name one with --controller"
+        )
     from holdfast.cli.local.cluster import LocalCluster
 
     slots = torchrun.local_nproc(nproc)
@@ -191,14 +210,14 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
     `failure` tells why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
     follower = Follower(client, job)
     follower.start()
-    pauses = _Pauses(client)
+    pauses = _Pauses(client, job)
     interrupted, asked = 0, False
     while True:
         try:
             with interrupts.allowed():
                 if interrupted and not asked:
                     asked = True  # within the try: the second Ctrl-C need not wait for the answer
-                    _ask_to_stop(client)
+                    _request_stop(client, job)
                 try:
                     line = follower.lines.get(timeout=0.5)
                 except queue.Empty:
@@ -211,12 +230,15 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
                 _print(line)
         except KeyboardInterrupt as error:
             if interrupted:
-                note(f"left job {job} to itself; `holdfast job` shows it, `holdfast job stop` ends it")
+                note(
+                    f"left job {job} to itself; `holdfast job --job {job}` shows it, "
+                    f"`holdfast job stop --job {job}` stops it"
+                )
                 return interrupts.code_of(error)
             interrupted = interrupts.code_of(error)
             note("stopping the job; Ctrl-C again leaves it running")
         except BrokenPipeError:  # `holdfast run ... | head`
-            _ask_to_stop(client)
+            _request_stop(client, job)
             _hide(sys.stdout)
             return 128 + signal.SIGPIPE
     if follower.error is not None:
@@ -226,17 +248,23 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
 
 
 class _Pauses:
-    """Says why the log is silent: once when the job pauses, once when it goes on."""
+    """Says why the log is silent: once when the job waits for nodes or pauses, once when it goes on."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, job: str) -> None:
+        self._client, self._job = client, job
         self._since = 0.0
+        self._waits = False
 
     def look(self) -> None:
         try:
-            pause = (self._client.job() or {}).get("pause")
+            job = self._client.job(self._job) or {}
         except HoldfastError:
             return
+        waits = job.get("state") == "pending"
+        if waits and not self._waits:
+            note(f"job {self._job} is {job.get('reason') or 'waiting for nodes'}")
+        self._waits = waits
+        pause = job.get("pause")
         since = float(pause["since"]) if pause else 0.0
         if pause and not self._since:
             note(f"no step for {output.seconds(pause['seconds'])}: {pause['text']}")
@@ -245,9 +273,9 @@ class _Pauses:
         self._since = since
 
 
-def _ask_to_stop(client: Client) -> None:
+def _request_stop(client: Client, job: str) -> None:
     try:
-        client.stop()
+        client.stop(job=job)
     except HoldfastError as error:
         note(str(error))
 
@@ -277,12 +305,12 @@ def _exit_code(client: Client, job: str, interrupted: int) -> int:
     """What the job ended with. The log may end a moment before the state says so."""
     for delay in Backoff(initial=0.05, cap=0.5, deadline=30.0).plan():
         try:
-            found = client.job()
+            found = client.job(job) or {}
         except Unavailable as error:
             note(str(error))
             found = {}
-        if found is None or found.get("id", job) != job:
-            raise HoldfastError(f"job {job} is gone: another took its place")
+        except NotFound:
+            raise HoldfastError(f"job {job} is gone: the controller at {client.address} does not know it") from None
         if found.get("state") in OVER:
             return _report(found, interrupted)
         time.sleep(delay)

@@ -17,7 +17,12 @@ Source = Annotated[
     Path | None,
     typer.Argument(metavar="[FOLDER]", help="Spans of a job on disk (a folder, or one .parquet file); else live."),
 ]
-Job = Annotated[str, typer.Option("--job", metavar="ID", help="An earlier job that the controller has on disk.")]
+Job = Annotated[
+    str,
+    typer.Option(
+        "--job", metavar="NAME|ID", help="Which job, also one that is only on disk (by its id). Default: the newest."
+    ),
+]
 Steps = Annotated[str, typer.Option("--steps", metavar="A:B", help="Only steps A to B; A: or :B leaves one end open.")]
 Heat = Annotated[bool, typer.Option("--heat", help="Heat maps instead: rank by phase of the step, node by step.")]
 
@@ -31,7 +36,7 @@ def blame(
     heat: Heat = False,
     as_json: Json = False,
 ) -> int:
-    """Say who slows the job down: of the running job, of an earlier one (--job), or from files of spans."""
+    """Say who slows the job down: the newest one, any other (--job), or one from files of spans."""
     first, last = parse_steps(steps)
     if folder is None:
         found = (client.heat if heat else client.blame)(job, first, last)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.options import Json, with_client
@@ -15,9 +16,15 @@ from holdfast.cli.look.stacks import show_stacks
 def incidents(
     client: Client,
     incident: Annotated[str, typer.Argument(metavar="[ID]", help="One incident, in full.")] = "",
+    job: Annotated[
+        str,
+        typer.Option("--job", metavar="NAME|ID", help="Only those of this job. Default: all, also those of nodes."),
+    ] = "",
     as_json: Json = False,
 ) -> int:
     """List the incidents, newest first, or show one in full."""
+    if incident and job:
+        raise UsageError("one incident or one job: --job goes with the list")
     if incident:
         one = client.incident(incident)
         if as_json:
@@ -25,7 +32,7 @@ def incidents(
         else:
             _show(one)
         return 0
-    found = client.incidents()
+    found = client.incidents(job)
     if as_json:
         output.print_json(found)
     elif not found:
@@ -36,12 +43,15 @@ def incidents(
 
 
 def incident_table(found: list[output.Json]) -> Table:
+    jobs = {one.get("job") for one in found}
+    of_job = ["JOB"] if len(jobs) > 1 else []
     table = output.table(
-        "ID", "OPENED", "KIND", "CULPRIT", "STATE", "ACTION", ">DETECTED", ">RECOVERED", "FROM", "SUMMARY"
+        "ID", *of_job, "OPENED", "KIND", "CULPRIT", "STATE", "ACTION", ">DETECTED", ">RECOVERED", "FROM", "SUMMARY"
     )
     for one in found:
         table.add_row(
             output.text(one["id"]),
+            *(output.text(one.get("job")) for _ in of_job),
             output.clock(one.get("opened")),
             output.text(one["kind"]),
             output.text(one["culprit"]),
@@ -71,7 +81,10 @@ def _resumed(one: output.Json) -> str:
 
 def _show(one: output.Json) -> None:
     console = output.out()
-    console.print(f"[bold]{output.text(one['id'])}[/]  {output.text(one['kind'])} on {output.text(one['culprit'])}")
+    of_job = f" of job {output.text(one['job'])}" if one.get("job") else ""
+    console.print(
+        f"[bold]{output.text(one['id'])}[/]  {output.text(one['kind'])} on {output.text(one['culprit'])}{of_job}"
+    )
     console.print(
         f"{output.state(one['state'])}, {output.text(one.get('severity'))}: {output.text(one.get('summary'))}"
     )

@@ -19,13 +19,14 @@ def nodes(client: Client, as_json: Json = False) -> int:
 
 
 def node_table(found: list[output.Json]) -> Table:
-    table = output.table("NODE", "STATE", "SWITCH", ">SLOTS", "RANKS", ">FRAME AGE", ">OUT/S", ">IN/S", "WHY")
+    table = output.table("NODE", "STATE", "SWITCH", ">SLOTS", "JOB", "RANKS", ">FRAME AGE", ">OUT/S", ">IN/S", "WHY")
     for node in found:
         table.add_row(
             output.text(node["name"]),
             output.state(node["state"]),
             output.text(node.get("switch")),
             str(node.get("slots", "-")),
+            output.text(node.get("job")),
             output.spans(node.get("ranks") or []),
             output.seconds(node.get("frame_age")),
             output.size(node.get("tx_bytes_per_s")),

@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 
 from holdfast.base.errors import Unavailable
 from holdfast.cli.common import output
-from holdfast.cli.common.client import Client
+from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.job.job import job_table
 from holdfast.cli.look.incidents import incident_table
+from holdfast.cli.look.jobs import job_list
 
 PERIOD_S = 1.0
 
@@ -22,7 +23,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Show nodes, job and incidents at a glance."""
+    """Show nodes, jobs and incidents at a glance."""
     if watch:
         return _watch(client, as_json)
     found = client.status()
@@ -56,10 +57,20 @@ def _watch(client: Client, as_json: bool) -> int:
 def overview(found: output.Json) -> RenderableType:
     counts = ", ".join(f"{n} {output.state(word)}" for word, n in (found.get("counts") or {}).items() if n)
     parts: list[RenderableType] = [f"[bold]nodes[/]  {counts or 'none'}"]
-    job = found.get("job")
-    parts.append(job_table(job) if job else "no job yet: holdfast run script.py")
+    parts += _jobs(found)
     recent = found.get("incidents") or []
     parts.append(f"[bold]incidents[/]  {found.get('open_incidents', 0)} open")
     if recent:
         parts.append(incident_table(recent[:8]))
     return Group(*parts)
+
+
+def _jobs(found: output.Json) -> list[RenderableType]:
+    """The newest job in full, or a list where there are others that matter."""
+    newest = found.get("job")
+    if not newest:
+        return ["no job yet: holdfast run script.py"]
+    shown = [job for job in found.get("jobs") or [] if job["state"] not in OVER or job["id"] == newest["id"]]
+    if len(shown) < 2:
+        return [job_table(newest)]
+    return ["[bold]jobs[/]  `holdfast job --job NAME` shows one", job_list(shown)]

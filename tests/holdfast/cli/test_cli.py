@@ -64,9 +64,9 @@ def test_nothing_there_yet(fake: FakeController, capsys: Capture) -> None:
 
 def test_do(fake: FakeController, capsys: Capture) -> None:
     for argv, asked in (
-        (["inject", "kill@20:rank3"], ("POST", "/inject", {"fault": "kill@20:rank3"})),
-        (["inject", "kill", "rank3"], ("POST", "/inject", {"fault": "kill:rank3"})),
-        (["inject", "kill@20", "rank3"], ("POST", "/inject", {"fault": "kill@20:rank3"})),
+        (["inject", "kill@20:rank3"], ("POST", "/jobs/j1/inject", {"fault": "kill@20:rank3"})),
+        (["inject", "kill", "rank3"], ("POST", "/jobs/j1/inject", {"fault": "kill:rank3"})),
+        (["inject", "kill@20", "rank3"], ("POST", "/jobs/j1/inject", {"fault": "kill@20:rank3"})),
         (["cordon", "node0"], ("POST", "/nodes/node0/cordon", None)),
         (["uncordon", "node0"], ("POST", "/nodes/node0/uncordon", None)),
         (
@@ -74,7 +74,7 @@ def test_do(fake: FakeController, capsys: Capture) -> None:
             ("GET", "/diagnoses/d1", None),
         ),
         (["evict", "node0"], ("POST", "/nodes/node0/evict", None)),
-        (["job", "stop", "--grace", "3"], ("POST", "/job/stop", {"grace": 3.0})),
+        (["job", "stop", "--grace", "3"], ("POST", "/jobs/j1/stop", {"grace": 3.0})),
     ):
         assert main(argv) == 0, argv
         assert fake.asked[-1] == asked
@@ -179,6 +179,8 @@ def test_run_takes_torchruns_options(
         "max_restarts": 2,
         "faults": ["kill@3:rank3"],
         "limits": {"idle_limit": 600.0, "pause_limit": 7200.0, "hang_steps": 4.0, "stuck_limit": 30.0},
+        "priority": 0,
+        "preempt": False,
     }
     assert "--node-rank, --rdzv-backend, --rdzv-endpoint: not needed here" in capsys.readouterr().err
 
@@ -268,7 +270,7 @@ def test_ctrl_c_stops_the_job(fake: FakeController, script: str, until: Callable
     assert process.stdout is not None
     assert process.stdout.readline() == "[0] going\n"
     process.send_signal(signal.SIGINT)
-    until(lambda: ("POST", "/job/stop", {"grace": 10.0}) in fake.asked)
+    until(lambda: ("POST", "/jobs/j1/stop", {"grace": 10.0}) in fake.asked)
     fake.line(0, "ending well")
     fake.end("stopped")
     out, err = process.communicate(timeout=10)
@@ -285,7 +287,7 @@ def test_a_second_ctrl_c_leaves_it(
     left, answer = threading.Event(), fake.answer
 
     def slowly(method: str, path: str, body: Json | None) -> tuple[int, object]:
-        if is_slow and path == "/job/stop":
+        if is_slow and path == "/jobs/j1/stop":
             left.wait(20)
         return answer(method, path, body)
 
@@ -295,7 +297,7 @@ def test_a_second_ctrl_c_leaves_it(
     assert process.stdout is not None
     assert process.stdout.readline() == "[0] going\n"
     process.send_signal(signal.SIGINT)
-    until(lambda: any(asked[1] == "/job/stop" for asked in fake.asked))
+    until(lambda: any(asked[1] == "/jobs/j1/stop" for asked in fake.asked))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
     left.set()
@@ -351,7 +353,7 @@ def test_a_limit_that_is_no_time_is_one_line(fake: FakeController, capsys: Captu
 
 def test_a_restart_by_hand_reaches_the_controller(fake: FakeController, capsys: Capture) -> None:
     assert main(["job", "restart", "--dump"]) == 0
-    assert ("POST", "/job/restart", {"dump": True}) in fake.asked
+    assert ("POST", "/jobs/j1/restart", {"dump": True}) in fake.asked
     assert "restarting" in capsys.readouterr().out
 
 

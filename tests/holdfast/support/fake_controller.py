@@ -5,6 +5,7 @@ import queue
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 Json = dict[str, Any]
 
@@ -17,8 +18,8 @@ def job_as(state: str, **more: object) -> Json:
         "exit_code": None, "step": 7, "loss": 2.5, "tokens_per_s": 1000.0, "step_seconds": 0.05, "restarts": 0,
         "mfu": 0.4, "goodput": 0.97,
         "time": {"wall": 10.0, "productive": 9.0, "unsaved": 0.5, "lost": {"restore": 0.5}},
-        "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}],
-        "max_steps": 10,
+        "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}], "nodes": ["node0"],
+        "max_steps": 10, "priority": 0, "preempt": False,
     }  # fmt: skip
     return base | more
 
@@ -27,13 +28,13 @@ def node_as(name: str, **more: object) -> Json:
     base: Json = {
         "name": name, "state": "healthy", "reason": None, "connected": True, "hostname": name, "switch": "s0",
         "slots": 4, "cpus": 2, "ranks": [0, 1, 3], "frame_age": 0.05, "tx_bytes_per_s": 2.5e6, "rx_bytes_per_s": None,
-        "gpus": [],
+        "gpus": [], "job": "j1",
     }  # fmt: skip
     return base | more
 
 
 INCIDENT: Json = {
-    "id": "i1", "kind": "worker-killed", "culprit": "rank3", "severity": "critical", "state": "closed",
+    "id": "i1", "job": "j1", "kind": "worker-killed", "culprit": "rank3", "severity": "critical", "state": "closed",
     "summary": "rank 3 was killed [by SIGKILL]", "opened": 10.0, "closed": 12.0, "action": "restart",
     "reason": "its node is well", "detect_s": 0.02, "recover_s": 1.5, "source": "memory", "generation_from": 1,
     "generation_to": 2, "step_at_fault": 20, "step_resumed": 19,
@@ -73,12 +74,19 @@ STACKS: Json = {
 }  # fmt: skip
 
 
+BARE = ("ranks", "steps", "incidents", "inject", "timeline", "spans")
+"""What is asked of the newest job without `/job` before it."""
+
+
 class FakeController:
     """Set the attributes, look at `asked`. `log` feeds the log stream: a line, or "end", or "cut"."""
 
     def __init__(self, port: int = 0, token: str = "") -> None:
         self.token = token
         self.job: Json | None = job_as("running")
+        """The newest, with what reads and commands without a job are about."""
+        self.others: list[Json] = []
+        """Further jobs; what is asked of one by id or name, or done to it, goes to the same answers."""
         self.nodes = [node_as("node0"), node_as("node1", state="cordoned", reason="by hand")]
         self.incidents = [INCIDENT]
         self.diagnosis = diagnosis_as(verdict_as("node0", "pass"), verdict_as("node1", "pass"))
@@ -109,14 +117,31 @@ class FakeController:
         self.job = job_as(state, **more)
         self.log.put("end")
 
+    def jobs(self) -> list[Json]:
+        return [job for job in (self.job, *self.others) if job is not None]
+
+    def alias(self, path: str) -> tuple[str, Json | None]:
+        """The path without the job that is named in it, and that job."""
+        if not path.startswith("/jobs/"):
+            return path, self.job
+        key, _, rest = path.removeprefix("/jobs/").partition("/")
+        job = next((job for job in self.jobs() if unquote(key) in (job["id"], job["name"])), None)
+        bare = "" if rest in BARE or rest.startswith("blame") else "/job"
+        return f"{bare}/{rest}".rstrip("/"), job
+
     def answer(self, method: str, path: str, body: Json | None) -> tuple[int, object]:
+        known = path
+        path, job = self.alias(path)
+        if job is None and path != known:
+            return 404, {"error": f"no job is called {known.split('/')[2]!r}; GET /api/v1/jobs lists them"}
         status = {
-            "version": 3, "now": 1.0, "started_at": 0.5, "job": self.job, "counts": {"healthy": 1, "cordoned": 1},
-            "nodes": {node["name"]: node["state"] for node in self.nodes}, "incidents": self.incidents,
-            "open_incidents": 0,
+            "version": 3, "now": 1.0, "started_at": 0.5, "job": self.job, "jobs": self.jobs(),
+            "counts": {"healthy": 1, "cordoned": 1}, "open_incidents": 0, "incidents": self.incidents,
+            "nodes": {node["name"]: node["state"] for node in self.nodes},
         }  # fmt: skip
         reads: dict[str, object] = {
-            "/status": status, "/job": self.job, "/nodes": self.nodes, "/incidents": self.incidents,
+            "/status": status, "/job": job, "/jobs": self.jobs(), "/nodes": self.nodes,
+            "/incidents": [one for one in self.incidents if path == known or (job and one["job"] == job["id"])],
             **{f"/incidents/{one['id']}": one for one in self.incidents},
             "/diagnoses/d1": self.diagnosis,
         }  # fmt: skip
@@ -131,6 +156,7 @@ class FakeController:
             "/jobs": {"id": "j1"},
             "/job/stop": {"ok": True},
             "/job/restart": {"ok": True},
+            "/job/checkpoint": {"ok": True},
             "/inject": {"id": "f1", "armed": True},
             "/job/stacks": STACKS,
         }
@@ -150,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.removeprefix("/api/v1").partition("?")[0]
-        if path == "/job/logs":
+        if self.fake.alias(path)[0] == "/job/logs":
             self._stream()
         else:
             self._answer("GET", path, None)

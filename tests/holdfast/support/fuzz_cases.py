@@ -47,6 +47,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "controller": ("--grpc-port", "0", "--http-port", "0", "--state-dir", "state"),
     "agent": ("--no-warm", "--state-dir", "state", "--controller", "127.0.0.1:1"),
     "certs": ("--dir", "made"),
+    "jobs": (),
     "job": (),
     "job stop": (),
     "job restart": (),
@@ -67,7 +68,7 @@ KINDS = {
     "TIME": "number",
     "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
-    "NAME.KEY=VALUE,...": "text", "ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
+    "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
     "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text",
 }  # fmt: skip
@@ -84,7 +85,8 @@ NO_FILES = ("empty", "nothing", "standard input", "file: empty", "file: bad.toml
 
 
 LEGAL = {
-    "run --max-restarts: negative", "controller --max-restarts: negative", "simulate --seed: a billion",
+    "run --max-restarts: negative", "run --priority: negative", "controller --max-restarts: negative",
+    "simulate --seed: a billion",
     "inject fault: a billionth rank", "checkpoint prune --keep: a billion", "checkpoint prune --keep: 64 bits",
     "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")

@@ -119,7 +119,7 @@ def following(fake: FakeController, tmp_path: Path) -> Iterator[tuple[Stage, Fak
 
 
 def stopped(fake: FakeController) -> bool:
-    return any(path == "/job/stop" for _, path, _ in fake.asked)
+    return any(path == "/jobs/j1/stop" for _, path, _ in fake.asked)
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda n: n.name)

@@ -1,0 +1,51 @@
+"""Which job a command is about: the one that `--job` names, else the only one that is active."""
+
+from typing import Annotated
+
+import typer
+
+from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.settings import nearest
+from holdfast.cli.common.client import OVER, Client, Json
+
+JobOption = Annotated[
+    str,
+    typer.Option(
+        "--job", metavar="NAME|ID", help="Which job, as `holdfast jobs` lists it. Default: the only active one."
+    ),
+]
+"""Of a command that changes a job, or makes its workers answer."""
+ShownJob = Annotated[
+    str,
+    typer.Option("--job", metavar="NAME|ID", help="Which job, as `holdfast jobs` lists it. Default: the newest."),
+]
+"""Of a command that shows a job."""
+
+
+def active_job(client: Client, job: str) -> Json:
+    """The active job that is meant. UsageError: unknown, or several and none is named. HoldfastError: none runs."""
+    found = find_active(client, job)
+    if found is None:
+        raise HoldfastError("no job is running")
+    return found
+
+
+def find_active(client: Client, job: str) -> Json | None:
+    """The same; None when no job is active and none is named."""
+    known = client.jobs()
+    active = [one for one in known if one["state"] not in OVER]
+    if not job:
+        if len(active) > 1:
+            names = ", ".join(f"{one['name']} ({one['id']})" for one in active)
+            raise UsageError(f"several jobs are active: {names}; name one with --job")
+        return active[0] if active else None
+    for key in ("id", "name"):
+        for one in active:
+            if one[key] == job:
+                return one
+    over = next((one for one in known if job in (one["id"], one["name"])), None)
+    if over is not None:
+        raise HoldfastError(f"job {over['name']} ({over['id']}) is {over['state']} already")
+    if not known:
+        raise UsageError(f"no job is called {job!r}: there is none yet")
+    raise UsageError(f"no job is called {job!r}{nearest(job, [one[key] for one in known for key in ('name', 'id')])}")

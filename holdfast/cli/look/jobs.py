@@ -1,0 +1,59 @@
+"""`holdfast jobs`: every job, in the order in which they get nodes."""
+
+from rich.table import Table
+
+from holdfast.cli.common import output
+from holdfast.cli.common.client import OVER, Client
+from holdfast.cli.common.options import Json, with_client
+
+
+@with_client
+def jobs(client: Client, as_json: Json = False) -> int:
+    """List the jobs in the order of the queue, then those that ended."""
+    found = client.jobs()
+    if as_json:
+        output.print_json(found)
+    elif not found:
+        output.say("no job yet: holdfast run script.py")
+    else:
+        output.out().print(job_list(found))
+    return 0
+
+
+def job_list(found: list[output.Json]) -> Table:
+    """`found`: as GET /jobs has them. A job that ended has no place in the queue."""
+    table = output.table(">QUEUE", "NAME", "ID", "STATE", ">PRIORITY", ">NODES", ">STEP", "SINCE", "WHY")
+    place = 0
+    for job in found:
+        is_over = job["state"] in OVER
+        place += not is_over
+        table.add_row(
+            "-" if is_over else str(place),
+            output.text(job["name"]),
+            output.text(job["id"]),
+            output.state(job["state"]),
+            f"{job['priority']}{'+' if job.get('preempt') else ''}",
+            _nodes(job),
+            _step(job),
+            output.clock(_since(job)),
+            output.text(job.get("reason")),
+        )
+    return table
+
+
+def _nodes(job: output.Json) -> str:
+    """How many it holds, of how many it wants."""
+    held = len(job["nodes"])
+    return str(held) if held == job["nnodes"] else f"{held}/{job['nnodes']}"
+
+
+def _step(job: output.Json) -> str:
+    done = "-" if job["step"] < 0 else str(job["step"])
+    return f"{done}/{job['max_steps']}" if job.get("max_steps") else done
+
+
+def _since(job: output.Json) -> float | None:
+    """When it ended; when it started; of a job that waits, when it was submitted."""
+    if job["state"] in OVER:
+        return job.get("ended_at")
+    return job.get("submitted_at") if job["state"] == "pending" else job.get("started_at") or job.get("submitted_at")

@@ -42,7 +42,8 @@ class ThreadClock:
         if self._fd < 0:
             return -1
         try:
-            return int(os.pread(self._fd, 64, 0).split()[1])  # ns on a processor, ns on a run queue, slices
+            ran, delayed, _ = os.pread(self._fd, 64, 0).split()  # ns on a processor, ns on a run queue, slices
+            return int(delayed) if int(ran) else -1  # a kernel that keeps no statistics writes zeros
         except (OSError, ValueError, IndexError):
             self._fd = -1  # not closed: nobody knows any more whose number it is
             return -1

@@ -2,13 +2,14 @@
 
 from holdfast.base.errors import UsageError
 from holdfast.controller.cluster import incidents as books
-from holdfast.controller.diagnosis.diagnoses import Diagnoses
+from holdfast.controller.diagnosis.diagnoses import Diagnoses, Outcome
 from holdfast.controller.job import policy
 from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant, Job
+from holdfast.diagnostics.catalog.verdicts import Grade
 
 _LIMIT = 90.0
 """Seconds from the order to end the workers; the quick suite takes less than 60."""
@@ -42,7 +43,7 @@ class Suspects:
         if outcome is None:
             return self._late(now)
         if held not in outcome.failed:
-            live.reason = f"{held} was diagnosed, and nothing found that speaks against it: start again"
+            live.reason = _why_not(held, outcome)
             return [books.saved(live), *self._go_on(job, now)]
         bad = next(v for v in outcome.verdicts if v.node == held and v.grade == "fail")
         live.action, live.reason = policy.Move.EVICT.value, f"{held} failed its diagnosis: {bad.check}: {bad.text}"
@@ -59,3 +60,13 @@ class Suspects:
     def _go_on(self, job: Job, now: Instant) -> list[Action]:
         self.c.life.held_for = None
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
+
+
+def _why_not(node: str, outcome: Outcome) -> str:
+    """Why the node stays: it passed, or what there is against it may as well be somebody else's."""
+    if node in outcome.cleared:
+        return f"{node} was diagnosed, and nothing found that speaks against it: start again"
+    doubts = [v for v in outcome.verdicts if v.node == node and v.grade not in (Grade.PASS, Grade.UNABLE)]
+    if doubts:
+        return f"{node} was diagnosed, and it is not decided whose fault it is: {doubts[0].check}: {doubts[0].text}"
+    return f"{node} was diagnosed, and no test could clear it or fail it: start again"

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base import log, private
@@ -17,7 +18,10 @@ _PATIENCE_S = 2.0
 
 
 class StateLock:
-    """`lives`: what earlier holders called themselves, the newest last. The kernel vouches that none of them runs."""
+    """`lives`: what earlier holders called themselves, the newest last. The kernel vouches that none of them runs.
+
+    The file says which file it is: in a copy of a folder the lives are those of another holder, which may well run.
+    """
 
     def __init__(self, folder: Path, daemon: str, life: str, patience_s: float = _PATIENCE_S) -> None:
         """Take the folder for this `daemon` ("agent", ...), which calls this life of it `life`.
@@ -30,16 +34,17 @@ class StateLock:
         except OSError as error:
             raise UsageError(f"state_dir {folder}: {error.strerror}; give another --state-dir") from None
         if not self._locked(patience_s):
-            pid = _read(self._fd)[0]
+            pid = _read(self._fd).pid
             os.close(self._fd)
             raise UsageError(
                 f"state_dir {folder}: the {daemon} with pid {pid or 'unknown'} uses it; end that one, or give another "
                 "--state-dir"
             )
-        self.lives = _read(self._fd)[1]
-        kept = [*self.lives, life][-_KEPT:]
+        known, itself = _read(self._fd), _identity(self._fd)
+        self.lives = known.lives if known.file == itself else []
+        said = {"pid": os.getpid(), "lives": [*self.lives, life][-_KEPT:], "file": itself}
         with contextlib.suppress(OSError):  # a disk that is full: the lock holds all the same
-            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "lives": kept}).encode().ljust(4096), 0)
+            os.pwrite(self._fd, json.dumps(said).encode().ljust(4096), 0)
 
     def _locked(self, patience_s: float) -> bool:
         end = time.monotonic() + patience_s
@@ -63,10 +68,25 @@ class StateLock:
             self._fd = -1
 
 
-def _read(fd: int) -> tuple[int, list[str]]:
-    """Pid and lives; 0 and none where the file is new or damaged."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a lock's file says; nothing where it is new or damaged."""
+
+    pid: int = 0
+    lives: list[str] = field(default_factory=list)
+    file: list[int] = field(default_factory=list)
+
+
+def _read(fd: int) -> _Said:
     try:
         said = json.loads(os.pread(fd, 1 << 16, 0))
-        return int(said["pid"]), [str(life)[:64] for life in said["lives"]][-_KEPT:]
+        lives = [str(life)[:64] for life in said["lives"]][-_KEPT:]
+        return _Said(int(said["pid"]), lives, [int(number) for number in said["file"]])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return 0, []
+        return _Said()
+
+
+def _identity(fd: int) -> list[int]:
+    """Device and inode."""
+    status = os.fstat(fd)
+    return [status.st_dev, status.st_ino]

@@ -1,5 +1,6 @@
 """One name, one folder, one holder: second agents and second controllers are refused, and say why."""
 
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -100,3 +101,18 @@ def test_a_state_folder_is_one_controllers_until_that_is_killed(holdfast: Comman
     third, _, http = begin(holdfast, tmp_path)
     wait_for(lambda: httpx.get(f"http://{http}/healthz", trust_env=False).status_code == 200)
     assert third.process.poll() is None
+
+
+def test_a_copy_of_a_running_agents_folder_is_no_successor(holdfast: Commands, tmp_path: Path) -> None:
+    """A host that was cloned, folder and all: what it says of earlier lives is another's."""
+    controller, rpc, _ = begin(holdfast, tmp_path)
+    first = agent(holdfast, rpc, tmp_path / "a")
+    first.says("controller.joined")
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "agent.lock", tmp_path / "b")
+    second = agent(holdfast, rpc, tmp_path / "b")
+    second.says("controller.away")
+    (away,) = events(second, "controller.away")
+    assert "the node name 'node0' is taken" in away["reason"]
+    assert len(events(controller, "node.joined")) == 1
+    assert len(events(first, "controller.joined")) == 1

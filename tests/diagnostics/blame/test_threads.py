@@ -124,10 +124,13 @@ def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
     assert clock.since() is None
 
 
-def test_a_kernel_that_does_not_tell_is_one_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("schedstat", [b"", b"0 0 0\n"], ids=["nothing", "no statistics are kept"])
+def test_a_kernel_that_does_not_tell_is_one_that_is_not_known(
+    schedstat: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: b"")
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: schedstat)
     clock = ThreadClock()
     assert clock.since() is None
     for _ in range(2):

@@ -1,9 +1,11 @@
 """A state folder has one holder, and loses it with the holder's death."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,17 @@ def test_lives_are_remembered_within_bounds(tmp_path: Path) -> None:
         lock = StateLock(tmp_path, "agent", f"i{n}")
         assert lock.lives == [f"i{k}" for k in range(max(0, n - 8), n)]
         lock.close()
+
+
+def test_a_copy_of_a_folder_has_no_earlier_lives(tmp_path: Path) -> None:
+    """Its holder was another process, which may well run: who has the copy is no successor."""
+    (tmp_path / "a").mkdir()
+    with closing(StateLock(tmp_path / "a", "agent", "i1")):
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        with closing(StateLock(tmp_path / "b", "agent", "i2")) as copy:
+            assert copy.lives == []
+    with closing(StateLock(tmp_path / "b", "agent", "i3")) as later:
+        assert later.lives == ["i2"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"pid": "x", "lives": []}', b"[" * 5000])

@@ -75,6 +75,20 @@ def test_an_incident_appears_live_and_ends(held: Served, watched: Watched) -> No
     expect(page.locator("#tiles")).to_contain_text("1 restart")
 
 
+@pytest.mark.parametrize("numbers_steps", [True, False])
+def test_where_training_went_on_is_told_or_unknown(held: Served, watched: Watched, numbers_steps: bool) -> None:
+    held.facade.numbers_steps = numbers_steps
+    page = open_page(watched, held, "#/incidents/i1")
+    held.fault(3)
+    story, step = page.locator("#story"), held.facade.step
+    expect(story).to_contain_text("worker killed")
+    expect(story).not_to_contain_text("training went on from")
+    held.tick(6)
+    went_on = f"{step - 3}" if numbers_steps else "unknown"
+    expect(story.locator("dt:has-text('training went on from') + dd")).to_have_text(went_on)
+    expect(story).to_contain_text(f"step {step} → {went_on}")
+
+
 def test_a_pause_is_the_headline_with_what_works_and_its_limit(held: Served, watched: Watched) -> None:
     page = open_page(watched, held)
     held.facade.pause = {

@@ -41,6 +41,8 @@ class FakeTraining:
         self.step = -1
         self.due = now + self.base_s
         self.generation = 1
+        self.numbers_steps = True
+        """Whether it is known with which step a restarted program goes on."""
         self.job_state: str | None = "running"
         self.rows: deque[tuple[int, float, float, int, float, int]] = deque(maxlen=20_000)
         self.log: list[Json] = []
@@ -185,6 +187,6 @@ class FakeTraining:
             "restore_s": 0.4,
             "restored_bytes": 4096,
             "generation_to": self.generation,
-            "step_resumed": resumed,
+            "step_resumed": resumed if self.numbers_steps else None,
         }
         self.step, self.due, self.job_state = resumed, self.now + self.base_s, "running"

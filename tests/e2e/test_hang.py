@@ -163,12 +163,16 @@ def test_honest_pauses_of_many_kinds_end_by_themselves(cluster: LocalCluster, tm
         assert float((tmp_path / f"{call}.held").read_text()) > 3.0
 
 
-def test_an_evaluation_in_one_process_ends_by_itself(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_evaluations_in_one_process_are_not_ended_and_are_no_stragglers(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The first lasts until it is seen, two others two seconds each."""
     known = len(acted_on(cluster.client.incidents()))
     submit(cluster, str(PAUSES), [str(tmp_path), "alone"], 1, False, -1, nnodes=1)
     assert "computes" in paused(cluster, "busy", "evaluate")["text"]
     (tmp_path / "alone.seen").touch()
     ends_well(cluster, known)
+    lost = (cluster.client.job() or {})["time"]["lost"]
+    assert lost["other"] > 3 * 1.9, lost
+    assert lost["straggling"] < 1.9, lost
 
 
 def test_an_idle_pause_is_ended_at_its_limit_which_doubles_and_the_job_is_not_failed(cluster: LocalCluster) -> None:

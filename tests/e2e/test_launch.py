@@ -35,9 +35,8 @@ while not os.path.exists(f"{folder}/end"):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(
-        tmp_path_factory.mktemp("cluster"), nodes=2, slots=2, controller_flags=("--hang-floor", "5s")
-    ) as one:
+    patient = ("--hang-floor", "5s", "--silence-floor", "10s")  # with an agent that a test holds up, too
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=2, slots=2, controller_flags=patient) as one:
         yield one
 
 
@@ -113,3 +112,49 @@ def test_a_controller_that_is_killed_in_a_launch_adopts_it(
     (tmp_path / "end").touch()
     assert submit.wait(WARM_S) == 0, submit.err[-4000:]
     assert starts(tmp_path) == expected(2)
+
+
+def submit(cluster: LocalCluster, path: str) -> None:
+    folder = str(Path(path).parent)
+    program = {"target": path, "args": [folder], "module": False, "cwd": folder, "env": {}, "hooks": True,
+               "warm": True}  # fmt: skip
+    cluster.client.submit({"name": "launch", "program": program, "nnodes": 2, "nproc_per_node": 2})
+
+
+def ends(cluster: LocalCluster) -> None:
+    wait_for(lambda: job(cluster)["state"] == "finished", WARM_S, lambda: job(cluster))
+
+
+def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tmp_path: Path) -> None:
+    """One agent stands still before its order comes, so that the launch is under way for as long as is needed."""
+    before = len(cluster.client.incidents())
+    agent = cluster.pids()["node1"]
+    path = script(tmp_path, NOTES_ITS_START)
+    (tmp_path / "end").touch()
+    submit(cluster, path)  # once at leisure: the first launch of all waits for torch's import
+    ends(cluster)
+    (tmp_path / "end").unlink()
+    (tmp_path / "starts").unlink()
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        submit(cluster, path)
+        wait_for(lambda: len(starts(tmp_path)) == 2, 30, lambda: job(cluster))
+        assert (job(cluster)["state"], job(cluster)["generation"]) == ("starting", 1)
+        kill_controller(cluster)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    wait_until_running(cluster, 1)
+
+    def told() -> list[Json]:
+        new = list(reversed(cluster.client.incidents()))[before:]
+        return [one for one in new if one["kind"] == "controller-restart" and one["state"] == "closed"]
+
+    wait_for(told, 30, lambda: cluster.client.incidents())
+    (incident,) = told()
+    assert incident["summary"].endswith("generation 1 was being launched when it died")
+    assert incident["reason"].startswith("node0")
+    assert "held the workers of generation 1" in incident["reason"]
+    assert incident["reason"].endswith(": the launch was adopted, and nothing was ended")
+    (tmp_path / "end").touch()
+    ends(cluster)
+    assert starts(tmp_path) == expected(1)

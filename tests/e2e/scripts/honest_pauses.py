@@ -24,6 +24,7 @@ getcontext().prec = 1200
 RANK = int(os.environ["RANK"])
 BETWEEN = 60
 """Steps between two pauses: what is longer than usual is told by the last 50 steps."""
+EVALUATION_S = 2.0
 HOLD_S = 4.5
 """Of processor time: how long a call holds the interpreter's lock."""
 WAITS = """
@@ -79,8 +80,7 @@ def save(name: str) -> None:
         torch.save({"weights": torch.zeros(50 << 20)}, process.stdin)
 
 
-def evaluate(name: str) -> None:
-    more = waits(name)
+def evaluate(more: Callable[[], bool]) -> None:
     a = torch.randn(200, 200)
     with torch.no_grad():
         while more():
@@ -115,21 +115,37 @@ def wait(name: str) -> None:
         pipe.read()
 
 
-def steps(count: int) -> None:
+def steps(count: int, seconds: float = 0.0) -> float:
+    """How long the last of them took."""
+    began = time.monotonic()
     for _ in range(count):
+        began = time.monotonic()
+        time.sleep(seconds)
         loss = model(torch.ones(1, 4)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    return time.monotonic() - began
+
+
+def quiet_steps(count: int) -> None:
+    """So many, and more until one is as short as usual: after a long one a pause is a slow rank's."""
+    steps(count, 0.02)
+    while steps(1, 0.02) > 0.04:
+        pass
 
 
 torch.set_num_threads(1)
 model: torch.nn.Module = torch.nn.Linear(4, 2)
 if sys.argv[2:] == ["alone"]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps(BETWEEN)
-    evaluate("alone")
-    steps(BETWEEN)
+    quiet_steps(BETWEEN)
+    evaluate(waits("alone"))
+    for _ in range(2):
+        quiet_steps(15)
+        end = time.monotonic() + EVALUATION_S
+        evaluate(lambda end=end: time.monotonic() < end)
+    quiet_steps(15)
     sys.exit()
 
 dist.init_process_group("gloo")
@@ -145,7 +161,7 @@ if RANK == 0:
     save("save")
 dist.barrier()
 steps(BETWEEN)
-evaluate("evaluate")
+evaluate(waits("evaluate"))
 for rank, pause in ((1, upload), (0, delegate), (1, wait)):
     steps(BETWEEN)
     if rank == RANK:

@@ -11,6 +11,7 @@ from holdfast.controller.job.lifecycle import Stage, fresh_table
 from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
+from holdfast.controller.state.job_size import check_life
 from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Finding, Incident, Instant, Job, JobState, RankState
 from holdfast.wire import types as t
@@ -60,7 +61,9 @@ def _restore(
             elif kind == "node":
                 c.histories[key] = History.from_doc(doc)
             elif kind == "job":
-                job, unread_job = Job.from_doc(doc), ""
+                job = Job.from_doc(doc)
+                check_life(job)
+                unread_job = ""
                 if c.job is None or job.submitted_at >= c.job.submitted_at:
                     c.job = job
             elif kind == "time":

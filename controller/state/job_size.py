@@ -1,16 +1,12 @@
 """Is a job of a size that can be? Asked before anything is made of it. Pure."""
 
-from typing import TYPE_CHECKING
-
 from holdfast.base.bounds import MAX_GENERATION, MAX_RANKS
 from holdfast.base.errors import UsageError
+from holdfast.controller.state.model import Job, JobSpec
 from holdfast.facts.faults import parse_fault
 
-if TYPE_CHECKING:  # which asks here for what it reads
-    from holdfast.controller.state.model import Job, JobSpec
 
-
-def check_life(job: "Job") -> None:
+def check_life(job: Job) -> None:
     """UsageError in one line for what no job of a journal can be."""
     check_size(job.spec)
     for fault in job.spec.faults:
@@ -21,7 +17,7 @@ def check_life(job: "Job") -> None:
         raise UsageError(f"a job for {job.spec.nnodes} nodes cannot have {len(job.nodes)}")
 
 
-def check_size(job: "JobSpec") -> None:
+def check_size(job: JobSpec) -> None:
     """UsageError in one line for a job that is too large, or too small."""
     if job.nnodes < 1 or job.nproc < 1:
         raise UsageError(f"a job needs at least 1 node and 1 worker, not {job.nnodes} and {job.nproc}")

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from holdfast.controller.state import doc_types
 from holdfast.controller.state.history import History
-from holdfast.controller.state.job_size import check_life
 from holdfast.controller.state.progress import Progress
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -337,7 +336,6 @@ class Job:
         known: dict[str, Any] = {"spec": JobSpec(**spec), "state": JobState(doc["state"]), "past": past}
         job = cls(**{**doc, **known, "rollbacks": backs, "progress": progress})
         doc_types.check(job, "")
-        check_life(job)
         return job
 
 

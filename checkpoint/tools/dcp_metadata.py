@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -51,6 +52,8 @@ _FILLED = (
 )  # fmt: skip
 """Objects of these may be given attributes."""
 _MOST = 1 << 60
+_MOST_BYTES = 1 << 30
+"""Of the metadata: a hundred for each of ten million parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,12 @@ def contents(folder: Path) -> Contents:
     """What the metadata of a DCP checkpoint says. Raises CheckpointError for anything that is not one, OSError."""
     path = folder / ".metadata"
     try:
-        text = path.read_bytes()
+        with open(path, "rb") as file:
+            text = file.read(_MOST_BYTES + 1) if os.fstat(file.fileno()).st_size <= _MOST_BYTES else b""
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is no DCP checkpoint: there is no {path.name}") from None
+    if not text:
+        raise CheckpointError(f"{path} is not readable: it has no byte, or more than {_MOST_BYTES >> 30} GiB")
     try:
         return _contents(_Limited(io.BytesIO(text)).load())
     except CheckpointError as error:

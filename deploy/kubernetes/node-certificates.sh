@@ -1,7 +1,8 @@
 #!/bin/bash
 # Puts each node's own certificate on that node's disk, and nothing of any other's: node-certificates.sh CERTS [NODE...]
 # CERTS is the folder that `holdfast certs` wrote. Again after `holdfast certs --renew`, and for nodes that come later.
-# Where machines are set up by other means, copy CERTS/nodes/NAME to /etc/holdfast/node there (0700), and skip this.
+# Where machines are set up by other means, copy CERTS/nodes/NAME to /etc/holdfast/node there, for the agents' user alone
+# (10002, mode 0700), and skip this.
 set -euo pipefail
 
 certs=${1:?the folder that holdfast certs wrote}

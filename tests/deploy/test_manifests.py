@@ -1,8 +1,10 @@
 """What lies in deploy/ is what the API takes, and what the code asks for is what the roles allow."""
 
+import contextlib
 import datetime
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from holdfast.base import private
 from holdfast.base.certs import write_cluster
 from holdfast.base.config import AgentConfig, ControllerConfig
 
@@ -63,6 +66,73 @@ PODS = [("Deployment", "holdfast-controller", ControllerConfig), ("DaemonSet", "
 def test_the_flags_exist(kind: str, name: str, config: type) -> None:
     known = {name.replace("_", "-") for name in config.__dataclass_fields__}  # type: ignore[attr-defined]
     assert flags_of(pod_of(kind, name)).keys() <= known
+
+
+# --- who runs as whom -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name", "config"), PODS)
+def test_a_pod_that_stays_is_no_root_and_gains_no_rights(kind: str, name: str, config: type) -> None:
+    """What the "restricted" level of pod security asks for, but for volumes of the host."""
+    pod = pod_of(kind, name)
+    whole = pod["securityContext"]
+    assert whole["runAsNonRoot"] is True
+    assert whole["runAsUser"] == whole["runAsGroup"] == whole["fsGroup"] > 1000
+    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+    for host in ("hostNetwork", "hostPID", "hostIPC"):
+        assert host not in pod
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert not own.get("privileged")
+        assert not {"runAsUser", "runAsNonRoot"} & own.keys()
+
+
+def user_of(kind: str, name: str) -> int:
+    return int(pod_of(kind, name)["securityContext"]["runAsUser"])
+
+
+def test_agents_are_another_user_than_the_controller() -> None:
+    """Both may be on one host, and workers are the agent's user."""
+    assert user_of("DaemonSet", "holdfast-agent") != user_of("Deployment", "holdfast-controller")
+
+
+def certificate_pod() -> Any:
+    return yaml.safe_load((DEPLOY / "kubernetes" / "node-certificate.yml").read_text())
+
+
+def test_the_copying_pod_has_what_it_needs_to_give_a_file_away_and_no_more() -> None:
+    [container] = certificate_pod()["spec"]["containers"]
+    own = container["securityContext"]
+    assert own["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
+    assert own["allowPrivilegeEscalation"] is False
+    agent = user_of("DaemonSet", "holdfast-agent")
+    assert container["command"][-1].count(f"-o {agent} -g {agent} ") == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes other users' parts")
+@pytest.mark.parametrize(("kind", "name", "config"), PODS)
+def test_the_state_folder_can_be_used_by_the_pods_user(kind: str, name: str, config: type) -> None:
+    """On a volume as the kubelet makes it: root's, and for everybody (emptyDir) or the pod's group."""
+    user, folder = user_of(kind, name), Path(flags_of(pod_of(kind, name))["state-dir"])
+    volumes = {one["name"]: one for one in pod_of(kind, name)["volumes"]}
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        volume = Path(place) / "state"
+        volume.mkdir()
+        os.chown(volume, 0, user)
+        os.chmod(volume, 0o2777 if "emptyDir" in volumes["state"] else 0o2775)
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                os.setgroups([user])
+                os.setgid(user)
+                os.setuid(user)
+                private.state_folder(volume / folder.relative_to("/state"))
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # --- who has which secret ----------------------------------------------------------------------------------------
@@ -151,10 +221,10 @@ def test_a_node_that_does_not_answer_leaves_no_secret_behind(tmp_path: Path) -> 
 def test_the_copy_has_the_modes_that_a_key_needs(tmp_path: Path) -> None:
     """The pod's own command, with its two folders here."""
     write_cluster(tmp_path / "certs", [], ["gpu-1"], datetime.datetime.now(datetime.UTC))
-    pod = yaml.safe_load((DEPLOY / "kubernetes" / "node-certificate.yml").read_text())
-    [container] = pod["spec"]["containers"]
+    [container] = certificate_pod()["spec"]["containers"]
+    agent, ours = user_of("DaemonSet", "holdfast-agent"), f"-o {os.geteuid()} -g {os.getegid()}"
     words = [word.replace("/certificate/", f"{tmp_path}/certs/nodes/gpu-1/").replace(" /node", f" {tmp_path}/node")
-             for word in container["command"]]  # fmt: skip
+             .replace(f"-o {agent} -g {agent}", ours) for word in container["command"]]  # fmt: skip
     for _ in range(2):  # and again, after the certificate was renewed
         subprocess.run(words, check=True)
         assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "node").iterdir()} == {

@@ -33,6 +33,16 @@ def test_a_file_that_is_wrong(holdfast: Commands, tmp_path: Path) -> None:
     assert "unknown key 'grpc_prot' in [controller]; did you mean grpc_port?" in one_line(done.err)
 
 
+def test_dcp_metadata_that_is_damaged(holdfast: Commands, tmp_path: Path) -> None:
+    """One for all that tests/checkpoint/tools tries in its own process."""
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp" / ".metadata").write_bytes(b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n")
+    done = holdfast.run("checkpoint", "import", str(tmp_path / "dcp"), str(tmp_path / "store"), "--step", "1")
+    assert done.process.returncode == 2
+    assert f"{tmp_path}/dcp/.metadata is not readable" in one_line(done.err)
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("taken", ["--grpc-port", "--http-port"])
 def test_a_port_that_is_taken(holdfast: Commands, tmp_path: Path, taken: str) -> None:
     with socket.socket() as other:

@@ -159,23 +159,19 @@ def test_so_many_streams_of_one_certificate_may_be_silent(victim: Victim) -> Non
 
 def test_a_connection_has_so_many_streams(victim: Victim) -> None:
     with victim.channel("node1") as channel, contextlib.ExitStack() as all_of_them:
-        streams = [all_of_them.enter_context(Stream(channel)) for _ in range(STREAMS_EACH + 1)]
-        answers: queue.Queue[int] = queue.Queue()
-
-        def ask(n: int) -> None:
-            streams[n].say(b"\xff")
-            with contextlib.suppress(grpc.RpcError, StopIteration):
-                streams[n].hears()
-                answers.put(n)
-
-        held = streams[:STREAMS_EACH]
-        last = threading.Thread(target=ask, args=(STREAMS_EACH,))
-        last.start()
+        first = all_of_them.enter_context(Stream(channel))
+        first.say(wire.encode_agent(msg.Hello(t.Identity("node1", "h", f"i{time.monotonic_ns()}"))))
+        assert isinstance(first.hears(), msg.Welcome)  # by now the client knows how many there may be
+        *held, last = [all_of_them.enter_context(Stream(channel)) for _ in range(STREAMS_EACH)]
+        answers: queue.Queue[msg.ControllerMessage] = queue.Queue()
+        last.say(b"\xff")
+        waits = threading.Thread(target=lambda: answers.put(last.hears()))
+        waits.start()
         with pytest.raises(queue.Empty):
-            answers.get(timeout=1.0)  # it waits until another one ends
-        held[0].__exit__()
-        assert answers.get(timeout=10 + LATE_S) == STREAMS_EACH
-        last.join()
+            answers.get(timeout=1.0)  # until another one ends
+        held[0].answers.cancel()
+        assert isinstance(answers.get(timeout=LATE_S), msg.Refused)
+        waits.join()
 
 
 def test_a_handshake_that_does_not_come_is_not_waited_for(victim: Victim) -> None:

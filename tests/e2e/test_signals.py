@@ -1,4 +1,4 @@
-"""Signals to `run` with daemons of its own: the conventional exit code, and nothing left behind.
+"""Signals to `run` and `demo` with daemons of their own: the conventional exit code, and nothing left behind.
 
 tests/holdfast/cli/common/test_interrupts.py has many more moments, with stand-ins for the daemons.
 """
@@ -38,15 +38,20 @@ class Stage:
         env = {"TMPDIR": str(self.tmp), "XDG_STATE_HOME": str(self.tmp / "state")}
         return self.holdfast.start("run", "--fresh", str(self.script), str(sleep_s), env=env)
 
+    def demo(self) -> Running:
+        env = {"TMPDIR": str(self.tmp), "XDG_STATE_HOME": str(self.tmp / "state")}
+        return self.holdfast.start("demo", "--nodes", "2", "--nproc", "1", "--steps", "100000", env=env)
+
     def look(self) -> None:
         """Note what lies in shared memory while it is there."""
-        for folder in self.tmp.glob("holdfast-run-*"):
-            self.shared += [shared_dir(folder / "node0"), snapshots_dir(folder / "node0", "node0")]
+        for folder in (*self.tmp.glob("holdfast-run-*"), *self.tmp.glob("holdfast-demo-*")):
+            for node in ("node0", "node1"):
+                self.shared += [shared_dir(folder / node), snapshots_dir(folder / node, node)]
 
-    def check_nothing_left(self) -> None:
+    def check_nothing_left(self, may_stay: str = "torchinductor_") -> None:
+        """`may_stay`: torch's cache of compiled kernels is meant for a script's next run, as under torchrun."""
         wait_for(lambda: self.holdfast.left() == [], 5, self.holdfast.left)
-        # torch's cache of compiled kernels is meant for the next run, as under torchrun.
-        assert [path.name for path in self.tmp.iterdir() if not path.name.startswith("torchinductor_")] == []
+        assert [path.name for path in self.tmp.iterdir() if not may_stay or not path.name.startswith(may_stay)] == []
         assert [folder for folder in self.shared if folder.exists()] == []
 
 
@@ -120,3 +125,23 @@ def test_a_terminal_that_closes_ends_the_job(stage: Stage, tmp_path: Path) -> No
         time.sleep(0.05)
     assert os.waitstatus_to_exitcode(ended[1]) == 129
     stage.check_nothing_left()
+
+
+def test_a_demo_leaves_nothing(stage: Stage) -> None:
+    """While its daemons start, while workers are launched, and while it trains: also what torch makes by itself."""
+    for number, said in (
+        (signal.SIGTERM, ""),
+        (signal.SIGHUP, "The page:"),
+        (signal.SIGTERM, "step "),
+    ):
+        demo = stage.demo()
+        if said:
+            demo.says(said, START_S)
+        else:
+            wait_for(lambda: list(stage.tmp.glob("holdfast-demo-*/node0")), START_S)
+        stage.look()
+        assert stage.shared
+        demo.signal(number)
+        assert code_of(demo) == 128 + number, (said, demo.err)
+        assert "Traceback" not in demo.err, (said, demo.err)
+        stage.check_nothing_left(may_stay="")

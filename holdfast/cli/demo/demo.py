@@ -1,5 +1,6 @@
 """`holdfast demo`: the whole suite on this machine, broken on purpose if you like, ending by itself."""
 
+import os
 import signal
 import tempfile
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.cli.demo.view import View
     from holdfast.cli.local.cluster import LocalCluster
 
+_TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PERIOD_S = 0.2
 SILENCE_S = 30.0
 """A controller that does not answer for so long will not come back."""
@@ -60,6 +62,8 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
         mortal=mortal_nodes(plan),
         slots=plan.nproc,
         http_port=http_port,
+        # Torch makes this folder when it is imported: in TMPDIR it would stay behind.
+        env={} if _TORCH_CACHE in os.environ else {_TORCH_CACHE: str(state_dir / "torch")},
     ) as cluster:
         with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
             cluster.client.submit(job_spec(plan, _own_store(state_dir), Path.cwd()))

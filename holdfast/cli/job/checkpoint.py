@@ -222,12 +222,16 @@ def import_(
         pass  # asked before anything is read
     with _clear(str(folder)):
         if not (folder / ".metadata").is_file():  # told before torch is imported, which takes seconds
-            raise HoldfastError(f"{folder} is no DCP checkpoint: there is no .metadata")
+            raise UsageError(f"{folder} is no DCP checkpoint: there is no .metadata")
+    from holdfast.checkpoint.errors import CheckpointError
     from holdfast.checkpoint.tools import dcp
     from holdfast.checkpoint.tools.convert import write_whole
 
     with _clear(str(folder)):
-        tensors, left_out = dcp.tensors_of(folder), dcp.objects_of(folder)
+        try:
+            tensors, left_out = dcp.tensors_of(folder), dcp.objects_of(folder)
+        except CheckpointError as error:
+            raise UsageError(f"{error}; name another folder") from error
         total, done = sum(tensor.num_bytes for tensor in tensors.values()), 0
         with _progress("reading") as progress:
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.base.plain import plain
 from holdfast.cli.common import output
 
 _SHADES = ((1.3, "#", "bold white on red"), (1.1, "*", "red"), (1.05, "+", "yellow"), (1.02, "-", "default"))
@@ -26,10 +27,11 @@ def show(found: output.Json) -> None:
     console.print(table)
     marks = ", ".join(f"{mark} from {(ratio - 1) * 100:.0f}%" for ratio, mark, _ in reversed(_SHADES))
     console.print(f"each node's slowest rank over its peers, step by step ({marks}; {_EVEN[0]} below):")
-    wide = max((len(name) for name in found["nodes"]), default=0)
+    names = [plain(name) or "-" for name in found["nodes"]]
+    wide = max(map(len, names), default=0)
     for i in _hottest(found["by_step"], _RANKS):
         strip = "".join(_mark(ratio) for ratio in found["by_step"][i][-_STEPS:])
-        console.print(f"{output.text(found['nodes'][i]):<{wide}}  {strip}", soft_wrap=True)
+        console.print(f"{output.text(names[i].ljust(wide))}  {strip}", soft_wrap=True)
 
 
 def _hottest(rows: Sequence[Sequence[float | None]], most: int) -> list[int]:

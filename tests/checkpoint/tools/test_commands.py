@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,41 @@ def test_metadata_that_would_run_something_is_refused(tmp_path: Path, capsys: Ca
     (tmp_path / "dcp").mkdir()
     (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(Evil()))
     code, err = complained(capsys, "import", str(tmp_path / "dcp"), str(tmp_path / "store"), "--step", "1")
-    assert code == 1
+    assert code == 2
     assert "which no checkpoint needs" in err
     assert not (tmp_path / "ran").exists()
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    at = content.index(b"state_dict_metadata")
+    return content[:at] + b"X" + content[at + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, lambda content: b"", lambda content: b"\0" * len(content)])
+def test_damaged_metadata_is_bad_input_in_one_line(
+    tmp_path: Path, capsys: Capture, damage: Callable[[bytes], bytes]
+) -> None:
+    dcp.save({"w": torch.arange(6.0)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    metadata = tmp_path / "dcp" / ".metadata"
+    metadata.write_bytes(damage(metadata.read_bytes()))
+    words = ("import", str(tmp_path / "dcp"), str(tmp_path / "store"), "--step", "1")
+    code, err = complained(capsys, *words)
+    assert code == 2
+    assert str(metadata) in err
+    assert not (tmp_path / "store").exists()
+
+
+def test_metadata_of_a_size_that_no_memory_has_is_not_read(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "dcp").mkdir()
+    with open(tmp_path / "dcp" / ".metadata", "wb") as file:
+        file.truncate(1 << 40)
+    code, err = complained(capsys, "import", str(tmp_path / "dcp"), str(tmp_path / "store"), "--step", "1")
+    assert code == 2
+    assert "more than 1 GiB" in err
 
 
 @pytest.mark.parametrize(
@@ -156,7 +189,7 @@ def test_metadata_that_would_run_something_is_refused(tmp_path: Path, capsys: Ca
         (["export", "{store}", "{full}", "--to", "dcp"], 2, "is not empty"),
         (["export", "{store}", "{new}", "--to", "zip"], 2, "--to"),
         (["export", "{store}", "{new}", "--to", "hf"], 1, "was not written by holdfast train"),
-        (["import", "{full}", "{store}", "--step", "1"], 1, "is no DCP checkpoint"),
+        (["import", "{full}", "{store}", "--step", "1"], 2, "is no DCP checkpoint"),
         (["import", "{new}", "{store}", "--step", "x"], 2, "--step"),
     ],
 )

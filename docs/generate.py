@@ -190,7 +190,7 @@ def _scrape() -> str:
             brain.diagnoses.newest["node0"] = {
                 ("gemm", "flops"): Verdict("node0", "gemm", Grade.PASS, "flops", value=1.0)
             }
-            brain.handle(e.StopAsked(0.0), Instant(1001.0, 1_000_001.0))
+            brain.handle(e.StopRequested(0.0), Instant(1001.0, 1_000_001.0))
             return Metrics().scrape(Report(shell, -1))().decode()
         finally:
             shell.journal.close()

@@ -12,7 +12,7 @@ from holdfast.controller.brain.allocator import Allocator
 from holdfast.controller.brain.heartbeats import Heartbeats
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.brain.membership import Membership
-from holdfast.controller.brain.peer_probe import Knocking
+from holdfast.controller.brain.peer_probe import PeerProbe
 from holdfast.controller.brain.quarantine import Quarantine
 from holdfast.controller.brain.restore import Steps, restore
 from holdfast.controller.brain.roster import Roster
@@ -33,20 +33,20 @@ from holdfast.controller.state.events import (
     AgentJoined,
     AgentLeft,
     BrainEvent,
-    CheckpointAsked,
-    CordonAsked,
-    DiagnoseAsked,
+    CheckpointRequested,
+    CordonRequested,
+    DiagnoseRequested,
     EventSeen,
-    EvictAsked,
-    FaultAsked,
+    EvictRequested,
+    FaultRequested,
     Found,
     FrameSeen,
     JobSubmitted,
-    RestartAsked,
+    RestartRequested,
     ResultSeen,
     Say,
-    StacksAsked,
-    StopAsked,
+    StacksRequested,
+    StopRequested,
     Tick,
 )
 from holdfast.controller.state.model import Finding, Instant, Job, Options
@@ -68,7 +68,7 @@ class ClusterBrain:
         self.allocator = Allocator(self.c, lambda job: self.jobs.brains[job.spec.id].c.life)
         self.membership = Membership(self.c, self.jobs, self.alerts)
         self.heartbeats = Heartbeats(self.c, self.jobs, self.detectors, self.found_at_nodes)
-        self.knocking = Knocking(self.c, self.found_at_nodes)
+        self.peer_probe = PeerProbe(self.c, self.found_at_nodes)
         self.quarantine = Quarantine(self.c, self.jobs, self.diagnoses, self.alerts)
         self.version = 0
         self._ticked_at, self._late = 0.0, 0.0  # mono of the last tick; seconds that frames may have waited for us
@@ -135,21 +135,21 @@ class ClusterBrain:
                 return [*self.membership.left(event, now), *self.diagnoses.left(event.node, now)]
             case JobSubmitted():
                 return self._submitted(event, now)
-            case StopAsked():
+            case StopRequested():
                 return self.jobs.wanted(event.job).stop(event.grace, now)
-            case RestartAsked():
+            case RestartRequested():
                 return self.jobs.wanted(event.job).restart(now)
-            case FaultAsked():
+            case FaultRequested():
                 return self._fault(event)
-            case CheckpointAsked():
+            case CheckpointRequested():
                 return self.jobs.wanted(event.job).requests.checkpoint()
-            case StacksAsked():
+            case StacksRequested():
                 return self.jobs.wanted(event.job).hangs.stacks.ask(now)
-            case EvictAsked():
+            case EvictRequested():
                 return self.membership.evict(event.node, now)
-            case DiagnoseAsked():
+            case DiagnoseRequested():
                 return self.diagnoses.asked(event, now)
-            case CordonAsked():
+            case CordonRequested():
                 return self._cordon(event, now)
         raise TypeError(f"no event of the brain: {type(event).__name__}")
 
@@ -258,7 +258,7 @@ class ClusterBrain:
         brain = self.jobs.add(Job(dataclasses.replace(event.spec, name=name), submitted_at=now.wall))
         return brain.submitted(now)
 
-    def _fault(self, event: FaultAsked) -> list[Action]:
+    def _fault(self, event: FaultRequested) -> list[Action]:
         fault = fault_syntax.parse_fault(event.fault)
         if event.job or self.jobs.has_active:
             return self.jobs.wanted(event.job).requests.fault(fault)
@@ -266,7 +266,7 @@ class ClusterBrain:
             raise UsageError(f"fault {str(fault)!r}: no job is running")
         return [*injection(self.c, None, fault, ignored)]
 
-    def _cordon(self, event: CordonAsked, now: Instant) -> list[Action]:
+    def _cordon(self, event: CordonRequested, now: Instant) -> list[Action]:
         holder = self.jobs.holder(event.node)
         actions = self.membership.cordon(event)
         return actions + (holder.requests.precaution(now) if event.on and holder is not None else [])
@@ -303,7 +303,7 @@ class ClusterBrain:
                 holder = self.jobs.holder(node.name)
                 said: list[Action] = [Say("node.silent", {"text": finding.text})]
                 actions += holder.recovery.found(finding, now) if holder is not None else said
-                actions += self.knocking.ask(node)
+                actions += self.peer_probe.ask(node)
         return actions
 
     def _preempt(self, now: Instant) -> list[Action]:

@@ -14,7 +14,7 @@ from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job.elastic import Elastic
 from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.lifecycle import Stage
-from holdfast.controller.job.node_loss import Absence
+from holdfast.controller.job.node_loss import NodeLoss
 from holdfast.controller.job.preemption import Preemption
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
@@ -34,7 +34,7 @@ class JobBrain:
         self.recovery = Recovery(job, alerts)
         self.requests = Requests(job)
         self.ending = Ending(job)
-        self.absence = Absence(job, self.recovery, self.ending)
+        self.node_loss = NodeLoss(job, self.recovery, self.ending)
         self.elastic = Elastic(job, self.recovery, self.requests)
         self.preemption = Preemption(job, self.recovery, self.requests)
         self.suspects = Suspects(job, self.recovery, diagnoses)
@@ -140,7 +140,7 @@ class JobBrain:
         actions += self.requests.due_faults(job, now) if job.spec.faults else []
         actions += self.recovery.survived(job, now)
         actions += self.recovery.settle(now)
-        actions += self.absence.tick(job, now)
+        actions += self.node_loss.tick(job, now)
         actions += self.suspects.tick(job, now)
         actions += self.elastic.tick(job, now) if job.spec.node_counts else []
         actions += self.preemption.tick(now)

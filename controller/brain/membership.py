@@ -10,7 +10,7 @@ from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.silence import stream_finding
 from holdfast.controller.detectors.workers.exits import LOST
 from holdfast.controller.job.lifecycle import Stage
-from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonAsked, Record, Say
+from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonRequested, Record, Say
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.controller.state.ranks import RankState
 from holdfast.wire import messages as msg
@@ -50,7 +50,7 @@ class Membership:
             actions += self._lacks(brain, name, lost, now)
         if life.is_adopting and name in job.nodes:
             actions += life.reported(job, name, missing=lost)
-        return actions + life.advance(job, self.c.nodes, now) + brain.absence.watch(now)
+        return actions + life.advance(job, self.c.nodes, now) + brain.node_loss.watch(now)
 
     def has_room(self, name: str) -> bool:
         """May a node of this name join? It may not if it is one more than `MAX_NODES` and none can be forgotten."""
@@ -168,7 +168,7 @@ class Membership:
         if node is not None:
             node.leaving, node.state, node.reason = True, t.NodeState.CORDONED, "is about to end"
 
-    def cordon(self, event: CordonAsked) -> list[Action]:
+    def cordon(self, event: CordonRequested) -> list[Action]:
         node = self.find(event.node)
         if event.on:
             node.history.cordoned = True

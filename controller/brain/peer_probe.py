@@ -23,7 +23,7 @@ class _Round:
     heard: dict[str, str] = field(default_factory=dict)  # peer -> what it found
 
 
-class Knocking:
+class PeerProbe:
     def __init__(self, cluster: ClusterState, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
         """`found`: what is done with findings."""
         self.c, self._found = cluster, found

@@ -13,7 +13,7 @@ from holdfast.base.settings import nearest
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.diagnosis.diagnosing import Ask, DiagnoseSession
-from holdfast.controller.state.events import Action, DiagnoseAsked, Record, Say, Send
+from holdfast.controller.state.events import Action, DiagnoseRequested, Record, Say, Send
 from holdfast.controller.state.model import Instant, Node
 from holdfast.diagnostics.catalog.catalog import choose, parse_suite
 from holdfast.diagnostics.catalog.results import CheckResult, parse_result
@@ -54,7 +54,7 @@ class Diagnoses:
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    def asked(self, event: DiagnoseAsked, now: Instant) -> list[Action]:
+    def asked(self, event: DiagnoseRequested, now: Instant) -> list[Action]:
         return self.begin(event.id, event.nodes, event.suite, event.tests, event.busy, "by hand", now)
 
     def begin(

@@ -27,7 +27,7 @@ class _Round:
     heard: dict[tuple[str, str], str]
 
 
-class Reach:
+class Connectivity:
     def __init__(self, job: JobState, found: Callable[[list[Finding], Instant], list[Action]]) -> None:
         """`found`: what is done with findings."""
         self.c, self._found = job, found

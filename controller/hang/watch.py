@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import Response
 from holdfast.controller.detectors.workers.hang import HangDetector
-from holdfast.controller.hang.connectivity import Reach
+from holdfast.controller.hang.connectivity import Connectivity
 from holdfast.controller.hang.pauses import PauseWatch, place_of
 from holdfast.controller.hang.stack_dumps import StackDumps
 from holdfast.controller.job.recovery import Recovery
@@ -30,7 +30,7 @@ class HangWatch:
         self.pauses = PauseWatch()
         self._is_again = False  # whether the newest stacks are not the first of a pause, which are read another way
         self.stacks = StackDumps(job, self._answered)
-        self.reach = Reach(job, recovery.found_at_nodes)
+        self.connectivity = Connectivity(job, recovery.found_at_nodes)
 
     def look(self, job: Job, now: Instant) -> list[Action]:
         """At every tick of a job that is up."""
@@ -38,8 +38,8 @@ class HangWatch:
         limits = self.detector.options = self._limits(job)
         since = self.detector.standing_since(self.c.ranks, job.generation, steps, now)
         # Stacks are gone once the workers are: they are asked for before anybody is sure.
-        actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.reach.ask_once(since, now)]
-        if self.reach.is_open(now):
+        actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.connectivity.ask_once(since, now)]
+        if self.connectivity.is_open(now):
             return actions  # who cannot be reached explains it better than who waits for whom
         stacks = self.stacks.of_standstill(job.generation)
         found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)

@@ -18,7 +18,7 @@ _LOOK_S = 1.0  # between two looks whether the cluster could hold the job
 _DEAD_GRACE = 0.75  # seconds that an agent may be away whose workers went down with it
 
 
-class Absence:
+class NodeLoss:
     def __init__(self, job: JobState, recovery: Recovery, ending: Ending) -> None:
         self.c, self.recovery, self.ending = job, recovery, ending
         self._room_looked_at = -math.inf

@@ -35,8 +35,8 @@ _RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
 _ONE_OF_A_KIND = ("time", "plan")
 """Entities of which there was one: their ids were chosen anew."""
 _PLAIN_EVENTS = (
-    e.AgentLeft, e.StopAsked, e.RestartAsked, e.FaultAsked, e.CheckpointAsked, e.DiagnoseAsked, e.StacksAsked,
-    e.CordonAsked, e.EvictAsked, e.Tick,
+    e.AgentLeft, e.StopRequested, e.RestartRequested, e.FaultRequested, e.CheckpointRequested, e.DiagnoseRequested,
+    e.StacksRequested, e.CordonRequested, e.EvictRequested, e.Tick,
 )  # fmt: skip
 REFUSED = "refused"
 """In place of actions: the event was a wish that cannot be."""
@@ -232,7 +232,7 @@ def _packed(message: msg.AgentMessage) -> str:
 
 
 def _stem(event: str) -> str:
-    """The name of an event without the suffix that some versions write otherwise: StopAsked is StopRequested."""
+    """The name of an event without the suffix that some versions write otherwise: StopRequested is StopRequested."""
     return event.removesuffix("Asked").removesuffix("Requested")
 
 

@@ -14,15 +14,15 @@ from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, nu
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.reader import read_kept, read_newest
 from holdfast.controller.state.events import (
-    CheckpointAsked,
-    CordonAsked,
-    DiagnoseAsked,
-    EvictAsked,
-    FaultAsked,
+    CheckpointRequested,
+    CordonRequested,
+    DiagnoseRequested,
+    EvictRequested,
+    FaultRequested,
     JobSubmitted,
-    RestartAsked,
-    StacksAsked,
-    StopAsked,
+    RestartRequested,
+    StacksRequested,
+    StopRequested,
 )
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
@@ -250,22 +250,24 @@ class Report:
         """Restart a job by hand; with `dump`, its workers' stacks are kept with the incident."""
         if dump:
             await self.stacks(id)
-        self.shell.handle(RestartAsked(id))
+        self.shell.handle(RestartRequested(id))
 
     async def stop(self, grace: float = 10.0, id: str = "") -> None:
-        self.shell.handle(StopAsked(grace, id))
+        self.shell.handle(StopRequested(grace, id))
 
     async def inject(self, fault: str, id: str = "") -> Json:
         spec = parse_fault(fault)
-        self.shell.handle(FaultAsked(fault, id))
+        self.shell.handle(FaultRequested(fault, id))
         return {"id": str(spec), "armed": spec.step is not None}
 
     async def checkpoint(self, id: str = "") -> None:
-        self.shell.handle(CheckpointAsked(id))
+        self.shell.handle(CheckpointRequested(id))
 
     async def diagnose(self, spec: Json) -> str:
         id = f"d{uuid.uuid4().hex[:8]}"
-        self.shell.handle(DiagnoseAsked(id, tuple(spec["nodes"]), spec["suite"], tuple(spec["tests"]), spec["busy"]))
+        self.shell.handle(
+            DiagnoseRequested(id, tuple(spec["nodes"]), spec["suite"], tuple(spec["tests"]), spec["busy"])
+        )
         return id
 
     def diagnoses(self) -> list[Json]:
@@ -273,17 +275,17 @@ class Report:
 
     async def stacks(self, id: str = "") -> Json:
         dumps, began = self.shell.brain.jobs.wanted(id).hangs.stacks, time.monotonic()
-        self.shell.handle(StacksAsked(id))
+        self.shell.handle(StacksRequested(id))
         mine = dumps.count
         while dumps.count == mine and not dumps.is_complete and time.monotonic() - began < _STACKS_S:
             await asyncio.sleep(0.02)
         return dumps.tree() or {}
 
     async def evict(self, node: str) -> None:
-        self.shell.handle(EvictAsked(node))
+        self.shell.handle(EvictRequested(node))
 
     async def cordon(self, node: str, on: bool) -> None:
-        self.shell.handle(CordonAsked(node, on))
+        self.shell.handle(CordonRequested(node, on))
 
 
 def _incident(i: Incident) -> Json:

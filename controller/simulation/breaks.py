@@ -8,7 +8,7 @@ from holdfast.controller.simulation.faults import Fault, How
 from holdfast.controller.simulation.hosts import WALL, Host, Life
 from holdfast.controller.simulation.pauses import Kind, Pause, draw, draw_kind, wrong_ends
 from holdfast.controller.simulation.world import World
-from holdfast.controller.state.events import CordonAsked, EvictAsked
+from holdfast.controller.state.events import CordonRequested, EvictRequested
 from holdfast.wire import types as t
 
 _RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4711"
@@ -253,7 +253,7 @@ class Breaks:
             host.incarnation += 1
             w.join(host)
         if w.brain.c.history(host.name).evicted and host.name in w.brain.c.nodes:
-            w.feed(CordonAsked(host.name, False))
+            w.feed(CordonRequested(host.name, False))
         self._watch_growth()
 
     def _watch_growth(self) -> None:
@@ -267,7 +267,7 @@ class Breaks:
         if self._trains(host):
             self._stop()
         host.guilty = True
-        w.feed(EvictAsked(host.name))
+        w.feed(EvictRequested(host.name))
         w.watch()
         w.later(7200.0, self._mend, host)
 

@@ -57,20 +57,20 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopRequested:
     grace: float
     job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RestartAsked:
+class RestartRequested:
     """Start the running job again from its newest whole state, by hand."""
 
     job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class FaultAsked:
+class FaultRequested:
     """Inject now or, with a step, when that is reached; `fault` is formatted as in holdfast.facts.faults."""
 
     fault: str
@@ -78,14 +78,14 @@ class FaultAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointAsked:
+class CheckpointRequested:
     """All ranks of the running job shall make a checkpoint of the next step that they can agree on."""
 
     job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class DiagnoseAsked:
+class DiagnoseRequested:
     """Run checks on these nodes (none: all idle ones). `id` is the asker's, to find the diagnosis by. `tests`: only
     these; `busy`: also on nodes that train."""
 
@@ -97,20 +97,20 @@ class DiagnoseAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class StacksAsked:
+class StacksRequested:
     """All agents shall tell the stacks of the running job's workers."""
 
     job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class CordonAsked:
+class CordonRequested:
     node: str
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
-class EvictAsked:
+class EvictRequested:
     """Take a node out now, and what it runs: until somebody lets it in again."""
 
     node: str
@@ -133,14 +133,14 @@ BrainEvent = (
     | ResultSeen
     | Found
     | JobSubmitted
-    | StopAsked
-    | RestartAsked
-    | FaultAsked
-    | CheckpointAsked
-    | DiagnoseAsked
-    | StacksAsked
-    | CordonAsked
-    | EvictAsked
+    | StopRequested
+    | RestartRequested
+    | FaultRequested
+    | CheckpointRequested
+    | DiagnoseRequested
+    | StacksRequested
+    | CordonRequested
+    | EvictRequested
     | Tick
 )
 

@@ -11,7 +11,7 @@ from holdfast.agent.logs import rules as log_rules
 from holdfast.agent.node import faults as node_faults
 from holdfast.agent.node.faults import FILL, NodeFaults
 from holdfast.base.errors import UsageError
-from holdfast.controller.state.events import FaultAsked
+from holdfast.controller.state.events import FaultRequested
 from holdfast.facts import xid
 from holdfast.wire.types import Gpu
 from tests.agent.support.sysfs import Sysfs
@@ -104,8 +104,8 @@ def test_injected_troubles_are_found_by_a_real_controller(tmp_path: Path) -> Non
             async with running(settings):
                 wanted = {"rdma/mlx5_0/1/symbol_error", "clock_offset_seconds"}
                 await eventually(lambda: (node := here.brain.c.nodes.get("node0")) and wanted <= node.host.keys())
-                here.shell.handle(FaultAsked("xid=79:node0"))
-                here.shell.handle(FaultAsked("counter=symbol_error:node0"))
+                here.shell.handle(FaultRequested("xid=79:node0"))
+                here.shell.handle(FaultRequested("counter=symbol_error:node0"))
                 await eventually(lambda: len(kinds()) >= 2, kinds)
                 assert sorted(kinds()) == [
                     ("gpu-xid", "node0/0000:3b:00"),

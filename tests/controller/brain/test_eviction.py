@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.state.events import CordonAsked, EvictAsked, ResultSeen, Send
+from holdfast.controller.state.events import CordonRequested, EvictRequested, ResultSeen, Send
 from holdfast.controller.state.goodput import Account
 from holdfast.controller.state.model import IncidentState, JobStatus, Options
 from holdfast.diagnostics.catalog.results import CheckResult, Fault
@@ -50,7 +50,7 @@ def test_a_doubtful_node_is_better_than_none_and_one_that_people_took_out_is_not
     v.run(v.options.agent_grace + 8)
     trains_again(v, 5)
     assert v.job.nodes == ["node0", "node1"]
-    v.feed(EvictAsked("node1"))
+    v.feed(EvictRequested("node1"))
     v.run(30.0)
     assert v.job.state is JobStatus.RECOVERING
     assert any(f.kind is t.FindingKind.CAPACITY for f in v.incidents[-1].findings)
@@ -66,7 +66,7 @@ def test_history_survives_the_controller() -> None:
     v.restart_controller()
     v.run(2.0)
     assert v.brain.c.nodes["node1"].state is t.NodeState.FAULTY
-    v.feed(CordonAsked("node1", False))
+    v.feed(CordonRequested("node1", False))
     assert v.brain.c.nodes["node1"].state is t.NodeState.SPARE
     assert not v.brain.c.nodes["node1"].history.offences
 
@@ -186,10 +186,10 @@ def test_a_switch_that_fails_is_one_incident_and_counts_against_nobody() -> None
 
 def test_evicted_by_hand() -> None:
     v = training(nodes=3)
-    v.feed(EvictAsked("node2"))  # holds nothing
+    v.feed(EvictRequested("node2"))  # holds nothing
     assert v.job.generation == 1
-    v.feed(CordonAsked("node2", False))
-    v.feed(EvictAsked("node0"))
+    v.feed(CordonRequested("node2", False))
+    v.feed(EvictRequested("node0"))
     trains_again(v, 2)
     assert v.job.nodes == ["node2", "node1"]
     assert v.brain.c.nodes["node0"].state is t.NodeState.FAULTY
@@ -199,12 +199,12 @@ def test_evicted_by_hand() -> None:
     v.run(2.0)
     assert v.brain.c.nodes["node0"].state is t.NodeState.FAULTY
     with pytest.raises(UsageError, match="no node 'ghost'"):
-        v.feed(EvictAsked("ghost"))
+        v.feed(EvictRequested("ghost"))
 
 
 def test_evicted_by_hand_also_where_restarts_are_used_up() -> None:
     v = training(nodes=3, max_restarts=0)
-    v.feed(EvictAsked("node0"))
+    v.feed(EvictRequested("node0"))
     trains_again(v, 2)
 
 

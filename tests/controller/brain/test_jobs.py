@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.base.errors import UsageError
 from holdfast.controller.brain.job_brain import JobBrain
-from holdfast.controller.state.events import CheckpointAsked, CordonAsked, FrameSeen, StopAsked, Tick
+from holdfast.controller.state.events import CheckpointRequested, CordonRequested, FrameSeen, StopRequested, Tick
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -64,7 +64,7 @@ def test_jobs_wait_for_nodes_by_priority_then_by_submission() -> None:
     started = []
     for _ in range(3):
         running = next(job for job in v.brain.jobs.brains if state(v, job) is JobStatus.RUNNING)
-        v.feed(StopAsked(0.0, running))
+        v.feed(StopRequested(0.0, running))
         v.run(3.0)
         started += [job for job in v.brain.jobs.brains if state(v, job) is JobStatus.RUNNING]
     assert started == ["urgent", "later", "last"]
@@ -78,7 +78,7 @@ def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
     v.submit(nnodes=1, id="small")
     v.run(5.0)
     assert state(v, "small") is JobStatus.PENDING
-    v.feed(StopAsked(0.0, "running"))
+    v.feed(StopRequested(0.0, "running"))
     v.run(3.0)
     assert state(v, "large") is JobStatus.RUNNING
 
@@ -108,15 +108,15 @@ def test_waiting_in_the_queue_is_no_incident() -> None:
 def test_requests_name_their_job_where_there_are_several() -> None:
     v = two_jobs()
     with pytest.raises(UsageError, match=r"several jobs are there: job \(a\), job-2 \(b\); name one with --job"):
-        v.feed(CheckpointAsked())
-    _, send = v.feed(CheckpointAsked("job-2"))
+        v.feed(CheckpointRequested())
+    _, send = v.feed(CheckpointRequested("job-2"))
     assert (send.node, send.command.job) == ("node2", "b")
     with pytest.raises(UsageError, match="no job 'c' is running"):
-        v.feed(StopAsked(0.0, "c"))
-    v.feed(StopAsked(0.0, "a"))
+        v.feed(StopRequested(0.0, "c"))
+    v.feed(StopRequested(0.0, "a"))
     v.run(2.0)
     with pytest.raises(UsageError, match="job a is stopped already"):
-        v.feed(StopAsked(0.0, "a"))
+        v.feed(StopRequested(0.0, "a"))
     assert state(v, "b") is JobStatus.RUNNING
 
 
@@ -184,7 +184,7 @@ def test_people_let_a_node_in_again_for_every_job() -> None:
     v.lose_node("node0")
     v.run(10.0)
     v.join("node0")
-    v.feed(CordonAsked("node0", False))
+    v.feed(CordonRequested("node0", False))
     v.submit(nnodes=1, id="b")
     v.run(3.0)
     assert brain(v, "b").c.job.nodes == ["node0"]
@@ -197,12 +197,12 @@ def test_a_node_that_is_evicted_for_the_third_time_within_weeks_is_a_lemon() -> 
     for n in range(3):
         v.brain.alerts.evict("node2", f"fault {n}", v.instant, barred=False, job="a")
         if n < 2:
-            v.feed(CordonAsked("node2", False))
+            v.feed(CordonRequested("node2", False))
         v.run(1.0)
     assert v.brain.c.history("node2").barred
     (lemon,) = [i.cause for i in v.incidents if i.cause.kind is t.FindingKind.NODE_LEMON]
     assert "evicted for faults 3 times within 28 days" in lemon.text
-    v.feed(CordonAsked("node2", False))
+    v.feed(CordonRequested("node2", False))
     assert v.brain.c.nodes["node2"].usable, "people decide"
     v.now += 40 * 86400.0
     v.brain.alerts.evict("node2", "much later", v.instant, barred=False, job="a")
@@ -213,7 +213,7 @@ def test_evictions_by_hand_make_no_lemon() -> None:
     v = Virtual(nodes=3)
     for _ in range(5):
         v.brain.alerts.evict("node2", "by hand", v.instant, barred=True, by_hand=True)
-        v.feed(CordonAsked("node2", False))
+        v.feed(CordonRequested("node2", False))
     assert v.incidents == []
     assert not v.brain.c.history("node2").barred
 
@@ -249,7 +249,7 @@ def test_a_job_that_preempts_gets_nodes_after_a_checkpoint_and_the_other_goes_on
     v.restart_controller()
     v.run(15.0)
     assert (state(v, "low"), state(v, "high")) == (JobStatus.PENDING, JobStatus.RUNNING)
-    v.feed(StopAsked(0.0, "high"))
+    v.feed(StopRequested(0.0, "high"))
     v.run(4.0)
     job = brain(v, "low").c.job
     assert (job.state, job.generation, job.nodes) == (JobStatus.RUNNING, 2, ["node0", "node1"])
@@ -308,7 +308,7 @@ def test_a_preemption_is_called_off_when_its_reason_is_gone() -> None:
     stored(v, "low", 1)
     v.submit(nnodes=1, id="high", priority=1, preempt=True)
     v.run(1.0)
-    v.feed(StopAsked(0.0, "high"))
+    v.feed(StopRequested(0.0, "high"))
     v.run(90.0)
     assert (state(v, "low"), brain(v, "low").c.job.generation) == (JobStatus.RUNNING, 1)
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from holdfast.controller.state.events import StopAsked
+from holdfast.controller.state.events import StopRequested
 from holdfast.controller.state.model import JobStatus
 from tests.controller.support.virtual import Virtual
 
@@ -90,7 +90,7 @@ def test_a_storm_in_one_job_leaves_all_decisions_about_others_as_they_are(seed: 
             if storm and len(ready) == 2:
                 v.exit(rng.choice([0, 1]), signal=9, job="j0")
         for job in ("j1", "j2", "j3"):
-            v.feed(StopAsked(0.0, job))
+            v.feed(StopRequested(0.0, job))
         v.run(1.0)
         assert not storm or v.brain.jobs.brains["j0"].c.job.generation >= 4
         return {

@@ -11,7 +11,7 @@ from holdfast.controller.state.events import (
     Action,
     AgentJoined,
     AgentLeft,
-    DiagnoseAsked,
+    DiagnoseRequested,
     JobSubmitted,
     Record,
     ResultSeen,
@@ -75,7 +75,7 @@ class Hall:
         return ResultSeen(send.node, msg.CommandResult(send.command.id, True, data={"results": lines}))
 
     def diagnose(self, *nodes: str, id: str = "d1", **more: object) -> None:
-        self.play(self.feed(DiagnoseAsked(id, nodes, **more)))  # type: ignore[arg-type]
+        self.play(self.feed(DiagnoseRequested(id, nodes, **more)))  # type: ignore[arg-type]
 
 
 def hall(n: int = 6, **bad: Machine) -> Hall:
@@ -140,7 +140,7 @@ def test_nodes_that_train_are_left_alone() -> None:
     (doc,) = here.brain.diagnoses.all_docs()
     assert doc["nodes"] == ["n2", "n3", "n4"]
     with pytest.raises(UsageError, match="n0 trains"):
-        here.feed(DiagnoseAsked("d2", ("n0",)))
+        here.feed(DiagnoseRequested("d2", ("n0",)))
     here.diagnose("n0", id="d3", tests=("memory",), busy=True)
     assert here.brain.diagnoses.all_docs()[0]["nodes"] == ["n0"]
 
@@ -155,12 +155,12 @@ def test_partners_are_never_taken_from_a_job() -> None:
 @pytest.mark.parametrize(
     ("event", "says"),
     [
-        (DiagnoseAsked("d1", ("n9",)), "no node is called 'n9'"),
-        (DiagnoseAsked("d1", (), "long"), "quick or full"),
-        (DiagnoseAsked("d1", (), "quick", ("gem",)), "did you mean gemm"),
+        (DiagnoseRequested("d1", ("n9",)), "no node is called 'n9'"),
+        (DiagnoseRequested("d1", (), "long"), "quick or full"),
+        (DiagnoseRequested("d1", (), "quick", ("gem",)), "did you mean gemm"),
     ],
 )
-def test_bad_wishes_are_refused(event: DiagnoseAsked, says: str) -> None:
+def test_bad_wishes_are_refused(event: DiagnoseRequested, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         hall(2).feed(event)
 
@@ -169,20 +169,20 @@ def test_a_node_that_is_away_is_refused_and_one_that_is_diagnosed_already() -> N
     here = hall(3)
     here.feed(AgentLeft("n1", "i-n1"))
     with pytest.raises(UsageError, match="n1 is away"):
-        here.feed(DiagnoseAsked("d1", ("n1",)))
-    here.feed(DiagnoseAsked("d2", ("n0",)))
+        here.feed(DiagnoseRequested("d1", ("n1",)))
+    here.feed(DiagnoseRequested("d2", ("n0",)))
     with pytest.raises(UsageError, match="is being diagnosed already"):
-        here.feed(DiagnoseAsked("d3", ("n0",)))
+        here.feed(DiagnoseRequested("d3", ("n0",)))
 
 
 def test_nobody_there_to_diagnose() -> None:
     with pytest.raises(UsageError, match="no node is connected"):
-        Hall({}).feed(DiagnoseAsked("d1"))
+        Hall({}).feed(DiagnoseRequested("d1"))
 
 
 def test_a_diagnosis_ends_when_all_its_nodes_leave_or_hang() -> None:
     here = hall(2)
-    here.feed(DiagnoseAsked("d1"))
+    here.feed(DiagnoseRequested("d1"))
     here.feed(AgentLeft("n1", "i-n1"))
     for _ in range(120):
         here.now += 1
@@ -196,7 +196,7 @@ def test_a_diagnosis_ends_when_all_its_nodes_leave_or_hang() -> None:
 
 def test_a_late_answer_and_rubbish_change_nothing() -> None:
     here = hall(2)
-    sends = [a for a in here.feed(DiagnoseAsked("d1", tests=("memory",))) if isinstance(a, Send)]
+    sends = [a for a in here.feed(DiagnoseRequested("d1", tests=("memory",))) if isinstance(a, Send)]
     rubbish = msg.CommandResult(sends[0].command.id, True, data={"results": "not json\n[]"})
     here.feed(ResultSeen(sends[0].node, rubbish))
     here.play(list(sends[1:]))

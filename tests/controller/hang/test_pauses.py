@@ -14,7 +14,7 @@ from holdfast.controller.detectors.workers.hang import HangDetector, Pause
 from holdfast.controller.hang import pauses
 from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy
-from holdfast.controller.state.events import FrameSeen, RestartAsked, ResultSeen, Tick
+from holdfast.controller.state.events import FrameSeen, RestartRequested, ResultSeen, Tick
 from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, JobStatus, Options
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stack_tree import Stack
@@ -535,10 +535,10 @@ def test_a_job_has_limits_of_its_own() -> None:
 def test_a_restart_by_hand_counts_as_nothing() -> None:
     v = Virtual()
     with pytest.raises(UsageError, match="no job is running"):
-        v.feed(RestartAsked())
+        v.feed(RestartRequested())
     v.submit(max_restarts=0)
     v.run(5)
-    v.feed(RestartAsked())
+    v.feed(RestartRequested())
     v.run(10)
     job = v.brain.jobs.newest.c.job
     assert job is not None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.state.events import ResultSeen, Send, StacksAsked
+from holdfast.controller.state.events import ResultSeen, Send, StacksRequested
 from holdfast.wire import messages as msg
 from tests.controller.support.virtual import Virtual
 
@@ -59,7 +59,7 @@ def test_a_hang_is_looked_at_once_and_the_incident_keeps_the_tree() -> None:
 def test_anybody_may_ask_at_any_time_and_hears_who_did_not_tell() -> None:
     v = running()
     v.kill_agent("node1")
-    v.feed(StacksAsked())
+    v.feed(StacksRequested())
     (send,) = dumps(v)
     watch = v.brain.jobs.newest.hangs.stacks
     assert not watch.is_complete
@@ -74,7 +74,7 @@ def test_anybody_may_ask_at_any_time_and_hears_who_did_not_tell() -> None:
 @pytest.mark.parametrize("data", [{}, {"stacks": "[", "states": "{}"}, {"stacks": '[{"ranks": "x"}]', "states": "{}"}])
 def test_an_answer_that_is_no_stacks_is_told_and_not_taken(data: dict[str, str]) -> None:
     v = running()
-    v.feed(StacksAsked())
+    v.feed(StacksRequested())
     send = dumps(v)[0]
     v.feed(ResultSeen(send.node, msg.CommandResult(send.command.id, True, data=data)))
     tree = v.brain.jobs.newest.hangs.stacks.tree()
@@ -84,4 +84,4 @@ def test_an_answer_that_is_no_stacks_is_told_and_not_taken(data: dict[str, str])
 
 def test_without_a_job_there_is_nothing_to_look_at() -> None:
     with pytest.raises(UsageError, match="no job is running"):
-        Virtual().feed(StacksAsked())
+        Virtual().feed(StacksRequested())

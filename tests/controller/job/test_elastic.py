@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.cluster.placement import place
-from holdfast.controller.state.events import CordonAsked, EvictAsked, FrameSeen, Send
+from holdfast.controller.state.events import CordonRequested, EvictRequested, FrameSeen, Send
 from holdfast.controller.state.history import History
 from holdfast.controller.state.model import IncidentState, JobSpec, JobStatus, Node, Options
 from holdfast.wire import messages as msg
@@ -77,11 +77,11 @@ def test_it_starts_with_what_is_there() -> None:
 
 def test_it_grows_when_what_was_trained_is_stored() -> None:
     v = elastic()
-    v.feed(EvictAsked("node1"))
+    v.feed(EvictRequested("node1"))
     trains_again(v, 2)
     frame = t.Frame(2, int(v.instant.wall * 1e9), int(v.now * 1e9), host={"snapshot_step": 5.0, "checkpoint_step": 5.0})
     v.feed(FrameSeen("node0", frame))
-    v.feed(CordonAsked("node1", False))
+    v.feed(CordonRequested("node1", False))
     v.sent.clear()
     v.run(8.0)
     assert [type(s.command.order) for s in v.sent] == [msg.RequestCheckpoint]
@@ -97,15 +97,15 @@ def test_a_job_of_one_size_neither_shrinks_nor_grows() -> None:
     v.submit(nnodes=2)
     v.run(60.0)
     assert v.job.generation == 1
-    v.feed(EvictAsked("node2"))
-    v.feed(EvictAsked("node1"))
+    v.feed(EvictRequested("node2"))
+    v.feed(EvictRequested("node1"))
     v.run(20.0)
     assert v.job.state is JobStatus.RECOVERING
 
 
 def test_faults_at_ranks_that_are_gone_wait_for_them() -> None:
     v = elastic(faults=("kill@12:rank11",))
-    v.feed(EvictAsked("node1"))
+    v.feed(EvictRequested("node1"))
     trains_again(v, 2)
     assert v.job.best_step > 12
     assert not [s for s in v.sent if isinstance(s, Send) and isinstance(s.command.order, msg.Inject)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.controller.state.events import EventSeen, Found, FrameSeen, StopAsked
+from holdfast.controller.state.events import EventSeen, Found, FrameSeen, StopRequested
 from holdfast.controller.state.model import Finding, JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training
@@ -111,7 +111,7 @@ def test_what_is_found_while_it_is_ended_for_good_starts_nothing_again(how: str)
     v.counts_from_zero = True
     v.delivering = True  # orders are on their way for so long
     first = v.job.best_step + 1
-    v.feed(StopAsked(5.0) if how == "stopped by hand" else nan(v, first))
+    v.feed(StopRequested(5.0) if how == "stopped by hand" else nan(v, first))
     reason = v.brain.jobs.newest.c.life.final
     for step in range(first + 1, first + 4):
         v.feed(nan(v, step))

@@ -7,12 +7,12 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.controller.state.events import (
     Action,
-    CheckpointAsked,
-    CordonAsked,
+    CheckpointRequested,
+    CordonRequested,
     EventSeen,
-    FaultAsked,
+    FaultRequested,
     Send,
-    StopAsked,
+    StopRequested,
 )
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
@@ -32,10 +32,10 @@ def test_what_foretells_trouble_asks_for_a_checkpoint_now_and_then() -> None:
     assert asked(v.feed(EventSeen("node1", ecc))) == 1
     assert asked(v.feed(EventSeen("node1", ecc))) == 0
     v.run(61.0)
-    assert asked(v.feed(CordonAsked("node2", True))) == 0  # nothing of the job is there
-    assert asked(v.feed(CordonAsked("node1", True))) == 1
+    assert asked(v.feed(CordonRequested("node2", True))) == 0  # nothing of the job is there
+    assert asked(v.feed(CordonRequested("node1", True))) == 1
     v.run(61.0)
-    assert asked(v.feed(CordonAsked("node1", False))) == 0
+    assert asked(v.feed(CordonRequested("node1", False))) == 0
 
 
 def test_a_node_that_is_about_to_end_is_left_until_it_is_back() -> None:
@@ -58,20 +58,20 @@ def test_nothing_is_broken_where_nobody_is() -> None:
     v = training()
     v.kill_agent("node1")
     with pytest.raises(UsageError, match="fault 'kill:rank5': node1 is away"):
-        v.feed(FaultAsked("kill:rank5"))
+        v.feed(FaultRequested("kill:rank5"))
 
 
 def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     v = training()
-    _, send = v.feed(CheckpointAsked())
+    _, send = v.feed(CheckpointRequested())
     assert isinstance(send, Send)
     assert (send.node, send.command.order, send.command.generation) == ("node0", msg.RequestCheckpoint(), 1)
     v.lose_node("node0")
     v.run(3.0)
     with pytest.raises(UsageError, match="node node0, which has rank 0, is away"):
-        v.feed(CheckpointAsked())
+        v.feed(CheckpointRequested())
     with pytest.raises(UsageError, match="no job is running"):
-        Virtual().feed(CheckpointAsked())
+        Virtual().feed(CheckpointRequested())
 
 
 def test_a_fault_strikes_once_at_its_step_also_when_steps_are_repeated() -> None:
@@ -131,20 +131,20 @@ def test_an_order_of_a_generation_that_is_over_is_not_sent_again() -> None:
 def test_wishes_that_cannot_be_are_refused_in_one_line() -> None:
     v = Virtual()
     with pytest.raises(UsageError, match="no job"):
-        v.feed(StopAsked(0.0))
+        v.feed(StopRequested(0.0))
     with pytest.raises(UsageError, match="node7"):
-        v.feed(CordonAsked("node7", True))
+        v.feed(CordonRequested("node7", True))
     v.submit()
     v.run(2.0)
     with pytest.raises(UsageError, match="a job j1 already"):
         v.submit()
     with pytest.raises(UsageError, match="rank8"):
-        v.feed(FaultAsked("kill:rank8"))
+        v.feed(FaultRequested("kill:rank8"))
 
 
 def test_stop_by_hand() -> None:
     v = training()
-    v.feed(StopAsked(5.0))
+    v.feed(StopRequested(5.0))
     v.run(1.0)
     assert v.job.state is JobStatus.STOPPED
     assert not [w for w in v.all_workers() if w.running]
@@ -152,7 +152,7 @@ def test_stop_by_hand() -> None:
 
 def test_a_cordoned_node_is_not_used_again() -> None:
     v = training(nodes=3)
-    v.feed(CordonAsked("node1", True))
+    v.feed(CordonRequested("node1", True))
     v.exit(3, signal=9)
     trains_again(v, 2)
     assert "node1" not in v.job.nodes
@@ -161,7 +161,7 @@ def test_a_cordoned_node_is_not_used_again() -> None:
 def test_a_stop_by_hand_survives_the_controller() -> None:
     v = training()
     v.agents["node0"].alive = v.agents["node1"].alive = False  # the orders never arrive
-    v.feed(StopAsked(5.0))
+    v.feed(StopRequested(5.0))
     v.agents["node0"].alive = v.agents["node1"].alive = True
     v.restart_controller()
     v.run(2.0)

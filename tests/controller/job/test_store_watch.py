@@ -1,6 +1,6 @@
 """A store that fails is told once, whichever node says so, until it can be written again."""
 
-from holdfast.controller.state.events import Action, EventSeen, Record, StopAsked
+from holdfast.controller.state.events import Action, EventSeen, Record, StopRequested
 from holdfast.controller.state.model import Incident, IncidentState
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
@@ -94,7 +94,7 @@ def test_a_gauge_from_before_the_failure_is_no_success() -> None:
 def test_it_ends_with_the_job() -> None:
     v = training()
     fails(v, "node0")
-    v.feed(StopAsked(1.0))
+    v.feed(StopRequested(1.0))
     v.run(10.0)
     (incident,) = of_the_store(v)
     assert not incident.is_open

@@ -23,14 +23,14 @@ EVENTS: tuple[e.BrainEvent, ...] = (
     e.ResultSeen("n", msg.CommandResult("b1-1", True, "", {})),
     e.Found(Finding(t.FindingKind.WORKER_HANG, t.Severity.CRITICAL, "rank3", "text", 1.0, 2.0, evidence={"a": [1]})),
     e.JobSubmitted(JobSpec("j", "job", msg.Program("train.py", ("-v",)), 2, 4, faults=("kill@5",), node_counts=(1,))),
-    e.StopAsked(3.0),
-    e.RestartAsked(),
-    e.FaultAsked("kill@5:rank1"),
-    e.CheckpointAsked(),
-    e.DiagnoseAsked("d1", ("n",), "full", ("gemm",), True),
-    e.StacksAsked(),
-    e.CordonAsked("n", True),
-    e.EvictAsked("n"),
+    e.StopRequested(3.0),
+    e.RestartRequested(),
+    e.FaultRequested("kill@5:rank1"),
+    e.CheckpointRequested(),
+    e.DiagnoseRequested("d1", ("n",), "full", ("gemm",), True),
+    e.StacksRequested(),
+    e.CordonRequested("n", True),
+    e.EvictRequested("n"),
     e.Tick(0.5, 0.25),
 )
 
@@ -83,12 +83,16 @@ def test_fields_that_only_another_version_has_are_ignored(tmp_path: Path) -> Non
 
 def test_fields_that_another_version_lacks_have_their_default_or_are_empty(tmp_path: Path) -> None:
     docs = written(
-        tmp_path / "r", e.StopAsked(3.0), e.DiagnoseAsked("d1", suite="full"), e.CordonAsked("n", True), e.Tick(1.0)
+        tmp_path / "r",
+        e.StopRequested(3.0),
+        e.DiagnoseRequested("d1", suite="full"),
+        e.CordonRequested("n", True),
+        e.Tick(1.0),
     )
     docs[1]["data"] = {}
     del docs[2]["data"]["suite"], docs[3]["data"]["on"], docs[4]["data"]["lag"]
     assert reread(tmp_path / "r", docs) == [
-        e.StopAsked(0.0), e.DiagnoseAsked("d1"), e.CordonAsked("n", False), e.Tick(),
+        e.StopRequested(0.0), e.DiagnoseRequested("d1"), e.CordonRequested("n", False), e.Tick(),
     ]  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def test_fields_that_another_version_lacks_have_their_default_or_are_empty(tmp_p
     ],
 )
 def test_what_is_no_event_names_its_line(broken: dict[str, Any], tmp_path: Path) -> None:
-    docs = written(tmp_path / "r", e.StopAsked(3.0), e.Tick())
+    docs = written(tmp_path / "r", e.StopRequested(3.0), e.Tick())
     docs[1].update(broken)
     with pytest.raises(UsageError, match="line 2: not a line of a recording"):
         reread(tmp_path / "r", docs)

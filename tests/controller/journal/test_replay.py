@@ -12,7 +12,7 @@ from holdfast.base.errors import UsageError
 from holdfast.cli.main import main
 from holdfast.controller.journal.recording import Recorder, Start, Told, read
 from holdfast.controller.journal.replay import replay
-from holdfast.controller.state.events import CordonAsked, FaultAsked, StopAsked, Tick
+from holdfast.controller.state.events import CordonRequested, FaultRequested, StopRequested, Tick
 from holdfast.controller.state.model import Instant, Options
 from tests.controller.support.recorded import RECORDINGS, Recorded
 from tests.controller.support.virtual import trains_again
@@ -24,14 +24,14 @@ def story(path: Path) -> Recorded:
     v.run(3.0)
     v.exit(3, signal=9)
     trains_again(v, 2)
-    v.feed(FaultAsked("kill@500:rank2"))
+    v.feed(FaultRequested("kill@500:rank2"))
     with pytest.raises(UsageError):
-        v.feed(CordonAsked("ghost", True))
+        v.feed(CordonRequested("ghost", True))
     v.restart_controller()
     v.run(2.0)
     v.lose_node("node0")
     v.run(12.0)
-    v.feed(StopAsked(0.0))
+    v.feed(StopRequested(0.0))
     v.run(1.0)
     v.recorder.close()
     return v

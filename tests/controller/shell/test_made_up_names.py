@@ -11,7 +11,7 @@ from holdfast.controller.detectors.base import windows
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.spans.samples import Samples
 from holdfast.controller.spans.window import SpanWindows, memory_of
-from holdfast.controller.state.events import AgentJoined, AgentLeft, CordonAsked
+from holdfast.controller.state.events import AgentJoined, AgentLeft, CordonRequested
 from holdfast.controller.state.job_size import check_size
 from holdfast.controller.state.model import JobSpec, JobStatus
 from holdfast.diagnostics.steps import span_table
@@ -33,7 +33,7 @@ def test_nodes_that_are_gone_make_room_for_others(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("holdfast.controller.brain.membership.MAX_NODES", 10)
     v = training(nodes=3)
     come_and_go(v, "known")
-    v.feed(CordonAsked("known", True))
+    v.feed(CordonRequested("known", True))
     v.kill_agent("node1")
     for n in range(100):
         come_and_go(v, f"made-up{n}")

@@ -21,7 +21,7 @@ from holdfast.controller.state.events import (
     Record,
     Say,
     Send,
-    StopAsked,
+    StopRequested,
     Tick,
 )
 from holdfast.controller.state.ledger import StepRow
@@ -110,7 +110,7 @@ def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monke
 def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
     shell = make_shell(tmp_path, ClusterBrain("b1"))
     with pytest.raises(UsageError, match="no job is running"):
-        shell.handle(StopAsked(1.0))
+        shell.handle(StopRequested(1.0))
     shell.handle(JobSubmitted(SPEC))
     shell.logs.add(msg.LogChunk("j1", 1, 0, "out", "kept"))
     with pytest.raises(UsageError, match="there is a job j1 already"):
@@ -173,5 +173,5 @@ def test_a_bug_of_the_brain_is_told_and_the_watch_goes_on(tmp_path: Path, caplog
     assert shell.bugs == 1
     assert "a bug of ours" in caplog.text
     with pytest.raises(UsageError):
-        shell.handle(StopAsked(0.0))
+        shell.handle(StopRequested(0.0))
     shell.journal.close()

@@ -13,7 +13,7 @@ from holdfast.controller.simulation.hosts import WALL, Shape
 from holdfast.controller.simulation.pauses import SHARES, Kind, Pause, Work, draw, draw_kind, wrong_ends
 from holdfast.controller.simulation.run import simulate
 from holdfast.controller.simulation.world import World
-from holdfast.controller.state.events import RestartAsked
+from holdfast.controller.state.events import RestartRequested
 from holdfast.controller.state.model import Finding, Incident, Options
 from holdfast.wire import types as t
 
@@ -75,7 +75,7 @@ def test_a_controller_that_sees_no_life_in_it_is_seen_to_end_it(kind: Kind) -> N
 
 
 def restart(world: World) -> None:
-    world.feed(RestartAsked())
+    world.feed(RestartRequested())
 
 
 @pytest.mark.parametrize("kind", HONEST)

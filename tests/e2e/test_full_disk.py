@@ -28,9 +28,24 @@ print("done", file=sys.stderr)
 """
 
 
+WANTS_ROOM = """
+import os, sys, time
+from holdfast.agent import probe
+node = "node0" if "-node0-" in os.environ["HOLDFAST_SNAPSHOTS"] else "node1"
+probe.phase("train")
+for n in range(40):
+    print(f"step {n} " + "." * 2000, flush=True)
+    if n == 20 and os.environ["RANK"] == "1":
+        with open(f"{sys.argv[1]}/{node}/of-the-script", "wb") as file:
+            file.write(bytes(1 << 20))
+    probe.step(n)
+    time.sleep(0.02)
+"""
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a cluster whose only node has its state on a file system of 8 MB."""
+    """The folder of a cluster whose first node has its state on a file system of 8 MB."""
     folder = tmp_path_factory.mktemp("cluster")
     state = folder / "node0"
     state.mkdir()
@@ -44,7 +59,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(small: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(small, nodes=1, slots=2, controller_flags=("--hang-floor", "5s")) as one:
+    with LocalCluster(small, nodes=2, slots=2, controller_flags=("--hang-floor", "5s")) as one:
         yield one
 
 
@@ -103,9 +118,28 @@ def test_a_job_goes_on_where_the_agents_folder_is_full(
         wanted = [f"[{rank}] step {n}" for n in range(150)]
         if then == "its agent dies":  # what it had read and not yet sent went with it: here no disk has it
             assert lines[-1:] == wanted[-1:]
-            assert len(lines) > 140
+            assert len(lines) > 100
             assert set(lines) <= set(wanted)
         else:
             assert lines == wanted
     if then == "there is room again":
         wait_for(lambda: "bytes of output are missing here: No space left on device]" in logged(cluster, 0), 10)
+
+
+def test_a_job_that_needs_room_goes_on_at_another_node(runs: Runs, cluster: LocalCluster, tmp_path: Path) -> None:
+    """The last test here: the node is out of service after it."""
+    before = len(runs.cluster.client.incidents())
+    filler = fill(cluster.state_dir / "node0")
+    try:
+        path = script(tmp_path, WANTS_ROOM)
+        run = runs.start("--nproc-per-node", "2", path, str(cluster.state_dir))
+        assert run.wait(WARM_S) == 0, run.err[-4000:]
+    finally:
+        filler.unlink(missing_ok=True)
+    job = runs.ask("job")
+    assert (job["state"], job["generation"]) == ("finished", 2)
+    assert [one["node"] for one in job["assignment"]] == ["node1"]
+    (incident,) = acted_on(runs.new_incidents(before))
+    assert (incident["kind"], incident["culprit"], incident["action"]) == ("disk-full", "node0", "evict")
+    assert incident["summary"].startswith("a disk of node0 is full; rank 1 ")
+    assert incident["summary"].endswith("No space left on device")

@@ -16,7 +16,7 @@ from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
 from holdfast.agent.collectors.kernel_log import KernelLog, event, xid_event
 from holdfast.agent.collectors.rdma import RdmaCollector
-from holdfast.agent.forkserver import output_memory
+from holdfast.agent.forkserver import journal, output_memory
 from holdfast.agent.logs import rules as log_rules
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.node import death as node_death
@@ -83,6 +83,9 @@ class Agent:
         private.state_folder(self.state_dir)
         incarnation = uuid.uuid4().hex
         self.lock = StateLock(self.state_dir, "agent", incarnation)
+        if self.lock.is_copy:
+            log.warning("state.copied", state_dir=str(self.state_dir), forgotten="workers of the original")
+            journal.forget(self.state_dir / "run")
         self.rules = log_rules.load([config.log_rules] if config.log_rules else [])
         self.gpus = GpuCollector()
         self.kernel = KernelLog()

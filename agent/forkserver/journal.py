@@ -113,6 +113,11 @@ class Journal:
             output_memory.reserve(self._fd, RESERVED)
 
 
+def forget(run_dir: Path) -> None:
+    """Of a folder that was copied: the workers in it are those of the warm process of the original."""
+    (run_dir / NAME).unlink(missing_ok=True)
+
+
 def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

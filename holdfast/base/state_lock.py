@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from holdfast.base import log, private
 from holdfast.base.errors import UsageError
@@ -20,7 +21,8 @@ _PATIENCE_S = 2.0
 class StateLock:
     """`lives`: what earlier holders called themselves, the newest last. The kernel vouches that none of them runs.
 
-    The file says which file it is: in a copy of a folder the lives are those of another holder, which may well run.
+    Empty where it does not: in a copy of the folder, whose original may be held, and on a file system without locks.
+    `is_copy`: processes that files in the folder name may be the original's.
     """
 
     def __init__(self, folder: Path, daemon: str, life: str, patience_s: float = _PATIENCE_S) -> None:
@@ -33,20 +35,24 @@ class StateLock:
             self._fd = private.opener(str(self._path), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise UsageError(f"state_dir {folder}: {error.strerror}; give another --state-dir") from None
-        if not self._locked(patience_s):
-            pid = _read(self._fd).pid
+        vouched = self._locked(patience_s)
+        if vouched is False:
+            pid = _Said.read(self._fd).pid
             os.close(self._fd)
             raise UsageError(
                 f"state_dir {folder}: the {daemon} with pid {pid or 'unknown'} uses it; end that one, or give another "
                 "--state-dir"
             )
-        known, itself = _read(self._fd), _identity(self._fd)
-        self.lives = known.lives if known.file == itself else []
-        said = {"pid": os.getpid(), "lives": [*self.lives, life][-_KEPT:], "file": itself}
+        said, file = _Said.read(self._fd), _file_of(self._fd)
+        self.is_copy = bool(said.file) and said.file != file
+        self.lives = said.lives if vouched and said.file == file else []
+        kept = [*self.lives, life][-_KEPT:]
+        document = {"pid": os.getpid(), "lives": kept, "file": file}
         with contextlib.suppress(OSError):  # a disk that is full: the lock holds all the same
-            os.pwrite(self._fd, json.dumps(said).encode().ljust(4096), 0)
+            os.pwrite(self._fd, json.dumps(document).encode().ljust(4096), 0)
 
-    def _locked(self, patience_s: float) -> bool:
+    def _locked(self, patience_s: float) -> bool | None:
+        """None where nobody can know."""
         end = time.monotonic() + patience_s
         while True:
             try:
@@ -57,7 +63,7 @@ class StateLock:
                 time.sleep(0.05)
             except OSError as error:  # a file system that knows no locks
                 log.warning("state.unlocked", path=str(self._path), error=error.strerror)
-                return True
+                return None
             else:
                 return True
 
@@ -70,23 +76,23 @@ class StateLock:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a lock's file says; nothing where it is new or damaged."""
+    """What the file says: 0, nothing and nothing where it is new or damaged."""
 
     pid: int = 0
     lives: list[str] = field(default_factory=list)
     file: list[int] = field(default_factory=list)
+    """The file that it was written into: another one is a copy, and its lock is another."""
+
+    @classmethod
+    def read(cls, fd: int) -> Self:
+        try:
+            said = json.loads(os.pread(fd, 1 << 16, 0))
+            lives = [str(life)[:64] for life in said["lives"]][-_KEPT:]
+            return cls(int(said["pid"]), lives, [int(one) for one in said.get("file", ())])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            return cls()
 
 
-def _read(fd: int) -> _Said:
-    try:
-        said = json.loads(os.pread(fd, 1 << 16, 0))
-        lives = [str(life)[:64] for life in said["lives"]][-_KEPT:]
-        return _Said(int(said["pid"]), lives, [int(number) for number in said["file"]])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return _Said()
-
-
-def _identity(fd: int) -> list[int]:
-    """Device and inode."""
-    status = os.fstat(fd)
-    return [status.st_dev, status.st_ino]
+def _file_of(fd: int) -> list[int]:
+    found = os.fstat(fd)
+    return [found.st_dev, found.st_ino]

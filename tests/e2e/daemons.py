@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,12 +82,20 @@ class Commands:
         own = {name: value, "HOLDFAST_CONFIG": "", "PYTHONPATH": str(ROOT), "HOLDFAST_LOG_FORMAT": "json"}
         return env | own | dict(more or {})
 
-    def start(self, *argv: str, env: Mapping[str, str] | None = None, cwd: Path = ROOT, umask: int = -1) -> Running:
+    def start(
+        self,
+        *argv: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        umask: int = -1,
+        through: Sequence[str] = (),
+    ) -> Running:
+        """`through`: a command that becomes it, as `env` and `unshare` do."""
         number = len(self.running)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         with open(out, "wb") as to_out, open(err, "wb") as to_err:
             process = subprocess.Popen(
-                [*HOLDFAST, *argv],
+                [*through, *HOLDFAST, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,

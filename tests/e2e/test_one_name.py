@@ -2,7 +2,10 @@
 
 import shutil
 import signal
+import socket
+import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -15,6 +18,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import time
 for n in range(40):
+    print("at", n, flush=True)
     time.sleep(0.1)
 print("done")
 """
@@ -25,9 +29,17 @@ def begin(holdfast: Commands, folder: Path) -> tuple[Running, str, str]:
     return controller, *ready(controller)
 
 
-def agent(holdfast: Commands, rpc: str, state: Path, name: str = "node0") -> Running:
+def agent(holdfast: Commands, rpc: str, state: Path, name: str = "node0", through: Sequence[str] = ()) -> Running:
     flags = ("--controller", rpc, "--node-name", name, "--no-warm", "--slots", "2")
-    return holdfast.start("agent", *flags, "--state-dir", str(state))
+    return holdfast.start("agent", *flags, "--state-dir", str(state), through=through)
+
+
+def other_host(name: str) -> list[str]:
+    """What makes a command believe that it is on another host."""
+    through = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
+    if subprocess.run([*through, "true"], capture_output=True).returncode:
+        pytest.skip("no namespace of another hostname can be made here")
+    return through
 
 
 def incidents(http: str) -> list[Json]:
@@ -62,6 +74,47 @@ def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp
     first.signal(signal.SIGKILL)
     first.wait(10)
     second.says("controller.joined", 15)
+
+
+def test_a_copy_of_a_live_folder_displaces_nobody_and_ends_no_worker(holdfast: Commands, tmp_path: Path) -> None:
+    """The copy names the holder's lives and its workers; the lock that vouches for both is that of the original."""
+    controller, rpc, http = begin(holdfast, tmp_path)
+    first = agent(holdfast, rpc, tmp_path / "a")
+    first.says("controller.joined")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    run = holdfast.start("run", "--controller", http, "--nproc-per-node", "2", str(script))
+    run.says("at 5")
+    subprocess.run(["cp", "-a", tmp_path / "a", tmp_path / "b"], check=True)  # sockets too, which shutil cannot copy
+    second = agent(holdfast, rpc, tmp_path / "b")
+    second.says("controller.away")
+    (away,) = events(second, "controller.away")
+    assert "the node name 'node0' is taken by an agent on this host" in away["reason"]
+    assert not events(second, "worker.adopted")
+    second.signal(signal.SIGTERM)
+    second.wait(20)
+    assert run.wait() == 0, run.err
+    assert run.out.count("done") == 2
+    assert len(events(controller, "node.joined")) == 1
+    assert [one["kind"] for one in incidents(http)] == ["node-name-taken"]
+
+
+def test_a_clone_under_another_hostname_is_refused_and_both_hosts_are_named(holdfast: Commands, tmp_path: Path) -> None:
+    through = other_host("clone7")
+    controller, rpc, http = begin(holdfast, tmp_path)
+    first = agent(holdfast, rpc, tmp_path / "a")
+    first.says("controller.joined")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    second = agent(holdfast, rpc, tmp_path / "b", through=through)
+    second.says("controller.away")
+    (away,) = events(second, "controller.away")
+    here = socket.gethostname()
+    assert f"the node name 'node0' is taken by an agent on {here} (127.0.0.1): give another" in away["reason"]
+    assert len(events(controller, "node.joined")) == 1
+    (told,) = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
+    assert told["summary"] == (
+        f"node0 is the agent on {here} (127.0.0.1); an agent on clone7 (127.0.0.1) says the same name and is refused"
+    )
 
 
 def test_an_agent_that_is_killed_and_started_again_is_taken_at_once(holdfast: Commands, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """A state folder has one holder, and loses it with the holder's death."""
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,15 +53,33 @@ def test_lives_are_remembered_within_bounds(tmp_path: Path) -> None:
         lock.close()
 
 
-def test_a_copy_of_a_folder_has_no_earlier_lives(tmp_path: Path) -> None:
-    """Its holder was another process, which may well run: who has the copy is no successor."""
-    (tmp_path / "a").mkdir()
-    with closing(StateLock(tmp_path / "a", "agent", "i1")):
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        with closing(StateLock(tmp_path / "b", "agent", "i2")) as copy:
-            assert copy.lives == []
-    with closing(StateLock(tmp_path / "b", "agent", "i3")) as later:
-        assert later.lives == ["i2"]
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_copy_of_a_folder_has_no_earlier_lives(is_live: bool, tmp_path: Path) -> None:
+    """The lock of the copy is another one: nobody vouches that the lives which it names have ended."""
+    original = StateLock(tmp_path, "agent", "i1")
+    if not is_live:
+        original.close()
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    for life, lives in (("i2", []), ("i3", ["i2"])):
+        lock = StateLock(tmp_path / "copy", "agent", life)
+        assert (lock.lives, lock.is_copy) == (lives, not lives)
+        lock.close()
+    original.close()
+    os.rename(tmp_path / "copy", tmp_path / "moved")
+    lock = StateLock(tmp_path / "moved", "agent", "i4")
+    assert (lock.lives, lock.is_copy) == (["i2", "i3"], False)
+    lock.close()
+
+
+def test_without_locks_nobody_vouches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    StateLock(tmp_path, "agent", "i1").close()
+    monkeypatch.setattr(fcntl, "flock", none)
+    lock = StateLock(tmp_path, "agent", "i2")
+    assert lock.lives == []
+    lock.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"pid": "x", "lives": []}', b"[" * 5000])

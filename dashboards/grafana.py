@@ -29,6 +29,7 @@ _BUILDERS: dict[str, Any] = {
     "bars": bargauge.Panel,
     "table": table.Panel,
 }
+_OF_JOB = '{job="$job"}'
 _HEIGHT = {"stat": 4, "bars": 6}
 
 
@@ -59,13 +60,14 @@ def render(board: Board) -> str:
             .datasource(_SOURCE)
             .enable(True)
             .icon_color("orange")
-            .expr("changes(holdfast_job_generation[1m]) > 0")
+            .expr(f"changes(holdfast_job_generation{_OF_JOB if board.by_job else ''}[1m]) > 0")
         )
     )
     if board.by_job:
         builder.with_variable(_variable("job", "label_values(holdfast_job_ranks, job)"))
     if board.by_node:
-        builder.with_variable(_variable("node", "label_values(holdfast_node_up, node)").multi(True).include_all(True))
+        nodes = f"holdfast_rank_running{_OF_JOB}" if board.by_job else "holdfast_node_up"
+        builder.with_variable(_variable("node", f"label_values({nodes}, node)").multi(True).include_all(True))
     for row in board.rows:
         builder.with_row(dashboard.Row(row.title))
         for panel in row.panels:

@@ -46,8 +46,9 @@ ALERTS = (
         "HoldfastJobFailed", "page", 'holdfast_job_state{state="failed"} == 1', "0m",
         "Job {{ $labels.job }} failed and will not be started again by itself.",
         "Restarts made no progress for the number of tries in the runbook's table, so the job went back to its owner.",
-        "`holdfast incidents` shows the last one with traceback and last lines. The same traceback each time is a bug "
-        "of the script; different ones on one node point to that node (`holdfast cordon`). Then start it again.",
+        "`holdfast incidents --job NAME` shows the last one with traceback and last lines. The same traceback "
+        "each time is a bug of the script; different ones on one node point to that node (`holdfast "
+        "cordon`). Then start it again.",
     ),
     Alert(
         "HoldfastJobStandsStill", "page",
@@ -57,16 +58,18 @@ ALERTS = (
         "All ranks are there, none of them steps, and what holds them up is not seen to work: it is idle below its "
         "limit, or nothing could be measured (one that reports no steps has no such series). A busy pause does not "
         "page.",
-        "`holdfast status` says who is waited for and what it does, and where the ranks are (phase, operation, since "
-        "when). A checkpoint phase that takes this long is a store that is down: see `holdfast checkpoint list`.",
+        "`holdfast job --job NAME` says who is waited for and what it does, and where the ranks are (phase, "
+        "operation, since when). A checkpoint phase that takes this long is a store that is down: see "
+        "`holdfast checkpoint list`.",
     ),
     Alert(
         "HoldfastJobPaused", "warning", 'max by (job) (holdfast_job_pause_seconds{state="busy"}) > 900', "0m",
         "Job {{ $labels.job }} has made no step for {{ $value | humanizeDuration }}, and something in it works.",
         "One rank or all of them compute, read, write or move bytes outside of training steps: a long save, upload or "
         "evaluation, or a loop that never ends. Below `--pause-limit` (30 minutes) nothing is ended.",
-        "`holdfast status` names the rank, what it does and where in the script; `holdfast stacks` shows all ranks. If "
-        "it never ends, `holdfast job restart --dump` keeps the stacks and restarts the job at once.",
+        "`holdfast job --job NAME` names the rank, what it does and where in the script; `holdfast stacks --job NAME` "
+        "shows all ranks. If it never ends, `holdfast job restart --dump --job NAME` keeps the stacks and restarts the "
+        "job at once.",
     ),
     Alert(
         "HoldfastJobRecoversLong", "page", 'holdfast_job_state{state=~"recovering|starting"} == 1', "10m",
@@ -78,15 +81,17 @@ ALERTS = (
         "workers, which `holdfast incidents ID` shows too.",
     ),
     Alert(
-        "HoldfastJobWaitsForNodes", "page", 'holdfast_job_state{state="pending"} == 1', "10m",
+        "HoldfastJobWaitsForNodes", "page",
+        'holdfast_job_state{state="pending"} == 1 unless on (job) holdfast_job_queued == 1', "10m",
         "Job {{ $labels.job }} waits for nodes.",
-        "Fewer nodes are well and have free slots than the job asks for.",
+        "Fewer nodes are healthy than the job needs, even without the other jobs. A job that only waits until another "
+        "one gives its nodes back does not page.",
         "`holdfast nodes` tells who is lost, faulty or cordoned and why. Add a node, or `holdfast uncordon` one that "
         "is well again.",
     ),
     Alert(
         "HoldfastGoodputLow", "warning",
-        "holdfast_job_goodput_ratio < 0.9 and on () holdfast_job_wall_seconds > 3600", "15m",
+        "holdfast_job_goodput_ratio < 0.9 and on (job) holdfast_job_wall_seconds > 3600", "15m",
         "Goodput of job {{ $labels.job }} is {{ $value | humanizePercentage }}.",
         "More than a tenth of the job's time made no lasting progress.",
         "The dashboard *Checkpoints and goodput* says what took it. Much `recompute`: checkpoint more often. Much "
@@ -109,10 +114,11 @@ ALERTS = (
     ),
     Alert(
         "HoldfastLossNotFinite", "warning", 'increase(holdfast_incidents_total{kind="loss-nonfinite"}[10m]) > 0', "0m",
-        "The loss was not finite.",
+        "The loss of a job was not finite.",
         "A worker reported infinite or NaN, or its parameters became so. The job was restarted from its newest "
         "checkpoint.",
-        "The same step again and again is data or arithmetic; one rank alone may be a broken GPU.",
+        "`holdfast incidents` names the job. The same step again and again is data or arithmetic; one rank alone may "
+        "be a broken GPU.",
     ),
     # --- nodes and the controller ------------------------------------------------------------------------------
     Alert(
@@ -175,15 +181,15 @@ ALERTS = (
     ),
     Alert(
         "HoldfastCheckpointOld", "warning", 'holdfast_job_at_risk_seconds{fault="job"} > 7200', "5m",
-        "A loss of all nodes would cost {{ $value | humanizeDuration }} of work.",
+        "A loss of all nodes would cost job {{ $labels.job }} {{ $value | humanizeDuration }} of work.",
         "No checkpoint was committed for two hours.",
-        "`holdfast checkpoint now` asks for one; if none comes, look at the store.",
+        "`holdfast checkpoint now --job NAME` requests one; if none comes, look at the store.",
     ),
     Alert(
         "HoldfastSnapshotOld", "warning", 'holdfast_job_at_risk_seconds{fault="worker"} > 3600', "5m",
-        "The death of one worker would cost {{ $value | humanizeDuration }} of work.",
+        "The death of one worker would cost job {{ $labels.job }} {{ $value | humanizeDuration }} of work.",
         "No snapshot in memory is younger than an hour.",
-        "Set `checkpoint.every` lower; `holdfast checkpoint now` asks for one at once.",
+        "Set `checkpoint.every` lower; `holdfast checkpoint now --job NAME` requests one at once.",
     ),
     Alert(
         "HoldfastSnapshotRepaired", "warning", "delta(holdfast_host_snapshot_repaired_chunks[1h]) > 0", "0m",

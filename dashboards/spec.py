@@ -29,7 +29,8 @@ class Panel:
     bad: float | None = None
     """... and red from here on. Where `bad` lies below `warn`, low values are the bad ones."""
     needs: str = ""
-    """Without what the panel stays empty: `gpu`, or `peak`, a device whose peak FLOP/s is known."""
+    """Without what the panel stays empty: `gpu`, `job-gpu` (on a node of the job), or `peak`, a device whose peak
+    FLOP/s is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """`uid` is stable: links and bookmarks point to it. `by_node`: has the variable `$node`."""
+    """`uid` is stable: links and bookmarks point to it. `by_job`: has the variable `$job`. `by_node`: has `$node`,
+    with `by_job` only the nodes of that job."""
 
     uid: str
     title: str

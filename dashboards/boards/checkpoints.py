@@ -2,6 +2,7 @@
 
 from holdfast.dashboards.spec import Board, Panel, Query, Row, one
 
+_JOB = '{job="$job"}'
 _NODE = '{node=~"$node"}'
 
 BOARD = Board(
@@ -64,10 +65,11 @@ BOARD = Board(
                       one('holdfast_job_goodput_ratio{job="$job"}', "goodput"), 12),
                 Panel("timeseries", "Where time goes now", "Share of wall time: steps that became safe, and what was "
                       "lost, by reason.", "percentunit",
-                      (Query("clamp_min(deriv(holdfast_job_productive_seconds[$__rate_interval]), 0)", "productive"),
-                       Query("rate(holdfast_lost_seconds_total[$__rate_interval])", "{{reason}}")), 24),
+                      (Query(f"clamp_min(deriv(holdfast_job_productive_seconds{_JOB}[$__rate_interval]), 0)",
+                             "productive"),
+                       Query(f"rate(holdfast_lost_seconds_total{_JOB}[$__rate_interval])", "{{reason}}")), 24),
                 Panel("bars", "Lost by reason", "Seconds that made no progress, by what took them.", "s",
-                      one("holdfast_lost_seconds_total", "{{reason}}"), 12),
+                      one(f"holdfast_lost_seconds_total{_JOB}", "{{reason}}"), 12),
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Every node at a glance: who is there, who is well, how the hosts and their GPUs do."""
+"""Every node and job at a glance: which nodes are healthy, which jobs run and wait, how hosts and GPUs do."""
 
 from holdfast.dashboards.spec import Board, Panel, Query, Row, one
 
@@ -7,7 +7,7 @@ _NODE = '{node=~"$node"}'
 BOARD = Board(
     uid="holdfast-cluster",
     title="Holdfast / Cluster",
-    about="Nodes by state, heartbeats, hosts and GPUs.",
+    about="Nodes by state, the jobs on them, heartbeats, hosts and GPUs.",
     by_job=False,
     by_node=True,
     rows=(
@@ -30,6 +30,24 @@ BOARD = Board(
                       "short", one("holdfast_nodes", "{{state}}"), 12),
                 Panel("state", "Agents", "When each node's agent was connected (1) and when not (0).", "short",
                       one(f"holdfast_node_up{_NODE}", "{{node}}"), 12),
+            ),
+        ),
+        Row(
+            "Jobs",
+            (
+                Panel("stat", "Jobs running", "Jobs that train now.", "short",
+                      one('holdfast_jobs{state="running"}'), 4),
+                Panel("stat", "Jobs waiting", "Jobs in the queue: without nodes for now.", "short",
+                      one('holdfast_jobs{state="pending"}'), 4),
+                Panel("table", "State of each job", "Active jobs, and those that ended within an hour.", "short",
+                      one("max by (job, state) (holdfast_job_state) == 1"), 16),
+                Panel("timeseries", "Workers by job", "Processes that run and are healthy: which job has the cluster.",
+                      "short", one("sum by (job) (holdfast_rank_running)", "{{job}}")),
+                Panel("timeseries", "Goodput by job", "Productive time over wall time since each job began.",
+                      "percentunit", one("max by (job) (holdfast_job_goodput_ratio)", "{{job}}")),
+                Panel("timeseries", "Lost time by job", "Share of each job's time that made no progress.",
+                      "percentunit",
+                      one("sum by (job) (rate(holdfast_lost_seconds_total[$__rate_interval]))", "{{job}}")),
             ),
         ),
         Row(

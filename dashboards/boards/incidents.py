@@ -10,9 +10,10 @@ BOARD = Board(
         Row(
             "Now",
             (
-                Panel("stat", "Open incidents", "Incidents under way.", "short", one("holdfast_open_incidents"), 6,
+                Panel("stat", "Open incidents", "Incidents under way, of all jobs and nodes.", "short",
+                      one("holdfast_open_incidents"), 6,
                       warn=1, bad=3),
-                Panel("stat", "Incidents in this window", "Incidents opened, all kinds.", "short",
+                Panel("stat", "Incidents in this window", "Incidents opened, all kinds and jobs.", "short",
                       one("sum(increase(holdfast_incidents_total[$__range]))"), 6),
                 Panel("stat", "Restarts in this window", "Restarts of the job.", "short",
                       one('increase(holdfast_job_restarts_total{job="$job"}[$__range])'), 6),

@@ -44,7 +44,7 @@ BOARD = Board(
             "Time lost",
             (
                 Panel("timeseries", "Lost seconds by reason", "What took the time that made no progress.", "s",
-                      one("holdfast_lost_seconds_total", "{{reason}}"), 12),
+                      one(f"holdfast_lost_seconds_total{_JOB}", "{{reason}}"), 12),
                 Panel("timeseries", "Ranks running", "Processes that run and are well, and how many there should be.",
                       "short", (Query(f"sum(holdfast_rank_running{_JOB})", "running"),
                                 Query(f"holdfast_job_ranks{_JOB}", "wanted")), 24),
@@ -52,9 +52,9 @@ BOARD = Board(
                       one(f"holdfast_job_generation{_JOB}", "generation"), 6),
                 Panel("timeseries", "Productive and wall time", "The distance between the two is what was lost, and "
                       "what a fault could still take.", "s",
-                      (Query("holdfast_job_productive_seconds", "productive"),
-                       Query("holdfast_job_unsaved_seconds", "unsaved"),
-                       Query("holdfast_job_wall_seconds", "wall")), 6),
+                      (Query(f"holdfast_job_productive_seconds{_JOB}", "productive"),
+                       Query(f"holdfast_job_unsaved_seconds{_JOB}", "unsaved"),
+                       Query(f"holdfast_job_wall_seconds{_JOB}", "wall")), 6),
             ),
         ),
         Row(

@@ -48,11 +48,14 @@ CASES = {
         labels=(*JOB, ("state", "recovering")),
     ),
     "HoldfastJobWaitsForNodes": Case(
-        _job("pending"), _job("pending", "0x15 1x60"), labels=(*JOB, ("state", "pending"))
+        _job("pending") | {'holdfast_job_queued{job="a"}': "0x60"},
+        # The nodes are there, and other jobs have them.
+        _job("pending") | {'holdfast_job_queued{job="a"}': "1x60"},
+        labels=(*JOB, ("state", "pending")),
     ),
     "HoldfastGoodputLow": Case(
-        {'holdfast_job_goodput_ratio{job="a"}': "0.8x60", "holdfast_job_wall_seconds": "5000x60"},
-        {'holdfast_job_goodput_ratio{job="a"}': "0.8x60", "holdfast_job_wall_seconds": "600x60"},
+        {'holdfast_job_goodput_ratio{job="a"}': "0.8x60", 'holdfast_job_wall_seconds{job="a"}': "5000x60"},
+        {'holdfast_job_goodput_ratio{job="a"}': "0.8x60", 'holdfast_job_wall_seconds{job="a"}': "600x60"},
         labels=JOB,
     ),
     "HoldfastRestartsOften": Case(

@@ -63,6 +63,19 @@ def test_variables_that_a_query_uses_are_there(exported: dict[str, str]) -> None
                 assert used <= variables | own, f"{name}: {panel['title']}"
 
 
+OF_A_JOB = re.compile(r'holdfast_(?:job|rank|worker|lost)_\w+(\{job="\$job")?')
+
+
+def test_queries_keep_jobs_apart() -> None:
+    """A board of one job shows only that one, another board says which is which."""
+    for board in BOARDS:
+        for panel in board.panels:
+            for query in panel.queries:
+                if of_job := list(OF_A_JOB.finditer(query.expr)):
+                    chosen = all(found[1] for found in of_job)
+                    assert chosen if board.by_job else "by (job" in query.expr, f"{board.uid}: {panel.title}"
+
+
 def test_kubernetes_mounts_what_it_makes(exported: dict[str, str]) -> None:
     documents = stack.documents(exported["kubernetes.yml"])
     maps = {d["metadata"]["name"]: d["data"] for d in documents if d["kind"] == "ConfigMap"}

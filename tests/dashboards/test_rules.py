@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,27 +40,12 @@ def test_promtool_takes_the_rules(rules: Path) -> None:
     promtool(rules, "check", "rules", "--lint=all", "--lint-fatal", "rules.yml")
 
 
-@needs_promtool
-def test_each_alert_fires_when_it_should_and_only_then(rules: Path) -> None:
-    tests = []
-    for alert in ALERTS:
-        case = CASES[alert.name]
-        for series, fires in ((case.fires, True), (case.quiet, False)):
-            labels = {"severity": alert.severity, **dict(case.labels)}
-            tests.append(
-                {
-                    "name": f"{alert.name}: {'fires' if fires else 'quiet'}",
-                    "interval": "1m",
-                    "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                    "alert_rule_test": [
-                        {
-                            "alertname": alert.name,
-                            "eval_time": case.at,
-                            "exp_alerts": [{"exp_labels": labels}] if fires else [],
-                        }
-                    ],
-                }
-            )
+def other(series: dict[str, str]) -> dict[str, str]:
+    """The same of a job `b`."""
+    return {name.replace('job="a"', 'job="b"'): values for name, values in series.items()}
+
+
+def check(rules: Path, tests: list[dict[str, Any]]) -> None:
     # Annotations are compared too where labels are; their text is not what is tested here.
     bare = yaml.safe_load((rules / "rules.yml").read_text())
     for rule in bare["groups"][1]["rules"]:
@@ -69,3 +55,46 @@ def test_each_alert_fires_when_it_should_and_only_then(rules: Path) -> None:
         yaml.safe_dump({"rule_files": ["bare.yml"], "evaluation_interval": "1m", "tests": tests})
     )
     promtool(rules, "test", "rules", "tests.yml")
+
+
+def as_test(name: str, alert: str, at: str, series: dict[str, str], expected: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "interval": "1m",
+        "input_series": [{"series": each, "values": values} for each, values in series.items()],
+        "alert_rule_test": [
+            {"alertname": alert, "eval_time": at, "exp_alerts": [{"exp_labels": labels} for labels in expected]}
+        ],
+    }
+
+
+@needs_promtool
+def test_one_jobs_trouble_is_not_anothers(rules: Path) -> None:
+    """Job `a` has what fires and `b` the near miss, then the other way round, then both have what fires."""
+    tests = []
+    for alert in ALERTS:
+        case = CASES[alert.name]
+        if dict(case.labels).get("job") != "a":
+            continue
+        a = {"severity": alert.severity, **dict(case.labels)}
+        b = a | {"job": "b"}
+        for name, series, expected in (
+            ("a", case.fires | other(case.quiet), [a]),
+            ("b", case.quiet | other(case.fires), [b]),
+            ("both", case.fires | other(case.fires), [a, b]),
+        ):
+            tests.append(as_test(f"{alert.name}: {name}", alert.name, case.at, series, expected))
+    assert len(tests) >= 30
+    check(rules, tests)
+
+
+@needs_promtool
+def test_each_alert_fires_when_it_should_and_only_then(rules: Path) -> None:
+    tests = []
+    for alert in ALERTS:
+        case = CASES[alert.name]
+        for series, fires in ((case.fires, True), (case.quiet, False)):
+            labels = {"severity": alert.severity, **dict(case.labels)}
+            name = f"{alert.name}: {'fires' if fires else 'quiet'}"
+            tests.append(as_test(name, alert.name, case.at, series, [labels] if fires else []))
+    check(rules, tests)

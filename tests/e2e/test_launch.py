@@ -104,7 +104,7 @@ def test_a_controller_that_is_killed_in_a_launch_adopts_it(
     wait_for(lambda: starts(tmp_path) == expected(1), WARM_S, lambda: starts(tmp_path))
     assert wait_until_running(cluster, 1)["restarts"] == 0
     seen = Orders(cluster)
-    os.kill(worker(3), signal.SIGKILL)
+    os.kill(worker(cluster, 3), signal.SIGKILL)
     seen.wait(second)
     kill_controller(cluster)
     wait_for(lambda: starts(tmp_path) == expected(2), WARM_S, lambda: starts(tmp_path))

@@ -6,11 +6,13 @@ import re
 import signal
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.cli.local import leftovers
 from holdfast.cli.local.cluster import LocalCluster
 from tests.e2e.daemons import Commands, Json, Running, acted_on, commands, one_line, wait_for
 
@@ -89,7 +91,7 @@ def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_pat
     assert shown["step"] >= 12
     assert shown["state"] == "running"
     assert (shown["name"], shown["world_size"]) == ("ddp_mnist_like", 4)
-    victim = worker(2)
+    victim = worker(runs.cluster, 2)
     os.kill(victim, signal.SIGKILL)
     assert struck.wait(90) == 0, struck.err[-4000:]
 
@@ -105,14 +107,12 @@ def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_pat
     assert (incident["generation_from"], incident["generation_to"]) == (1, 2)
 
 
-def worker(rank: int) -> int:
-    """The process of this rank, found as a person would: by what `ps` shows."""
-    for folder in Path("/proc").iterdir():
-        try:
-            if (folder / "comm").read_text().strip() == f"holdfast-r{rank}":
-                return int(folder.name)
-        except OSError:
-            continue
+def worker(cluster: LocalCluster, rank: int) -> int:
+    """The process of this rank, found as a person would: by what `ps` shows. Other tests may run on this host, too."""
+    for pid in leftovers.marked(cluster._mark):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == f"holdfast-r{rank}":
+                return pid
     raise AssertionError(f"no process is holdfast-r{rank}")
 
 

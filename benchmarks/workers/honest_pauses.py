@@ -5,177 +5,34 @@ torchrun --nproc-per-node 3 benchmarks/workers/honest_pauses.py CASE FOLDER SECO
 
 import asyncio
 import gc
-import hashlib
 import io
 import json
-import mmap
 import multiprocessing
 import os
-import pickle
+import pdb
 import pty
 import queue
 import random
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import honest_saving  # noqa: F401  # whose pauses are in the same tables
 import torch
 import torch.distributed as dist
+from pausing import ALONE, FIRST, FIRST_ALL, ON_ALL, ON_RANK_0, ON_RANK_1, ON_SOME, RANK_0_ALONE, on, server, until
 from standing import AFTER, BEFORE, RANK, WORLD, Trainer, arguments, mark
 
-Pause = Callable[[Path, float], None]
-ON_RANK_0: dict[str, Pause] = {}
-"""By name: what rank 0 does while the others wait in a barrier."""
-ON_RANK_1: dict[str, Pause] = {}
-"""What rank 1 does on its way to the next step, in which the others wait for it."""
-ON_ALL: dict[str, Pause] = {}
-FIRST: dict[str, Pause] = {}
-"""Before the first step, on rank 0."""
-FIRST_ALL: dict[str, Pause] = {}
-ALONE: dict[str, Pause] = {}
-"""In one process, or in several that know nothing of torch.distributed."""
-
-
-def on(*where: dict[str, Pause]) -> Callable[[Pause], Pause]:
-    def put(pause: Pause) -> Pause:
-        for table in where:
-            table[pause.__name__.replace("_", "-")] = pause
-        return pause
-
-    return put
-
-
-def until(seconds: float) -> Callable[[], bool]:
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() < end
-
-
-# --- saving --------------------------------------------------------------------------------------------------------
-
-
-@on(ON_RANK_0)
-def save_to_slow_disk(folder: Path, seconds: float) -> None:
-    more = until(seconds)
-    with open(folder / "slow.bin", "wb") as file:
-        while more():
-            file.write(os.urandom(1 << 20))
-            file.flush()
-            time.sleep(0.1)
-
-
-@on(ON_RANK_0)
-def torch_save(folder: Path, seconds: float) -> None:
-    state = {f"w{n}": torch.randn(8 << 20) for n in range(8)}
-    more = until(seconds)
-    while more():
-        torch.save(state, folder / "checkpoint.pt")
-
-
-@on(ON_RANK_0)
-def safetensors_save(folder: Path, seconds: float) -> None:
-    from safetensors.torch import save_file
-
-    state = {f"w{n}": torch.randn(8 << 20) for n in range(8)}
-    more = until(seconds)
-    while more():
-        save_file(state, folder / "checkpoint.safetensors")
-
-
-@on(ON_ALL)
-def dcp_save(folder: Path, seconds: float) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    state = {"weights": torch.randn(16 << 20), "rank": torch.tensor(RANK)}
-    for n in range(3):
-        dcp.save(state, checkpoint_id=folder / f"dcp{n}")
-
-
-@on(ON_RANK_0)
-def write_into_slow_pipe(folder: Path, seconds: float) -> None:
-    reader = "import sys, time\nwhile sys.stdin.buffer.read(65536): time.sleep(0.25)"
-    with subprocess.Popen([sys.executable, "-c", reader], stdin=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        more = until(seconds)
-        while more():
-            child.stdin.write(b"x" * 65536)
-        child.kill()
-
-
-@on(ON_RANK_0)
-def thread_that_saves(folder: Path, seconds: float) -> None:
-    thread = threading.Thread(target=save_to_slow_disk, args=(folder, seconds))
-    thread.start()
-    thread.join()
-
-
-@on(ON_RANK_0)
-def pickle_of_many_objects(folder: Path, seconds: float) -> None:
-    heap = [{"n": n, "text": str(n)} for n in range(400_000)]
-    more = until(seconds)
-    while more():
-        pickle.dumps(heap)
-
-
-@on(ON_RANK_0)
-def compress(folder: Path, seconds: float) -> None:
-    data, more = os.urandom(32 << 20), until(seconds)
-    while more():
-        zlib.compress(data, 6)
-
-
-@on(ON_RANK_0)
-def checksum(folder: Path, seconds: float) -> None:
-    data, more = bytes(256 << 20), until(seconds)
-    while more():
-        hashlib.sha256(data).digest()
-
-
-@on(ON_RANK_0)
-def mapped_file_and_msync(folder: Path, seconds: float) -> None:
-    with open(folder / "mapped", "w+b") as file:
-        file.truncate(64 << 20)
-        with mmap.mmap(file.fileno(), 64 << 20) as view:
-            more, n = until(seconds), 0
-            while more():
-                view[:] = bytes([n % 256]) * (64 << 20)
-                view.flush()
-                n += 1
-
-
-@on(ON_RANK_0)
-def copy_by_a_tool(folder: Path, seconds: float) -> None:
-    more = until(seconds)
-    while more():
-        subprocess.run(["dd", "if=/dev/zero", f"of={folder}/copy", "bs=1M", "count=200"], stderr=subprocess.DEVNULL)
-
-
 # --- the network ---------------------------------------------------------------------------------------------------
-
-
-def server(serve: Callable[[socket.socket], None], late: float = 0.0) -> tuple[str, int]:
-    """A process that serves one connection, once it listens after so many seconds."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = listener.getsockname()
-    if late:
-        listener.close()
-    if os.fork():
-        listener.close()
-        return str(address[0]), int(address[1])
-    if late:
-        time.sleep(late)
-        listener = socket.create_server(address)
-    serve(listener.accept()[0])
-    os._exit(0)
 
 
 @on(ON_RANK_0)
@@ -251,12 +108,17 @@ def upload_by_threads(folder: Path, seconds: float) -> None:
 # --- computing -----------------------------------------------------------------------------------------------------
 
 
-@on(ON_RANK_0, ON_RANK_1, ON_ALL)
+@on(ON_RANK_0, ON_RANK_1, ON_SOME, ON_ALL)
 def evaluation(folder: Path, seconds: float) -> None:
     a, more = torch.randn(400, 400), until(seconds)
     with torch.no_grad():
         while more():
             a @ a
+
+
+@on(ON_ALL)
+def evaluation_of_40_s(folder: Path, seconds: float) -> None:
+    evaluation(folder, 40.0)
 
 
 @on(ON_RANK_1)
@@ -307,6 +169,18 @@ def first_step_compiles(folder: Path, seconds: float) -> None:
     more = until(seconds)
     while more():
         compile(source, "generated.py", "exec")
+
+
+def torch_compile(folder: Path, seconds: float) -> None:
+    """Into an empty cache, as on a new host or after a change of shapes."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / f"inductor-{RANK}")
+    layers = [torch.nn.Linear(64 + n, 64 + n + 1) for n in range(4)]
+    model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.GELU())))
+    torch.compile(model)(torch.randn(8, 64)).square().mean().backward()
+
+
+if shutil.which(os.environ.get("CXX", "g++")):
+    on(ON_RANK_1, ON_ALL, FIRST_ALL)(torch_compile)
 
 
 @on(FIRST_ALL)
@@ -413,6 +287,19 @@ def prompt_at_a_terminal(folder: Path, seconds: float) -> None:
 
 
 @on(ON_RANK_0)
+def prompt_of_a_debugger(folder: Path, seconds: float) -> None:
+    """pdb at a terminal, where somebody types `continue` after 75 seconds."""
+    ours, theirs = pty.openpty()
+    if not os.fork():
+        time.sleep(75.0)
+        os.write(ours, b"continue\n")
+        time.sleep(5.0)
+        os._exit(0)
+    with os.fdopen(theirs, "r") as terminal, open(os.devnull, "w") as nowhere:
+        pdb.Pdb(stdin=terminal, stdout=nowhere).set_trace()
+
+
+@on(ON_RANK_0)
 def poll_of_a_file(folder: Path, seconds: float) -> None:
     more = until(seconds)
     while more():
@@ -445,11 +332,16 @@ def ranks_that_speak_over_sockets(folder: Path, seconds: float) -> None:
 CASES = {
     **{f"rank 0: {name}": ("rank0", pause) for name, pause in ON_RANK_0.items()},
     **{f"rank 1: {name}": ("rank1", pause) for name, pause in ON_RANK_1.items()},
+    **{f"ranks 0 and 1: {name}": ("some", pause) for name, pause in ON_SOME.items()},
+    **{f"rank 0, no barrier: {name}": ("rank0-alone", pause) for name, pause in RANK_0_ALONE.items()},
     **{f"all: {name}": ("all", pause) for name, pause in ON_ALL.items()},
     **{f"first, rank 0: {name}": ("first", pause) for name, pause in FIRST.items()},
     **{f"first, all: {name}": ("first-all", pause) for name, pause in FIRST_ALL.items()},
     **{f"alone: {name}": ("alone", pause) for name, pause in ALONE.items()},
 }
+
+PAUSED = {"rank0": (0,), "rank0-alone": (0,), "rank1": (1,), "some": (0, 1)}
+"""Which ranks pause, where it is not all."""
 
 
 def main() -> None:
@@ -460,12 +352,10 @@ def main() -> None:
     trainer = Trainer(folder, where != "alone")
     trainer.steps(BEFORE)
     mark(folder, "begun")
-    if where == "rank0":
-        if RANK == 0:
-            pause(folder, seconds)
-        dist.barrier()
-    elif where in ("all", "alone") or (where == "rank1" and RANK == 1):
+    if RANK in PAUSED.get(where, range(WORLD if where in ("all", "alone") else 0)):
         pause(folder, seconds)
+    if where in ("rank0", "some"):
+        dist.barrier()
     mark(folder, "over")
     trainer.steps(AFTER)
     mark(folder, "ended")

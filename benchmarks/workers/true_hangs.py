@@ -1,14 +1,20 @@
 """True hangs of an unmodified script: none ends by itself. In a second life, the script goes on without it.
 
 torchrun --nproc-per-node 3 benchmarks/workers/true_hangs.py CASE FOLDER SECONDS
+
+CASE is KIND@RANK, or KIND where no rank is to blame; `first:` before it: before the first step; `start:`: before the
+ranks have met.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import queue
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -107,17 +113,50 @@ def new_group() -> None:
     dist.new_group(list(range(dist.get_world_size())))
 
 
-DEAD = {
+def cut_off() -> None:
+    """From now on this process receives nothing from its peers: its sockets drop every packet, and nobody is told."""
+    instruction = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF: return 0, which is to keep no byte of the packet
+    code = ctypes.create_string_buffer(instruction, len(instruction))
+    program = struct.pack("HP", 1, ctypes.addressof(code))
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # one that is gone, or listens
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6):
+                    one.getpeername()
+                    one.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+
+def receive_in_a_circle() -> None:
+    """All of them: nobody sends."""
+    dist.recv(torch.zeros(4), src=(RANK + 1) % dist.get_world_size())
+
+
+def all_reduce_of_another_size(is_odd: bool) -> None:
+    """Twice as much, which gloo cuts into pieces of the same size, but into more of them."""
+    dist.all_reduce(torch.zeros((6 if is_odd else 3) << 20))
+
+
+def gather() -> None:
+    everything = [torch.zeros(4) for _ in range(dist.get_world_size())]
+    dist.gather(torch.zeros(4), everything if RANK == 0 else None, dst=0)
+
+
+SO_ATTACH_FILTER = 26
+ALONE: dict[str, Hang] = {
     "stop": stop, "native-sleep": native_sleep_that_holds_the_lock, "broadcast": broadcast, "receive": receive,
-    "all-gather": all_gather, "barrier": barrier,
-}  # fmt: skip
-"""A worker that cannot go on by itself, and the evidence says so."""
-IDLE = {
+    "all-gather": all_gather, "barrier": barrier, "new-group": new_group,
     "lock-twice": lock_taken_twice, "empty-pipe": empty_pipe, "empty-queue": empty_queue, "quiet-socket": quiet_socket,
     "sleep-loop": sleep_for_ever, "one-long-sleep": one_long_sleep, "file-lock": lock_of_a_file,
-    "endless-child": child_that_never_ends, "full-pipe": pipe_that_nobody_reads, "new-group": new_group,
+    "endless-child": child_that_never_ends, "full-pipe": pipe_that_nobody_reads,
     "endless-thread": thread_that_never_ends,
 }  # fmt: skip
+"""What one rank does on its way to the next step, while the others go on."""
+SKIPPED: dict[str, Hang] = {
+    "skip-barrier": barrier, "skip-all-gather": all_gather, "skip-broadcast": broadcast, "skip-gather": gather,
+}  # fmt: skip
+"""A collective that all do but one rank, which goes on to its next step."""
 
 
 def order(trainer: Trainer) -> None:
@@ -130,17 +169,46 @@ def order(trainer: Trainer) -> None:
         dist.all_reduce(torch.zeros(4), group=group)
 
 
+def hang(kind: str, rank: str, folder: Path) -> None:
+    """What goes wrong, at this place. Returns on those that are not in it, and where the wrong comes with the next
+    step."""
+    is_odd = int(rank or -1) == RANK
+    if kind in ALONE:
+        if is_odd:
+            mark(folder, "begun")
+            ALONE[kind]()
+    elif kind in SKIPPED:
+        if is_odd:
+            mark(folder, "begun")
+        else:
+            SKIPPED[kind]()
+    elif kind == "size":
+        if is_odd:
+            mark(folder, "begun")
+        all_reduce_of_another_size(is_odd)
+    elif kind == "cut-off":
+        if is_odd:
+            cut_off()
+            mark(folder, "begun")
+    elif kind == "circle":
+        mark(folder, "begun")
+        receive_in_a_circle()
+
+
 def main() -> None:
     case, folder, _ = arguments()
     kind, _, rank = case.partition("@")
+    is_first_life, where = not list(folder.glob("begun-*")), kind.rpartition(":")[0]
+    if where == "start" and is_first_life:
+        hang(kind.removeprefix("start:"), rank, folder)
     trainer = Trainer(folder)
+    if where == "first" and is_first_life:
+        hang(kind.removeprefix("first:"), rank, folder)
     trainer.steps(BEFORE)
-    if not list(folder.glob("begun-*")):
+    if not where and is_first_life:
         if kind == "order":
             order(trainer)
-        if int(rank or -1) == RANK:
-            mark(folder, "begun")
-            {**DEAD, **IDLE}[kind]()
+        hang(kind, rank, folder)
     trainer.steps(AFTER)
     mark(folder, "ended")
     dist.destroy_process_group()

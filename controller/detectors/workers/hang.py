@@ -21,7 +21,7 @@ from holdfast.diagnostics.hang.graph import Reason, Verdict
 from holdfast.diagnostics.hang.stack_tree import Stack, odd_ranks
 from holdfast.diagnostics.hang.stillness import STILL, Life, Sight, look
 from holdfast.wire import types as t
-from holdfast.wire.rank_sets import compact
+from holdfast.wire.rank_sets import compact, expand
 
 _TRAIN = t.PHASES.index(t.Phase.TRAIN)
 _DONE = t.PHASES.index(t.Phase.DONE)
@@ -326,7 +326,8 @@ class HangDetector:
 
 
 def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verdict | None:
-    """Some wait inside of DDP's backward pass, others in another operation: none can end. The fewer are named.
+    """Some wait inside of DDP's backward pass, others in another operation: none can end. Those in the pass that have
+    skipped the operation are named, where others in the pass have done it; else the fewer.
 
     Only where the pass itself waits for its peers, without a deadline; a forward pass may wait for anything.
     """
@@ -341,9 +342,27 @@ def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verd
     if not others or not all(_is_together(ranks, rank) for rank in others):
         return None
     names = ", ".join(sorted({ranks.operation[rank] for rank in others}))
+    behind = set(verdict.suspects)
+    if behind != inside and all(inside <= _members(ranks, rank) for rank in others):
+        text = (
+            f"{_named(verdict.suspects)} went on to ddp:backward without the {names} that "
+            f"{_named(sorted(inside - behind))} did and that holds {_named(sorted(others))}"
+        )
+        return dataclasses.replace(verdict, reason=Reason.ORDER, text=text)
     text = f"ranks {compact(inside)} wait in ddp:backward for all others, of which {compact(others)} wait in {names}"
     odd = min(inside, others, key=len) if len(inside) != len(others) else inside | others
     return dataclasses.replace(verdict, reason=Reason.ORDER, suspects=tuple(sorted(odd)), text=text)
+
+
+def _members(ranks: RankTable, rank: int) -> set[int]:
+    """Those with whom its operation is; empty where that is not known."""
+    standing = ranks.standing[rank]
+    if standing is None or standing.group < 0:
+        return set()
+    try:
+        return set(expand(standing.groups[standing.group].members))
+    except ValueError:
+        return set()
 
 
 def _is_together(ranks: RankTable, rank: int) -> bool:

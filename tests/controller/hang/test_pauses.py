@@ -129,6 +129,16 @@ def test_one_rank_in_another_operation_than_ddp_is_named_and_not_those_in_ddp() 
     assert "of which 0 wait in broadcast" in finding.text
 
 
+def test_one_that_skipped_a_broadcast_is_named_and_not_its_root() -> None:
+    """Rank 0 waits in broadcast 4, which all but rank 3 have done on their way into the backward pass."""
+    ranks = ddp(set(range(1, 8))).table  # type: ignore[attr-defined]
+    for rank in range(1, 8):
+        ranks.standing[rank] = t.Standing(groups=(t.GroupCount("world", 7, "0-7", 4 if rank == 3 else 5),))
+    (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
+    assert (finding.subject, finding.evidence["reason"]) == ("rank3", "order")
+    assert "without the broadcast that ranks 1-2,4-7 did and that holds rank 0" in finding.text
+
+
 def test_one_that_receives_what_nobody_sends_is_named_and_not_its_peer() -> None:
     detector = ddp(set(range(1, 8)), "recv")
     ranks = detector.table  # type: ignore[attr-defined]

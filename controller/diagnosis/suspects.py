@@ -1,7 +1,7 @@
 """Between the end of a generation and the start of the next: is the node that is suspected fit to train?"""
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.diagnosis.diagnoses import Diagnoses
+from holdfast.controller.diagnosis.diagnoses import Diagnoses, Outcome
 from holdfast.controller.job import incidents as books
 from holdfast.controller.job import policy
 from holdfast.controller.job.cluster import Cluster
@@ -9,6 +9,7 @@ from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant, Job
+from holdfast.diagnostics.catalog.verdicts import Grade
 
 _LIMIT = 90.0
 """Seconds from the order to end the workers; the quick suite takes less than 60."""
@@ -42,7 +43,7 @@ class Suspects:
         if outcome is None:
             return self._late(now)
         if held not in outcome.failed:
-            live.reason = f"{held} was diagnosed, and nothing found that speaks against it: start again"
+            live.reason = f"{held} was diagnosed, and {_said_of(held, outcome)}: start again"
             return [books.saved(live), *self._go_on(job, now)]
         bad = next(v for v in outcome.verdicts if v.node == held and v.grade == "fail")
         live.action, live.reason = policy.Move.EVICT.value, f"{held} failed its diagnosis: {bad.check}: {bad.text}"
@@ -59,3 +60,12 @@ class Suspects:
     def _go_on(self, job: Job, now: Instant) -> list[Action]:
         self.c.life.held_for = None
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
+
+
+def _said_of(node: str, outcome: Outcome) -> str:
+    """What a diagnosis says of a node that it did not fail, in words."""
+    if node in outcome.cleared:
+        return "nothing found that speaks against it"
+    open_ones = [v for v in outcome.verdicts if v.node == node and v.grade in (Grade.DEGRADED, Grade.UNABLE)]
+    first = next((v for v in open_ones if v.grade is Grade.DEGRADED), next(iter(open_ones), None))
+    return f"nothing is certain: {first.check}: {first.text}" if first is not None else "nothing could be tested"

@@ -140,9 +140,8 @@ class Memory:
         now = _monotonic_ns()
         passed = self.clock_of_thread.since()
         if passed is not None and self.spans != self.spans_before:  # nobody compares steps without spans
-            cpu, delayed = passed
-            names = (self.number(THREAD), -1, 0, 0, -1, -1)
-            self.record_span(now, now, delayed, self.step + 1, max(cpu // 100, 1), names)
+            names = (self.number(THREAD), -1, 0, 0, passed.voluntary, passed.involuntary)
+            self.record_span(now, now, passed.delayed, self.step + 1, max(passed.cpu // 100, 1), names)
         self.spans_before = self.spans
         index = self.count
         payload = _pack_step(index, n, time.time_ns(), (now - self.clock) * 1e-9, loss, tokens, self.generation)

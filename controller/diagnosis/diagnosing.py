@@ -127,6 +127,7 @@ class DiagnoseSession:
         passed = {v.node for v in self.verdicts if v.grade is Grade.PASS}
         bad = (Grade.FAIL, Grade.DEGRADED)
         blemished = {v.node for v in self.verdicts if v.grade in bad and not v.component.startswith(LINK)}
+        blemished |= {node for node in self._isolation.undecided if self._isolation.failed_with(node)}
         return sorted((passed - blemished) & set(self.targets))
 
     @property

@@ -43,7 +43,7 @@ class Suspects:
         if outcome is None:
             return self._late(now)
         if held not in outcome.failed:
-            live.reason = _why_not(held, outcome)
+            live.reason = f"{held} was diagnosed, and {_said_of(held, outcome)}: start again"
             return [books.saved(live), *self._go_on(job, now)]
         bad = next(v for v in outcome.verdicts if v.node == held and v.grade == "fail")
         live.action, live.reason = policy.Move.EVICT.value, f"{held} failed its diagnosis: {bad.check}: {bad.text}"
@@ -62,11 +62,10 @@ class Suspects:
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
 
-def _why_not(node: str, outcome: Outcome) -> str:
-    """Why the node stays: it passed, or what there is against it may as well be somebody else's."""
+def _said_of(node: str, outcome: Outcome) -> str:
+    """What a diagnosis says of a node that it did not fail, in words."""
     if node in outcome.cleared:
-        return f"{node} was diagnosed, and nothing found that speaks against it: start again"
-    doubts = [v for v in outcome.verdicts if v.node == node and v.grade not in (Grade.PASS, Grade.UNABLE)]
-    if doubts:
-        return f"{node} was diagnosed, and it is not decided whose fault it is: {doubts[0].check}: {doubts[0].text}"
-    return f"{node} was diagnosed, and no test could clear it or fail it: start again"
+        return "nothing found that speaks against it"
+    open_ones = [v for v in outcome.verdicts if v.node == node and v.grade in (Grade.DEGRADED, Grade.UNABLE)]
+    first = next((v for v in open_ones if v.grade is Grade.DEGRADED), next(iter(open_ones), None))
+    return f"nothing is certain: {first.check}: {first.text}" if first is not None else "nothing could be tested"

@@ -2,12 +2,13 @@
 
 A thread that is ready and has no processor waits on a run queue, and the kernel counts for how long. Asleep, at a lock
 or in a read it does not wait there. So what a rank's work takes longer is the host's as far as its run-queue wait is
-longer than its peers'.
+longer than its peers'. Where the kernel does not count that, involuntary context switches stand for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ Floats = npt.NDArray[np.float64]
 
 _EXPLAINS = 0.5
 """Of an excess: run-queue wait, or processor time, of so much explains it."""
+_LONGEST_SLICE = 0.1
+"""Seconds for which one involuntary switch may keep a thread from running: a period of a cgroup's quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +32,22 @@ class Threads:
     cpu: Floats
     delayed: Floats
     """Ready to run, and kept from it."""
+    voluntary: Floats
+    """Context switches in a step, where `delayed` is not known."""
+    involuntary: Floats
 
     def kept(self, ranks: npt.NDArray[np.int64], lane: int, excess: float) -> Slowness:
         """Who is at fault that the work of the rank at `lane` of `ranks` lasted `excess` seconds a step longer than its
         peers', without more processor time. HOST also where the kernel does not tell."""
         delayed = self.delayed[:, ranks]
-        if not np.isfinite(delayed[:, lane]).any():
-            return Slowness.HOST
-        return Slowness.HOST if compare(delayed).excess[lane] >= _EXPLAINS * excess else Slowness.WAIT
+        if np.isfinite(delayed[:, lane]).any():
+            return Slowness.HOST if compare(delayed).excess[lane] >= _EXPLAINS * excess else Slowness.WAIT
+        left = self.voluntary[:, ranks[lane]]
+        if not np.isfinite(left).any() or np.nanmedian(left) < 1:
+            return Slowness.HOST  # it never left by itself
+        # Not the voluntary ones of peers: those wait in collectives, which the slow rank enters last.
+        forced = compare(self.involuntary[:, ranks]).excess[lane]
+        return Slowness.HOST if forced >= _EXPLAINS * excess / _LONGEST_SLICE else Slowness.WAIT
 
     def computes(self, rank: int, measured: Floats, excess: float) -> bool:
         """Did the rank compute for `excess` seconds a step outside of its work? `measured` (steps,): its processor
@@ -52,7 +63,9 @@ def threads_of(rows: SpanTable, world: int) -> Threads | None:
     if not len(rows):
         return None
     steps, at = np.unique(rows.step, return_inverse=True)
-    cpu, delayed = np.full((2, len(steps), world), np.nan)
-    cpu[at, rows.rank] = rows.cpu * 1e-9
-    delayed[at, rows.rank] = np.where(rows.bytes < 0, np.nan, rows.bytes * 1e-9)
-    return Threads(cpu, delayed)
+    found = np.full((4, len(steps), world), np.nan)
+    columns: tuple[npt.NDArray[np.signedinteger[Any]], ...] = (rows.cpu, rows.bytes, rows.micro_batch, rows.seq)
+    for column, values in zip(found, columns, strict=True):
+        column[at, rows.rank] = np.where(values < 0, np.nan, values)
+    found[:2] *= 1e-9
+    return Threads(*found)

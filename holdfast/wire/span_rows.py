@@ -14,7 +14,8 @@ ROW = struct.Struct("<qqqqiIhhhhii")
 group (kind and group: numbers of names, 0 none); micro-batch (-1 none), sequence number (-1 none)."""
 THREAD = "thread"
 """Kind of the row, without length, that ends a step: of the thread that made the step its CPU time, and in place of
-bytes the nanoseconds for which it was ready to run and kept from it (-1: not known)."""
+bytes the nanoseconds for which it was ready to run and kept from it (-1: not known). Then, in place of micro-batch and
+sequence number, its voluntary and involuntary context switches (-1: not known)."""
 STEP_AT = 32
 """Where a row has its step."""
 

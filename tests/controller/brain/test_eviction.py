@@ -1,5 +1,7 @@
 """Nodes that go: offenders, lost ones, those that people take out; and those that must not."""
 
+import json
+
 import pytest
 
 from holdfast.base.errors import UsageError
@@ -249,6 +251,51 @@ def test_a_node_that_passes_trains_on_and_is_not_tested_every_time() -> None:
     trains_again(v, 3)
     assert v.job.nodes == ["node0", "node1"]
     assert "nothing found" in v.incidents[-1].reason
+
+
+def break_pairs(v: Virtual, *victims: str) -> None:
+    """From now on all checks pass but those of pairs in which one of these is."""
+    deliver = v._deliver
+
+    def tested(send: Send) -> ResultSeen | None:
+        result, order = deliver(send), send.command.order
+        if result is None or not isinstance(order, msg.RunCheck):
+            return result
+        options = json.loads(order.options)
+        if options.get("role") == "server":
+            v.behind["server"] = send.node  # whom the client that is asked next talks to
+        ends = {send.node, v.behind.get("server", "")}
+        said = [
+            CheckResult(name, error="no way to its partner" if name == "pair" and ends & {*victims} else "")
+            for name in order.checks
+        ]
+        data = {"results": "\n".join(one.to_json() for one in said)}
+        return ResultSeen(send.node, msg.CommandResult(send.command.id, True, "", data))
+
+    v._deliver = tested  # type: ignore[method-assign]
+
+
+BOTH = "nothing is certain: pair: 3 of 3 tests with node2 failed: node1, node2 or the way between them"
+
+
+@pytest.mark.parametrize(
+    ("spares", "victims", "says"),
+    [
+        (1, ("node1",), BOTH),
+        (1, ("node2",), BOTH),
+        (2, ("node1",), "node1 failed its diagnosis: pair: "),
+        (2, ("node2",), "node1 was diagnosed, and nothing found that speaks against it"),
+        (2, ("node1", "node2"), "nothing is certain: pair: no partner of it is known to be good"),
+    ],
+)
+def test_a_suspect_is_cleared_only_when_its_pairs_pass(spares: int, victims: tuple[str, ...], says: str) -> None:
+    v = training(nodes=2 + spares)
+    break_pairs(v, *victims)
+    crash(v, 5, 2)
+    v.run(10.0)
+    trains_again(v, 3)
+    assert says in v.incidents[-1].reason
+    assert ("node1" in v.job.nodes) is ("failed its" not in says)
 
 
 def test_nobody_waits_for_ever_for_a_verdict() -> None:

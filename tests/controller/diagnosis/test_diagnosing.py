@@ -104,6 +104,37 @@ def test_a_bad_switch_fails_no_node_under_it(fault: Machine) -> None:
     assert all("look at switch switch0 first" in v.action for v in bad)
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_two_nodes_whose_link_fails_are_named_as_a_pair_and_neither_is_blamed(is_asked: bool) -> None:
+    """Whether the other one is to be tested too, or only serves as a partner."""
+    machines = cluster(2, n0=Machine(dead=True))
+    both = candidates(machines)
+    session = DiagnoseSession("d1", both[: 1 + is_asked], both[1 + is_asked :], QUICK)
+    Bench(machines).run(session)
+    assert (session.failed, session.cleared) == ([], [])
+    assert session.rounds == 3
+    (verdict,) = of(session, "n0", "pair")
+    assert (verdict.grade, verdict.component) == (Grade.DEGRADED, "pair with n1")
+    assert "3 of 3 tests with n1 failed: n0, n1 or the way between them; an idle node more" in verdict.text
+
+
+@pytest.mark.parametrize("victim", ["n0", "n1"])
+def test_an_idle_third_node_decides_which_of_the_two_it_is(victim: str) -> None:
+    machines = cluster(3, **{victim: Machine(dead=True)})
+    nodes = candidates(machines)
+    session = DiagnoseSession("d1", nodes[:2], nodes[2:], QUICK)
+    Bench(machines).run(session)
+    assert session.failed == [victim]
+    assert session.cleared == [name for name in ("n0", "n1") if name != victim]
+
+
+def test_a_node_whose_pairs_failed_is_not_cleared_by_what_else_passed() -> None:
+    """No pair passes, so that no partner is known to be good, and nobody fails."""
+    session = diagnose(cluster(3, n0=Machine(dead=True), n1=Machine(dead=True)))
+    assert (session.failed, session.cleared) == ([], [])
+    assert "no partner of it is known to be good" in of(session, "n2", "pair")[0].text
+
+
 def test_a_clock_that_is_off_is_told_and_fails_nobody() -> None:
     session = diagnose(cluster(8, n5=Machine(offset=3.0)))
     assert session.failed == []

@@ -1,5 +1,9 @@
 """Work that lasts longer without more processor time: the host's doing or the rank's own, by what the kernel counts."""
 
+import os
+import resource
+import subprocess
+import sys
 import threading
 import time
 
@@ -19,8 +23,14 @@ from holdfast.wire.span_rows import THREAD
 STEPS = 20
 
 
-def threads(table: SpanTable, cpu_s: np.ndarray, delayed_s: np.ndarray) -> SpanTable:
-    """Rows of kind THREAD: (ranks,) seconds in each step, with some noise."""
+def threads(
+    table: SpanTable,
+    cpu_s: np.ndarray,
+    delayed_s: np.ndarray,
+    voluntary: np.ndarray | None = None,
+    involuntary: np.ndarray | None = None,
+) -> SpanTable:
+    """Rows of kind THREAD: (ranks,) seconds, and mean context switches, in each step, with some noise."""
     dice = np.random.default_rng(3)
     ranks = len(cpu_s)
     count = STEPS * ranks
@@ -34,6 +44,9 @@ def threads(table: SpanTable, cpu_s: np.ndarray, delayed_s: np.ndarray) -> SpanT
     columns["cpu"] = (cpu_s[rank] * 1e9).astype(np.int64)
     delayed = delayed_s[rank]
     columns["bytes"] = np.where(delayed < 0, -1, delayed * noise * 1e9).astype(np.int64)
+    for name, switches in (("micro_batch", voluntary), ("seq", involuntary)):
+        if switches is not None:
+            columns[name] = dice.poisson(switches[rank]).astype(np.int32)
     return from_columns(columns, (THREAD,), ("",))
 
 
@@ -89,6 +102,31 @@ def test_between_spans_too(cpu: float, delayed: float, kind: Slowness) -> None:
     assert (culprit.kind, culprit.rank, culprit.what) == (kind, 3, "other")
 
 
+@pytest.mark.parametrize(
+    ("voluntary", "involuntary", "others", "kind"),
+    [
+        (3.0, 2.0, 2.0, Slowness.WAIT),
+        (1.5, 0.0, 0.0, Slowness.WAIT),
+        (1.5, 40.0, 40.0, Slowness.WAIT),  # a busy host, on which its peers are interrupted as often
+        (3.0, 50.0, 2.0, Slowness.HOST),
+        (30.0, 12.0, 2.0, Slowness.HOST),
+        (0.0, 0.0, 0.0, Slowness.HOST),  # it never left by itself: time that a hypervisor took, say
+    ],
+)
+def test_where_run_queue_wait_is_not_known_context_switches_tell(
+    voluntary: float, involuntary: float, others: float, kind: Slowness
+) -> None:
+    """Forward lasts 80 ms longer in a step, without the processor. Its peers wait in collectives meanwhile."""
+    table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "forward", 1.0)], STEPS, 1)
+    table.cpu[(table.rank == 3) & (table.kind == table.kinds.index("forward"))] //= 2
+    willing, forced = np.full(8, 20.0), np.full(8, others)
+    willing[3], forced[3] = voluntary, involuntary
+    rows = threads(table, np.full(8, 0.3), np.full(8, -1.0), willing, forced)
+    blame = blame_of(concatenated([table, rows]), JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan)))
+    assert blame is not None
+    assert [(c.kind, c.rank, c.what) for c in blame.culprits] == [(kind, 3, "forward of stage 0")]
+
+
 def test_without_rows_of_threads_the_host_is_blamed_as_ever() -> None:
     table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "compute", 1.0)], STEPS, 1)
     table.cpu[table.rank == 3] //= 2
@@ -113,9 +151,8 @@ def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
     time.sleep(0.05)
     passed = clock.since()
     assert passed is not None
-    cpu, delayed = passed
-    assert cpu < 40e6
-    assert delayed == -1 or delayed < 45e6
+    assert passed.cpu < 40e6
+    assert passed.delayed == -1 or passed.delayed < 45e6
     found: list[object] = []
     other = threading.Thread(target=lambda: found.append(clock.since()))
     other.start()
@@ -124,16 +161,70 @@ def test_a_thread_that_sleeps_waits_for_no_processor() -> None:
     assert clock.since() is None
 
 
-@pytest.mark.parametrize("schedstat", [b"", b"0 0 0\n"], ids=["nothing", "no statistics are kept"])
-def test_a_kernel_that_does_not_tell_is_one_that_is_not_known(
-    schedstat: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import os
+def says(monkeypatch: pytest.MonkeyPatch, *contents: bytes) -> None:
+    """Of schedstat, one after the other, and the last for ever."""
+    left = list(contents)
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: left.pop(0) if len(left) > 1 else left[0])
 
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: schedstat)
+
+@pytest.mark.parametrize("content", [b"", b"0 0 0\n", b"rubbish\n"])
+def test_a_kernel_that_does_not_tell_is_one_that_is_not_known(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, content)
     clock = ThreadClock()
     assert clock.since() is None
     for _ in range(2):
         passed = clock.since()
         assert passed is not None
-        assert passed[1] == -1
+        assert passed.delayed == -1
+
+
+def test_no_run_queue_wait_is_a_figure_where_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, b"5000 0 1\n", b"9000 0 2\n", b"9900 700 3\n", b"0 0 0\n", b"9999 900 4\n")
+    clock = ThreadClock()
+    clock.since()
+    found = [clock.since() for _ in range(4)]
+    assert [(one.delayed, one.voluntary) for one in found[:2] if one is not None] == [(0, -1), (700, -1)]
+    assert [one.delayed for one in found[2:] if one is not None] == [-1, -1], "no difference to what is not known"
+
+
+def test_context_switches_are_counted_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this thread: asleep it leaves by itself; beside others on its processor it is interrupted."""
+    says(monkeypatch, b"0 0 0\n")
+    time.sleep(0.001)
+    if not resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw:
+        pytest.skip("this kernel does not count context switches")
+    clock = ThreadClock()
+    clock.since()
+    for _ in range(5):
+        time.sleep(0.001)
+    passed = clock.since()
+    assert passed is not None
+    assert passed.voluntary >= 5
+    before = os.sched_getaffinity(0)
+    processor = min(before)
+    spin = f"import os\nos.sched_setaffinity(0, [{processor}])\nprint('spins', flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as beside:
+        try:
+            assert beside.stdout is not None
+            beside.stdout.readline()
+            os.sched_setaffinity(0, {processor})
+            clock.since()
+            forced, own, end = 0, 0, time.monotonic() + 20
+            while forced < 5 and time.monotonic() < end:
+                passed = clock.since()
+                assert passed is not None
+                forced, own = forced + passed.involuntary, own + passed.voluntary
+        finally:
+            os.sched_setaffinity(0, before)
+            beside.kill()
+    assert forced >= 5 > own
+
+
+def test_a_kernel_that_counts_no_switches_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, b"0 0 0\n")
+    monkeypatch.setattr(resource, "getrusage", lambda who: resource.struct_rusage([0] * 16))
+    clock = ThreadClock()
+    clock.since()
+    passed = clock.since()
+    assert passed is not None
+    assert passed[1:] == (-1, -1, -1)

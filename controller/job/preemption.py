@@ -60,6 +60,7 @@ class Preemption:
         incident.state = IncidentState.RECOVERING
         incident.source, incident.step_resumed, incident.generation_from = "store", None, job.generation
         incident.enter("suspended", now.wall)
+        job.uncounted_restarts += 1  # it is no fault of the job's
         self.c.traffic.reset()
         self.c.life.held_for = None
         actions = self.c.life.requeue(job, self.c.nodes, now)

@@ -74,6 +74,7 @@ def job_doc(brain: JobBrain) -> Json:
         "step_seconds": median,
         "mfu": _mean(state.ranks.mfu),
         "restarts": job.restarts,
+        "queued": not job.state.ended and state.life.waiting_since is not None and state.is_queued(),
         "priority": job.spec.priority,
         "preempt": job.spec.preempt,
         "goodput": state.time.ratio(until),

@@ -254,6 +254,7 @@ def test_a_job_that_preempts_gets_nodes_after_a_checkpoint_and_the_other_goes_on
     job = brain(v, "low").c.job
     assert (job.state, job.generation, job.nodes) == (JobStatus.RUNNING, 2, ["node0", "node1"])
     assert job.best_step > best
+    assert (job.restarts, job.uncounted_restarts) == (1, 1), "it does not count towards max_restarts"
     assert job.held_by("node0", 1) == range(4), "who held what before is remembered"
     (incident,) = [i for i in v.incidents if i.job == "low" and i.action == "requeue"]
     assert incident.state.value == "closed"

@@ -23,9 +23,7 @@ from statistics import median
 from typing import Any
 
 from common import Json, finish, parser, quantile, scratch, wait_for
-
-from holdfast.base.errors import HoldfastError
-from holdfast.cli.local.cluster import LocalCluster
+from trees import HoldfastError, LocalCluster
 
 STEP_S = 0.1
 WORKER = Path(__file__).parent / "workers" / "stepping.py"
@@ -39,14 +37,15 @@ KINDS = {
 
 
 class Bench:
-    def __init__(self, cluster: LocalCluster, folder: Path, seed: int) -> None:
+    def __init__(self, cluster: LocalCluster, folder: Path, seed: int, nodes: int = 2) -> None:
+        self.nodes = nodes
         self.cluster, self.client = cluster, cluster.client
         self.random = random.Random(seed)
         self.missed = 0
         self.wrong: list[str] = []
         program = {"target": str(WORKER), "args": ["--seconds", str(STEP_S), "--barrier", str(folder / "barrier")],
                    "module": False, "cwd": os.getcwd(), "env": {}, "hooks": False, "warm": True}  # fmt: skip
-        self.client.submit({"name": "steps", "program": program, "nnodes": 2, "nproc_per_node": 2,
+        self.client.submit({"name": "steps", "program": program, "nnodes": nodes, "nproc_per_node": 2,
                             "max_restarts": 1_000_000})  # fmt: skip
         self.settled()
 
@@ -58,12 +57,16 @@ class Bench:
     def well(self) -> Any:
         status = self.client.status()
         job = status["job"]
-        healthy = sum(state == "healthy" for state in status["nodes"].values()) == 2
+        healthy = sum(state == "healthy" for state in status["nodes"].values()) == self.nodes
         return job if healthy and job and job["state"] == "running" and not status["open_incidents"] else None
 
     def worker(self) -> tuple[int, int]:
         """A rank and its process."""
         rank = self.random.randrange(4)
+        return rank, self.process(rank)
+
+    def process(self, rank: int) -> int:
+        """The process of a rank of the running generation."""
         job = self.client.job()
         assert job is not None
         marker = f"HOLDFAST_WORKER={job['id']}/{job['generation']}/{rank}".encode()
@@ -71,9 +74,9 @@ class Bench:
             if process.name.isdigit():
                 try:
                     if marker in (process / "environ").read_bytes().split(b"\0"):
-                        return rank, int(process.name)
+                        return int(process.name)
                     if (process / "comm").read_text().strip() == f"holdfast-r{rank}" and self.ours(process, rank, job):
-                        return rank, int(process.name)
+                        return int(process.name)
                 except OSError:
                     continue
         raise SystemExit(f"no process of rank {rank}")

@@ -4,7 +4,8 @@
 
 With --barrier all workers of the job wait for each other in every step, through small files, and say so to the
 probe as a collective does: when one of them stops, all do; a new generation goes on where the last one ended. On
-SIGUSR2 a worker holds its interpreter for ever.
+SIGUSR2 a worker holds its interpreter for ever; on the realtime signals 1 to 3 it exits with code 3, sleeps for ever
+where its next step would begin, or raises an exception there.
 """
 
 import argparse
@@ -24,6 +25,17 @@ def hold_for_ever(*_: object) -> None:
         libc.sleep(1_000_000)
 
 
+asked: list[str] = []
+"""What is to happen where the next step begins."""
+
+
+def wrong() -> None:
+    if "asleep" in asked:
+        while True:
+            time.sleep(0.5)
+    raise RuntimeError("asked to fail")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=0.1, help="of a step")
@@ -34,9 +46,14 @@ def main() -> None:
     wait = Barrier(options.barrier, rank, world) if options.barrier else None
     # PyDLL keeps the interpreter's lock during the call, as a broken C extension would.
     signal.signal(signal.SIGUSR2, hold_for_ever)
+    signal.signal(signal.SIGRTMIN + 1, lambda *_: os._exit(3))
+    signal.signal(signal.SIGRTMIN + 2, lambda *_: asked.append("asleep"))
+    signal.signal(signal.SIGRTMIN + 3, lambda *_: asked.append("exception"))
     probe.phase("train")
     due = time.monotonic()
     for step in range(wait.first if wait else 0, options.steps):
+        if asked:
+            wrong()
         due = max(due + options.seconds, time.monotonic())
         with probe.span("forward"):
             time.sleep(max(0.0, due - time.monotonic()))

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from holdfast.cli.common.client import Client
 from holdfast.cli.local import leftovers
 
@@ -176,4 +178,15 @@ def log_events(text: str) -> list[Json]:
             value = json.loads(line)
             if isinstance(value, dict):
                 found.append(value)
+    return found
+
+
+def events(daemon: Running, name: str) -> list[Json]:
+    """Those of this name in a daemon's structured log."""
+    return [event for event in log_events(daemon.err) if event["event"] == name]
+
+
+def incidents(http: str) -> list[Json]:
+    """All that the controller at this address has."""
+    found: list[Json] = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.daemons import Commands, Json, Running, log_events, one_line, ready, wait_for
+from tests.e2e.daemons import Commands, Running, events, incidents, one_line, ready, wait_for
 from tests.e2e.test_bad_input import PORTS_0
 
 pytestmark = pytest.mark.slow
@@ -40,15 +40,6 @@ def other_host(name: str) -> list[str]:
     if subprocess.run([*through, "true"], capture_output=True).returncode:
         pytest.skip("no namespace of another hostname can be made here")
     return through
-
-
-def incidents(http: str) -> list[Json]:
-    found: list[Json] = httpx.get(f"http://{http}/api/v1/incidents", trust_env=False).json()
-    return found
-
-
-def events(daemon: Running, name: str) -> list[Json]:
-    return [event for event in log_events(daemon.err) if event["event"] == name]
 
 
 def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import signal
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.state.events import EventSeen, FrameSeen, ResultSeen
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
+from tests.agent.support.sysfs import Sysfs, put
 from tests.agent.support.warm_node import alive
 from tests.controller.support.stage import Stage, eventually, stage
 
@@ -269,6 +271,46 @@ def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: py
     absent = [r.fields["collector"] for r in caplog.records if r.message == "collector.absent"]  # type: ignore[attr-defined]
     assert len(absent) == len(set(absent))
     assert "rdma" in absent
+
+
+@pytest.mark.parametrize("how", ["soft", "no PMA", "refused"])
+def test_beside_an_rdma_device_without_counters_frames_carry_the_bytes_of_ethernet(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast")
+    sysfs = Sysfs(tmp_path / "sys")
+    statistics = sysfs.net("eth0")
+    if how == "refused":  # as a virtual function that may not ask: the files are there, and are no numbers
+        port = sysfs.rdma("mlx5_0")
+        for counter in ("port_xmit_data", "port_rcv_data"):
+            put(port / "counters" / counter, "")
+    else:
+        sysfs.rxe("rxe0", no_pma=how == "no PMA")
+    sent, received = 7_000_000, 5_000_000
+
+    def seen(here: Stage) -> dict[str, tuple[int, int]]:
+        """Bytes out and in of all frames, by NIC."""
+        found: dict[str, tuple[int, int]] = {}
+        for event in here.brain.of(FrameSeen):
+            for one in event.frame.nics:
+                out, into = found.get(one.name, (0, 0))
+                tx, rx = (sum(value for (value,) in struct.iter_unpack("<I", part)) for part in (one.tx, one.rx))
+                found[one.name] = out + tx, into + rx
+        return found
+
+    async def story() -> None:
+        settings = {"sysfs_root": sysfs.root, "nics": ("auto",), "sample_interval": 0.01}
+        async with stage(tmp_path) as here, running(config(tmp_path, here.port, **settings)):
+            await eventually(lambda: seen(here))
+            put(statistics / "tx_bytes", sent)
+            put(statistics / "rx_bytes", received)
+            await eventually(lambda: seen(here) == {"eth0": (sent, received)})
+            identity = here.brain.c.nodes["node0"].identity
+            assert [one.kind for one in identity.nics] == ["rdma", "ethernet"]
+
+    asyncio.run(story())
+    (told,) = [r.fields for r in caplog.records if r.message == "nic.uncounted"]  # type: ignore[attr-defined]
+    assert told["sampled"] == "eth0"
 
 
 def test_a_sysfs_that_is_not_there(tmp_path: Path) -> None:

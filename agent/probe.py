@@ -22,12 +22,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from holdfast.agent.probe_file import layout, taken
 from holdfast.agent.probe_file.memory import PHASE_INDEX, TRAIN, Memory, Operation
 from holdfast.base import bounds, private
 from holdfast.base.errors import HoldfastError
 from holdfast.wire.types import SPOILT, Phase
+
+if TYPE_CHECKING:
+    from holdfast.agent.probe_file.events import Event, Recorded
 
 _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
@@ -272,6 +276,19 @@ def record(
         names = (live.number(kind), stage, turn, live.number(group) if group else 0, micro_batch, seq)
         step, cpu_ns = taken.whole(step, -1, bounds.MAX_STEP, -1), taken.whole(cpu_ns, 0, bounds.MAX_COUNT, 0)
         live.record_span(start_ns, end_ns, num_bytes, live.step + 1 if step < 0 else step, cpu_ns // 100, names)
+
+
+def recorded(event: "Event") -> "Recorded | None":
+    """A timer has just recorded an event in a GPU's stream (`torch.cuda.Event` or its like): from now on the agent is
+    told when it comes. Set `done` of what this returns when you see that yourself. None: nobody watches."""
+    live = _live
+    if live is None:
+        return None
+    if live.events is None:
+        from holdfast.agent.probe_file.events import DeviceEvents
+
+        live.events = DeviceEvents(live.words)
+    return live.events.add(event)
 
 
 def poisoned() -> bool:

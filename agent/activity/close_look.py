@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from holdfast.agent.activity import ras_thread
 from holdfast.agent.activity.host import Host
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
 from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook, channel_of
+from holdfast.agent.activity.ras_thread import RasThread
 from holdfast.agent.activity.sums import Sums
 from holdfast.agent.activity.surroundings import Surroundings
 from holdfast.agent.activity.thread_waits import ThreadWaits
@@ -78,6 +80,7 @@ class CloseLook:
         self._others = ThreadWaits(self._folder)
         self._waits: tuple[object, Wait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
+        self._ras = RasThread(pid, host.proc)
 
     def look(self, now: float) -> Seen:
         """Never raises. `now`: monotonic seconds."""
@@ -87,8 +90,9 @@ class CloseLook:
             return Seen(now, looks=self._turn)
         children = self._host.descendants.of(self.pid, self._mark)
         moved = self._look_at_children(now, children)
-        moved |= self._look_at_descriptors(children)
-        moved |= self._look_at_sockets(now)
+        not_its_own = self._ras.fds("D" if "D" in self._states else stat.state)
+        moved |= self._look_at_descriptors(children, not_its_own)
+        moved |= self._look_at_sockets(now, not_its_own)
         thread, state = self._look_at_threads(stat, now)
         wait, channel, turns = self._wait(now, stat, state, children)
         moved |= self._look_around(now, wait, channel, turns, children)
@@ -160,7 +164,7 @@ class CloseLook:
 
     # --- descriptors and sockets
 
-    def _look_at_descriptors(self, children: list[int]) -> bool:
+    def _look_at_descriptors(self, children: list[int], not_its_own: frozenset[int]) -> bool:
         start = self._turn * MOST_OPENED % len(children) if len(children) > MOST_OPENED else 0
         wanted = [self.pid, *(children[start:] + children[:start])[:MOST_OPENED]]
         there = {self.pid, *children}
@@ -169,11 +173,12 @@ class CloseLook:
         for pid in wanted:
             if pid not in self._descriptors:
                 self._descriptors[pid] = Descriptors(pid, self._host.proc)
-            moved |= self._descriptors[pid].look()
+            moved |= self._descriptors[pid].look(not_its_own if pid == self.pid else frozenset())
         return moved
 
-    def _look_at_sockets(self, now: float) -> bool:
+    def _look_at_sockets(self, now: float, not_its_own: frozenset[int]) -> bool:
         inodes = set().union(*(one.sockets for one in self._descriptors.values()))
+        inodes -= self._descriptors[self.pid].sockets_of(not_its_own)
         if not inodes:
             self._rates[3].add(now, 0.0)
             return False
@@ -203,6 +208,8 @@ class CloseLook:
             if stat is None:
                 continue
             states[tid] = stat.state
+            if stat.name == ras_thread.NAME:
+                self._ras.tid = tid
             before = self._threads.get(tid)
             io = parse_io(read(f"{self._folder}/task/{tid}/io")) if main.state != "R" else None
             bytes_now = float(io.taken + io.given) if io else 0.0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from holdfast.agent.activity.movement import Moves
 from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.wire.types import GpuGauges, GpuUse
 
@@ -42,6 +43,28 @@ def judge(figures: Figures) -> GpuUse:
         return GpuUse.WORKS if figures.processes <= 1 else GpuUse.UNKNOWN
     # Without its power it is not known what a kernel does that touches no memory.
     return GpuUse.WAITS if share <= POWER_WAITS else GpuUse.UNKNOWN
+
+
+class GpuCounts:
+    """Of one worker's standstill, movement that only counts tell of: a GPU that passes its events, operations that the
+    worker begins. Pure."""
+
+    def __init__(self) -> None:
+        self.moves = Moves()
+        self.pending = 0
+        """Events that timers recorded and that have not come."""
+        self._come = -1
+
+    def count(self, now: float, recorded: int, come: int) -> None:
+        """Events of its timers on the GPU, since the process began."""
+        if come > self._come >= 0:
+            self.moves.note(now)
+        self._come, self.pending = come, recorded - come
+
+    def note(self, at: float) -> None:
+        """When it was last seen to begin an operation; NaN: not in this standstill."""
+        if not math.isnan(at) and not at <= self.moves.last:
+            self.moves.note(at)
 
 
 class GpuUses:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.agent.activity.close_look import CloseLook, Seen
+from holdfast.agent.activity.gpu_use import GpuCounts
 from holdfast.agent.activity.host import Host
 from holdfast.agent.activity.movement import (
     BYTES_AMOUNT,
@@ -24,6 +25,7 @@ from holdfast.agent.activity.movement import (
     Moves,
     Rate,
 )
+from holdfast.agent.activity.operations import NcclOperations
 from holdfast.agent.activity.waits import said
 from holdfast.agent.processes.aside import Aside, Lane
 from holdfast.agent.processes.proc_files import Io, Stat, parse_io, parse_stat
@@ -72,6 +74,7 @@ class Watch:
         self.seen: Seen | None = None
         self.has_gpu = has_gpu
         self._moves, self._moves_inside = Moves(), Moves()  # as the quick looks see it, and the close ones
+        self.counts = GpuCounts()
         self.due = 0.0
         self.due_since = now
         """When it was time for the first close look."""
@@ -137,7 +140,7 @@ class Watch:
         if seen.ticks_cpu:
             self._ticks.add(seen.at, seen.ticks_cpu)
 
-    def activity(self, now: float, gpu: t.GpuUse) -> t.Activity:
+    def activity(self, now: float, gpu: t.GpuUse, behind: str = "") -> t.Activity:
         seen = self.seen or Seen(now)
         if gpu is t.GpuUse.WORKS:
             self._moves.note(now)
@@ -164,6 +167,8 @@ class Watch:
             has_gpu=self.has_gpu,
             gpu=gpu,
             thread=seen.thread[:_WORDS],
+            events_pending=self.counts.pending,
+            behind=behind[:_WORDS],
         )
 
     def _is_blind(self, now: float, seen: Seen) -> bool:
@@ -178,7 +183,8 @@ class Watch:
             return 0.0
         if seen.moves and now - seen.at < max(_HOLDS, _HOLDS * self._gap):
             return 0.0  # until the next close look nothing else is known
-        since = (self.started, self._moves.since(now), self._moves_inside.since(now))
+        moves = (self._moves, self._moves_inside, self.counts.moves)
+        since = (self.started, *(one.since(now) for one in moves))
         return max(now - max(at for at in since if at == at), 0.0)
 
     def close(self) -> None:
@@ -197,6 +203,7 @@ class Activities:
         clock: Callable[[], float] = time.monotonic,
         host: Host | None = None,
         aside: Aside | None = None,
+        operations: NcclOperations | None = None,
     ) -> None:
         self._proc, self._clock = proc, clock
         self._host = host or Host(proc)
@@ -213,13 +220,20 @@ class Activities:
         self._cost = 0.0
         self.uses: Callable[[int], t.GpuUse] = lambda pid: t.GpuUse.UNKNOWN
         """What the GPUs of a process do; set by who asks them."""
+        self._operations = operations or NcclOperations(clock=clock, proc=proc)
         self.leaders: Callable[[], list[int]] = list
         """Processes of Holdfast from which workers and their rendezvous store descend; set by who starts them."""
 
     def attach(
-        self, sample: t.WorkerSample, path: str = "", tick_thread: int = 0, now: float | None = None
+        self,
+        sample: t.WorkerSample,
+        path: str = "",
+        tick_thread: int = 0,
+        now: float | None = None,
+        events: tuple[int, int] = (0, 0),
     ) -> t.WorkerSample:
-        """The sample with what is seen of its worker, if that stands. `path`: of its probe file.
+        """The sample with what is seen of its worker, if that stands. `path`: of its probe file. `events`: those that
+        its timers recorded on its GPU, and those that have come.
 
         `now` is the instant of the sample's ages, monotonic seconds: any later one would look like a move.
         """
@@ -239,8 +253,12 @@ class Activities:
             watch = self._watches[rank] = Watch(sample.pid, now, last_move, closely, self._proc, has_gpu)
         self._median[rank] = sample.median_step
         watch.look(now)
-        use = self.uses(sample.pid) if watch.has_gpu else t.GpuUse.UNKNOWN
-        return sample._replace(activity=watch.activity(now, use))
+        watch.counts.count(now, *events)
+        if not watch.has_gpu:
+            return sample._replace(activity=watch.activity(now, t.GpuUse.UNKNOWN))
+        watch.counts.note(self._operations.grew_at(sample.pid))
+        behind = self._operations.behind(sample.pid)
+        return sample._replace(activity=watch.activity(now, self.uses(sample.pid), behind))
 
     def settle(self) -> None:
         """After the samples of a frame: forget workers that are gone, and have the others looked at closely."""
@@ -258,6 +276,8 @@ class Activities:
             self._aside.begin(lambda lane: self._host.begin(now))
             return
         due = [w for rank, w in self._watches.items() if self._is_due(rank, w, now)]
+        # NCCL is asked about those that stand for longer than usual and have a GPU.
+        self._operations.begin([w.pid for w in self._watches.values() if w.has_gpu and now > w.due_since], now)
         if not due or now < self._not_before or not self._aside.is_free:
             return
         self._note_blocked()
@@ -286,6 +306,7 @@ class Activities:
         for rank in list(self._watches):
             self._forget(rank)
         self._aside.close()
+        self._operations.close()
 
     # --- close looks
 
@@ -340,7 +361,9 @@ class Activities:
         self._blocked |= new
 
     def _forget(self, rank: int) -> None:
-        self._watches.pop(rank).close()
+        watch = self._watches.pop(rank)
+        watch.close()
+        self._operations.forget(watch.pid)
         if len(self._gpus) > 1024:
             self._gpus.clear()
         if len(self._failed) > 1024:

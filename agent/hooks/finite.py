@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from holdfast.agent import probe
+
 SHARE = 0.003
 """Of the step's time that the samples may take of the processor's."""
 TENSORS, LOOKED_AT = 4, 16
@@ -77,6 +79,7 @@ class _Model:
         self._buffer: Any = None
         self._event: Any = None
         """Of a GPU: the sums are in the buffer once it has happened."""
+        self._recorded: Any = None
         self.has_read = self.has_good = False
         """Whether any sample was read, and any was good."""
 
@@ -84,6 +87,8 @@ class _Model:
         """Take the sums that are on their way, if they are there; whether it is spoilt for good."""
         if self._event is not None and self._event.query():
             self._event = None
+            if self._recorded is not None:
+                self._recorded.done = True
             self._count(self._buffer.tolist())
         return self._in_row >= IN_ROW
 
@@ -116,6 +121,7 @@ class _Model:
             self._buffer.copy_(together, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
+            self._recorded = probe.recorded(self._event)
 
     def _sums(self, optimizer: Any) -> Iterator[Any]:
         """Of elements of some parameters with gradients, others every time; all on one device."""

@@ -49,6 +49,8 @@ WORD_NAMES = 13
 WORD_REQUEST = 14  # somebody wants a checkpoint now
 WORD_COUNTED = 24  # 1: the steps are counted by a hook, and the program numbers none
 WORD_HANDED = 15  # number of the operation record whose transfer was handed over and is waited for
+WORD_EVENTS = 25  # events that timers recorded in a GPU's streams
+WORD_EVENTS_DONE = 26  # those of them that the GPU has passed
 WORD_TICK_THREAD = 16  # the kernel's id of the liveness thread, which is not the worker's own doing
 
 STATE = struct.Struct("<qqqdqq")

@@ -14,7 +14,8 @@ from holdfast.base import bounds
 from holdfast.wire.span_rows import THREAD
 from holdfast.wire.types import PHASES, Phase
 
-if TYPE_CHECKING:  # what breaks a process needs modules that a healthy one never loads
+if TYPE_CHECKING:  # what breaks a process, or times a GPU, needs modules that others never load
+    from holdfast.agent.probe_file.events import DeviceEvents
     from holdfast.agent.probe_file.injections import Ambush
 
 TICK_S = 0.1
@@ -79,6 +80,7 @@ class Memory:
         self.spans_before = self.spans  # when the running step began
         self.clock_of_thread = ThreadClock()
 
+        self.events: DeviceEvents | None = None  # made with the first: a process without a GPU loads nothing for it
         self.seconds = 0.0  # of the last step
         self.slow: dict[int, float] = {}
         """Kinds of spans that were asked to be slow: by what share of their processor time; of loading, seconds."""
@@ -100,6 +102,7 @@ class Memory:
         self.words[layout.WORD_TICK] = _monotonic_ns()
         self.words[layout.WORD_INJECT] = 0
         self.words[layout.WORD_COUNTED] = 0
+        self.words[layout.WORD_EVENTS] = self.words[layout.WORD_EVENTS_DONE] = 0
         self.groups.clear()
         self.words[layout.WORD_PID] = os.getpid()
         self.write_state()

@@ -142,6 +142,8 @@ class ProbeReader:
         self._mesh = _Block(layout.AT_MESH, layout.MESH.size, _mesh)
         self._meters = _Block(layout.AT_METERS, layout.METERS.size, _meters)
         self._names: tuple[bytes, tuple[str, ...]] = (b"", ())
+        self.events = (0, 0)
+        """As of the last sample: events that the worker's timers recorded on its GPU, and those that have come."""
 
     @property
     def pid(self) -> int:
@@ -176,6 +178,9 @@ class ProbeReader:
         coordinate, sizes = self._mesh.read(self._map, head) or (None, None)
         if not bounds.is_place(coordinate, sizes):
             coordinate = sizes = None
+        begun, done = _word(head, layout.WORD_EVENTS), _word(head, layout.WORD_EVENTS_DONE)
+        if 0 <= done <= begun <= bounds.MAX_COUNT:  # else half of it is older than the other
+            self.events = begun, done
         tick_age = _age(now_ns, _word(head, layout.WORD_TICK))
         return WorkerSample(
             rank=self.rank,

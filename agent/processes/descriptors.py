@@ -5,7 +5,7 @@ with a few hundred. None of it opens or touches the files themselves: a file sys
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
@@ -33,9 +33,10 @@ class Descriptors:
         self.is_whole = True
         """Whether all descriptors are looked at."""
 
-    def look(self) -> bool:
+    def look(self, ignored: frozenset[int] = frozenset()) -> bool:
+        """`ignored`: descriptors that may come and go."""
         names = frozenset(self._list())
-        changed = self._names is not None and names != self._names
+        changed = self._names is not None and bool((names ^ self._names) - ignored)
         gone = self.links.keys() - names
         for fd in gone:
             del self.links[fd]
@@ -48,7 +49,7 @@ class Descriptors:
             link = self._link(fd)
             before = self.links.get(fd)
             if link and before is not None and link != before:
-                changed = True
+                changed |= fd not in ignored
                 self._positions.pop(fd, None)
             self.links[fd] = link or (before or "")
         changed |= self._moved()
@@ -59,8 +60,12 @@ class Descriptors:
     @property
     def sockets(self) -> set[int]:
         """Inodes."""
+        return self.sockets_of(self.links)
+
+    def sockets_of(self, fds: Iterable[int]) -> set[int]:
+        """Inodes of those of these that are sockets."""
         found = set()
-        for link in self.links.values():
+        for link in (self.links.get(fd, "") for fd in fds):
             if link.startswith("socket:["):
                 with suppress(ValueError):
                     found.add(int(link[8:-1]))

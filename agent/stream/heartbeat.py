@@ -96,7 +96,8 @@ class Heartbeat:
             try:
                 steps += reader.new_steps()
                 sample = reader.sample(now_ns)
-                samples.append(self.activities.attach(sample, reader.path, reader.tick_thread, now_ns / 1e9))
+                what = reader.path, reader.tick_thread, now_ns / 1e9, reader.events
+                samples.append(self.activities.attach(sample, *what))
             except HoldfastError:
                 continue  # a worker that tears its own file down cannot be watched; its exit still is
             except Exception as error:

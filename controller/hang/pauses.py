@@ -181,6 +181,7 @@ class PauseWatch:
                 "option": option, "place": self.place, "restarts_here": times, "ranks": list(pause.ranks),
                 "reason": pause.verdict.reason.value if pause.verdict is not None else "outside",
                 "waits": [str(wait) for wait in pause.verdict.waits] if pause.verdict is not None else [],
+                **({"behind": {str(rank): said for rank, said in pause.behind}} if pause.behind else {}),
             },
         )  # fmt: skip
 

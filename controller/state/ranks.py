@@ -50,6 +50,7 @@ class RankTable:
         self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
         self.standing: list[t.Standing | None] = [None] * world
         self.activity: list[t.Activity | None] = [None] * world
+        self.at_gpu: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # waits for a GPU that waits for its peers
         self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
         self.coordinate: Ints = np.full((world, 3), -1, np.int64)
         self.sizes: tuple[int, int, int] | None = None
@@ -75,6 +76,7 @@ class RankTable:
         self.still_at[r] = at - sample.still_age
         self.standing[r] = sample.standing
         self.activity[r] = activity = sample.activity
+        self.at_gpu[r] = activity is not None and activity.waits_for_gpu
         self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet
         if sample.coordinate is not None:
             self.coordinate[r] = sample.coordinate

@@ -50,6 +50,8 @@ class State:
     """With whom an operation without a known group may be, itself included."""
     size: int = 0
     """Of its operation (operation_size), where it must be the same for all; 0: not known."""
+    waits_for_gpu: bool = False
+    """It is in no operation and waits for its GPU, which waits for peers: it has begun what they have not."""
 
 
 class Reason(StrEnum):
@@ -111,7 +113,7 @@ def judge(states: Iterable[State]) -> Verdict | None:
     known = {state.rank: state for state in states}
     meetings = _meetings(known)
     if not meetings:
-        return None
+        return _without_operations(known)
     waits = tuple(
         Wait(m.name, tuple(sorted(s.rank for s in m.inside)), tuple(sorted(m.missing)))
         for m in sorted(meetings.values(), key=lambda m: -len(m.inside))[:MOST_WAITS]
@@ -232,8 +234,21 @@ def _sinks(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits:
     return None
 
 
+def _without_operations(known: Mapping[int, State]) -> Verdict | None:
+    """Hosts that have left their operations to their GPUs: those that wait for them lack those that do not."""
+    waiting = tuple(sorted(rank for rank, state in known.items() if state.waits_for_gpu))
+    others = tuple(sorted(known.keys() - set(waiting)))
+    if not waiting or not others:
+        return None
+    named = f"rank {others[0]} does" if len(others) == 1 else f"ranks {compact(others)} do"
+    text = f"{named} not wait for a GPU, and the GPUs of {len(waiting)} wait for their peers'"
+    return Verdict(Reason.OUTSIDE, others, text, (Wait("work of their GPUs", waiting, others),))
+
+
 def _behind(known: Mapping[int, State], ranks: Sequence[int]) -> list[int]:
-    """Of several that are in no operation, those that have begun fewer than a peer has; all if that tells nothing."""
+    """Of several that are in no operation, those that do not wait for their GPU and have begun fewer than a peer has;
+    all if that tells nothing."""
+    ranks = [rank for rank in ranks if not known[rank].waits_for_gpu] or ranks
     if len(ranks) < 2:
         return list(ranks)
     most: Counter[Group] = Counter()

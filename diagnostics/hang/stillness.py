@@ -88,9 +88,13 @@ def _doing(a: t.Activity) -> str:
 
 
 def _waiting(a: t.Activity) -> str:
-    if a.has_gpu and a.cpu >= _SLOW_CORES:
-        return "spins in a wait for its GPU, which does not work"
-    return f"waits for {a.waits_for}" if a.waits_for else "waits, and nothing of it moves"
+    said = f"waits for {a.waits_for}" if a.waits_for else "waits, and nothing of it moves"
+    if a.waits_for_gpu:
+        events = "an event" if a.events_pending == 1 else f"{a.events_pending} events"
+        said = f"waits for its GPU, which draws idle power and has {events} to pass: it waits for its peers"
+    elif a.has_gpu and a.cpu >= _SLOW_CORES:
+        said = "spins in a wait for its GPU, which does not work"
+    return f"{said}; {a.behind}" if a.behind else said
 
 
 def size(num_bytes: float) -> str:

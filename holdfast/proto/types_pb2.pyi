@@ -374,6 +374,8 @@ class Activity(google.protobuf.message.Message):
     HAS_GPU_FIELD_NUMBER: builtins.int
     GPU_FIELD_NUMBER: builtins.int
     THREAD_FIELD_NUMBER: builtins.int
+    EVENTS_PENDING_FIELD_NUMBER: builtins.int
+    BEHIND_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """index into the columns of Workers, growing"""
@@ -422,6 +424,14 @@ class Activity(google.protobuf.message.Message):
     def gpu(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def thread(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def events_pending(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """on its GPU, of its timers; missing from older agents, as is the next"""
+
+    @property
+    def behind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """which operations of NCCL it has not begun that its peers have, in words"""
+
     def __init__(
         self,
         *,
@@ -440,8 +450,10 @@ class Activity(google.protobuf.message.Message):
         has_gpu: collections.abc.Iterable[builtins.bool] | None = ...,
         gpu: collections.abc.Iterable[builtins.str] | None = ...,
         thread: collections.abc.Iterable[builtins.str] | None = ...,
+        events_pending: collections.abc.Iterable[builtins.int] | None = ...,
+        behind: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["children_cpu", b"children_cpu", "cpu", b"cpu", "ends_in", b"ends_in", "gpu", b"gpu", "has_gpu", b"has_gpu", "is_prompt", b"is_prompt", "network", b"network", "quiet", b"quiet", "read", b"read", "state", b"state", "thread", b"thread", "waits_for", b"waits_for", "watched", b"watched", "worker", b"worker", "written", b"written"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["behind", b"behind", "children_cpu", b"children_cpu", "cpu", b"cpu", "ends_in", b"ends_in", "events_pending", b"events_pending", "gpu", b"gpu", "has_gpu", b"has_gpu", "is_prompt", b"is_prompt", "network", b"network", "quiet", b"quiet", "read", b"read", "state", b"state", "thread", b"thread", "waits_for", b"waits_for", "watched", b"watched", "worker", b"worker", "written", b"written"]) -> None: ...
 
 global___Activity = Activity
 

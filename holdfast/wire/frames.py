@@ -119,6 +119,8 @@ def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
 
 _OF_ACTIVITY = tuple(field.name for field in fields(t.Activity))
 _activity_fields = attrgetter(*_OF_ACTIVITY)
+_NEWER: dict[str, Any] = {"events_pending": 0, "behind": ""}
+"""What older agents do not tell."""
 
 
 def _activity(workers: Sequence[t.WorkerSample]) -> p.Activity:
@@ -130,8 +132,12 @@ def _activity(workers: Sequence[t.WorkerSample]) -> p.Activity:
 
 
 def _from_activity(m: p.Activity, workers: int) -> list[t.Activity | None]:
-    columns = _activity_fields(m)
-    _same_length("activity", len(m.worker), *columns)
+    rows = len(m.worker)
+    columns = [
+        column or [_NEWER[name]] * rows if name in _NEWER else column
+        for name, column in zip(_OF_ACTIVITY, _activity_fields(m), strict=True)
+    ]
+    _same_length("activity", rows, *columns)
     found: list[t.Activity | None] = [None] * workers
     for worker, *row in zip(m.worker, *columns, strict=True):
         if worker >= workers:

@@ -236,7 +236,8 @@ class Activity:
     """Seconds since the watch of this standstill began."""
     quiet: float = 0.0
     """Seconds since anything moved: processor time, bytes read, written or sent, new descriptors, children that come
-    and go. As long as `watched` if nothing did. Processor time of a process that has a GPU does not count by itself."""
+    and go, events of its timers on a GPU, operations of NCCL that it begins. As long as `watched` if nothing did.
+    Processor time of a process that has a GPU does not count by itself."""
     state: str = ""
     """Of the main thread, the letter in /proc/PID/stat; T: stopped, t: traced by a process that is no debugger at a
     prompt, Z: zombie. Empty: not readable."""
@@ -259,6 +260,15 @@ class Activity:
     gpu: GpuUse = GpuUse.UNKNOWN
     thread: str = ""
     """Another thread of the process that moves while the main one waits: its name."""
+    events_pending: int = 0
+    """Events that timers of the process recorded on its GPU and that have not come; 0 where none are asked for."""
+    behind: str = ""
+    """In words which operations of NCCL it has not begun that its peers have: "by NCCL's count it has begun ..."."""
+
+    @property
+    def waits_for_gpu(self) -> bool:
+        """Its GPU has work of it that does not end, and draws idle power: it waits for peers, as NCCL's kernels do."""
+        return self.has_gpu and self.gpu is GpuUse.WAITS and self.events_pending > 0
 
 
 class WorkerSample(NamedTuple):

@@ -11,9 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.agent import probe
+
+if TYPE_CHECKING:
+    from holdfast.agent.probe_file.events import Recorded
 
 
 class Event(Protocol):
@@ -33,6 +36,8 @@ class _Pending:
     named: dict[str, Any]
     start: Event
     end: Event
+    recorded: Recorded | None
+    """What the agent is told of the end."""
 
 
 class DeviceSpans:
@@ -64,6 +69,8 @@ class DeviceSpans:
         """Hand over the spans whose end the GPU has passed."""
         while self._pending and self._zero is not None and self._zero.query() and self._pending[0].end.query():
             done = self._pending.popleft()
+            if done.recorded is not None:
+                done.recorded.done = True
             start, end = (
                 self._zero_ns + round(self._zero.elapsed_time(event) * 1e6) for event in (done.start, done.end)
             )
@@ -83,7 +90,9 @@ class DeviceSpans:
         if self._zero is None:
             self._pool.append(start)
             return
-        self._pending.append(_Pending(kind, {**named, "step": probe.running_step()}, start, self.begin()))
+        end = self.begin()
+        named = {**named, "step": probe.running_step()}
+        self._pending.append(_Pending(kind, named, start, end, probe.recorded(end)))
 
 
 class _DeviceSpan:

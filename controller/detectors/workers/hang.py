@@ -11,10 +11,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
-from holdfast.controller.detectors.workers.standstill import Standstill
+from holdfast.controller.detectors.workers.standstill import Standstill, behind
 from holdfast.controller.state.model import Finding, Instant, Options
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.graph import Reason, Verdict
@@ -56,10 +57,19 @@ class Pause:
     is_training: bool
     """Whether steps are expected: the script told no other phase."""
     verdict: Verdict | None = None
+    behind: tuple[tuple[int, str], ...] = ()
+    """Ranks that have begun fewer operations of NCCL than their peers, and which: the first of them."""
 
     @property
     def text(self) -> str:
         """What holds up the job, for people."""
+        if not self.behind or any(said in sight.text for _, said in self.behind for sight in self.sights):
+            return self._text
+        rank, said = self.behind[0]
+        return f"{self._text}; of rank {rank}: {said}"
+
+    @property
+    def _text(self) -> str:
         named = _named(self.ranks) if self.waiting or len(self.ranks) == 1 else f"all {len(self.ranks)} ranks"
         parts = list(dict.fromkeys(sight.text for sight in self.sights))
         if len(self.ranks) > 1:
@@ -265,7 +275,7 @@ class HangDetector:
         """Whether an idle worker is where nothing sleeps: where it says itself what it does, or at the door of an
         operation that its group has done before (communicators are made in the first one)."""
         sight, activity = self._look(ranks, rank), ranks.activity[rank]
-        if sight.life is not Life.IDLE or activity is None or activity.state == "D":
+        if sight.life is not Life.IDLE or activity is None or activity.state == "D" or activity.waits_for_gpu:
             return False
         if verdict.reason is Reason.ENTERING:
             standing = ranks.standing[rank]
@@ -295,6 +305,7 @@ class HangDetector:
             sights=tuple(sights[rank] for rank in shown[:_DESCRIBED]),
             is_training=bool((ranks.phase[running] == _TRAIN).all()),
             verdict=verdict,
+            behind=tuple(islice(behind(ranks, running), _DESCRIBED)),
         )
 
     def _culprits(self, verdict: Verdict, idle: float, ranks: RankTable, now: Instant) -> list[Finding]:
@@ -403,6 +414,8 @@ def _measured(activity: t.Activity | None) -> dict[str, object]:
         "state": activity.state, "cores": activity.cpu, "children_cores": activity.children_cpu,
         "read_bps": activity.read, "written_bps": activity.written, "network_bps": activity.network,
         "waits_for": activity.waits_for, "unmoved_s": activity.quiet,
+        **({"gpu": activity.gpu.value, "events_pending": activity.events_pending, "behind": activity.behind}
+           if activity.has_gpu else {}),
     }  # fmt: skip
 
 

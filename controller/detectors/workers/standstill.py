@@ -1,5 +1,7 @@
 """What the graph of waiting workers is made of, from the table of ranks; and the graph's verdict, once a standstill."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from holdfast.controller.state.ranks import RankState, RankTable
@@ -14,12 +16,12 @@ class Standstill:
     """Remembers the last verdict: judging thousands of ranks at every tick would take the controller's time."""
 
     def __init__(self) -> None:
-        self._key: tuple[int, float, int] | None = None
+        self._key: tuple[int, float, int, int] | None = None
         self._verdict: Verdict | None = None
 
     def judge(self, ranks: RankTable, is_alive: np.ndarray, since: float) -> Verdict | None:
         """`since`: when the last of them moved, monotonic seconds."""
-        key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()))
+        key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()), int(ranks.at_gpu.sum()))
         if key != self._key:
             self._key, self._verdict = key, judge(states(ranks, is_alive))
         return self._verdict
@@ -57,7 +59,17 @@ def _state(
             begun,
             size=standing.size,
         )
-    return State(rank, is_alive, operation, begun=begun, others=_line(ranks, rank, operation, lines))
+    is_at_gpu = bool(ranks.at_gpu[rank])
+    others = _line(ranks, rank, operation, lines)
+    return State(rank, is_alive, operation, begun=begun, others=others, waits_for_gpu=is_at_gpu)
+
+
+def behind(ranks: RankTable, running: np.ndarray) -> Iterator[tuple[int, str]]:
+    """Ranks that have begun fewer operations of NCCL than their peers, and which, in words."""
+    for rank in np.flatnonzero(running):
+        activity = ranks.activity[rank]
+        if activity is not None and activity.behind:
+            yield int(rank), activity.behind
 
 
 def _group(count: t.GroupCount, known: dict[tuple[str, int, str], Group | None]) -> Group | None:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import pynvml
 import pytest
 
 from holdfast.agent.activity.gpu_use import Figures, GpuUses, judge
+from holdfast.agent.activity.nccl_ras import Absent, Status
+from holdfast.agent.activity.operations import NcclOperations
 from holdfast.agent.activity.watch import Activities
 from holdfast.agent.collectors.gpu import GpuCollector
+from holdfast.diagnostics.hang.stillness import Life, look
 from holdfast.wire import types as t
 from holdfast.wire.types import GpuUse
 from tests.agent.support.fake_nvml import Board, FakeNvml
+from tests.agent.support.fake_ras import FakeRas, serve
 
 
 @pytest.mark.parametrize(
@@ -74,33 +79,97 @@ def test_what_nvml_does_not_tell_is_unknown() -> None:
     assert absent.of(7) is GpuUse.UNKNOWN
 
 
-def test_where_cuda_may_spin_processor_time_is_no_movement_but_a_gpu_that_works_is(tmp_path: Path) -> None:
+class Spinning:
     """A process of /proc as it is in cudaStreamSynchronize: it runs all the time, and has the driver open."""
-    use = [GpuUse.WAITS]
-    activities = Activities(str(tmp_path))
-    activities.uses = lambda pid: use[0]
-    ticks = 0
-    for name in ("7/fd", "7/fdinfo", "7/task/7"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "7" / "fd" / "9").symlink_to("/dev/nvidia-uvm")
-    (tmp_path / "7" / "io").write_text("rchar: 1\nwchar: 1\nread_bytes: 0\nwrite_bytes: 0\n")
 
-    def frames(seconds: float) -> t.Activity:
-        nonlocal ticks
+    def __init__(self, proc: Path, ras: FakeRas | None = None) -> None:
+        self.proc, self.ticks, self.use, self.events = proc, 0, GpuUse.WAITS, (0, 0)
+        asked = NcclOperations(proc=str(proc)) if ras is not None else NcclOperations(nobody)
+        self.activities = Activities(str(proc), operations=asked)
+        self.activities.uses = lambda pid: self.use
+        for name in ("7/fd", "7/fdinfo", "7/task/7"):
+            (proc / name).mkdir(parents=True)
+        (proc / "7" / "fd" / "9").symlink_to("/dev/nvidia-uvm")
+        (proc / "7" / "io").write_text("rchar: 1\nwchar: 1\nread_bytes: 0\nwrite_bytes: 0\n")
+        (proc / "7" / "environ").write_text(f"A=b\0NCCL_RAS_ADDR={ras.address if ras is not None else ''}\0")
+
+    def frames(
+        self, seconds: float, each: Callable[[], None] = lambda: None, until: Callable[[t.Activity], bool] | None = None
+    ) -> t.Activity:
+        """Frames for so long, or until one is so; what the last one said."""
         end = time.monotonic() + seconds
-        seen = None
-        while seen is None or time.monotonic() < end:
-            ticks += 10
-            (tmp_path / "7" / "stat").write_text(f"7 (x) R 1 7 7 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 5 0 0")
-            seen = activities.attach(t.WorkerSample(0, 0, 7)).activity
-            activities.settle()
+        while True:
+            self.ticks += 10
+            stat = f"7 (x) R 1 7 7 0 -1 0 0 0 0 0 {self.ticks} 0 0 0 20 0 1 0 5 0 0"
+            (self.proc / "7" / "stat").write_text(stat)
+            each()
+            seen = self.activities.attach(t.WorkerSample(0, 0, 7), events=self.events).activity
+            self.activities.settle()
+            is_over = time.monotonic() > end
+            if seen is not None and (until(seen) if until is not None else is_over):
+                return seen
+            assert until is None or not is_over, f"not seen in time: {seen}"
             time.sleep(0.1)
-        return seen
 
-    seen = frames(1.5)
+
+def nobody(address: str, as_text: bool = False) -> Status:
+    raise Absent(address)
+
+
+def test_where_cuda_may_spin_processor_time_is_no_movement_but_a_gpu_that_works_is(tmp_path: Path) -> None:
+    worker = Spinning(tmp_path)
+    seen = worker.frames(1.5)
     assert (seen.has_gpu, seen.gpu, seen.state) == (True, GpuUse.WAITS, "R")
     assert seen.cpu > 0.5
     assert seen.quiet == pytest.approx(seen.watched)
-    use[0] = GpuUse.WORKS
-    assert frames(0.2).quiet < 0.2
-    activities.close()
+    worker.use = GpuUse.WORKS
+    assert worker.frames(0.2).quiet < 0.2
+    worker.activities.close()
+
+
+def test_events_that_come_are_movement_and_events_that_stand_at_idle_power_are_a_peers_wait(tmp_path: Path) -> None:
+    """A GPU of which NVML says that it waits may still pass what its timers recorded, piece by piece."""
+    worker = Spinning(tmp_path)
+    worker.events = (9, 4)  # before the standstill
+    seen = worker.frames(10.0, until=lambda seen: seen.quiet > 1.5)
+    assert (seen.events_pending, seen.waits_for_gpu, look(seen).life) == (5, True, Life.IDLE)
+    assert seen.quiet == pytest.approx(seen.watched)
+
+    def come() -> None:
+        worker.events = (9, min(worker.events[1] + 1, 9))
+
+    seen = worker.frames(0.3, come)
+    assert (seen.quiet < 0.2, look(seen).life) == (True, Life.BUSY)
+    seen = worker.frames(10.0, until=lambda seen: seen.quiet > 0.6)
+    assert look(seen).life is Life.IDLE
+    worker.activities.close()
+
+
+def test_operations_that_it_begins_are_movement_and_one_that_lags_its_peers_is_named(tmp_path: Path) -> None:
+    """As NCCL's RAS counts them, asked over TCP at the address of the worker's own environment."""
+    counts = {"AllReduce": 640}
+    ranks = [(0, "127.0.0.1", 7, counts), (1, "192.0.2.9", 7, {"AllReduce": 900})]
+    with serve(FakeRas(ranks)) as ras:
+        worker = Spinning(tmp_path, ras)
+        seen = worker.frames(20.0, until=lambda seen: bool(seen.behind))
+        assert seen.behind.startswith("by NCCL's count it has begun 640 AllReduce operations as rank 0 of communicator")
+        assert look(seen).life is Life.IDLE
+        assert seen.behind in look(seen).text
+
+        def begin() -> None:
+            counts["AllReduce"] += 1
+
+        seen = worker.frames(20.0, begin, until=lambda seen: seen.quiet < 0.3)
+        assert look(seen).life is Life.BUSY
+        assert worker.frames(20.0, begin, until=lambda seen: not seen.behind).gpu is GpuUse.WAITS
+        worker.activities.close()
+    assert ras.heard.count("verbose status") < 20
+
+
+def test_a_worker_without_a_gpu_costs_no_question(tmp_path: Path) -> None:
+    with serve(FakeRas()) as ras:
+        worker = Spinning(tmp_path, ras)
+        (tmp_path / "7" / "fd" / "9").unlink()
+        worker.frames(1.5)
+        worker.activities.close()
+        assert ras.heard == []

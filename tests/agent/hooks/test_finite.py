@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from holdfast.agent.hooks import finite as torch_finite  # noqa: E402
 from holdfast.agent.hooks.finite import IN_ROW, Finite  # noqa: E402
+from holdfast.agent.probe_file.events import Recorded  # noqa: E402
 
 Step = Callable[[int], None]
 
@@ -314,6 +315,8 @@ class OnGpu:
 def test_a_gpu_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums are read by a later step, when they are there; nothing is done while a graph is captured."""
     gpu, (net, optimizer) = Gpu(), model()
+    told: list[Recorded] = []
+    monkeypatch.setattr(torch_finite.probe, "recorded", lambda event: told.append(Recorded(event, 0.0)) or told[-1])
     watch = Finite(gpu, Clock(), Clock())
     real = torch_finite._Model._sum
     monkeypatch.setattr(torch_finite._Model, "_sum", lambda self, tensor: OnGpu(real(self, tensor)))
@@ -326,6 +329,7 @@ def test_a_gpu_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.after(optimizer)
         assert gpu.events == n // 2 + 1, "one sample at a time"
         assert not watch.spoilt
+        assert sum(one.done for one in told) == n // 2, "the agent is told that its event has come"
         gpu.done = n % 2 == 1
     watch.after(optimizer)
     assert watch.spoilt

@@ -56,6 +56,66 @@ def test_a_rank_that_saves_while_others_wait_is_busy_and_named() -> None:
     assert found.text == "rank 5 writes 212 MB/s; 7 wait for it in world:all_reduce 4 of world (0-7)"
 
 
+def at_gpus(other: t.Activity, mesh: bool = False) -> RankTable:
+    """Seven hosts spin in a wait for their GPUs, outside of any operation; rank 5 does something else."""
+    ranks = RankTable(8)
+    for rank in range(8):
+        ranks.mark(rank, RankState.RUNNING)
+        activity = other
+        if rank != 5:
+            activity = seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS, events_pending=2, waits_for="")
+        ranks.update(
+            t.WorkerSample(rank, 1, 1, step=9, phase=t.Phase.TRAIN, tick_age=0.05, progress_age=6.0, still_age=6.0,
+                           coordinate=(0, rank, 0) if mesh else None, sizes=(1, 8, 1), activity=activity),
+            50.0,
+        )  # fmt: skip
+    return ranks
+
+
+def test_hosts_that_wait_for_gpus_that_wait_are_peers_of_the_one_that_does_not() -> None:
+    detector = HangDetector(OPTIONS)
+    assert detector.observe(at_gpus(seen(0.0, "R", cpu=1.0)), 1, STEPS, at(50.05)) == []
+    found = detector.pause
+    assert found is not None
+    assert (found.life, found.ranks, len(found.waiting)) == (Life.BUSY, (5,), 7)
+    assert found.text == "rank 5 computes (1.00 cores); 7 wait for it in work of their GPUs"
+    assert HangDetector(OPTIONS).observe(at_gpus(seen(6.0)), 1, STEPS, at(50.05)) == []
+    (finding,) = HangDetector(OPTIONS).observe(at_gpus(seen(6.0), mesh=True), 1, STEPS, at(50.05))
+    assert (finding.rank, finding.evidence["reason"]) == (5, "outside")
+
+
+def test_a_rank_that_waits_for_its_gpu_is_not_dead_where_idle_ranks_are() -> None:
+    """All others are in an operation, it spins in a wait for its GPU, which waits: it did what they did."""
+    ranks = frozen(6.0)
+    idle = ranks.activity[5]
+    assert idle is not None
+    assert [one.rank for one in HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))] == [5]
+    ranks.activity[5] = dataclasses.replace(idle, has_gpu=True, gpu=t.GpuUse.WAITS, events_pending=1)
+    assert HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05)) == []
+
+
+def test_who_lags_by_nccls_count_is_named_though_nobody_is_suspected() -> None:
+    ranks = frozen(6.0)
+    ranks.operation[5], ranks.standing[5] = ranks.operation[0], ranks.standing[0]  # all are in the same operation
+    behind = "by NCCL's count it has begun 640 AllReduce operations as rank 6 of communicator 0xfa, and a peer 641"
+    six = ranks.activity[6]
+    assert six is not None
+    ranks.activity[6] = dataclasses.replace(six, has_gpu=True, behind=behind)
+    detector = HangDetector(OPTIONS)
+    assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
+    found = detector.pause
+    assert found is not None
+    assert found.behind == ((6, behind),)
+    assert behind in found.text
+    hidden = dataclasses.replace(found, sights=found.sights[:1])
+    assert hidden.text.endswith(f"; of rank 6: {behind}")
+    watch = PauseWatch()
+    alert = watch.look(dataclasses.replace(found, still=400.0), "", job(), QUICK, True, at(50.05)).alert
+    assert alert is not None
+    assert alert.evidence["behind"] == {"6": behind}
+    assert behind in alert.text
+
+
 def test_a_call_that_holds_the_interpreter_and_computes_is_busy() -> None:
     """`list.sort`, `json.loads`: the life thread is silent, and processor time grows."""
     ranks = frozen(8.0, mesh=False)

@@ -173,6 +173,24 @@ def test_of_several_outside_the_one_behind_its_peers_is_named() -> None:
     assert found.suspects == (2,)
 
 
+def test_who_waits_for_a_gpu_that_waits_is_a_peer() -> None:
+    """Hosts of the others have left the operation that their GPUs are in; what they have begun tells nothing here."""
+    at_gpu = [State(r, begun={WORLD: 4}, waits_for_gpu=True) for r in (1, 3)]
+    found = judge([state(0, WORLD, 4), State(2, begun={WORLD: 4}), *at_gpu])
+    assert found is not None
+    assert (found.reason, found.suspects) == (Reason.OUTSIDE, (2,))
+
+
+def test_where_nobody_is_in_an_operation_those_are_missed_whose_gpus_wait_for_nobody() -> None:
+    waiting = [State(r, waits_for_gpu=True) for r in (0, 1, 3)]
+    found = judge([*waiting, State(2)])
+    assert found is not None
+    assert (found.reason, found.suspects) == (Reason.OUTSIDE, (2,))
+    assert found.text == "rank 2 does not wait for a GPU, and the GPUs of 3 wait for their peers'"
+    assert str(found.waits[0]) == "work of their GPUs: ranks 0-1,3, without 2"
+    assert judge(waiting) is None
+
+
 def test_one_in_a_pass_with_operations_of_its_own_is_named_when_others_miss_it() -> None:
     loose = State(2, operation="ddp:backward", others=(0, 1, 2, 3), begun={WORLD: 4})
     found = judge([*(state(r, WORLD, 4) for r in (0, 1, 3)), loose])

@@ -64,6 +64,28 @@ def test_what_may_go_on_is_idle(activity: t.Activity, silent: bool) -> None:
     assert look(activity, silent=silent, longest=60.0).life is Life.IDLE
 
 
+def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> None:
+    """A host thread that spins in CUDA, and a kernel of NCCL that spins on the GPU: neither is a movement."""
+    waits = seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS, events_pending=3)
+    assert waits.waits_for_gpu
+    sight = look(waits)
+    assert sight.life is Life.IDLE
+    assert sight.text == "waits for its GPU, which draws idle power and has 3 events to pass: it waits for its peers"
+    for other in (
+        seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS),  # it may have given its GPU nothing
+        seen(6.0, "R", cpu=1.0, has_gpu=True, events_pending=3),  # what the GPU does is not told
+        seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WORKS, events_pending=3),
+        seen(6.0, "R", cpu=1.0, gpu=t.GpuUse.WAITS, events_pending=3),
+    ):
+        assert not other.waits_for_gpu
+        assert "waits for its peers" not in look(other).text
+
+
+def test_who_has_begun_fewer_operations_than_its_peers_is_told_with_them() -> None:
+    behind = "by NCCL's count it has begun 640 AllReduce operations as rank 1 of communicator 0xfa, and a peer 641"
+    assert look(seen(waits_for="a lock", behind=behind)).text == f"waits for a lock; {behind}"
+
+
 def test_what_was_not_measured_is_unknown_however_silent() -> None:
     assert look(None, silent=True).life is Life.UNKNOWN
     assert look(seen(state=""), silent=True).life is Life.UNKNOWN

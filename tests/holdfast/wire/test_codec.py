@@ -27,7 +27,7 @@ GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.in
 ACTIVITY = st.builds(
     t.Activity,
     watched=FINITE, quiet=FINITE, state=st.sampled_from(["", "R", "T"]), waits_for=TEXT, ends_in=FINITE,
-    is_prompt=st.booleans(), gpu=st.sampled_from(t.GpuUse),
+    is_prompt=st.booleans(), gpu=st.sampled_from(t.GpuUse), events_pending=st.integers(0, 2**63), behind=TEXT,
 )  # fmt: skip
 
 
@@ -91,6 +91,20 @@ def test_an_older_agent_counts_no_steps() -> None:
     back = wire.decode_agent(c.AgentMessage(frame=frame).SerializeToString())
     assert isinstance(back, t.Frame)
     assert back.steps == (t.StepRecord(1, 1, 4, 7, 0.5, 1.0, 0, False),)
+
+
+def test_an_older_agent_counts_no_events_and_asks_no_ras() -> None:
+    activity = t.Activity(5.0, 4.0, "R", cpu=1.0, ends_in=1.0, has_gpu=True)
+    frame = t.Frame(1, 2, 3, workers=(t.WorkerSample(0, 1, 9, activity=activity),))
+    message = c.AgentMessage.FromString(wire.encode_agent(frame))
+    for name in ("events_pending", "behind"):
+        message.frame.workers.activity.ClearField(name)
+    back = wire.decode_agent(message.SerializeToString())
+    assert isinstance(back, t.Frame)
+    assert back.workers[0].activity == activity
+    message.frame.workers.activity.behind.extend(["x", "y"])
+    with pytest.raises(ProtocolError, match="columns of activity"):
+        wire.decode_agent(message.SerializeToString())
 
 
 def test_not_a_number_survives_as_itself() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.agent import probe
 from holdfast.agent.probe_file import layout as probe_layout
+from holdfast.agent.probe_file.events import Recorded
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.trainer.telemetry.device_spans import DeviceSpans
 from holdfast.wire.span_rows import THREAD
@@ -102,6 +103,30 @@ def test_events_are_used_again(reader: ProbeReader) -> None:
     assert [span.step for span in found] == [n // 4 for n in range(200)]
     assert all(span.end_ns - span.start_ns == MS for span in found)
     assert gpu.made <= 10
+
+
+def test_the_agent_is_told_of_the_ends_and_of_those_that_have_come(
+    reader: ProbeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Recorded] = []
+
+    def recorded(event: Event) -> Recorded:
+        told.append(Recorded(event, 0.0))
+        return told[-1]
+
+    monkeypatch.setattr(probe, "recorded", recorded)
+    gpu = Gpu()
+    spans = DeviceSpans(gpu.event, lambda: round(gpu.host_ms * MS))
+    spans.align()
+    for _ in range(3):
+        with spans.span("forward"):
+            gpu.work(10)
+    gpu.host_ms += 25
+    spans.resolve()
+    assert [one.done for one in told] == [True, True, False]
+    gpu.host_ms += 25
+    spans.align()
+    assert all(one.done for one in told)
 
 
 def test_unwatched_it_does_nothing() -> None:

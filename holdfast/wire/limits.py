@@ -144,7 +144,11 @@ def _is_activity(a: t.Activity) -> bool:
     values = [getattr(a, field.name) for field in dataclasses.fields(a)]
     texts = [value for value in values if isinstance(value, str)]
     known = [value for value in values if isinstance(value, float) and value == value]
-    return all(len(text) <= bounds.MAX_NAME for text in texts) and all(0 <= value <= _MOST for value in known)
+    return (
+        all(len(text) <= bounds.MAX_NAME for text in texts)
+        and all(0 <= value <= _MOST for value in known)
+        and a.events_pending <= bounds.MAX_COUNT
+    )
 
 
 def _mended(w: t.WorkerSample, refused: Refused) -> t.WorkerSample:

@@ -41,11 +41,15 @@ STANDING = st.builds(
     t.Standing, kind=TEXT, group=st.integers(-1, 1), number=S64, is_handed=st.booleans(),
     groups=st.tuples(GROUP, GROUP),
 )  # fmt: skip
+ACTIVITY = st.builds(
+    t.Activity, watched=FLOAT, quiet=FLOAT, state=TEXT, cpu=FLOAT, waits_for=TEXT, ends_in=FLOAT,
+    has_gpu=st.booleans(), gpu=st.sampled_from(t.GpuUse), events_pending=U64, behind=TEXT,
+)  # fmt: skip
 WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=GENERATION, pid=U32, step=S64, phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FLOAT, progress_age=FLOAT, tick_age=FLOAT, stopped=st.booleans(), loss=DOUBLE,
     tokens=U64, median_step=FLOAT, coordinate=TRIPLE, sizes=TRIPLE, meters=st.none() | METERS, still_age=FLOAT,
-    standing=st.none() | STANDING,
+    standing=st.none() | STANDING, activity=st.none() | ACTIVITY,
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=GENERATION, step=S64, end_wall_ns=U64, seconds=DOUBLE, loss=DOUBLE, tokens=U64

@@ -90,13 +90,16 @@ class Membership:
 
     def _end_strays(self, node: Node, hello: msg.Hello) -> list[Action]:
         """Workers of jobs or generations that are over must not run on. A job that comes after them waits for it."""
-        strays = set()
+        strays, unread = set(), set()
         for worker in hello.workers:
             job = self.c.jobs.get(worker.job)
+            if worker.job in self.c.unread_jobs:
+                unread |= {worker.job} if worker.running else set()
+                continue
             if worker.running and (job is None or job.state.ended or worker.generation < job.generation):
                 strays.add((worker.job, worker.generation))
-        node.draining.clear()
-        actions: list[Action] = []
+        node.draining = {f"job {job} of a damaged journal" for job in unread}
+        actions: list[Action] = [Say("node.unread-job", {"node": node.name, "job": job}) for job in sorted(unread)]
         for job_id, generation in sorted(strays):
             send = self.c.commands.issue(node.name, job_id, generation, msg.StopWorkers(0.0), self._drained)
             holder = self.c.holder(node.name)

@@ -38,7 +38,6 @@ class _Written:
         self.exits: list[tuple[str, Json]] = []
         self.damaged: list[str] = []
         self.unread: dict[str, str] = {}  # jobs whose document could not be understood, and why
-        self.lost = ""  # one of those that may not be over
 
     def take(self, c: ClusterState, diagnoses: Diagnoses, kind: str, key: str, doc: Json) -> None:
         try:
@@ -60,10 +59,12 @@ class _Written:
             elif kind == "exit":
                 self.exits.append((key, doc))
         except Exception as error:  # a document may hold anything
-            self.damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
+            if doc or kind != "job":  # an empty one stands for a document that the journal itself could not read
+                self.damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
             if kind == "job":
-                self.unread[key] = self.damaged[-1]
-                self.lost = key if doc.get("state") not in ENDED else self.lost
+                self.unread[key] = f"{type(error).__name__} {error}"
+                if doc.get("state") not in ENDED:
+                    c.unread_jobs.add(key)
 
 
 def restore(
@@ -76,9 +77,9 @@ def restore(
 ) -> list[str]:
     """Take up what an earlier life of the controller wrote down; nodes will report what really is.
 
-    What cannot be understood is left out and named, one line each. UsageError when that is a job that may not be over,
-    or the one that was written last: without it a controller would end what runs, and one that fails in another way is
-    started again and again.
+    What cannot be understood is left out and named, one line each; workers of a job that cannot be read and may not be
+    over are left alone. UsageError when that is the job that was written last: one that fails in another way is started
+    again and again.
     """
     try:
         return _restore(c, roster, diagnoses, entities, steps, now)
@@ -102,10 +103,9 @@ def _restore(
     for kind, key, doc in entities:
         written.take(c, diagnoses, kind, key, doc)
         last_job = key if kind == "job" else last_job
-    lost = last_job if last_job in written.unread else written.lost
-    if lost:
-        which = "newest job" if lost == last_job else f"job {lost}"
-        raise UsageError(f"the journal's {which} cannot be read ({written.unread[lost]}); {REMEDY}")
+    if last_job in written.unread:
+        why = f"job {last_job}: {written.unread[last_job]}"
+        raise UsageError(f"the journal's newest job cannot be read ({why}); {REMEDY}")
     jobs = sorted(written.jobs.values(), key=lambda job: job.submitted_at)
     over = [job for job in jobs if job.state.ended]
     left_out = {job.spec.id for job in over[: max(0, len(over) - KEPT)]}

@@ -20,6 +20,8 @@ class ClusterState:
     connected: int = 0  # nodes that have a stream: a name that was said once makes nobody speak less often
     histories: dict[str, History] = field(default_factory=dict)  # by node, of absent ones too
     jobs: dict[str, Job] = field(default_factory=dict)  # by id, in the order of their submission; ended ones too
+    unread_jobs: set[str] = field(default_factory=set)
+    """Jobs of the journal that cannot be read and may not be over: what runs of them is left alone."""
     holders: dict[str, Job] = field(default_factory=dict)
     """Node -> the active job whose newest generation is placed there. A node belongs to one job at most."""
     book: IncidentBook = field(default_factory=IncidentBook)

@@ -122,7 +122,9 @@ class Journal:
                         raise ValueError("no document of JSON")
                 except _OF_THE_ROW as error:
                     self.damaged.append(f"{kind} {key}: {error}")
-                    newest_job = f"{key}: {error}" if kind == "job" else newest_job
+                    if kind == "job":
+                        newest_job = f"{key}: {error}"
+                        found.append((kind, key, {}))  # that there is one must be known: its workers may run
                     continue
                 newest_job = None if kind == "job" else newest_job
                 found.append((kind, key, doc))

@@ -335,3 +335,31 @@ def test_a_node_with_workers_of_another_job_is_given_away_only_once_they_are_gon
     v._deliver_all()
     v.run(2.0)
     assert brain(v, "b").c.job.nodes == ["node0"]
+
+
+@pytest.mark.parametrize("doc", [{}, {"spec": 5, "state": "running"}], ids=["unreadable", "not understood"])
+def test_workers_of_a_job_that_the_journal_has_lost_are_left_alone(doc: dict[str, object]) -> None:
+    """It runs on; its nodes are given to nobody until people have stopped it. Another job is taken up as ever."""
+    v = two_jobs()
+    running = {w.rank: w.pid for w in v.all_workers() if w.job == "a"}
+    v.saved["job", "a"] = doc
+    v.restart_controller()
+    v.submit(nnodes=1, id="c")
+    v.run(5.0)
+    assert {w.rank: w.pid for w in v.all_workers() if w.job == "a" and w.running} == running
+    assert not orders(v, msg.StopWorkers, "a")
+    assert (state(v, "b"), state(v, "c")) == (JobStatus.RUNNING, JobStatus.PENDING)
+    for name in ("node0", "node1"):
+        v.agents[name].workers.clear()
+        v.kill_agent(name)
+        v.join(name)
+    v.run(3.0)
+    assert brain(v, "c").c.job.nodes == ["node0"]
+
+
+def test_workers_of_a_lost_job_that_was_over_are_strays() -> None:
+    v = two_jobs()
+    v.saved["job", "a"] = {"spec": 5, "state": "finished"}
+    v.restart_controller()
+    v.run(2.0)
+    assert set(orders(v, msg.StopWorkers, "a")) == {"node0", "node1"}

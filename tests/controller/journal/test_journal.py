@@ -121,10 +121,11 @@ def test_a_damaged_document_is_left_out_and_named(raw: str, path: Path) -> None:
 def test_the_newest_job_must_be_readable(path: Path) -> None:
     """Without it a controller would end its workers as nobody's."""
     journal = Journal(path)
-    journal.write([Record("job", "old", {})], 1.0)
+    journal.write([Record("job", "old", {"n": 1})], 1.0)
     journal.write([Record("job", "new", {})], 2.0)
     edit(path, "UPDATE entity SET doc = '{' WHERE id = 'old'")
-    assert [key for _, key, _ in journal.entities()] == ["new"]
+    assert journal.entities() == [("job", "old", {}), ("job", "new", {})], "that there is one is known"
+    assert [text.split(":")[0] for text in journal.damaged] == ["job old"]
     edit(path, "UPDATE entity SET doc = '{' WHERE id = 'new'")
     with pytest.raises(UsageError, match=r"the document of the newest job is damaged \(new: .*docs/operations"):
         journal.entities()

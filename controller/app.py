@@ -56,7 +56,7 @@ def run(config: ControllerConfig) -> int:
 
 def _options(config: ControllerConfig) -> Options:
     return Options(
-        cadence=config.cadence,
+        cadence=config.heartbeat_interval,
         silence_floor=config.silence_floor,
         silence_beats=config.silence_beats,
         hang_steps=config.hang_steps,
@@ -70,9 +70,9 @@ def _options(config: ControllerConfig) -> Options:
         agent_grace=config.agent_grace,
         grow_after=config.grow_after,
         spare_grace=config.spare_grace,
-        tries=config.tries,
-        tries_fault=config.tries_fault,
-        offences=config.offences,
+        tries=config.restart_attempts,
+        tries_fault=config.restart_attempts_fault,
+        offences=config.node_failures,
         max_evictions=config.max_evictions,
         start_timeout=config.start_timeout,
         stop_timeout=config.stop_timeout,

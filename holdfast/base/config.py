@@ -68,7 +68,7 @@ class ControllerConfig:
     """File with the reader's token."""
     insecure: bool = False
     """Listen beyond loopback without TLS and token all the same."""
-    cadence: Seconds = 0.25
+    heartbeat_interval: Seconds = field(default=0.25, metadata={"was": "cadence"})
     """Time between an agent's frames in a small cluster. Shorter sees faults sooner and costs more work."""
     silence_floor: Seconds = 0.8
     """No node is called silent before this long. Lower sees a dead node sooner and accuses busy ones."""
@@ -96,11 +96,11 @@ class ControllerConfig:
     """The same where a spare waits to take its place. A node whose workers went down with it gets 0.75 s at most."""
     grow_after: Seconds = 30.0
     """How long there must be room for more nodes before a job that had shrunk grows again."""
-    tries: int = 3
+    restart_attempts: int = field(default=3, metadata={"was": "tries"})
     """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
-    tries_fault: int = 5
+    restart_attempts_fault: int = field(default=5, metadata={"was": "tries_fault"})
     """The same for faults that are not the script's own: kills, crashes, hangs."""
-    offences: int = 3
+    node_failures: int = field(default=3, metadata={"was": "offences"})
     """Faults that began on the same node within a day before another node is taken instead, if there is one."""
     max_evictions: int = 6
     """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
@@ -142,7 +142,7 @@ class ControllerConfig:
         _check_port("grpc_port", self.grpc_port)
         _check_port("http_port", self.http_port)
         positive = (
-            "cadence",
+            "heartbeat_interval",
             "silence_floor",
             "silence_beats",
             "hang_steps",
@@ -157,11 +157,18 @@ class ControllerConfig:
             "start_timeout",
             "stop_timeout",
         )
-        for name in (*positive, "tries", "tries_fault", "offences", "max_evictions"):
+        for name in (*positive, "restart_attempts", "restart_attempts_fault", "node_failures", "max_evictions"):
             _check_positive(name, getattr(self, name))
-        for name in ("silence_beats", "hang_steps", "tries", "tries_fault", "offences", "max_evictions"):
+        for name in (
+            "silence_beats",
+            "hang_steps",
+            "restart_attempts",
+            "restart_attempts_fault",
+            "node_failures",
+            "max_evictions",
+        ):
             _check_range(name, getattr(self, name), 0, 1_000_000)
-        _check_range("cadence", self.cadence, 0.001, 3600.0)
+        _check_range("heartbeat_interval", self.heartbeat_interval, 0.001, 3600.0)
         _check_range("sample_memory_mb", self.sample_memory_mb, 1, _TERABYTE_MB)
         _check_range("span_memory_mb", self.span_memory_mb, 1, _TERABYTE_MB)
         _check_range("span_store_mb", self.span_store_mb, 0, 512 * _TERABYTE_MB)

@@ -12,11 +12,12 @@ import math
 import re
 import textwrap
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from holdfast.base import log
 from holdfast.base.errors import UsageError
 from holdfast.base.files import expand, parse_toml, read_text
 
@@ -91,28 +92,54 @@ def load(
     sections: Mapping[str, type[Any]],
 ) -> T:
     """One section's settings. `flags` are the options that were given (text, or bool); `file` must exist if named.
-    A field's metadata may name a second environment variable under "env"."""
+    A field's metadata may name a second environment variable under "env", and under "was" the name that it had before,
+    which still works, with a warning."""
     section = next(name for name, known in sections.items() if known is cls)
     values: dict[str, Any] = {}
     hints = typing.get_type_hints(cls, include_extras=True)
     if file is not None:
         for name, value in _read_file(file, sections).get(section, {}).items():
-            values[name] = from_toml(hints[name], value, f"{file}: [{section}] {name}", file.parent)
+            key = _current(cls, name, f"{file}: [{section}] {name}", str)
+            values[key] = from_toml(hints[key], value, f"{file}: [{section}] {name}", file.parent)
     values |= _from_environment(cls, section, hints, env)
     for name, value in flags.items():
-        flag = "--" + name.replace("_", "-")
+        flag = _flag(name)
+        name = _current(cls, name, flag, _flag)
         values[name] = value if isinstance(value, bool) else from_text(hints[name], str(value), flag)
     return cls(**values)
 
 
+def former_names(cls: type[Any]) -> dict[str, str]:
+    """The name that a setting had before -> the one that it has now."""
+    return {f.metadata["was"]: f.name for f in fields(cls) if "was" in f.metadata}
+
+
+def _current(cls: type[Any], name: str, where: str, shown: Callable[[str], str]) -> str:
+    """The name that a setting has now; a warning where the one that was given is an older one."""
+    now = former_names(cls).get(name)
+    if now is None:
+        return name
+    log.warning("settings.renamed", given=where, now=shown(now))
+    return now
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _from_environment(cls: type[Any], section: str, hints: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    former = {variable(section, was): was for was in former_names(cls)}
     names = {variable(section, f.name): f.name for f in fields(cls)}
     short = {f.metadata["env"]: f.name for f in fields(cls) if "env" in f.metadata}
     prefix = variable(section, "")
     for key in env:
-        if key.startswith(prefix) and key not in names and not _KUBERNETES.match(key.removeprefix(prefix)):
+        if key.startswith(prefix) and key not in (*names, *former) and not _KUBERNETES.match(key.removeprefix(prefix)):
             raise UsageError(f"unknown environment variable {key}{nearest(key, names)}")
+    for key, was in former.items():
+        if key in env:
+            name = _current(cls, was, key, lambda now: variable(section, now))
+            values[name] = from_text(hints[name], env[key], key)
     for key, name in [*short.items(), *names.items()]:
         if key in env:
             values[name] = from_text(hints[name], env[key], key)
@@ -127,8 +154,9 @@ def _read_file(file: Path, sections: Mapping[str, type[Any]]) -> dict[str, dict[
         if not isinstance(keys, dict):
             raise UsageError(f"{file}: {section} must be a section: [{section}]")
         known = [f.name for f in fields(sections[section])]
+        former = former_names(sections[section])
         for key in keys:
-            if key not in known:
+            if key not in known and key not in former:
                 raise UsageError(f"{file}: unknown key {key!r} in [{section}]{nearest(key, known)}")
     return content
 

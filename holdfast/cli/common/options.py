@@ -35,7 +35,7 @@ def configured(cls: type[Config]) -> Callable[[Command], Command]:
         def command(**values: Any) -> int:
             file = values.pop("config_file")
             log.configure(verbose=values.pop("verbose"), daemon=cls in (ControllerConfig, AgentConfig))
-            flags = {f.name: values.pop(f.name) for f in fields(typing.cast(Any, cls))}
+            flags = {name: values.pop(name) for name in _names(cls)}
             given = {name: value for name, value in flags.items() if value is not None}
             return body(load(cls, given, file=file), **values)
 
@@ -50,7 +50,7 @@ def with_client(body: Command) -> Command:
     def command(**values: Any) -> int:
         file = values.pop("config_file")
         log.configure(verbose=values.pop("verbose"), daemon=False)
-        flags = {f.name: values.pop(f.name) for f in fields(ClientConfig)}
+        flags = {name: values.pop(name) for name in _names(ClientConfig)}
         given = {name: value for name, value in flags.items() if value is not None}
         with Client(load(ClientConfig, given, file=file)) as client:
             return body(client, **values)
@@ -62,9 +62,17 @@ def _common() -> list[inspect.Parameter]:
     return [_parameter("config_file", ConfigFile, None), _parameter("verbose", Verbose, False)]
 
 
+def _names(cls: type[Any]) -> list[str]:
+    """Of the parameters that `_options` makes: earlier names first, so that a newer one counts."""
+    return [*settings.former_names(cls), *(f.name for f in fields(cls))]
+
+
 def _options(cls: type[Any]) -> Iterable[inspect.Parameter]:
     docs = settings.field_docs(cls)
     hints = typing.get_type_hints(cls, include_extras=True)
+    for was in settings.former_names(cls):
+        flag = "--" + was.replace("_", "-")
+        yield _parameter(was, Annotated[str | None, typer.Option(flag, hidden=True)], None)
     for setting in fields(cls):
         flag = "--" + setting.name.replace("_", "-")
         text = docs.get(setting.name, "")

@@ -13,6 +13,7 @@ from typing import Any, cast
 from holdfast.base import log
 from holdfast.base.config import AgentConfig, ControllerConfig, load
 from holdfast.base.service import gathering
+from holdfast.base.settings import former_names
 from holdfast.cli.common.extras import needs
 
 
@@ -42,6 +43,7 @@ def find(words: Sequence[str]) -> Callable[[], int] | None:
 def read_flags(cls: type[Any], words: Sequence[str]) -> dict[str, str | bool] | None:
     """Values by field, "config" and "verbose" among them; None when a word is not plainly one of the flags."""
     texts = {f"--{f.name.replace('_', '-')}": f.name for f in fields(cls) if f.type not in (bool, "bool")}
+    texts |= {f"--{was.replace('_', '-')}": was for was in former_names(cls)}
     texts["--config"] = "config"
     switches = {f"--{f.name.replace('_', '-')}": f.name for f in fields(cls) if f.type in (bool, "bool")}
     found: dict[str, str | bool] = {}

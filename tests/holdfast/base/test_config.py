@@ -2,9 +2,11 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.base import log
 from holdfast.base.address import bind, check_exposure, check_target, claim_port, is_loopback, parse_address
 from holdfast.base.config import (
     SECTIONS,
@@ -18,7 +20,7 @@ from holdfast.base.config import (
     load,
 )
 from holdfast.base.errors import UsageError
-from holdfast.base.settings import field_docs, parse_bytes, parse_seconds
+from holdfast.base.settings import field_docs, former_names, parse_bytes, parse_seconds
 
 
 def write(folder: Path, text: str) -> Path:
@@ -90,9 +92,14 @@ def test_variables_that_kubernetes_sets_for_a_service_are_nobodys() -> None:
 
 
 def test_values_have_units_in_every_source(tmp_path: Path) -> None:
-    file = write(tmp_path, "[controller]\ncadence = '250ms'\nhang_floor = 3\ntls_ca = 'ca.pem'\n")
+    file = write(tmp_path, "[controller]\nheartbeat_interval = '250ms'\nhang_floor = 3\ntls_ca = 'ca.pem'\n")
     config = load(ControllerConfig, {"start_timeout": "2m"}, {"HOLDFAST_CONTROLLER_AGENT_GRACE": "1.5s"}, file)
-    assert (config.cadence, config.hang_floor, config.start_timeout, config.agent_grace) == (0.25, 3.0, 120.0, 1.5)
+    assert (config.heartbeat_interval, config.hang_floor, config.start_timeout, config.agent_grace) == (
+        0.25,
+        3.0,
+        120.0,
+        1.5,
+    )
     assert config.tls_ca == tmp_path / "ca.pem"
 
 
@@ -109,6 +116,39 @@ def test_durations_and_sizes() -> None:
 def test_every_field_of_every_section_is_explained() -> None:
     for cls in SECTIONS.values():
         assert set(field_docs(cls)) >= set(cls.__dataclass_fields__), cls
+
+
+FORMER = [(cls, was, now) for cls in SECTIONS.values() for was, now in former_names(cls).items()]
+
+
+@pytest.mark.parametrize(("cls", "was", "now"), FORMER)
+@pytest.mark.parametrize("source", ["file", "environment", "flag"])
+def test_an_earlier_name_still_works_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cls: type[Any], was: str, now: str, source: str
+) -> None:
+    section = next(name for name, known in SECTIONS.items() if known is cls)
+    file = write(tmp_path, f"[{section}]\n{was} = 7\n" if source == "file" else "")
+    env = {f"HOLDFAST_{section}_{was}".upper(): "7"} if source == "environment" else {}
+    log.configure(daemon=True)
+    config = load(cls, {was: "7"} if source == "flag" else {}, env, file)
+    assert getattr(config, now) == 7
+    said = capsys.readouterr().err
+    assert "settings.renamed" in said
+    assert was in said.lower().replace("-", "_")
+    assert now in said.lower().replace("-", "_")
+
+
+def test_of_an_earlier_and_a_newer_name_the_newer_counts() -> None:
+    env = {"HOLDFAST_CONTROLLER_TRIES": "7", "HOLDFAST_CONTROLLER_RESTART_ATTEMPTS": "9"}
+    assert load(ControllerConfig, {}, env).restart_attempts == 9
+    assert load(ControllerConfig, {"tries": "6", "restart_attempts": "8"}, env).restart_attempts == 8
+
+
+def test_what_is_wrong_under_an_earlier_name_is_reported_where_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\[controller\] cadence must be a duration"):
+        load(ControllerConfig, {}, {}, write(tmp_path, "[controller]\ncadence = 'often'\n"))
+    with pytest.raises(UsageError, match="--tries must be"):
+        load(ControllerConfig, {"tries": "many"}, {})
 
 
 def test_the_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ WRONG = [
     (["agent", "--drain", "-1"], 2, "drain"),
     (["agent", "--node-name", "a b"], 2, "may have letters, digits"),
     (["controller", "--listen-host", "0.0.0.0"], 2, "holdfast certs"),
-    (["controller", "--cadence", "often"], 2, "--cadence must be a duration"),
+    (["controller", "--heartbeat-interval", "often"], 2, "--heartbeat-interval must be a duration"),
     (["controller", "--grpc-port", "70700"], 2, "from 0 to 65535"),
     (["controller", "--scheduler", "slrm"], 2, "did you mean slurm?"),
     (["controller", "--notify-from", "loud"], 2, "unknown severity 'loud'"),
@@ -132,7 +132,7 @@ def test_it_is_one_line(
         ("[controller]\ngrpc_prot = 1\n", "unknown key 'grpc_prot' in [controller]; did you mean grpc_port?"),
         ("[contoller]\n", "unknown section [contoller]; did you mean controller?"),
         ("[controller]\ngrpc_port = 'x'\n", "grpc_port must be a whole number, not 'x'"),
-        ("[controller]\ncadence = 0\n", "cadence must be above 0"),
+        ("[controller]\nheartbeat_interval = 0\n", "heartbeat_interval must be above 0"),
         ("[controller\n", "at line 1"),
     ],
 )

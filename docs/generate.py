@@ -13,6 +13,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from holdfast.controller.detectors.base import table as detector_table
 from holdfast.controller.http.metrics import Metrics
 from holdfast.controller.http.metrics_text import HELP
 from holdfast.controller.job import policy
+from holdfast.controller.job.stages import TRANSITIONS, Stage, StageEvent
 from holdfast.controller.shell.report import Report
 from holdfast.controller.state import events as e
 from holdfast.controller.state.model import Finding, Instant, JobSpec, Options
@@ -53,12 +55,12 @@ def table(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
 # --- findings and what is done about them ----------------------------------------------------------------------
 
 
-def moves() -> dict[policy.Move, str]:
-    """The texts under the members of Move."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(policy.Move))).body[0]
+def member_texts(enum: type[StrEnum]) -> dict[str, str]:
+    """The texts under the members."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(enum))).body[0]
     assert isinstance(body, ast.ClassDef)
-    texts = [inspect.cleandoc(s.value.value) for s in body.body if _is_text(s)]
-    return dict(zip(policy.Move, texts, strict=True))
+    texts = [" ".join(inspect.cleandoc(s.value.value).split()) for s in body.body if _is_text(s)]
+    return dict(zip(enum, texts[-len(enum) :], strict=True))
 
 
 def findings_readme() -> str:
@@ -107,7 +109,7 @@ def findings() -> str:
         tries = str(policy.Case(cause, Options()).limit) if ends else ""
         rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(policy.FIRST[kind].fault) if ends else "", tries))
     parts = [table(("kind", "first move", "whose fault", "tries"), rows)]
-    parts += ["", *(f"- `{move}`: {text}" for move, text in moves().items())]
+    parts += ["", *(f"- `{move}`: {text}" for move, text in member_texts(policy.Move).items())]
     return "\n".join(parts)
 
 
@@ -115,6 +117,14 @@ def rules_of_policy() -> str:
     """What may ask for another move than the first, from the top."""
     rows = [(str(i + 1), rule.when, f"`{rule.move}`") for i, rule in enumerate(policy.RULES)]
     return table(("", "when", "move"), rows)
+
+
+def stages() -> str:
+    """The state machine of a job's generation: a diagram, and what its events mean."""
+    lines = ["stateDiagram-v2", f"    [*] --> {Stage.IDLE}"]
+    lines += [f"    {before} --> {after}: {event}" for (before, event), after in TRANSITIONS.items()]
+    texts = [f"- `{name}`: {text}" for enum in (Stage, StageEvent) for name, text in member_texts(enum).items()]
+    return "\n".join(["```mermaid", *lines, "```", "", *texts])
 
 
 # --- settings --------------------------------------------------------------------------------------------------
@@ -313,6 +323,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "runbook": runbook,
     "detectors": detectors,
     "policy-rules": rules_of_policy,
+    "stages": stages,
     "config": configuration,
     "trainer-config": trainer_configuration,
     "metrics": metrics,

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from holdfast.controller.cluster.placement import place
 from holdfast.controller.cluster.state import ClusterState
-from holdfast.controller.job.lifecycle import Lifecycle, Stage
+from holdfast.controller.job.lifecycle import Lifecycle
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.model import Job, Node
 
 

@@ -13,11 +13,11 @@ from holdfast.controller.diagnosis.suspects import Suspects
 from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job.elastic import Elastic
 from holdfast.controller.job.ending import Ending
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.node_loss import NodeLoss
 from holdfast.controller.job.preemption import Preemption
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.job.store_watch import StoreWatch
 from holdfast.controller.job.worker_exits import WorkerExits

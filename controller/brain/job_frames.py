@@ -7,9 +7,9 @@ from holdfast.controller.detectors.job_detectors import JobDetectors
 from holdfast.controller.detectors.workers.training import loss_finding
 from holdfast.controller.hang.watch import HangWatch
 from holdfast.controller.job import timekeeping
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.model import Instant, Node

@@ -9,7 +9,7 @@ from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.silence import stream_finding
 from holdfast.controller.detectors.workers.exits import LOST
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.events import Action, AgentJoined, AgentLeft, CordonRequested, Record, Say
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.controller.state.ranks import RankState

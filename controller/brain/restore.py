@@ -10,7 +10,7 @@ from holdfast.controller.brain.roster import Roster
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.diagnosis.diagnoses import Diagnoses
 from holdfast.controller.job import policy, timekeeping
-from holdfast.controller.job.lifecycle import Stage, fresh_table
+from holdfast.controller.job.lifecycle import fresh_table
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
 from holdfast.controller.state.job_size import check_life
@@ -134,10 +134,10 @@ def _restore_job(
     if job.state.ended:
         return
     c.hold(job)
-    running = job.state is JobStatus.RUNNING and not job.stop_asked
-    state.life.stage = Stage.UP if running else Stage.IDLE
     if job.launching and not job.stop_asked:
         state.life.adopt(job, now)
+    elif job.state is JobStatus.RUNNING and not job.stop_asked:
+        state.life.resume()
     for key, doc in written.exits:
         if doc == {"job": job.spec.id, "generation": job.generation}:
             rank = key.rpartition(":")[2]

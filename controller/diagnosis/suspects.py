@@ -4,8 +4,8 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.diagnosis.diagnoses import Diagnoses, Outcome
 from holdfast.controller.job import policy
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Instant, Job

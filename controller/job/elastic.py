@@ -5,9 +5,9 @@ import math
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.cluster.placement import place
 from holdfast.controller.job import policy
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Finding, Instant, Job

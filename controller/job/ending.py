@@ -4,7 +4,7 @@ A clean end of all ranks that can be seen speaks for those that cannot: an agent
 running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
 """
 
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.model import Instant, Job
 from holdfast.controller.state.ranks import RankState

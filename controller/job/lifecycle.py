@@ -7,8 +7,8 @@ agent that comes back is told to end them first).
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from holdfast.controller.job.stages import Stage, StageEvent, StageMachine
 from holdfast.controller.state.commands import CommandBook
 from holdfast.controller.state.events import Action, Record, Say, Send
 from holdfast.controller.state.model import PAST, Instant, Job, JobStatus, Node, Options
@@ -16,14 +16,6 @@ from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.wire import messages as msg
 from holdfast.wire import rollback
 from holdfast.wire import types as t
-
-
-class Stage(StrEnum):
-    IDLE = "idle"
-    DRAINING = "draining"  # old workers end while the store is made sure of
-    LAUNCHING = "launching"
-    UP = "up"
-    ENDING = "ending"  # stopped by hand, or given up
 
 
 @dataclass(slots=True)
@@ -49,7 +41,7 @@ class Lifecycle:
     """The nodes of the next generation by group rank; none, and why, when there is no room for it now."""
     on_nodes: Callable[[Job], None]
     """Called when the job holds other nodes than before."""
-    stage: Stage = Stage.IDLE
+    machine: StageMachine = field(default_factory=StageMachine)
     placement: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
     unstopped: set[str] = field(default_factory=set)  # gone nodes that may still hold workers
@@ -70,6 +62,10 @@ class Lifecycle:
     story: str = ""  # what came of the adoption, in words
     gives_up: bool = False  # its nodes, once its workers are gone: another job with a higher priority gets them
 
+    @property
+    def stage(self) -> Stage:
+        return self.machine.stage
+
     # --- commands ----------------------------------------------------------------------------------------------
 
     def send(self, job: Job, node: str, what: str, order: msg.Order) -> Send:
@@ -81,7 +77,7 @@ class Lifecycle:
 
     def begin(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
         """Clear what is left of the running generation and prepare the next one, in parallel."""
-        self.stage = Stage.DRAINING
+        self.machine.apply(StageEvent.BEGIN)
         self.waiting.clear()
         self.unreported.clear()
         self.is_adopting, self.story, job.launching = False, "", False
@@ -120,7 +116,7 @@ class Lifecycle:
         now: Instant,
     ) -> list[Action]:
         """End the job for good: workers first, then the record. `final`: state, reason, exit code."""
-        self.stage = Stage.ENDING
+        self.machine.apply(StageEvent.END)
         self.waiting.clear()
         self.final = final
         self.deadline = now.mono + grace + self.options.stop_timeout
@@ -144,15 +140,15 @@ class Lifecycle:
         if self.stage is Stage.DRAINING:
             return self._clear(job, nodes, now)
         if self.stage is Stage.LAUNCHING and not self.waiting and not self.unreported:
-            self.stage = Stage.UP
+            self.machine.apply(StageEvent.STARTED)
             self.up_at = now.mono
             job.state, job.launching = JobStatus.RUNNING, False
             self._tell_of_adoption(job)
             return [Record("job", job.spec.id, job.to_doc())]
         if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:
+            self.machine.apply(StageEvent.GONE)
             job.state, job.reason, job.exit_code = self.final
             job.ended_at = now.wall
-            self.stage = Stage.IDLE
             self.waiting_since = None
             self.on_nodes(job)
             return [
@@ -213,7 +209,7 @@ class Lifecycle:
         return any(n not in nodes or nodes[n].state is not t.NodeState.LOST for n in unheard)
 
     def _launch(self, job: Job, now: Instant) -> list[Action]:
-        self.stage = Stage.LAUNCHING
+        self.machine.apply(StageEvent.LAUNCH)
         self.deadline = now.mono + self.options.start_timeout
         if job.generation:
             job.restarts += 1
@@ -238,9 +234,14 @@ class Lifecycle:
 
     # --- after our own restart ---------------------------------------------------------------------------------
 
+    def resume(self) -> None:
+        """The generation was up when the controller died."""
+        self.machine.apply(StageEvent.RESUME)
+
     def adopt(self, job: Job, now: Instant) -> None:
         """We died while the generation was launched: each node's report decides whether it is told again."""
-        self.stage, self.is_adopting = Stage.LAUNCHING, True
+        self.machine.apply(StageEvent.ADOPT)
+        self.is_adopting = True
         self.unreported, self.repeated = set(job.nodes), []
         self.placement, self.store = list(job.nodes), job.store
         self.deadline = now.mono + self.options.start_timeout

@@ -7,8 +7,8 @@ from holdfast.controller.cluster.placement import has_spare, may_shrink
 from holdfast.controller.detectors.agents.correlated_loss import away_together
 from holdfast.controller.job import policy
 from holdfast.controller.job.ending import Ending
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import Finding, IncidentState, Instant, Job

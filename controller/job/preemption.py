@@ -6,9 +6,9 @@ from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import finding
 from holdfast.controller.job import policy
 from holdfast.controller.job.elastic import SAVE_LIMIT, is_saved
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.requests import Requests
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
 from holdfast.controller.state.model import IncidentState, Instant, Job

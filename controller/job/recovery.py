@@ -10,7 +10,8 @@ from holdfast.controller.cluster.placement import has_spare, may_shrink
 from holdfast.controller.detectors.base.table import Response, finding
 from holdfast.controller.detectors.hardware.host import has_full_disk
 from holdfast.controller.job import policy
-from holdfast.controller.job.lifecycle import Stage, fresh_table
+from holdfast.controller.job.lifecycle import fresh_table
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant, Job, JobStatus

@@ -6,7 +6,7 @@ import math
 from holdfast.base.errors import UsageError
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.commands import Answered
 from holdfast.controller.state.events import Action, Record, Say, Send

@@ -6,8 +6,8 @@ from holdfast.controller.detectors.hardware.host import has_full_disk
 from holdfast.controller.detectors.workers.exits import exit_finding
 from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.leavers import Leavers
-from holdfast.controller.job.lifecycle import Stage
 from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.model import Finding, Instant, Job

@@ -10,7 +10,7 @@ from holdfast.base import log
 from holdfast.base.errors import ProtocolError
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.hang.pauses import REPORTED
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
 from holdfast.controller.state.goodput import LOSSES, Account
 from holdfast.controller.state.model import Job

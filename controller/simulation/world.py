@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.controller.brain.cluster_brain import ClusterBrain
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.simulation import checks, frames
 from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape
 from holdfast.controller.simulation.state import State

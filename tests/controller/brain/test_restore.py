@@ -13,7 +13,7 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.brain import restore
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.restore import REMEDY
-from holdfast.controller.job.lifecycle import Stage
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.events import EventSeen, Tick
 from holdfast.controller.state.model import IncidentState, Instant, JobStatus
 from holdfast.controller.state.progress import Life

@@ -61,14 +61,13 @@ class JobBrain:
 
     def stop(self, grace: float, now: Instant) -> list[Action]:
         self.c.job.stop_asked = True
-        live = self.c.book.live()
-        actions: list[Action] = [Record("job", self.c.job.spec.id, self.c.job.to_doc())]
-        actions += books.closed(live, IncidentState.CLOSED, now) if live is not None else []
-        return actions + self.end_by_hand(grace, now)
+        return [Record("job", self.c.job.spec.id, self.c.job.to_doc()), *self._end_by_hand(grace, now)]
 
-    def end_by_hand(self, grace: float, now: Instant) -> list[Action]:
+    def _end_by_hand(self, grace: float, now: Instant) -> list[Action]:
+        live = self.c.book.live()
+        closed = books.closed(live, IncidentState.CLOSED, now) if live is not None else []
         final = (JobStatus.STOPPED, "stopped by hand", 130)
-        return self.c.life.end(self.c.job, self.c.nodes, final, grace, now)
+        return closed + self.c.life.end(self.c.job, self.c.nodes, final, grace, now)
 
     def restart(self, now: Instant) -> list[Action]:
         """UsageError when it does not run."""
@@ -149,7 +148,7 @@ class JobBrain:
             self.c.life.unreported.clear()  # whoever has not come back is awaited as in any running generation
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(now):
             # We died in the middle of a change, or of ending the job.
-            actions += self.end_by_hand(0.0, now) if job.stop_asked else self.recovery.clear_for_restart(job, now)
+            actions += self._end_by_hand(0.0, now) if job.stop_asked else self.recovery.clear_for_restart(job, now)
         actions += self.exits.finish_if_done(job, now)
         return [*actions, *self.advance(now)]
 

@@ -33,7 +33,7 @@ class NodeLoss:
         So does a restart whose new generation loses a node before its first step.
         """
         live, job = self.c.book.live(), self.c.job
-        if live is None:
+        if live is None or not self.c.may_begin:
             return []
         is_up, watching = self.c.life.stage is Stage.UP, live.action == policy.Move.WATCH
         if not watching and not (is_up and live.action in policy.RECOVERS):

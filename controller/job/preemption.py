@@ -24,7 +24,7 @@ class Preemption:
 
     def order(self, by: Job, now: Instant) -> list[Action]:
         """Let the job give its nodes up for `by`, as soon as what it has trained is safe. May be called often."""
-        if self._by is not None or self.c.life.gives_up or self.c.life.stage is Stage.ENDING:
+        if self._by is not None or self.c.life.gives_up or not self.c.may_begin:
             return []
         self._by, self._asked_at, self._asked_step = by, now.mono, self.c.job.best_step
         said = Say("job.preempt", {"job": self.c.job.spec.id, "by": by.spec.id, "priority": by.spec.priority})
@@ -35,7 +35,7 @@ class Preemption:
         by = self._by
         if by is None:
             return []
-        if by.state.ended or by.nodes:
+        if by.state.ended or by.nodes or not self.c.may_begin:
             self._by = None
             return []
         trains = self.c.life.stage is Stage.UP

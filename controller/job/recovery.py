@@ -40,7 +40,7 @@ class Recovery:
         if response is Response.ALERT or (policy.is_alert(finding.kind) and response is not Response.ROLL_BACK):
             return self.noted(finding, now)
         job = self.c.job
-        if not self._goes_on(job):
+        if not self.c.may_begin:
             return []
         live = self.c.book.live()
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
@@ -59,10 +59,6 @@ class Recovery:
             return [said, *self._act(live, finding, job, now)]
         return [said, books.saved(live)] if changed else [said]
 
-    def _goes_on(self, job: Job) -> bool:
-        """Whether it is neither over nor being ended for good: nothing that comes then may start it again."""
-        return not job.state.ended and self.c.life.stage is not Stage.ENDING
-
     def _leave_out(self, incident: Incident, finding: Finding, job: Job, now: Instant) -> list[Action]:
         """The reason came after the decision: the generation that is being prepared does without this node."""
         decision = policy.decide(self._case(finding, job, now))
@@ -73,7 +69,7 @@ class Recovery:
 
     def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
         """What a node reports of its own hardware: the job's trouble only if the job is there."""
-        is_jobs = self._goes_on(self.c.job) and bool(self.c.job.ranks_on(finding.node))
+        is_jobs = self.c.may_begin and bool(self.c.job.ranks_on(finding.node))
         if is_jobs or not policy.is_failure(finding.kind):
             return self.found(finding, now)
         response = self.c.tuning.response(finding.kind)

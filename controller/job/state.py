@@ -8,6 +8,7 @@ from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.detectors.network.traffic import TrafficDetector
 from holdfast.controller.job.lifecycle import Lifecycle
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.commands import CommandBook
 from holdfast.controller.state.goodput import Goodput
 from holdfast.controller.state.history import History
@@ -42,6 +43,12 @@ class JobState:
     def active(self) -> Job | None:
         """The job, unless it is over."""
         return None if self.job.state.ended else self.job
+
+    @property
+    def may_begin(self) -> bool:
+        """May another generation start? Not of a job that is over, is ending, or is to be stopped: the controller may
+        have restarted between the request and the end."""
+        return not self.job.state.ended and not self.job.stop_asked and self.life.stage is not Stage.ENDING
 
     def holds(self, node: str) -> bool:
         """Does this node hold ranks of the running job?"""

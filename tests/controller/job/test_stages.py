@@ -15,10 +15,11 @@ from holdfast.controller.job.stages import (
     StageMachine,
     Transition,
 )
-from holdfast.controller.state.events import ResultSeen, Send, StopRequested
-from holdfast.controller.state.model import Options
+from holdfast.controller.state.events import FrameSeen, ResultSeen, Send, StopRequested
+from holdfast.controller.state.model import JobStatus, Options
 from holdfast.wire import messages as msg
-from tests.controller.support.virtual import Virtual
+from holdfast.wire import types as t
+from tests.controller.support.virtual import Virtual, training
 
 PAIRS = [(stage, event) for stage in Stage for event in StageEvent]
 
@@ -143,3 +144,61 @@ def test_each_row_has_a_story() -> None:
 def test_no_row_is_dead(row: tuple[Stage, StageEvent]) -> None:
     history = STORIES[row]().brain.jobs.newest.c.life.machine.history
     assert row in {(one.before, one.event) for one in history}
+
+
+# --- a job that is to be stopped never begins again -----------------------------------------------------------------
+
+
+def unheard_stop() -> Virtual:
+    """A job that trains is stopped, and the order reaches no agent."""
+    v = training()
+    v.losing = True
+    v.feed(StopRequested(0.0))
+    v.losing = False
+    return v
+
+
+def is_stopped(v: Virtual) -> None:
+    v.run(40.0)
+    assert (v.job.state, v.job.generation) == (JobStatus.STOPPED, 1)
+    assert not any(incident.live for incident in v.incidents)
+
+
+def test_a_failure_that_is_reported_after_a_restart_of_the_controller() -> None:
+    v = unheard_stop()
+    v.agents["node1"].alive = False
+    v.restart_controller()
+    v.exit(1, code=1, error="ValueError: bad batch")
+    v.join("node1")
+    is_stopped(v)
+
+
+def test_a_node_that_is_lost_while_the_controller_restarts() -> None:
+    v = unheard_stop()
+    v.lose_node("node1")
+    v.restart_controller()
+    is_stopped(v)
+
+
+def test_a_controller_that_restarts_and_nothing_else() -> None:
+    v = unheard_stop()
+    v.restart_controller()
+    is_stopped(v)
+
+
+def test_a_preemption_that_still_waited_for_a_checkpoint() -> None:
+    v = Virtual()
+    v.submit(id="low")
+    v.run(4.0)
+    gauges = {"snapshot_step": 1.0, "checkpoint_step": 1.0}
+    v.feed(FrameSeen("node0", t.Frame(1, int(v.instant.wall * 1e9), int(v.now * 1e9), host=gauges)))
+    v.submit(id="high", priority=1, preempt=True)
+    v.run(1.0)
+    low = v.brain.jobs.brains["low"].c
+    assert low.life.stage is Stage.UP, "it waits for a checkpoint"
+    v.losing = True
+    v.feed(StopRequested(0.0, "low"))
+    v.run(1.0)
+    assert low.life.stage is Stage.ENDING
+    v.run(60.0)
+    assert low.job.state is JobStatus.STOPPED

@@ -24,6 +24,7 @@ from holdfast.base import config, settings
 from holdfast.cli.main import build as build_cli
 from holdfast.controller import app
 from holdfast.controller.detectors.base import table as detector_table
+from holdfast.controller.detectors.base.moves import Fault, Move
 from holdfast.controller.http.metrics import Metrics
 from holdfast.controller.http.metrics_text import HELP
 from holdfast.controller.job import policy
@@ -68,7 +69,7 @@ def findings_readme() -> str:
     rows = []
     for kind, row in detector_table.rows().items():
         means = re.split(r"(?<=\.)\s", row.means)[0]
-        rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(policy.FIRST[kind].move)))
+        rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(row.first_move)))
     return table(("finding", "what it means", "what is done"), rows)
 
 
@@ -102,14 +103,15 @@ def _is_text(statement: ast.stmt) -> bool:
 def findings() -> str:
     """Kind, first move, whose fault it is, and after how many fruitless starts in a row the job is given back."""
     rows = []
-    for kind in t.FindingKind:
-        move = policy.FIRST[kind].move
+    for kind, row in detector_table.rows().items():
+        move = row.first_move
         ends = move in policy.RECOVERS
         cause = Finding(kind, t.Severity.CRITICAL, "", "", 0.0, 0.0)
         tries = str(policy.Case(cause, Options()).limit) if ends else ""
-        rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(policy.FIRST[kind].fault) if ends else "", tries))
+        rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(row.fault) if ends else "", tries))
     parts = [table(("kind", "first move", "whose fault", "tries"), rows)]
-    parts += ["", *(f"- `{move}`: {text}" for move, text in member_texts(policy.Move).items())]
+    parts += ["", *(f"- {fault}: {text}" for fault, text in member_texts(Fault).items())]
+    parts += ["", *(f"- `{move}`: {text}" for move, text in member_texts(Move).items())]
     return "\n".join(parts)
 
 

@@ -1,131 +1,23 @@
 """From an incident's cause to what is done about it, with the reason in words. The tables are the policy.
 
-`FIRST` says what a finding of each kind asks for. `decide` goes through `RULES` from the top: what is known besides
-(the job's fruitless starts, what speaks against the node, what diagnosis said) may ask for another step of the ladder.
+`detectors/base/findings.toml` says what a finding of each kind asks for first. `decide` goes through `RULES` from the
+top: what is known besides (restart attempts without progress, node failures, what diagnosis said) may ask for another
+step of the ladder.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
+from holdfast.controller.detectors.base.moves import Fault as Fault  # as: other modules write `policy.Move`
+from holdfast.controller.detectors.base.moves import Move as Move
+from holdfast.controller.detectors.base.table import Row, rows
 from holdfast.controller.state.model import Finding, Instant, Job, Options
 from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stillness import Life
 from holdfast.wire import types as t
 
-
-class Move(StrEnum):
-    ALERT = "alert"
-    """Keep going, tell people: nothing that a machine could mend."""
-    WATCH = "watch"
-    """Training may well go on: wait for the node to come back, act when progress stops."""
-    RESTART = "restart"
-    """Start the workers again in place, from the newest whole state."""
-    DIAGNOSE = "diagnose"
-    """End the workers and test the node first: a verdict `fail` takes it out, else they start again in place."""
-    EVICT = "evict"
-    """Take the node out and a spare in its place; then as `restart`."""
-    SHRINK = "shrink"
-    """Take the node out and go on with fewer nodes, if the job may: there is no spare."""
-    GROW = "grow"
-    """A job that had shrunk takes a node that is back, at once or when the running step is safe."""
-    ROLL_BACK = "roll-back"
-    """Start again from a checkpoint that is older than the trouble: the newest state may hold it."""
-    REQUEUE = "requeue"
-    """Make a checkpoint, give the nodes up for a job with a higher priority, and go on when there is room again."""
-    STOP = "stop-job"
-    """Give the job back to its owner: another start would end the same way."""
-
-
 RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW, Move.ROLL_BACK, Move.REQUEUE})
 """Moves that end one generation and start the next."""
-
-
-class Fault(StrEnum):
-    """Whose fault a kind of finding is, as far as it says so itself."""
-
-    SCRIPT = "the script's"
-    """Never counts against a node; few fruitless starts."""
-    OPEN = "open"
-    """May be anybody's; counts against nobody."""
-    NODE = "the node's"
-    """First-hand evidence of the node's own: counts in its history."""
-    BROKEN = "the node's, for certain"
-    """No doubt is left: the node goes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    move: Move
-    fault: Fault = Fault.OPEN
-
-
-FIRST: dict[t.FindingKind, Row] = {
-    t.FindingKind.WORKER_EXIT: Row(Move.RESTART, Fault.SCRIPT),
-    t.FindingKind.WORKER_KILLED: Row(Move.RESTART),
-    t.FindingKind.WORKER_SEGFAULT: Row(Move.RESTART, Fault.NODE),
-    t.FindingKind.WORKER_OOM: Row(Move.RESTART),
-    t.FindingKind.WORKER_EXCEPTION: Row(Move.RESTART, Fault.SCRIPT),
-    t.FindingKind.WORKER_HANG: Row(Move.RESTART, Fault.NODE),
-    t.FindingKind.WORKER_STOPPED: Row(Move.RESTART),
-    t.FindingKind.WORKER_PAUSED: Row(Move.ALERT),
-    t.FindingKind.WORKER_PREEMPTED: Row(Move.RESTART),
-    t.FindingKind.WORKER_LEFT: Row(Move.RESTART, Fault.SCRIPT),
-    t.FindingKind.LIVES_ALIKE: Row(Move.ALERT, Fault.SCRIPT),
-    t.FindingKind.LOSS_NONFINITE: Row(Move.RESTART, Fault.SCRIPT),
-    t.FindingKind.TRAFFIC_STOPPED: Row(Move.RESTART, Fault.NODE),
-    t.FindingKind.AGENT_EXIT: Row(Move.WATCH),
-    t.FindingKind.NODE_SILENT: Row(Move.WATCH),
-    t.FindingKind.NODES_AWAY: Row(Move.WATCH),
-    t.FindingKind.CAPACITY: Row(Move.ALERT),
-    t.FindingKind.EVICTION: Row(Move.RESTART),
-    t.FindingKind.RESTART: Row(Move.RESTART),
-    t.FindingKind.ROOM: Row(Move.GROW),
-    t.FindingKind.LOG_RULE: Row(Move.ALERT),
-    t.FindingKind.AGENT: Row(Move.ALERT),
-    t.FindingKind.RENDEZVOUS: Row(Move.RESTART, Fault.NODE),
-    t.FindingKind.STORE: Row(Move.ALERT),
-    t.FindingKind.CONTROLLER_RESTART: Row(Move.WATCH),
-    t.FindingKind.GPU_XID: Row(Move.RESTART, Fault.BROKEN),
-    t.FindingKind.GPU_XID_APP: Row(Move.ALERT, Fault.SCRIPT),
-    t.FindingKind.GPU_XID_REPEATED: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.GPU_SXID: Row(Move.RESTART, Fault.BROKEN),
-    t.FindingKind.GPU_LOST: Row(Move.RESTART, Fault.BROKEN),
-    t.FindingKind.GPU_RECOVERY: Row(Move.RESTART, Fault.BROKEN),
-    t.FindingKind.GPU_DRAIN: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.GPU_ECC: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.GPU_ROW_REMAP: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.GPU_THROTTLE: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.GPU_NVLINK: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.GPU_MEMORY_LEAK: Row(Move.ALERT, Fault.SCRIPT),
-    t.FindingKind.TRAFFIC_DECLINE: Row(Move.ALERT),
-    t.FindingKind.TRAFFIC_UNSTEADY: Row(Move.ALERT),
-    t.FindingKind.TRAFFIC_ONE_SIDED: Row(Move.ALERT),
-    t.FindingKind.LINK_DOWN: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.LINK_FLAP: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.NETWORK_ERRORS: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.NETWORK_CONGESTION: Row(Move.ALERT),
-    t.FindingKind.DISK_FULL: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.MEMORY_PRESSURE: Row(Move.ALERT),
-    t.FindingKind.CLOCK_OFFSET: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.CERTIFICATE_EXPIRES: Row(Move.ALERT),
-    t.FindingKind.WORKER_BLOCKED: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.WORKER_ZOMBIE: Row(Move.ALERT),
-    t.FindingKind.LOSS_SPIKE: Row(Move.ALERT, Fault.SCRIPT),
-    t.FindingKind.GRADIENT_SPIKE: Row(Move.ALERT, Fault.SCRIPT),
-    t.FindingKind.STEP_TIME_JUMP: Row(Move.ALERT),
-    t.FindingKind.STEP_TIME_DRIFT: Row(Move.ALERT),
-    t.FindingKind.NODE_PARTITIONED: Row(Move.ALERT),
-    t.FindingKind.NODE_UNREACHABLE: Row(Move.ALERT),
-    t.FindingKind.NODE_CUT_OFF: Row(Move.RESTART, Fault.NODE),
-    t.FindingKind.STRAGGLER: Row(Move.ALERT),
-    t.FindingKind.NODE_NAME_TAKEN: Row(Move.ALERT),
-    t.FindingKind.NODE_LEMON: Row(Move.ALERT, Fault.NODE),
-    t.FindingKind.JOB_PREEMPTED: Row(Move.REQUEUE),
-    t.FindingKind.INPUT_REFUSED: Row(Move.ALERT),
-    t.FindingKind.ALERTS_SUPPRESSED: Row(Move.ALERT),
-    t.FindingKind.JOURNAL_DAMAGED: Row(Move.ALERT),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +55,12 @@ class Case:
 
     @property
     def row(self) -> Row:
-        return FIRST[self.cause.kind]
+        return rows()[self.cause.kind]
 
     @property
     def limit(self) -> int:
         """Fruitless starts after which the job is given back."""
-        return self.options.tries if self.row.fault is Fault.SCRIPT else self.options.tries_fault
+        return self.options.tries if self.row.fault is Fault.PROGRAM else self.options.tries_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +141,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "as many starts in a row as `tries_fault` were ended by the program itself before its first step, by any error",
-        lambda c: c.row.fault is Fault.SCRIPT and c.stillborn >= c.options.tries_fault,
+        lambda c: c.row.fault is Fault.PROGRAM and c.stillborn >= c.options.tries_fault,
         Move.STOP,
         lambda c: f"{c.stillborn} starts in a row ended before the first step, the last with: {c.cause.text}",
     ),
@@ -292,7 +184,7 @@ class Decision:
 
 
 def decide(case: Case) -> Decision:
-    move = case.row.move
+    move = case.row.first_move
     if case.goes_back:
         return _if_it_helps(case)
     if move not in RECOVERS:
@@ -336,7 +228,7 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
         got_on = job.best_step > job.tries_step or (began_anew and job.progress.is_longer_or_shorter())
     else:
         got_on = not ended_at_its_start
-    is_stillborn = ended_at_its_start and not life.steps and FIRST[cause.kind].fault is Fault.SCRIPT
+    is_stillborn = ended_at_its_start and not life.steps and rows()[cause.kind].fault is Fault.PROGRAM
     job.progress.stillborn = job.progress.stillborn + 1 if is_stillborn else 0
     if got_on or job.signature != cause.signature:
         job.tries, job.tries_node = 1, cause.node
@@ -348,17 +240,17 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
 
 def is_alert(kind: t.FindingKind) -> bool:
     """Is a finding of this kind for people only?"""
-    return FIRST[kind].move is Move.ALERT
+    return rows()[kind].first_move is Move.ALERT
 
 
 def is_broken(kind: t.FindingKind) -> bool:
     """Does a finding of this kind leave no doubt about the node?"""
-    return FIRST[kind].fault is Fault.BROKEN
+    return rows()[kind].fault is Fault.BROKEN
 
 
 def is_failure(kind: t.FindingKind) -> bool:
     """Does a finding of this kind end a life of the job?"""
-    return FIRST[kind].move in RECOVERS
+    return rows()[kind].first_move in RECOVERS
 
 
 def is_pause(cause: Finding) -> bool:
@@ -374,7 +266,7 @@ def counts_as_try(cause: Finding) -> bool:
 def counts_against(cause: Finding) -> bool:
     """Does it go into the history of the node that it is about? What speaks against the program does not."""
     is_programs = is_pause(cause) or cause.evidence.get("reason") in _PROGRAM
-    return not cause.secondary and not is_programs and FIRST[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
+    return not cause.secondary and not is_programs and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
 
 
 _PAUSES = (Life.BUSY, Life.IDLE, Life.UNKNOWN)

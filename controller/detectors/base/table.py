@@ -1,4 +1,5 @@
-"""The table of findings: what each kind is called, what it means, its limits, and what the operator changed of them.
+"""The table of findings: what each kind is called, what it means, what is done about it first, its limits, and what the
+operator changed of them.
 
 The rows are data (`findings.toml`), read by the detectors, by the policy and by the documentation.
 """
@@ -7,13 +8,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import nearest, parse_seconds
+from holdfast.controller.detectors.base.moves import Fault, Move
 from holdfast.controller.state.model import Finding, Instant
 from holdfast.wire import types as t
 
@@ -53,6 +54,8 @@ class Limit:
 class Row:
     kind: t.FindingKind
     severity: t.Severity
+    first_move: Move
+    fault: Fault
     suspect: Suspect
     means: str
     does: str
@@ -61,24 +64,57 @@ class Row:
     limits: Mapping[str, Limit]
 
 
-@cache
-def rows() -> Mapping[t.FindingKind, Row]:
-    """All kinds, in the order of the file."""
-    text = resources.files("holdfast.controller.detectors.base").joinpath("findings.toml").read_text(encoding="utf-8")
-    return {t.FindingKind(name): _row(t.FindingKind(name), entry) for name, entry in tomllib.loads(text).items()}
+_KEYS = frozenset({"severity", "first_move", "fault", "suspect", "fixed", "means", "does", "you", "limits"})
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def parse(text: str) -> Mapping[t.FindingKind, Row]:
+    """The rows of a `findings.toml`, in its order. ValueError names the section and what is wrong with it."""
+    sections = tomllib.loads(text)
+    kinds = {kind.value for kind in t.FindingKind}
+    if wrong := sections.keys() ^ kinds:
+        problems = [f"[{name}] is {'missing' if name in kinds else 'no kind of finding'}" for name in sorted(wrong)]
+        raise ValueError(f"findings.toml: {', '.join(problems)}")
+    return MappingProxyType({t.FindingKind(name): _row(t.FindingKind(name), entry) for name, entry in sections.items()})
 
 
 def _row(kind: t.FindingKind, entry: Mapping[str, Any]) -> Row:
+    if unknown := sorted(entry.keys() - _KEYS):
+        raise ValueError(f"findings.toml: [{kind}] has unknown keys: {', '.join(unknown)}")
     return Row(
         kind=kind,
-        severity=t.Severity(entry["severity"]),
-        suspect=Suspect(entry["suspect"]),
-        means=" ".join(entry["means"].split()),
-        does=" ".join(entry["does"].split()),
-        you=" ".join(entry["you"].split()),
+        severity=_word(t.Severity, kind, entry, "severity"),
+        first_move=_word(Move, kind, entry, "first_move"),
+        fault=_word(Fault, kind, entry, "fault"),
+        suspect=_word(Suspect, kind, entry, "suspect"),
+        means=_text(kind, entry, "means"),
+        does=_text(kind, entry, "does"),
+        you=_text(kind, entry, "you"),
         fixed=bool(entry.get("fixed", False)),
         limits={name: Limit(float(limit["default"]), limit["text"]) for name, limit in entry.get("limits", {}).items()},
     )
+
+
+def _text(kind: t.FindingKind, entry: Mapping[str, Any], key: str) -> str:
+    if key not in entry:
+        raise ValueError(f"findings.toml: [{kind}] lacks {key}")
+    return " ".join(str(entry[key]).split())
+
+
+def _word(words: type[_E], kind: t.FindingKind, entry: Mapping[str, Any], key: str) -> _E:
+    word = _text(kind, entry, key)
+    if word not in set(words):
+        raise ValueError(f"findings.toml: [{kind}] {key} must be one of {', '.join(words)}, not {word!r}")
+    return words(word)
+
+
+# Read when imported: an error in the file must not wait for the first finding.
+_ROWS = parse(resources.files("holdfast.controller.detectors.base").joinpath("findings.toml").read_text("utf-8"))
+
+
+def rows() -> Mapping[t.FindingKind, Row]:
+    """All kinds, in the order of the file."""
+    return _ROWS
 
 
 class Tuning:

@@ -1,5 +1,6 @@
 """The table of findings and what an operator may change of it."""
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from holdfast.base.config import ControllerConfig, load
 from holdfast.base.errors import UsageError
 from holdfast.controller.app import build
-from holdfast.controller.detectors.base.table import Response, Tuning, rows
+from holdfast.controller.detectors.base.table import Response, Tuning, parse, rows
 from holdfast.controller.state.model import Options
 from holdfast.wire.types import FindingKind
 from tests.controller.support.virtual import Virtual
@@ -20,6 +21,42 @@ def test_every_kind_has_its_row_in_the_order_of_the_kinds() -> None:
         assert row.does
         assert row.you
         assert all(limit.default >= 0 and limit.text for limit in row.limits.values())
+
+
+FILE = resources.files("holdfast.controller.detectors.base").joinpath("findings.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ('first_move = "restart"', "", r"\[worker-exit\] lacks first_move"),
+        ('fault = "program"', "", r"\[worker-exit\] lacks fault"),
+        (
+            'first_move = "restart"',
+            'first_move = "reboot"',
+            r"first_move must be one of alert, .*, not 'reboot'",
+        ),
+        ('fault = "program"', 'fault = "the node\'s"', "fault must be one of program, unknown, node, broken-node, not"),
+        (
+            'suspect = "program"',
+            'suspect = "script"',
+            "suspect must be one of node, link, program, nobody, not",
+        ),
+        ("fixed = true", "fxied = true", r"\[worker-exit\] has unknown keys: fxied"),
+        ("[worker-exit]", "[worker-exits]", r"\[worker-exit\] is missing, \[worker-exits\] is no kind of finding"),
+    ],
+)
+def test_an_error_in_the_file_names_its_section(line: str, instead: str, message: str) -> None:
+    assert parse(FILE) == rows()
+    with pytest.raises(ValueError, match=message):
+        parse(FILE.replace(line, instead, 1))
+
+
+def test_the_two_keys_of_the_policy_follow_the_severity() -> None:
+    lines = FILE.splitlines()
+    keys = [[one.partition(" = ")[0] for one in lines[i + 1 : i + 4]] for i, k in enumerate(lines) if k.startswith("[")]
+    sections = [some for some in keys if some[0] == "severity"]
+    assert sections == [["severity", "first_move", "fault"]] * len(FindingKind)
 
 
 def test_settings_change_limits_and_responses() -> None:

@@ -89,10 +89,17 @@ def build(config: ControllerConfig) -> Shell:
     steps = {job: journal.steps(job) for job in _jobs_to_restore(entities)}
     at = now()
     brain.restore(entities, steps, at)
-    spans = SpanWindows(config.span_memory_mb << 20)
-    shell = Shell(brain, journal, Samples(config.sample_memory_mb << 20), LogHub(), spans)
-    if config.record is not None:
-        shell.recorder = Recorder(config.record, Start(boot, options, entities, steps, at))
+    folder, budget = config.state_dir / "spans", config.span_store_mb << 20
+    store = SpanStore(folder, budget, config.span_store_age, brain.jobs.shape)
+    shell = Shell(
+        brain,
+        journal,
+        Samples(config.sample_memory_mb << 20),
+        LogHub(),
+        spans=SpanWindows(config.span_memory_mb << 20, sink=store),
+        span_store=store,
+        recorder=Recorder(config.record, Start(boot, options, entities, steps, at)) if config.record else None,
+    )
     if damaged := [*journal.damaged, *brain.damaged]:
         log.error("journal.damaged", rows=len(damaged), first=damaged[0])
         shell.handle(Found(journal_finding(f"{len(damaged)} row(s) could not be read and are left out", damaged, at)))
@@ -140,8 +147,7 @@ async def _lasting(run: Callable[[], Awaitable[None]], shell: Shell) -> None:
         except HoldfastError:
             raise  # it says what is wrong and what would be right
         except Exception as error:
-            shell.bugs += 1
-            log.exception("controller.bug", where=getattr(run, "__qualname__", ""), error=repr(error))
+            shell.note_bug("controller.bug", where=getattr(run, "__qualname__", ""), error=repr(error))
             await asyncio.sleep(_AFTER_A_BUG)
 
 
@@ -150,16 +156,12 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     scheduler, receivers = _scheduler(config), [parse_receiver(text) for text in config.notify]
     lock = _lock(config.state_dir)
     shell = build(config)
-    shell.span_folder = config.state_dir / "spans"
-    store = SpanStore(shell.span_folder, config.span_store_mb << 20, config.span_store_age, shell.shape)
-    shell.spans.sink = store
     watch = BlameWatch(shell, shell.brain.c.tuning)
     watch.restore(shell.journal.entities())
-    shell.figures, shell.blame = watch.figures, watch.found
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)
     auth = Auth(config.token() or None, config.readers() or None, any_host=config.insecure)
-    app = create_app(Report(shell, config.max_restarts), auth)
+    app = create_app(Report(shell, config.max_restarts, watch), auth)
     host = config.listen_host
     try:
         async with (
@@ -172,7 +174,9 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             gc.freeze()  # what is here now stays for ever
             gc.set_threshold(_YOUNG)
             log.event("controller.ready", **ready)
-            lasting = [shell.run, store.run, watch.run]
+            lasting = [shell.run, watch.run]
+            if shell.span_store is not None:
+                lasting.append(shell.span_store.run)
             if scheduler is not None:
                 lasting.append(keeper.of_shell(scheduler, shell).run)
             if receivers:
@@ -191,7 +195,8 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
                 task.result()  # raises what ended it
     finally:
         shell.flush_steps()
-        store.close()
+        if shell.span_store is not None:
+            shell.span_store.close()
         shell.journal.close()
         if shell.recorder is not None:
             shell.recorder.close()

@@ -8,6 +8,7 @@ from holdfast.base.settings import nearest
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.state.model import Job
+from holdfast.diagnostics.steps.job_shape import JobShape
 
 _KEPT = 64
 """Jobs that are over and can still be looked at; the journal has them all."""
@@ -44,6 +45,15 @@ class Roster:
     def active(self) -> list[JobBrain]:
         """Of jobs that are not over, those that get nodes first in front."""
         return [self.brains[job.spec.id] for job in self.c.active()]
+
+    def shape(self, id: str) -> JobShape:
+        """The job as readers of its spans need it; an empty one where it is not known."""
+        brain = self.brains.get(id)
+        if brain is None:
+            return JobShape(id)
+        job, plan = brain.c.job, brain.c.plan
+        nodes = job.nodes or (job.past[-1][1] if job.past else [])
+        return JobShape(id, job.spec.name, tuple(nodes), job.spec.nproc, plan.data if plan is not None else b"")
 
     def unsettled(self) -> list[JobBrain]:
         """Those with something left to decide, in the same order; of jobs that are over, behind."""

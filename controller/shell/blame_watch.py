@@ -167,7 +167,7 @@ class BlameWatch:
             return None
         first = window.first_within(first, last, MOST_SPANS)
         mine.next = last + 1
-        shape = self._shell.shape(job.spec.id)
+        shape = self._shell.brain.jobs.shape(job.spec.id)
         return Due(window.parts_of(first, last), first, last, shape, job.generation, begins)
 
     def take(self, blame: Blame, shape: JobShape, generation: int, beginning: Blame | None = None) -> None:

@@ -20,6 +20,7 @@ from holdfast.base.errors import ProtocolError, UsageError
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.detectors.agents.input import refused_finding
 from holdfast.controller.shell.claims import RETRY_S, Claim, judge, taken_finding
+from holdfast.controller.shell.sessions import Session
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.state.events import AgentJoined, AgentLeft, EventSeen, Found, FrameSeen, ResultSeen
 from holdfast.controller.state.model import Job
@@ -27,7 +28,6 @@ from holdfast.wire import codec as wire
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.limits import Refused, admitted, count
-from holdfast.wire.pieces import Pieces
 
 HELLO_S = 10.0
 _MAX_MESSAGE = 64 << 20  # of what we send: an agent trusts its controller
@@ -46,33 +46,10 @@ _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it m
 _NO_ROOM = f"there are {MAX_NODES} nodes already, each of them in use: no more names are taken"
 _TOLD_AGAIN = 600.0  # seconds between two findings of what one node is refused for
 _MOST_TOLD = 10_000
-_ACK_FLOOR = 0.5  # seconds between acknowledgements of frames, at least; events are acknowledged at once
-_ACK_FRAMES = 4  # frames in one acknowledgement: what an agent would send again after a break
 
 
 class _TakenError(ProtocolError):
     """The node's name is another agent's."""
-
-
-class Session:
-    """One agent's stream: what was received, what of it is durable, what goes out."""
-
-    def __init__(self, hello: msg.Hello, peer: str, heard_at: float) -> None:
-        """`peer`: the address that it comes from; `heard_at`: when it last said anything, by the loop's clock."""
-        self.hello = hello
-        self.claim = Claim(hello.identity, peer)
-        self.heard_at = heard_at
-        self.node = hello.identity.node
-        self.incarnation = hello.identity.incarnation
-        self.out: asyncio.Queue[msg.ControllerMessage | None] = asyncio.Queue()
-        self.frames = self.events = 0  # highest received
-        self.durable_frames = 0
-        self.acked: tuple[int, int, float] = (0, 0, 0.0)
-        self.acked_at = 0.0
-        self.pieces = Pieces()
-
-    def send(self, message: msg.ControllerMessage) -> None:
-        self.out.put_nowait(message)
 
 
 class Ingest:
@@ -80,13 +57,11 @@ class Ingest:
         """`verified`: peers prove who they are by certificate, and an agent must be the node that it says it is."""
         self.shell = shell
         self.verified = verified
-        self.sessions: dict[str, Session] = {}
+        self.sessions, self._received = shell.sessions, shell.sessions.received
         self._counts: dict[tuple[str, str], int] = {}  # what was left out, by node and reason
         self._told: dict[tuple[str, str], float] = {}  # findings, by node and what they are about
         self.certificates: dict[str, bytes] = {}  # node -> what it showed last, PEM
         self._waiting: Counter[str] = Counter()  # streams without a hello yet, by certificate
-        self.progress: dict[str, tuple[int, int, int]] = {}  # incarnation -> frames received, durable frames, events
-        shell.flushed.append(self._acknowledge)
 
     def handler(self) -> grpc.GenericRpcHandler:
         # Bytes in, bytes out: a malformed message is then ours to answer, not an internal error of the library.
@@ -102,26 +77,21 @@ class Ingest:
                 raise _TakenError(why)
         except (ProtocolError, TimeoutError) as error:
             why, reason = str(error) or "no hello in time", "name" if isinstance(error, _TakenError) else "hello"
-            self.shell.malformed += reason == "hello"
-            self.shell.refused[reason] += 1
+            self._received.malformed += reason == "hello"
+            self._received.refused[reason] += 1
             log.warning("session.refused", peer=context.peer(), reason=why)
             await context.write(wire.encode_controller(msg.Refused(why, RETRY_S if reason == "name" else 0.0)))
             return
         session = Session(hello, _address(context), loop.time())
         if self.verified:
             self.certificates[session.node] = b"".join(context.auth_context().get("x509_pem_cert", []))
-        before = self.sessions.get(session.node)
-        if before is not None and before.incarnation == session.incarnation:
-            self._remember(before)  # its stream broke, and we have not noticed yet
-        session.frames, frames, events = self.progress.get(session.incarnation, (0, 0, 0))
-        session.durable_frames, session.events = frames, events
+        before = self.sessions.open(session)
         protocol = wire.common_protocol(hello.protocol_min, hello.protocol_max)
-        session.send(msg.Welcome(protocol, self.shell.brain.c.cadence, frames, events))
+        cadence = self.shell.brain.c.cadence
+        session.send(msg.Welcome(protocol, cadence, session.durable_frames, session.events))
         if before is not None:
             before.send(msg.Refused(f"another agent says it is {session.node}"))
             before.out.put_nowait(None)
-        self.sessions[session.node] = session
-        self.shell.outboxes[session.node] = session.send
         log.event("node.joined", node=session.node, incarnation=session.incarnation, workers=len(hello.workers))
         self.shell.handle(AgentJoined(hello))
         reader = asyncio.create_task(self._read(context, session))
@@ -170,7 +140,7 @@ class Ingest:
 
     def _whose(self, hello: msg.Hello, context: Any) -> str:
         """Why the name is not this agent's to say, if it is another's; people are told."""
-        holder = self.sessions.get(hello.identity.node)
+        holder = self.sessions.by_node.get(hello.identity.node)
         if holder is None:
             members = self.shell.brain.membership
             return members.waits_for_another(hello, now()) if members.has_room(hello.identity.node) else _NO_ROOM
@@ -188,7 +158,7 @@ class Ingest:
                 return
             if data is grpc.aio.EOF:
                 return
-            if self.sessions.get(session.node) is not session:
+            if self.sessions.by_node.get(session.node) is not session:
                 return
             session.heard_at = asyncio.get_running_loop().time()
             refused: Refused = {}
@@ -206,9 +176,9 @@ class Ingest:
 
     def _refuse(self, node: str, refused: Refused) -> None:
         """Count what was left out; people are told once in a while."""
-        self.shell.malformed += "message" in refused
+        self._received.malformed += "message" in refused
         for reason, many in refused.items():
-            self.shell.refused[reason] += many
+            self._received.refused[reason] += many
             total = self._counts.pop((node, reason), 0) + many
             self._counts[node, reason] = total
             while len(self._counts) > _MOST_TOLD:
@@ -230,22 +200,22 @@ class Ingest:
         return True
 
     def _take(self, session: Session, message: msg.AgentMessage, size: int, refused: Refused) -> None:
-        shell = self.shell
+        shell, received = self.shell, self._received
         match message:
             case t.Frame():
                 if message.seq > session.frames:  # a frame sent again after a break may have come already
                     session.frames = message.seq
-                    shell.frames += 1
-                    shell.frame_bytes += size
+                    received.frames += 1
+                    received.frame_bytes += size
                     shell.handle(FrameSeen(session.node, message))
             case msg.Numbered():
                 if message.seq > session.events:
                     session.events = message.seq
-                    shell.events += 1
+                    received.events += 1
                     shell.handle(EventSeen(session.node, message.event))
-                session.send(self._ack(session))
+                session.acknowledge(shell.brain.c.cadence)
             case msg.CommandResult():
-                shell.commands["ok" if message.ok else "error"] += 1
+                received.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
             case msg.LogChunk():
                 # Of a job that is not known nobody listens to any.
@@ -260,21 +230,6 @@ class Ingest:
                 session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
             case msg.Hello() | msg.Piece():
                 count(refused, "message")
-
-    def _ack(self, session: Session) -> msg.Ack:
-        session.acked = (session.durable_frames, session.events, self.shell.brain.c.cadence)
-        return msg.Ack(*session.acked)
-
-    def _acknowledge(self) -> None:
-        """What came before the last flush is durable now; tell each agent, not more often than it helps."""
-        loop_now = asyncio.get_running_loop().time()
-        cadence = self.shell.brain.c.cadence
-        every = max(_ACK_FLOOR, _ACK_FRAMES * cadence)
-        for session in self.sessions.values():
-            session.durable_frames = session.frames
-            if loop_now - session.acked_at >= every and session.acked != (session.frames, session.events, cadence):
-                session.acked_at = loop_now
-                session.send(self._ack(session))
 
     async def _write(self, context: Any, session: Session) -> None:
         while (message := await session.out.get()) is not None:
@@ -296,19 +251,8 @@ class Ingest:
             text = f"the command cannot be sent: {type(error).__name__}: {error}"
             self.shell.handle(ResultSeen(session.node, msg.CommandResult(message.id, False, text)))
 
-    def _remember(self, session: Session) -> None:
-        self.progress[session.incarnation] = (session.frames, session.durable_frames, session.events)
-
     def _forget(self, session: Session) -> None:
-        if self.sessions.get(session.node, session).incarnation != session.incarnation:
-            self.progress.pop(session.incarnation, None)  # that agent is dead
-        elif self.sessions.get(session.node) is session:
-            self._remember(session)
-        while len(self.progress) > 20_000:
-            self.progress.pop(next(iter(self.progress)))
-        if self.sessions.get(session.node) is session:
-            del self.sessions[session.node]
-            self.shell.outboxes.pop(session.node, None)
+        if self.sessions.close(session):
             log.event("node.left", node=session.node)
             self.shell.handle(AgentLeft(session.node, session.incarnation))
 

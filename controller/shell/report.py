@@ -10,6 +10,7 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
+from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.reader import read_kept, read_newest
@@ -41,9 +42,9 @@ _STACKS_S = 5.0  # seconds that agents have to tell their workers' stacks
 class Report:
     """The facade that HTTP serves."""
 
-    def __init__(self, shell: Shell, max_restarts: int) -> None:
-        self.shell = shell
-        self.max_restarts = max_restarts
+    def __init__(self, shell: Shell, max_restarts: int, watch: BlameWatch | None = None) -> None:
+        """`watch`: what it found and counts is reported as well."""
+        self.shell, self.max_restarts, self._watch = shell, max_restarts, watch
         self._plans: dict[str, tuple[t.PlanPublished, Json | None]] = {}  # by job: read once, asked for often
 
     @property
@@ -163,12 +164,15 @@ class Report:
         window = self.shell.spans.of(job)
         known = self._c.jobs.get(job)
         if window.is_empty and (known is None or known.state.ended):
-            return read_kept(self.shell.span_folder, job, first, last)
-        return read_newest(window, self.shell.shape(job), first, last)
+            store = self.shell.span_store
+            return read_kept(store.folder if store is not None else None, job, first, last)
+        return read_newest(window, self.shell.brain.jobs.shape(job), first, last)
 
     def newest_blame(self, id: str = "") -> Json | None:
         brain = self._brain(id)
-        return self.shell.blame(brain.c.job.spec.id) if brain is not None else None
+        if brain is None or self._watch is None:
+            return None
+        return self._watch.found(brain.c.job.spec.id)
 
     def node_history(self, name: str) -> Json:
         if name not in self._c.nodes:
@@ -181,20 +185,21 @@ class Report:
         return {"node": node, "nics": self.shell.samples.read(node, seconds)}
 
     def metrics(self) -> Json:
+        received = self.shell.sessions.received
         kinds: dict[str, int] = dict(self._c.book.forgotten)
         for incident in self._c.book.incidents.values():
             kinds[incident.cause.kind.value] = kinds.get(incident.cause.kind.value, 0) + 1
         return {
-            "frames_total": self.shell.frames,
-            "frame_bytes_total": self.shell.frame_bytes,
-            "events_total": self.shell.events,
-            "malformed_total": self.shell.malformed,
+            "frames_total": received.frames,
+            "frame_bytes_total": received.frame_bytes,
+            "events_total": received.events,
+            "malformed_total": received.malformed,
             "refused_total": {
-                reason: many + self._c.dropped.get(reason, 0) for reason, many in self.shell.refused.items()
+                reason: many + self._c.dropped.get(reason, 0) for reason, many in received.refused.items()
             },
             "alerts_suppressed_total": self.shell.brain.alerts.suppressed,
             "bugs_total": self.shell.bugs,
-            "commands_total": dict(self.shell.commands),
+            "commands_total": dict(received.commands),
             "steps_total": self._c.steps_total,
             "journal_seconds_total": self.shell.journal_seconds,
             "loop_lag_seconds": self.shell.lag,
@@ -211,7 +216,8 @@ class Report:
         brains = jobs.active()
         if jobs.newest is not None and jobs.newest not in brains:
             brains.append(jobs.newest)  # of the others their last samples are in Prometheus
-        return [metrics_doc(brain, self.shell.figures(brain.c.job.spec.id)) for brain in brains]
+        watch = self._watch
+        return [metrics_doc(brain, watch.figures(brain.c.job.spec.id) if watch is not None else {}) for brain in brains]
 
     async def log_lines(self, job: str) -> AsyncIterator[Json]:
         async for line in self.shell.logs.lines(job):

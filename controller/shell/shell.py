@@ -3,9 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError, Unavailable
@@ -14,12 +12,12 @@ from holdfast.controller.detectors.agents.input import journal_finding
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.recording import REFUSED, Recorder, did
 from holdfast.controller.shell.log_hub import LogHub
+from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.spans.samples import Samples
+from holdfast.controller.spans.store import SpanStore
 from holdfast.controller.spans.window import SpanWindows
 from holdfast.controller.state.events import Action, BrainEvent, Found, FrameSeen, JobSubmitted, Record, Say, Send, Tick
 from holdfast.controller.state.model import Instant
-from holdfast.diagnostics.steps.job_shape import JobShape
-from holdfast.wire import limits as wire_bounds
 from holdfast.wire import messages as msg
 
 _TICK = 0.05
@@ -32,30 +30,30 @@ def now() -> Instant:
 
 class Shell:
     def __init__(
-        self, brain: ClusterBrain, journal: Journal, samples: Samples, logs: LogHub, spans: SpanWindows | None = None
+        self,
+        brain: ClusterBrain,
+        journal: Journal,
+        samples: Samples,
+        logs: LogHub,
+        *,
+        spans: SpanWindows | None = None,
+        span_store: SpanStore | None = None,
+        sessions: Sessions | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`span_store`: where spans are kept on disk; `recorder`: writes down each event with its decisions."""
         self.brain, self.journal, self.samples, self.logs = brain, journal, samples, logs
         self.spans = spans or SpanWindows(64 << 20)
-        self.span_folder: Path | None = None
-        """Where spans are kept on disk, by job."""
-        self.figures: Callable[[str], dict[str, dict[int, float]]] = lambda _: {}
-        """What is counted of blame of a job, by rank."""
-        self.blame: Callable[[str], dict[str, Any] | None] = lambda _: None
-        """What the last look at a job's spans found."""
+        self.span_store = span_store
+        self.sessions = sessions or Sessions()
+        self.recorder = recorder
         self._listening: set[str] = set()  # jobs whose logs and spans are taken
-        self.outboxes: dict[str, Callable[[msg.ControllerMessage], None]] = {}  # node -> how to send there
-        self.flushed: list[Callable[[], None]] = []  # called after steps became durable
         self.started_at = time.time()
         self.lag = 0.0
         self.worst_lag = 0.0
         self.journal_seconds = 0.0
-        self.commands: dict[str, int] = {"ok": 0, "error": 0}
-        self.frames = self.frame_bytes = self.events = self.malformed = 0
-        self.refused: wire_bounds.Refused = dict.fromkeys(wire_bounds.REASONS, 0)
-        """What of agents' messages was left out, by reason."""
         self.bugs = 0
         self._journal_failing = self._telling = False
-        self.recorder: Recorder | None = None
 
     def handle(self, event: BrainEvent) -> None:
         """Decide and act. UsageError when the event was a wish that cannot be."""
@@ -69,14 +67,18 @@ class Shell:
             raise
         except Exception as error:
             # A bug of ours in one event must not take the watcher of a month's training with it, again at each start.
-            self.bugs += 1
-            log.exception("brain.bug", happened=type(event).__name__, error=repr(error))
+            self.note_bug("brain.bug", happened=type(event).__name__, error=repr(error))
             return
         self._note(event, at, did(actions) if self.recorder is not None else [])
         if isinstance(event, JobSubmitted):
             self.listen(event.spec.id)
         if actions:
             self._perform(actions)
+
+    def note_bug(self, name: str, **fields: str) -> None:
+        """Count and log the exception that is being handled: a bug of ours."""
+        self.bugs += 1
+        log.exception(name, **fields)
 
     def listen(self, job: str) -> None:
         """Take the job's logs and spans from now on, until it is over."""
@@ -99,9 +101,7 @@ class Shell:
         self._write([a for a in actions if isinstance(a, Record)])
         for action in actions:
             if isinstance(action, Send):
-                send = self.outboxes.get(action.node)
-                if send is not None:
-                    send(action.command)
+                self.sessions.send(action.node, action.command)
             elif isinstance(action, Say):
                 log.event(action.name, **action.fields)
         for job in [one for one in self._listening if self.brain.c.jobs[one].state.ended]:
@@ -143,8 +143,7 @@ class Shell:
                 log.error("journal.failed", error=str(error))
                 return
             self.journal_seconds += time.perf_counter() - start
-        for done in self.flushed:
-            done()
+        self.sessions.acknowledge(self.brain.c.cadence)
 
     def _flush_recording(self) -> None:
         try:
@@ -165,15 +164,6 @@ class Shell:
         finally:
             self._telling = False
 
-    def shape(self, id: str) -> JobShape:
-        """The job, for who reads its spans; an empty one where it is not known."""
-        brain = self.brain.jobs.brains.get(id)
-        if brain is None:
-            return JobShape(id)
-        job, plan = brain.c.job, brain.c.plan
-        nodes = job.nodes or (job.past[-1][1] if job.past else [])
-        return JobShape(id, job.spec.name, tuple(nodes), job.spec.nproc, plan.data if plan is not None else b"")
-
     async def run(self) -> None:
         """Ticks and flushes until cancelled."""
         due, used = time.monotonic(), time.process_time()
@@ -191,7 +181,5 @@ class Shell:
 
     def send(self, node: str, message: msg.ControllerMessage) -> None:
         """Unavailable when the node has no stream."""
-        outbox = self.outboxes.get(node)
-        if outbox is None:
+        if not self.sessions.send(node, message):
             raise Unavailable(f"{node} is not connected")
-        outbox(message)

@@ -34,9 +34,10 @@ class SpanSink(Protocol):
 class SpanWindows:
     """A window for each job, which share the memory. The window of a job that is over is dropped for a newer one."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, sink: SpanSink | None = None) -> None:
+        """`sink`: gets each part as well."""
         self._budget = budget_bytes
-        self.sink: SpanSink | None = None
+        self._sink = sink
         self._windows: dict[str, SpanWindow] = {}
         self._over: set[str] = set()
         self.received = self.lost = 0
@@ -77,8 +78,8 @@ class SpanWindows:
                 continue
             part = (spans.offset_ns, worker)
             window.add(part)
-            if self.sink is not None:
-                self.sink.add(part)
+            if self._sink is not None:
+                self._sink.add(part)
 
 
 class SpanWindow:

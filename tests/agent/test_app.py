@@ -124,7 +124,7 @@ def test_workers_may_save_before_their_node_ends(tmp_path: Path) -> None:
         async with stage(tmp_path) as here:
             here.shell.logs.begin("j1")
             async with running(config(tmp_path, here.port, drain=15.0)):
-                await eventually(lambda: "node0" in here.shell.outboxes)
+                await eventually(lambda: "node0" in here.shell.sessions.by_node)
                 start(tmp_path, here, "c1", code=CAREFUL)
                 async with asyncio.timeout(30):
                     assert (await anext(here.shell.logs.lines("j1")))["text"] == "up\n"
@@ -142,7 +142,7 @@ def test_workers_may_save_before_their_node_ends(tmp_path: Path) -> None:
 def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, running(config(tmp_path, here.port)):
-            await eventually(lambda: "node0" in here.shell.outboxes)
+            await eventually(lambda: "node0" in here.shell.sessions.by_node)
             start(tmp_path, here, "c1", generation=3)
             start(tmp_path, here, "c2", generation=2)
             here.shell.send("node0", msg.Command("c3", "j1", 3, msg.Inject("kill", 9)))
@@ -158,16 +158,16 @@ def test_workers_live_on_and_the_next_agent_knows_them(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here:
             async with running(config(tmp_path, here.port, end_with_workers=False)) as first:
-                await eventually(lambda: "node0" in here.shell.outboxes)
+                await eventually(lambda: "node0" in here.shell.sessions.by_node)
                 start(tmp_path, here, "c1")
                 await answered(here, 1)
                 [worker] = first.workers.hello_workers()
             assert alive(worker.pid)
-            await eventually(lambda: "node0" not in here.shell.outboxes)
+            await eventually(lambda: "node0" not in here.shell.sessions.by_node)
             async with running(config(tmp_path, here.port)) as second:
                 # Known before the controller is spoken to: the hello says it.
-                await eventually(lambda: "node0" in here.shell.outboxes)
-                assert [w.pid for w in here.ingest.sessions["node0"].hello.workers] == [worker.pid]
+                await eventually(lambda: "node0" in here.shell.sessions.by_node)
+                assert [w.pid for w in here.shell.sessions.by_node["node0"].hello.workers] == [worker.pid]
                 assert second.identity.incarnation != first.identity.incarnation
                 # The brain knows of no such job: it has them ended.
                 await eventually(lambda: not alive(worker.pid))
@@ -198,7 +198,7 @@ def test_a_worker_that_was_quiet_is_heard(tmp_path: Path, monkeypatch: pytest.Mo
         async with stage(tmp_path) as here:
             here.shell.logs.begin("j1")
             async with running(config(tmp_path, here.port)) as agent:
-                await eventually(lambda: "node0" in here.shell.outboxes)
+                await eventually(lambda: "node0" in here.shell.sessions.by_node)
                 start(tmp_path, here, "c1", code=code)
                 lines = here.shell.logs.lines("j1")
                 async with asyncio.timeout(30):
@@ -223,7 +223,7 @@ def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
 
     async def story() -> None:
         async with stage(tmp_path) as here, running(config(tmp_path, here.port)) as agent:
-            await eventually(lambda: "node0" in here.shell.outboxes)
+            await eventually(lambda: "node0" in here.shell.sessions.by_node)
             start(tmp_path, here, "c1")
             await answered(here, 1)
             [worker] = agent.workers.hello_workers()

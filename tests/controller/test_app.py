@@ -16,7 +16,7 @@ from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.controller.support.stage import make_shell
+from tests.controller.support.stage import Sent, make_shell
 from tests.controller.support.virtual import Virtual
 
 
@@ -78,15 +78,15 @@ def test_a_fault_that_is_due_before_its_node_is_back(tmp_path: Path) -> None:
     remember(tmp_path, v)
     shell = build(ControllerConfig(state_dir=tmp_path))
     v.brain = shell.brain
-    sent: list[msg.ControllerMessage] = []
-    shell.outboxes["node1"] = sent.append
+    sent = Sent("node1")
+    shell.sessions.open(sent)
     shell.handle(Tick())
     v.join("node0")
     shell.handle(Tick())
-    assert sent == []
+    assert sent.messages == []
     v.join("node1")
     shell.handle(Tick())
-    [command] = sent
+    [command] = sent.messages
     assert isinstance(command, msg.Command)
     assert command.order == msg.Inject("kill", 7)
     shell.journal.close()

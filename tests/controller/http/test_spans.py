@@ -12,6 +12,7 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes, parse_ranks
+from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.store import SpanStore
@@ -27,8 +28,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     shell.journal.close()
 
 
-def ask(shell: Shell, path: str) -> httpx.Response:
-    return talk(create_app(Report(shell, -1), Auth()), lambda client: client.get(f"/api/v1{path}"))
+def ask(shell: Shell, path: str, watch: BlameWatch | None = None) -> httpx.Response:
+    return talk(create_app(Report(shell, -1, watch), Auth()), lambda client: client.get(f"/api/v1{path}"))
 
 
 def test_the_running_job_is_analysed_as_far_as_it_is_whole(shell: Shell) -> None:
@@ -71,10 +72,9 @@ def test_spans_of_some_ranks_come_as_columns(shell: Shell) -> None:
 
 def test_the_watchers_last_look_costs_nothing_to_ask_for(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [Culprit(5, "forward", 0.3)], 12)
-    shell.blame = watch.found
-    assert ask(shell, "/blame/newest").json() is None
+    assert ask(shell, "/blame/newest", watch).json() is None
     assert look(shell, watch)
-    found = ask(shell, "/blame/newest").json()
+    found = ask(shell, "/blame/newest", watch).json()
     TypeAdapter(BlameBrief).validate_python(found)
     assert [c["rank"] for c in found["culprits"]] == [5]
     assert "ranks" not in found, "not a column for each of 12,288 ranks"
@@ -99,13 +99,15 @@ def test_ranks_are_named_one_by_one_or_by_range() -> None:
 
 def test_an_earlier_job_is_read_from_disk(shell: Shell, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    shell.span_folder = tmp_path / "spans"
-    store = SpanStore(shell.span_folder, 1 << 30, 1e9, shell.shape)
+    store = SpanStore(tmp_path / "spans", 1 << 30, 1e9, shell.brain.jobs.shape)
     for part in shell.spans.of("j1").parts_of(0, 99):
         store.add(part)
     store.close()
-    (shell.span_folder / "j1").rename(shell.span_folder / "j0")
-    found = ask(shell, "/blame?job=j0&first=2").json()
+    (store.folder / "j1").rename(store.folder / "j0")
+    (tmp_path / "later").mkdir()
+    later = make_shell(tmp_path / "later", span_store=store)
+    found = ask(later, "/blame?job=j0&first=2").json()
+    later.journal.close()
     assert (found["first"], found["last"]) == (2, 11)
     assert [c["rank"] for c in found["culprits"]] == [5]
 

@@ -29,10 +29,10 @@ def test_who_joins_is_known_and_who_leaves_is_missed(tmp_path: Path) -> None:
                 await eventually(lambda: one.link.connected)
                 one.beat()
                 await eventually(lambda: here.brain.of(FrameSeen))
-                assert list(here.shell.outboxes) == ["node0"]
+                assert list(here.shell.sessions.by_node) == ["node0"]
                 assert here.brain.c.nodes["node0"].connected
             await eventually(lambda: here.brain.of(AgentLeft))
-            assert here.shell.outboxes == {}
+            assert here.shell.sessions.by_node == {}
             assert not here.brain.c.nodes["node0"].connected
 
     asyncio.run(story())
@@ -41,7 +41,7 @@ def test_who_joins_is_known_and_who_leaves_is_missed(tmp_path: Path) -> None:
 def test_commands_go_down_and_answers_come_up(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
-            await eventually(lambda: "node0" in here.shell.outboxes)
+            await eventually(lambda: "node0" in here.shell.sessions.by_node)
             command = msg.Command("c1", "j1", 1, msg.StopWorkers(2.5))
             here.shell.send("node0", command)
             await eventually(lambda: one.commands)
@@ -52,7 +52,7 @@ def test_commands_go_down_and_answers_come_up(tmp_path: Path) -> None:
             assert here.brain.of(ResultSeen)[0] == ResultSeen(
                 "node0", msg.CommandResult("c1", True, "", {"stopped": "4"})
             )
-            assert here.shell.commands == {"ok": 1, "error": 1}
+            assert here.shell.sessions.received.commands == {"ok": 1, "error": 1}
 
     asyncio.run(story())
 
@@ -82,7 +82,7 @@ def test_whatever_breaks_each_event_and_each_frame_is_taken_once(tmp_path: Path)
             await eventually(lambda: one.durable == [notice(n) for n in range(total)])
             # Frames are acknowledged when what they brought is on disk, at the next flush after a pause.
             one.beat()
-            await eventually(lambda: here.shell.frames == total + 1)
+            await eventually(lambda: here.shell.sessions.received.frames == total + 1)
 
             def is_all_acknowledged() -> bool:
                 here.shell.flush_steps()
@@ -102,7 +102,7 @@ def test_a_controller_that_starts_again_hears_what_the_last_one_had_not_written(
                 one.tell(notice(0))
                 await eventually(lambda: one.durable == [notice(0)])
                 one.beat(0)  # seen, but never flushed
-                await eventually(lambda: first.shell.frames == 1)
+                await eventually(lambda: first.shell.sessions.received.frames == 1)
                 wire.cut()
             await eventually(lambda: not one.link.connected)
             one.tell(notice(1))
@@ -124,13 +124,13 @@ def test_a_broken_stream_resumes_and_repeats_nothing(tmp_path: Path) -> None:
         async with stage(tmp_path) as here, wire_to(here.port) as wire, agent(wire.port) as one:
             await eventually(lambda: one.link.connected)
             one.beat(0)
-            await eventually(lambda: here.shell.frames == 1)
+            await eventually(lambda: here.shell.sessions.received.frames == 1)
             assert len(one.outbox.unacknowledged()) == 1
             joined = len(here.brain.of(AgentJoined))
             wire.cut()
             await eventually(lambda: len(here.brain.of(AgentJoined)) == joined + 1)
             one.beat(1)
-            await eventually(lambda: here.shell.frames == 2)
+            await eventually(lambda: here.shell.sessions.received.frames == 2)
             assert [seen.frame.steps[0].step for seen in here.brain.of(FrameSeen)] == [0, 1]
 
     asyncio.run(story())
@@ -162,10 +162,10 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: one.link.connected)
-            acks: list[int] = []
-            here.shell.flushed.append(lambda: acks.append(1))
+            acks: list[float] = []
+            monkeypatch.setattr(here.shell.sessions, "acknowledge", acks.append)
             one.beat(0)
-            await eventually(lambda: here.shell.frames == 1)
+            await eventually(lambda: here.shell.sessions.received.frames == 1)
 
             def full(*_: object) -> None:
                 raise sqlite3.OperationalError("database or disk is full")
@@ -179,7 +179,7 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
                 assert acks == []
                 assert here.brain.jobs.newest.c.ledger.dirty == {0}
             here.shell.flush_steps()
-            assert acks == [1]
+            assert acks == [here.brain.c.cadence]
             assert [row.step for row in here.shell.journal.steps("j1")] == [0]
 
     asyncio.run(story())
@@ -194,11 +194,11 @@ def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         async with stage(tmp_path) as here, agent(here.port) as first:
             await eventually(lambda: first.link.connected)
             async with agent(here.port, hostname="elsewhere", incarnation="i2") as second:
-                await eventually(lambda: here.shell.refused["name"] >= 1)
+                await eventually(lambda: here.shell.sessions.received.refused["name"] >= 1)
                 await asyncio.sleep(0.05)
                 assert not second.link.connected
             first.beat()
-            await eventually(lambda: here.shell.frames == 1)
+            await eventually(lambda: here.shell.sessions.received.frames == 1)
             incidents.extend(here.brain.c.book.incidents.values())
             assert first.link.connected
             assert len(here.brain.of(AgentJoined)) == 1
@@ -223,9 +223,9 @@ def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None
         async with stage(tmp_path) as here, agent(here.port) as old:
             await eventually(lambda: old.link.connected)
             old.beat()
-            await eventually(lambda: here.shell.frames == 1)
+            await eventually(lambda: here.shell.sessions.received.frames == 1)
             async with agent(here.port, incarnation="i2", predecessors=("i0", "i1")) as new:
-                await eventually(lambda: here.ingest.sessions["node0"].incarnation == "i2", deadline_s=2.0)
+                await eventually(lambda: here.shell.sessions.by_node["node0"].incarnation == "i2", deadline_s=2.0)
                 new.tell(notice(1))
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert here.brain.of(EventSeen) == [EventSeen("node0", notice(1))]
@@ -236,7 +236,7 @@ def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None
 def test_who_speaks_another_protocol_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port, protocol_min=4, protocol_max=5) as one:
-            await eventually(lambda: here.shell.malformed)
+            await eventually(lambda: here.shell.sessions.received.malformed)
             assert not one.link.connected
             assert here.brain.c.nodes == {}
 
@@ -277,7 +277,7 @@ def test_no_agent_speaks_as_another_nodes_rank_nor_pushes_its_lines_out(tmp_path
             await eventually(lambda: here.shell.logs._jobs["j1"].tail)
             for _ in range(30):
                 other.link.send(msg.LogChunk("j1", 1, 3, "out", "x" * 100_000))
-            await eventually(lambda: here.shell.refused["foreign"] == 30)
+            await eventually(lambda: here.shell.sessions.received.refused["foreign"] == 30)
             here.shell.logs.end("j1")
             assert [line["text"] async for line in here.shell.logs.lines("j1")] == ["mine"]
             kinds = {i.cause.kind: i.cause.subject for i in here.brain.c.book.incidents.values()}
@@ -302,13 +302,13 @@ def test_a_second_agent_of_the_same_host_waits_until_the_first_is_silent(
                 while asyncio.get_running_loop().time() < end:
                     first.beat()
                     await asyncio.sleep(0.05)
-                assert here.shell.refused["name"] >= 3
+                assert here.shell.sessions.received.refused["name"] >= 3
                 assert not second.link.connected
                 assert len(here.brain.of(AgentJoined)) == 1
                 kinds = [i.cause.kind for i in here.brain.c.book.incidents.values()]
                 assert kinds == [t.FindingKind.NODE_NAME_TAKEN]
                 await eventually(lambda: second.link.connected)  # the first is silent now: half an open connection
-                assert here.ingest.sessions["node0"].incarnation == "i2"
+                assert here.shell.sessions.by_node["node0"].incarnation == "i2"
 
     asyncio.run(story())
 
@@ -318,7 +318,7 @@ def test_a_command_that_no_message_can_hold_is_answered_as_failed(tmp_path: Path
 
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
-            await eventually(lambda: "node0" in here.shell.outboxes)
+            await eventually(lambda: "node0" in here.shell.sessions.by_node)
             here.shell.send("node0", msg.Command("c1", "j1", -1, msg.StopWorkers(2.5)))
             await eventually(lambda: here.brain.of(ResultSeen))
             (seen,) = here.brain.of(ResultSeen)
@@ -334,7 +334,7 @@ def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: one.link.connected)
-            session = here.ingest.sessions["node0"]
+            session = here.shell.sessions.by_node["node0"]
             write, joined = here.ingest._write, len(here.brain.of(AgentJoined))
 
             async def ends(context: object, session: object) -> None:
@@ -347,7 +347,7 @@ def test_a_writer_that_ends_ends_its_stream(tmp_path: Path, monkeypatch: pytest.
             assert here.ingest._write == write
 
             def is_another() -> bool:
-                return one.link.connected and here.ingest.sessions.get("node0") not in (None, session)
+                return one.link.connected and here.shell.sessions.by_node.get("node0") not in (None, session)
 
             await eventually(is_another, deadline_s=8.0)  # sooner than the agent's wait for a welcome ends
             here.shell.send("node0", msg.Command("c1", "j1", 1, msg.StopWorkers(2.5)))
@@ -365,7 +365,7 @@ def test_a_long_message_comes_in_pieces(tmp_path: Path) -> None:
             one.tell(notice(1))
             await eventually(lambda: len(here.brain.of(EventSeen)) == 2)
             assert [seen.event for seen in here.brain.of(EventSeen)] == [plan, notice(1)]
-            assert here.shell.malformed == 0
+            assert here.shell.sessions.received.malformed == 0
 
     asyncio.run(story())
 

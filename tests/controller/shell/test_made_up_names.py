@@ -68,7 +68,7 @@ def test_a_name_beyond_what_is_kept_is_refused_while_all_others_are_in_use(
         async with stage(tmp_path) as here, agent(here.port, "node0") as zero, agent(here.port, "node1") as one:
             await eventually(lambda: zero.link.connected and one.link.connected)
             async with agent(here.port, "node2") as two:
-                await eventually(lambda: here.shell.refused["name"] >= 1)
+                await eventually(lambda: here.shell.sessions.received.refused["name"] >= 1)
                 assert not two.link.connected
                 assert set(here.brain.c.nodes) == {"node0", "node1"}
 

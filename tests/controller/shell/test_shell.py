@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.base.errors import Unavailable, UsageError
 from holdfast.controller.brain.cluster_brain import ClusterBrain
+from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import (
     Action,
@@ -28,7 +29,7 @@ from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Instant, JobSpec
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.controller.support.stage import make_shell
+from tests.controller.support.stage import Sent, make_shell
 
 COMMAND = msg.Command("c1", "j1", 1, msg.StopWorkers())
 SPEC = JobSpec("j1", "job", msg.Program("train.py"), 1, 1)
@@ -57,7 +58,12 @@ def test_every_record_is_written_before_any_command_leaves(tmp_path: Path) -> No
     shell = make_shell(tmp_path, Scripted(Send("node0", COMMAND), Say("x", {}), Record("job", "j1", {"n": 1})))
     rows: list[Any] = []
     other = sqlite3.connect(tmp_path / "controller.sqlite")
-    shell.outboxes["node0"] = lambda message: rows.append((message, other.execute("SELECT doc FROM entity").fetchall()))
+
+    class Looking(Sent):
+        def send(self, message: msg.ControllerMessage) -> None:
+            rows.append((message, other.execute("SELECT doc FROM entity").fetchall()))
+
+    shell.sessions.open(Looking())
     shell.handle(Tick())
     assert rows == [(COMMAND, [('{"n": 1}',)])]
     other.close()
@@ -76,13 +82,13 @@ def test_a_full_disk_is_told_once_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shell = make_shell(tmp_path, Scripted(Record("job", "j1", {}), Send("node0", COMMAND)))
-    sent: list[msg.ControllerMessage] = []
-    shell.outboxes["node0"] = sent.append
+    sent = Sent()
+    shell.sessions.open(sent)
     with monkeypatch.context() as patch:
         patch.setattr(shell.journal, "write", failing([]))
         for _ in range(3):
             shell.handle(Tick())
-    assert len(sent) == 3
+    assert len(sent.messages) == 3
     assert len([r for r in caplog.records if r.message == "journal.failed"]) == 1
     shell.handle(Tick())
     assert shell.journal.entities() == [("job", "j1", {})]
@@ -92,17 +98,18 @@ def test_a_full_disk_is_told_once_and_stops_nobody(
 def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = make_shell(tmp_path, ClusterBrain("b1"))
     shell.handle(JobSubmitted(SPEC))
-    flushed: list[int] = []
-    shell.flushed.append(lambda: flushed.append(1))
+    sent = Sent()
+    sent.frames = 1
+    shell.sessions.open(sent)
     ledger = shell.brain.jobs.newest.c.ledger
     ledger.rows[4] = StepRow(4, 1.0, 0.1, 8, 1.0, 1)
     ledger.dirty.add(4)
     with monkeypatch.context() as patch:
         patch.setattr(shell.journal, "write_steps", failing([]))
         shell.flush_steps()
-    assert flushed == []
+    assert sent.messages == [], "a frame is acknowledged once its steps are written"
     shell.flush_steps()
-    assert flushed == [1]
+    assert len(sent.messages) == 1
     assert [row.step for row in shell.journal.steps("j1")] == [4]
     shell.journal.close()
 
@@ -139,9 +146,13 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
             return super().handle(event, now)
 
     async def story() -> Shell:
-        shell = make_shell(tmp_path, Counting("b1"))
         flushed: list[int] = []
-        shell.flushed.append(lambda: flushed.append(1))
+
+        class Acknowledging(Sessions):
+            def acknowledge(self, interval: float) -> None:
+                flushed.append(1)
+
+        shell = make_shell(tmp_path, Counting("b1"), sessions=Acknowledging())
         task = asyncio.create_task(shell.run())
         async with asyncio.timeout(10):
             while len(flushed) < 2:

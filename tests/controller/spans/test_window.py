@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.controller.spans.store import SpanStore, sweep
-from holdfast.controller.spans.window import SpanWindows, decoded, memory_of
+from holdfast.controller.spans.window import SpanSink, SpanWindows, decoded, memory_of
 from holdfast.controller.state.model import Job, JobSpec
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.wire import messages as msg
@@ -26,8 +26,8 @@ def spans(rank: int, first: int, last: int, generation: int = 1, offset: int = 0
     return msg.Spans((worker,), offset, 5, 0)
 
 
-def begun(budget: int = 1 << 20) -> SpanWindows:
-    windows = SpanWindows(budget)
+def begun(budget: int = 1 << 20, sink: SpanSink | None = None) -> SpanWindows:
+    windows = SpanWindows(budget, sink)
     windows.begin("j1")
     return windows
 
@@ -106,9 +106,8 @@ def test_what_came_is_on_disk_by_job_for_anybody_to_read(tmp_path: Path) -> None
 
     shape = JobShape("j1", "train.py", ("a", "b"), 1, b"")
     store = SpanStore(tmp_path, 1 << 20, 60.0, lambda _: shape)
-    window = begun()
+    window = begun(sink=store)
     window.begin("j2")
-    window.sink = store
     window.add("a", spans(0, 0, 4, offset=100))
     window.add("b", spans(1, 0, 4))
     store.close()
@@ -122,9 +121,8 @@ def test_what_came_is_on_disk_by_job_for_anybody_to_read(tmp_path: Path) -> None
 def test_a_new_job_has_files_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     store = SpanStore(tmp_path, 1 << 20, 60.0, JobShape)
-    windows = begun()
+    windows = begun(sink=store)
     windows.begin("j2")
-    windows.sink = store
 
     async def story() -> None:
         writing = asyncio.create_task(store.run())
@@ -167,7 +165,7 @@ def test_spans_travel_and_the_clock_is_told(tmp_path: Path) -> None:
             one.link.send(spans(3, 0, 4))
             await eventually(lambda: told and here.shell.spans.received)
             assert here.shell.spans.received == 5
-            assert here.shell.refused["foreign"] == 1
+            assert here.shell.sessions.received.refused["foreign"] == 1
             assert told[0].sent_ns == 17
             assert abs(told[0].wall_ns - before) < 60e9
             assert here.shell.spans.clock_error_ns == {"node0": 5}

@@ -15,6 +15,7 @@ from holdfast.controller.job.lifecycle import fresh_table
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.shell.ingest import Ingest, serving_grpc
 from holdfast.controller.shell.log_hub import LogHub
+from holdfast.controller.shell.sessions import Session
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.samples import Samples
 from holdfast.controller.state.events import Action, BrainEvent
@@ -40,9 +41,21 @@ class Recording(ClusterBrain):
         return [event for event in self.told if isinstance(event, kind)]
 
 
-def make_shell(folder: Path, brain: ClusterBrain | None = None) -> Shell:
+def make_shell(folder: Path, brain: ClusterBrain | None = None, **more: Any) -> Shell:
+    """`more`: other parts of a shell."""
     journal = Journal(folder / "controller.sqlite")
-    return Shell(brain or Recording(), journal, Samples(1 << 20), LogHub())
+    return Shell(brain or Recording(), journal, Samples(1 << 20), LogHub(), **more)
+
+
+class Sent(Session):
+    """A stream without an agent: notes what is sent there, and how often it was acknowledged."""
+
+    def __init__(self, node: str = "node0") -> None:
+        super().__init__(msg.Hello(t.Identity(node, node, "i1")), "", 0.0)
+        self.messages: list[msg.ControllerMessage] = []
+
+    def send(self, message: msg.ControllerMessage) -> None:
+        self.messages.append(message)
 
 
 @dataclass

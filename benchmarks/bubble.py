@@ -23,12 +23,12 @@ from common import finish, parser
 
 from holdfast.plan.plan import Action, Op, Plan
 from holdfast.plan.simulate import durations, simulate
+from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
-from holdfast.trainer.schedules.build import BUILDERS, job_plan
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import Layout
 
-CHUNKS = {"interleaved": 2, "bfs": 2, "zbv": 2, "interleaved-zero-bubble": 2}
-NAMES = (*BUILDERS, "zbv", "interleaved-zero-bubble")
+NAMES = tuple(SCHEDULES)
 FORWARD, BACKWARD = 1, 2
 
 
@@ -40,22 +40,18 @@ class Case:
 
     @property
     def layout(self) -> Layout:
-        chunks = CHUNKS.get(self.schedule, 1)
-        return Layout(self.ranks, 1, 1, chunks, self.micro_batches, folded=self.schedule == "zbv")
+        schedule = SCHEDULES[self.schedule]
+        return Layout(self.ranks, 1, 1, schedule.chunks, self.micro_batches, schedule.placement)
 
     @property
     def plan(self) -> Plan:
-        from holdfast.trainer.pipeline.runtime import zero_bubble
-
-        size = self.ranks, self.layout.chunks, self.micro_batches
-        build = BUILDERS.get(self.schedule)
-        orders = build(*size) if build else zero_bubble(self.schedule, *size)
+        orders = SCHEDULES[self.schedule].build(self.ranks, self.layout.chunks, self.micro_batches)
         return job_plan(self.layout, self.schedule, self.layout.stages, orders, ahead=2)
 
     @property
     def formula(self) -> float:
         chunks = self.layout.chunks
-        if self.schedule in BUILDERS:
+        if not SCHEDULES[self.schedule].halves_backward:
             lost = (self.ranks - 1) / chunks
             return lost / (self.micro_batches + lost)
         usual = durations(FORWARD, BACKWARD, chunks)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from holdfast.diagnostics.steps.span_table import COLUMNS, SpanTable, from_columns
 from holdfast.plan.plan import COMPUTE, RECEIVES, SENDS, SPANS, Action, Layers, Mesh, Op, Plan
+from holdfast.trainer.pipeline.transfers import add_transfers
 from holdfast.trainer.schedules.one_f_one_b import one_f_one_b
-from holdfast.trainer.schedules.transfers import add_transfers
 
 Floats = npt.NDArray[np.float64]
 KINDS = ("other", *SPANS.values(), "tp:all_reduce", "dp:reduce_scatter", "world:all_reduce")

@@ -36,7 +36,9 @@ from holdfast.dashboards.rules import ALERTS
 from holdfast.diagnostics.catalog.catalog import CHECKS, Scope, Suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.facts import xid
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings import config as trainer
+from holdfast.trainer.settings.load import choices
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
@@ -140,8 +142,8 @@ def _section(cls: type[Any], name: str, with_variable: bool) -> str:
         cells = [f"`{entry.name}`"]
         if with_variable:
             cells.append(f"`{settings.variable(name, entry.name)}`")
-        choices = [f"`{choice}`" for choice in typing.get_args(hints[entry.name]) if isinstance(choice, str)]
-        text = docs.get(entry.name, "") + (f" One of {', '.join(choices)}." if choices else "")
+        words = [f"`{word}`" for word in choices(hints[entry.name], entry)]
+        text = docs.get(entry.name, "") + (f" One of {', '.join(words)}." if words else "")
         rows.append((*cells, _default(entry), text.strip()))
     head = ("key", "environment", "default", "what it is") if with_variable else ("key", "default", "what it is")
     return f"#### `[{name}]`\n\n" + table(head, rows)
@@ -165,6 +167,17 @@ def configuration() -> str:
 def trainer_configuration() -> str:
     hints = typing.get_type_hints(trainer.Config)
     return "\n\n".join(_section(hints[entry.name], entry.name, False) for entry in fields(trainer.Config))
+
+
+def schedules() -> str:
+    """What each pipeline schedule asks of the layout."""
+    rows = []
+    for one in SCHEDULES.values():
+        chunks = f"{one.chunks}, or as `parallel.chunks` says" if one.takes_chunks else str(one.chunks)
+        asks = ["pp of 2 or more"] * (one.chunks > 1) + ["micro-batches that fill whole rounds"] * one.whole_rounds
+        backward = "in two halves" if one.halves_backward else "whole"
+        rows.append((f"`{one.name}`", chunks, one.placement.value if one.chunks > 1 else "", backward, "; ".join(asks)))
+    return table(("schedule", "stages a rank", "stages lie", "backward", "needs"), rows)
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------
@@ -328,6 +341,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "stages": stages,
     "config": configuration,
     "trainer-config": trainer_configuration,
+    "schedules": schedules,
     "metrics": metrics,
     "cli": cli,
     "log-rules": rules,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.plan.plan import Order, Plan
+from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import Mesh
 from holdfast.trainer.model.model import DTYPES, Moment, Stage, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import Riders
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
-from holdfast.trainer.pipeline.runtime import LossFunction, Runtime, Sharing, WatchedStage, zero_bubble
-from holdfast.trainer.schedules.build import BUILDERS, job_plan
+from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.pipeline.runtime import LossFunction, Runtime, Sharing, WatchedStage
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.layout import Layout
 
@@ -23,11 +24,7 @@ _POSTED_AHEAD = 2
 def build_plan(config: Config, layout: Layout, device: torch.device) -> Plan:
     """The plan of the whole job: the same on every rank, whatever its place."""
     schedule, count = config.parallel.schedule, layout.local_micro_batches
-    computations: list[Order]
-    if schedule in BUILDERS:
-        computations = BUILDERS[schedule](layout.pp, layout.chunks, count)
-    else:
-        computations = zero_bubble(schedule, layout.pp, layout.chunks, count)
+    computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
     # NCCL does the messages of a link in the order they were posted in, so there they keep to one order.
     ahead = _POSTED_AHEAD if device.type == "cpu" else 0
     return job_plan(

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
@@ -23,7 +22,7 @@ from torch.distributed.pipelining import schedules as torch_schedules
 from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
-from holdfast.plan.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan, from_csv
+from holdfast.plan.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan
 from holdfast.trainer.model import accumulate
 from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, Riders
 from holdfast.trainer.telemetry import spans
@@ -217,33 +216,6 @@ class Runtime(_PipelineScheduleRuntime):
         for stage in self._own.values():
             stage.turns.clear()
         super()._step_microbatches(*args, **kwargs)
-
-
-def zero_bubble(schedule: str, ranks: int, chunks: int, micro_batches: int) -> list[Order]:
-    """torch's own lists of computations for `zbv` and `interleaved-zero-bubble` (Qi et al. 2023)."""
-    kinds = {
-        "zbv": torch_schedules.ScheduleZBVZeroBubble,
-        "interleaved-zero-bubble": torch_schedules.ScheduleInterleavedZeroBubble,
-    }
-    lists = kinds[schedule](stages_without_ranks(ranks, chunks), micro_batches).pipeline_order
-    text = "\n".join(",".join("" if a is None else str(a) for a in lists[rank]) for rank in range(ranks))
-    return list(from_csv(text))
-
-
-def stages_without_ranks(ranks: int, chunks: int) -> list[Any]:
-    """As much of rank 0's stages as torch's schedules need to make their lists: no group, no module."""
-    return [
-        SimpleNamespace(
-            stage_index=chunk * ranks,
-            num_stages=ranks * chunks,
-            group_size=ranks,
-            group_rank=0,
-            submod=None,
-            is_first=chunk == 0,
-            is_last=False,
-        )
-        for chunk in range(chunks)
-    ]
 
 
 def lowered(schedule: Any) -> list[Order]:

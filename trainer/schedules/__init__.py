@@ -1,4 +1,4 @@
-"""Schedules: pure functions that return, for each pipeline rank, its list of actions.
+"""Schedules: pure functions that return, for each pipeline rank, its list of computations; and the table of them.
 
-Builders return computation only; the passes in `transfers` and `sharding` add what goes with it.
+Builders return computation only; the passes in `trainer/pipeline` add what goes with it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings import transport
 from holdfast.trainer.settings.config import Config, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
@@ -9,7 +10,6 @@ from holdfast.trainer.settings.errors import ConfigError
 RECOMPUTE = ("none", "selective", "full")
 _MOST = 1 << 20
 """No model or job is laid over more of anything."""
-ZERO_BUBBLE = ("zbv", "interleaved-zero-bubble")
 
 
 def check(config: Config) -> None:
@@ -157,7 +157,7 @@ def obstacle(config: Config, tp: int, stages: int) -> str | None:
     pieces = config.parallel.overlap_chunks * (tp if config.parallel.sequence else 1)
     if tp > 1 and length % pieces:
         return f"data.seq_len = {length} is not divisible by parallel.overlap_chunks, with parallel.sequence times tp"
-    if tp > 1 and config.parallel.overlap_chunks > 1 and config.parallel.schedule in ZERO_BUBBLE:
+    if tp > 1 and config.parallel.overlap_chunks > 1 and SCHEDULES[config.parallel.schedule].halves_backward:
         return f"parallel.overlap_chunks needs whole backwards, which {config.parallel.schedule} halves: choose 1f1b"
     if entries not in (1, stages):
         return f"train.recompute has {entries} entries for {stages} stages: one for all, or one for each"

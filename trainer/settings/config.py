@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from holdfast.trainer.schedules.table import SCHEDULES
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -76,10 +78,10 @@ class ParallelConfig:
     """Replicas, each with its share of the batch; 0: world size / (pp x tp)."""
     tp: int = 1
     """Ranks that share every layer."""
-    schedule: Literal["1f1b", "eager-1f1b", "gpipe", "interleaved", "bfs", "zbv", "interleaved-zero-bubble"] = "1f1b"
+    schedule: str = field(default="1f1b", metadata={"choices": SCHEDULES})
     """In which order micro-batches go through the stages: docs/trainer.md compares them."""
     chunks: int = 0
-    """Pieces of the model on each rank; 0: 1 for 1f1b, eager-1f1b and gpipe, otherwise 2."""
+    """Pieces of the model on each rank; 0: as many as the schedule has by default, see docs/trainer.md."""
     shard_vocabulary: bool = False
     """Split embedding and output layer over tp too: less memory, three more collectives a micro-batch."""
     sequence: bool = False

@@ -6,15 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.trainer.schedules.table import SCHEDULES, Placement
 from holdfast.trainer.settings.checks import obstacle
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
-
-_LOOPED = {"interleaved", "bfs", "interleaved-zero-bubble"}
-_FOLDED = {"zbv"}
-_HALVED = {"zbv", "interleaved-zero-bubble"}
-"""Backward for inputs and for weights are two actions."""
-_IN_ROUNDS = {"interleaved", "interleaved-zero-bubble"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +23,7 @@ class Layout:
     """Stages on each rank."""
     local_micro_batches: int
     """Micro-batches that one replica does in a step."""
-    folded: bool = False
-    """Every second round of stages runs back over the ranks, as a V: rank 0 holds the first and the last."""
+    placement: Placement = Placement.LOOP
 
     @property
     def world(self) -> int:
@@ -49,8 +43,7 @@ class Layout:
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds a stage."""
-        turn, place = divmod(stage, self.pp)
-        return self.pp - 1 - place if self.folded and turn % 2 else place
+        return self.placement.rank_of(stage, self.pp)
 
     def layers_of(self, stage: int, layers: int) -> range:
         """Global numbers of the layers in `stage`; the first stages take what does not divide evenly."""
@@ -79,19 +72,19 @@ def plan(config: Config, world: int, vocab: int) -> Layout:
 
 
 def _layout(config: Config, pp: int, dp: int, tp: int) -> Layout:
-    is_folded = config.parallel.schedule in _FOLDED
-    return Layout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, is_folded)
+    placement = SCHEDULES[config.parallel.schedule].placement
+    return Layout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, placement)
 
 
 def _chunks(config: Config) -> int:
-    return config.parallel.chunks or (2 if config.parallel.schedule in _LOOPED | _FOLDED else 1)
+    return config.parallel.chunks or SCHEDULES[config.parallel.schedule].chunks
 
 
 def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int) -> str | None:
     """Why this layout cannot be, None if it can."""
-    model, train, schedule = config.model, config.train, config.parallel.schedule
-    stages = pp * _chunks(config)
-    local = train.micro_batches // dp
+    model, train, schedule = config.model, config.train, SCHEDULES[config.parallel.schedule]
+    layout = _layout(config, pp, dp, tp)
+    stages, local = layout.stages, layout.local_micro_batches
     if pp * dp * tp != world:
         return f"pp x dp x tp is {pp * dp * tp}, the world size is {world}"
     if (unfit := obstacle(config, tp, stages)) is not None:
@@ -102,26 +95,27 @@ def _obstacle(config: Config, world: int, vocab: int, pp: int, dp: int, tp: int)
         return f"model.layers = {model.layers} are fewer than {stages} stages"
     if train.micro_batches % dp:
         return f"train.micro_batches = {train.micro_batches} is not divisible by dp"
-    if schedule not in _LOOPED | _FOLDED and _chunks(config) != 1:
-        looped = ", ".join(sorted(_LOOPED))
-        return f"parallel.chunks = {config.parallel.chunks} needs parallel.schedule to be one of {looped}"
-    if schedule in _FOLDED and _chunks(config) != 2:
-        return f"parallel.schedule = {schedule} needs parallel.chunks = 2, a way out and a way back"
-    if schedule in _LOOPED | _FOLDED and pp == 1:
-        return f"parallel.schedule = {schedule} needs pp of 2 or more"
+    if not schedule.takes_chunks and layout.chunks != schedule.chunks:
+        if schedule.chunks > 1:
+            why = schedule.placement.value
+            return f"parallel.schedule = {schedule.name} needs parallel.chunks = {schedule.chunks}, {why}"
+        others = ", ".join(sorted(one.name for one in SCHEDULES.values() if one.takes_chunks))
+        return f"parallel.chunks = {layout.chunks} needs parallel.schedule to be one of {others}"
+    if schedule.chunks > 1 and pp == 1:
+        return f"parallel.schedule = {schedule.name} needs pp of 2 or more"
     if dp > 1 and config.parallel.zero == 3 and (unfit := _unfit_unit(config)) is not None:
         return unfit
-    if schedule in _IN_ROUNDS and local % max(1, local // pp):
-        return f"{schedule} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
+    if schedule.whole_rounds and local % max(1, local // pp):
+        return f"{schedule.name} needs {local} micro-batches in each replica to fill whole rounds of {pp}"
     return None
 
 
 def _unfit_unit(config: Config) -> str | None:
     """Why replicas cannot share parameters in the unit that the settings ask for, None if they can."""
-    schedule = config.parallel.schedule
-    if config.parallel.zero_unit == "layer" and schedule in _HALVED:
+    schedule = SCHEDULES[config.parallel.schedule]
+    if config.parallel.zero_unit == "layer" and schedule.halves_backward:
         return (
-            f"parallel.zero = 3 gathers each layer for a whole backward, and {schedule} does it in halves "
+            f"parallel.zero = 3 gathers each layer for a whole backward, and {schedule.name} does it in halves "
             "(set parallel.zero_unit = stage, or parallel.zero = 2)"
         )
     if config.parallel.zero_unit == "stage" and _chunks(config) == 1:

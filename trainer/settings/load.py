@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -66,21 +66,27 @@ def _merge(config: Config, sections: Mapping[str, Any], source: str) -> Config:
 
 
 def _fill(part: Any, section: str, values: Mapping[str, Any], source: str) -> Any:
-    types = get_type_hints(type(part))
+    types, entries = get_type_hints(type(part)), {entry.name: entry for entry in fields(part)}
     changed = {}
     for key, value in values.items():
         if key not in types:
             raise ConfigError(f"unknown key {section}.{key} in {source}{_nearest(key, list(types))}")
-        changed[key] = _converted(types[key], value, f"{section}.{key} in {source}")
+        where = f"{section}.{key} in {source}"
+        changed[key] = _converted(types[key], value, where, choices(types[key], entries[key]))
     return replace(part, **changed)
 
 
-def _converted(kind: Any, value: Any, where: str) -> Any:
+def choices(kind: Any, entry: Field[Any]) -> tuple[str, ...]:
+    """The words that a setting may be, () if it may be any: those of its type, or of its field's table."""
+    words = (*get_args(kind), *entry.metadata.get("choices", ()))
+    return tuple(word for word in words if isinstance(word, str))
+
+
+def _converted(kind: Any, value: Any, where: str, words: Sequence[str]) -> Any:
     """`value` as the field's type; numbers widen, nothing else changes its type."""
-    choices = get_args(kind)
-    if choices and isinstance(choices[0], str):
-        if value not in choices:
-            raise ConfigError(f"{where} is {value!r}: choose one of {', '.join(choices)}")
+    if words:
+        if value not in words:
+            raise ConfigError(f"{where} is {value!r}: choose one of {', '.join(words)}")
         return value
     if kind == tuple[str, ...]:
         if isinstance(value, list) and all(isinstance(entry, str) for entry in value):

@@ -17,7 +17,8 @@ from holdfast.plan.plan import COMPUTE, Op
 from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.optim.replicas import FineSum
-from holdfast.trainer.schedules.build import BUILDERS, job_plan
+from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import Layout, plan
 from tests.trainer.run.test_equality import assembled, compare, mesh
@@ -73,7 +74,7 @@ def test_bytes_held_are_those_of_the_table(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(sorted(BUILDERS)),
+    name=st.sampled_from([name for name, one in SCHEDULES.items() if not one.halves_backward]),
     pp=st.integers(1, 4),
     chunks=st.integers(1, 3),
     count=st.integers(1, 8),
@@ -84,11 +85,12 @@ def test_bytes_held_are_those_of_the_table(
 def test_plans_say_what_is_gathered_and_reduced(
     name: str, pp: int, chunks: int, count: int, zero: int, by_layer: bool, reduce_each: bool
 ) -> None:
-    chunks = chunks if name in ("interleaved", "bfs") else 1
-    if name == "interleaved":
+    schedule = SCHEDULES[name]
+    chunks = chunks if schedule.takes_chunks else schedule.chunks
+    if schedule.whole_rounds:
         count *= pp
-    layout = Layout(pp, 2, 1, chunks, count)
-    orders = BUILDERS[name](pp, chunks, count)
+    layout = Layout(pp, 2, 1, chunks, count, schedule.placement)
+    orders = schedule.build(pp, chunks, count)
     made = job_plan(layout, name, layout.stages, orders, zero=zero, by_layer=by_layer, reduce_each=reduce_each)
     assert verify(made) == []
     assert simulate(made, durations(1, 2, chunks)).makespan > 0

@@ -12,10 +12,12 @@ from torch.distributed.pipelining import schedules as torch_schedules
 from holdfast.plan.check import in_flight
 from holdfast.plan.plan import Action, Op, Order, from_csv, to_csv
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.pipeline.runtime import lowered, stages_without_ranks, zero_bubble
-from holdfast.trainer.schedules.build import job_plan
-from holdfast.trainer.schedules.sharding import add_reduce, add_unshard
-from holdfast.trainer.schedules.transfers import add_transfers
+from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.pipeline.runtime import lowered
+from holdfast.trainer.pipeline.sharding import add_reduce, add_unshard
+from holdfast.trainer.pipeline.transfers import add_transfers
+from holdfast.trainer.schedules.table import SCHEDULES
+from holdfast.trainer.schedules.zero_bubble import stages_without_ranks
 from holdfast.trainer.settings.layout import Layout
 
 SIZES = [(2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16)]
@@ -83,7 +85,7 @@ def test_looped_lists_are_torch_s_before_and_after_lowering(name: str, chunks: i
 @pytest.mark.parametrize(("ranks", "count"), SIZES)
 @pytest.mark.parametrize("name", ["zbv", "interleaved-zero-bubble"])
 def test_zero_bubble_lists_can_be_had_without_ranks(name: str, ranks: int, count: int) -> None:
-    for order in zero_bubble(name, ranks, 2, count):
+    for order in computations(name, ranks, 2, count):
         assert sum(action.op is Op.FORWARD for action in order) == 2 * count
         assert {action.op for action in order} == {Op.FORWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT}
 
@@ -92,8 +94,8 @@ def test_zero_bubble_lists_can_be_had_without_ranks(name: str, ranks: int, count
 @pytest.mark.parametrize("name", ["zbv", "interleaved-zero-bubble"])
 def test_zero_bubble_loses_what_it_cannot_fill(name: str, ranks: int, count: int) -> None:
     """With both halves of a backward as long as a forward, and micro-batches to fill the pipeline twice."""
-    layout = Layout(ranks, 1, 1, 2, count, folded=name == "zbv")
-    plan = job_plan(layout, name, layout.stages, zero_bubble(name, ranks, 2, count), ahead=2)
+    layout = Layout(ranks, 1, 1, 2, count, SCHEDULES[name].placement)
+    plan = job_plan(layout, name, layout.stages, computations(name, ranks, 2, count), ahead=2)
     line = simulate(plan, durations(1, 2, chunks=2))
     assert line.bubble == pytest.approx([(ranks - 1) / (6 * count + ranks - 1)] * ranks)
     assert in_flight(plan) == (2 * ranks,) * ranks

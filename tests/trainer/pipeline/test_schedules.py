@@ -12,8 +12,9 @@ from plans import NAMES, SINGLE, plan_of
 from holdfast.plan.check import in_flight, verify
 from holdfast.plan.plan import Op
 from holdfast.plan.simulate import durations, simulate
-from holdfast.trainer.schedules.build import BUILDERS, job_plan
-from holdfast.trainer.schedules.sharding import add_unshard
+from holdfast.trainer.pipeline.job_plan import job_plan
+from holdfast.trainer.pipeline.sharding import add_unshard
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.layout import Layout
 
 # Whole numbers, so that a sum is exact. V divides them for every V below.
@@ -81,7 +82,7 @@ def test_decoupled_transfers_against_transfers_that_occupy_the_rank() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(sorted(BUILDERS)),
+    name=st.sampled_from(NAMES),
     pp=st.integers(1, 8),
     dp=st.sampled_from([1, 2]),
     chunks=st.integers(1, 3),
@@ -89,15 +90,16 @@ def test_decoupled_transfers_against_transfers_that_occupy_the_rank() -> None:
     ahead=st.integers(0, 3),
 )
 def test_every_plan_is_whole_and_ends(name: str, pp: int, dp: int, chunks: int, count: int, ahead: int) -> None:
-    chunks = chunks if name in ("interleaved", "bfs") else 1
-    if name == "interleaved" and count % max(1, count // pp):
+    schedule = SCHEDULES[name]
+    chunks = chunks if schedule.takes_chunks else schedule.chunks
+    if schedule.whole_rounds and count % max(1, count // pp):
         with pytest.raises(ValueError, match="do not fill"):
-            BUILDERS[name](pp, chunks, count)
+            schedule.build(pp, chunks, count)
         return
-    layout = Layout(pp, dp, 1, chunks, count)
+    layout = Layout(pp, dp, 1, chunks, count, schedule.placement)
     layers = layout.stages + 1
     for live in range(1, chunks + 1):
-        plan = job_plan(layout, name, layers, BUILDERS[name](pp, chunks, count), ahead=ahead, live=live)
+        plan = job_plan(layout, name, layers, schedule.build(pp, chunks, count), ahead=ahead, live=live)
         assert verify(plan) == []
         line = simulate(plan, durations(F, B, chunks), latency=1)
         assert sum(line.busy) == pytest.approx(pp * count * (F + B))

@@ -6,7 +6,7 @@ import functools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.corpus import open_corpus
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config, ParallelConfig
 from holdfast.trainer.settings.layout import factorisations
 
@@ -115,7 +116,7 @@ def test_schedules_equal_one_process(zygote: Zygote, tiny: list[str], tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", get_args(get_type_hints(ParallelConfig)["schedule"]))
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules_over_four_ranks_equal_one_process(
     zygote: Zygote, tiny: list[str], tmp_path: Path, schedule: str
 ) -> None:

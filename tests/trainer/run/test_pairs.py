@@ -6,14 +6,14 @@ import functools
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 from forked import Zygote
 from pairwise import cover, pairs_of, wanted
 
 from holdfast.trainer.__main__ import parse
-from holdfast.trainer.settings.config import ParallelConfig
+from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import plan
 from tests.trainer.run.test_equality import LAYOUTS, compare, mesh
@@ -27,11 +27,10 @@ ZERO = {
     "3L": ["parallel.zero=3"],
     "3S": ["parallel.zero=3", "parallel.zero_unit=stage"],
 }
-TWO_STAGES = ("interleaved", "bfs", "zbv", "interleaved-zero-bubble")
 # Those that forbid each other come first, in the order in which they are chosen.
 AXES: dict[str, list[Any]] = {
     "layout": LAYOUTS,
-    "schedule": list(get_args(get_type_hints(ParallelConfig)["schedule"])),
+    "schedule": list(SCHEDULES),
     "zero": list(ZERO),
     "sequence": ["false", "true"],
     "optimizer": ["adamw", "lamb"],
@@ -46,7 +45,7 @@ LAID = ("layout", "schedule", "zero", "sequence")
 
 def settings(case: Mapping[str, Any]) -> list[str]:
     pp, dp, tp = case["layout"]
-    stages = pp * (2 if case["schedule"] in TWO_STAGES else 1)
+    stages = pp * SCHEDULES[case["schedule"]].chunks
     values = [
         *ZERO[case["zero"]],
         f"parallel.schedule={case['schedule']}",
@@ -105,8 +104,8 @@ def test_the_cases_hold_every_pair_that_can_be() -> None:
     # Of any two values both of which are for this many ranks, only these are never together.
     never = wanted(AXES, lambda case: True) - wanted(AXES, possible)
     assert {frozenset((x[1], y[1])) for x, y in never if "layout" not in (x[0], y[0])} == {
-        *(frozenset(("3L", schedule)) for schedule in ("zbv", "interleaved-zero-bubble")),  # halves of a backward
-        *(frozenset(("3S", schedule)) for schedule in ("1f1b", "eager-1f1b", "gpipe")),  # one stage a rank
+        *(frozenset(("3L", schedule)) for schedule, one in SCHEDULES.items() if one.halves_backward),
+        *(frozenset(("3S", schedule)) for schedule, one in SCHEDULES.items() if one.chunks == 1),
     }
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from forked import Zygote
 
-from tests.trainer.run.test_pairs import TWO_STAGES, ZERO
+from holdfast.trainer.schedules.table import SCHEDULES
+from tests.trainer.run.test_pairs import ZERO
 from tests.trainer.run.test_restart import losses, strike
 
 pytestmark = pytest.mark.aside
@@ -33,7 +34,7 @@ def check(zygote: Zygote, tiny: list[str], folder: Path, zero: str, schedule: st
     values = [
         *ZERO[zero],
         f"parallel.schedule={schedule}",
-        f"model.layers={4 if schedule in TWO_STAGES else 2}",
+        f"model.layers={2 * SCHEDULES[schedule].chunks}",
         f"train.dtype={dtype}",
         *("train.micro_batches=4", "model.dropout=0.1", "data.loader=shared", "data.prefetch=2"),
     ]
@@ -43,7 +44,7 @@ def check(zygote: Zygote, tiny: list[str], folder: Path, zero: str, schedule: st
 
 def test_the_cases_hold_every_stage_and_every_schedule() -> None:
     assert {zero for zero, _, _ in CASES} == set(ZERO)
-    assert {schedule for _, schedule, _ in CASES} >= {"1f1b", "eager-1f1b", "gpipe", *TWO_STAGES}
+    assert {schedule for _, schedule, _ in CASES} == set(SCHEDULES)
 
 
 @pytest.mark.slow

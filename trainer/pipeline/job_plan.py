@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.plan.check import verify
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan
-from holdfast.trainer.schedules.breadth_first import breadth_first
-from holdfast.trainer.schedules.gpipe import gpipe
-from holdfast.trainer.schedules.interleaved import interleaved
-from holdfast.trainer.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
-from holdfast.trainer.schedules.sharding import add_reduce, add_reduce_when_freed, add_unshard, add_unshard_each
-from holdfast.trainer.schedules.transfers import add_transfers, post_ahead
+from holdfast.trainer.pipeline.sharding import add_reduce, add_reduce_when_freed, add_unshard, add_unshard_each
+from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
 from holdfast.trainer.settings.layout import Layout
-
-Builder = Callable[[int, int, int], list[Order]]
-"""Ranks, chunks a rank and micro-batches to one list of computations a rank."""
-
-BUILDERS: dict[str, Builder] = {
-    "gpipe": lambda ranks, _, count: gpipe(ranks, count),
-    "1f1b": lambda ranks, _, count: one_f_one_b(ranks, count),
-    "eager-1f1b": lambda ranks, _, count: eager_one_f_one_b(ranks, count),
-    "interleaved": interleaved,
-    "bfs": breadth_first,
-}
 
 
 def job_plan(

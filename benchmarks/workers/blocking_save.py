@@ -68,7 +68,8 @@ class Holdfast(System):
 
     def __init__(self, state: State, folder: Path) -> None:
         from holdfast.checkpoint.format.tiles import GlobalTensor
-        from holdfast.checkpoint.snapshots.arena import Arena, Description
+        from holdfast.checkpoint.snapshots.arena import Arena
+        from holdfast.checkpoint.snapshots.description import Description
         from holdfast.checkpoint.worker.snapshot import Snapshotter
 
         super().__init__(state, folder)

@@ -33,7 +33,8 @@ from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.restore.group import Alone, ProcessGroup
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, restore
-from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.snapshots.files import own_file, peer_file
 from holdfast.checkpoint.stores.opening import open_store
 

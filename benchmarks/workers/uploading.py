@@ -32,7 +32,8 @@ from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Taken
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.restore.inspect import list_checkpoints
-from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import STATUS, own_file
 from holdfast.checkpoint.stores.opening import open_store
 

@@ -32,7 +32,7 @@ from holdfast.base.local_socket import short_path
 from holdfast.checkpoint.daemon.job import Job, Member
 from holdfast.checkpoint.daemon.messages import hello_from, join_from, taken_from
 from holdfast.checkpoint.daemon.peer_link import PeerServer
-from holdfast.checkpoint.snapshots.arena import Description, Snapshot
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import LOCK, PORT, SOCKET, is_plain
 
 TAKEN = 3

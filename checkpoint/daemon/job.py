@@ -24,7 +24,8 @@ from holdfast.checkpoint.daemon.peer_push import Pusher
 from holdfast.checkpoint.daemon.uploader import Outcomes, Pinned, Upload
 from holdfast.checkpoint.errors import CheckpointError, SnapshotInvalid
 from holdfast.checkpoint.snapshots import long_values
-from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import STATUS, worker_of
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.rate import Pace

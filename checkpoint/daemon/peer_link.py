@@ -19,7 +19,8 @@ from holdfast.base import log
 from holdfast.checkpoint.daemon.peer_wire import PeerRefused, Wire, be_greeted, greet
 from holdfast.checkpoint.errors import CheckpointError, SnapshotInvalid, SnapshotRefused
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, chunk_sum
-from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import is_plain, peer_file
 from holdfast.checkpoint.stores.rate import Pace
 

@@ -16,7 +16,8 @@ from holdfast.checkpoint.daemon.in_thread import in_thread
 from holdfast.checkpoint.daemon.messages import Peer
 from holdfast.checkpoint.daemon.peer_link import Interrupted, push
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.snapshots.arena import Arena, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Snapshot
 from holdfast.checkpoint.stores.rate import Pace
 
 RETRY = Backoff(initial=0.2, cap=5.0)

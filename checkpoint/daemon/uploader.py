@@ -23,8 +23,9 @@ from holdfast.checkpoint.daemon.messages import Join
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
 from holdfast.checkpoint.format.checksum import Buffer
 from holdfast.checkpoint.format.parts import Part
-from holdfast.checkpoint.snapshots.arena import Arena, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.checked_reading import CheckedReading
+from holdfast.checkpoint.snapshots.description import Snapshot
 from holdfast.checkpoint.stores.rate import Pace
 from holdfast.checkpoint.stores.store import Store
 

@@ -23,7 +23,8 @@ from holdfast.checkpoint.restore.exchange import fetch, take
 from holdfast.checkpoint.restore.host_peers import find_neighbours
 from holdfast.checkpoint.restore.reading import SPAN_BYTES, read_plan, without_targets
 from holdfast.checkpoint.restore.restore import Peers, Restored, always, choose
-from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 
 PEER_PREFIX = "peer-"
 

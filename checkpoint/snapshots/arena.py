@@ -23,7 +23,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,83 +33,18 @@ import xxhash
 from holdfast.checkpoint.errors import SnapshotInvalid, SnapshotRefused
 from holdfast.checkpoint.format.arrays import Held, held
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, chunk_sum
-from holdfast.checkpoint.format.parts import Entry
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.snapshots import long_values
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 
 _MAGIC = b"HFSNAP02"
 _HEADER = struct.Struct("<8sIIQQQQ")  # magic, slots, unused, bytes of description, its checksum, of a record, of a slot
 _RECORD = struct.Struct("<QQQ")  # sequence number (0: none), bytes of text, their checksum
 _PAGE = mmap.PAGESIZE
-_ALIGN = 64
 _TEXT = 1 << 16  # of a record, beside its checksums
 _SPARE = 0.05  # share of the host's memory that is not ours to take
 _LOCK = struct.Struct("hhqqi4x")  # struct flock
 _MADV_POPULATE_WRITE = 23
 _STRETCH = 64 << 20  # bytes prepared at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What the slots of a file hold, the same for all of its snapshots."""
-
-    job: str
-    worker: int
-    world: int
-    settings: str
-    """Digest of what must be equal in a run that goes on from here."""
-    tensors: Mapping[str, GlobalTensor]
-    boxes: Sequence[tuple[str, Box]]
-    """The boxes that this worker holds."""
-
-    @property
-    def entries(self) -> list[Entry]:
-        """Where each box lies in a slot."""
-        at, found = 0, []
-        for name, box in self.boxes:
-            found.append(Entry(name, box, at))
-            at += -(-box.count * self.tensors[name].item_bytes // _ALIGN) * _ALIGN
-        return found
-
-    @property
-    def num_bytes(self) -> int:
-        """Of one slot."""
-        return sum(-(-box.count * self.tensors[name].item_bytes // _ALIGN) * _ALIGN for name, box in self.boxes)
-
-    def encode(self) -> bytes:
-        """As canonical JSON."""
-        body = {
-            "job": self.job, "worker": self.worker, "world": self.world, "settings": self.settings,
-            "tensors": {name: [t.dtype, list(t.shape)] for name, t in sorted(self.tensors.items())},
-            "boxes": [[name, list(box.offset), list(box.size)] for name, box in self.boxes],
-        }  # fmt: skip
-        return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, text: bytes) -> Description:
-        """Undo `encode`. ValueError, KeyError, TypeError for anything else."""
-        body = json.loads(text)
-        tensors = {name: GlobalTensor(name, tuple(shape), dtype) for name, (dtype, shape) in body["tensors"].items()}
-        boxes = [(name, Box(tuple(low), tuple(size))) for name, low, size in body["boxes"]]
-        return cls(body["job"], body["worker"], body["world"], body["settings"], tensors, boxes)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A complete snapshot in a slot."""
-
-    slot: int
-    seq: int
-    """Rises by one with every snapshot of a file."""
-    step: int
-    """Steps completed, as in a manifest."""
-    generation: int
-    created: float
-    """Seconds since the epoch."""
-    values: Mapping[str, Any]
-    """State of the job that is no tensor."""
-    sums: tuple[int, ...]
-    """A checksum for each MiB of the slot."""
 
 
 class Arena:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, Buffer, chunk_sum
 from holdfast.checkpoint.format.parts import Entry, held_bytes
 from holdfast.checkpoint.format.tiles import Box, runs
-from holdfast.checkpoint.snapshots.arena import Arena, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Snapshot
 
 
 class CheckedReading:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from holdfast.checkpoint.snapshots.arena import Description
+from holdfast.checkpoint.snapshots.description import Description
 
 FOLDER_VARIABLE = "HOLDFAST_SNAPSHOTS"
 SOCKET = "daemon.sock"

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from holdfast.checkpoint.errors import SnapshotRefused
 from holdfast.checkpoint.format.checksum import checksums
-from holdfast.checkpoint.snapshots.arena import Arena, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Snapshot
 from holdfast.checkpoint.worker.torch_state import DTYPES
 
 _SHORT_S = 0.2

@@ -27,7 +27,8 @@ from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Peer, Taken
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.restore.group import Group
-from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.snapshots.files import FOLDER_VARIABLE, own_file
 from holdfast.checkpoint.snapshots.peers import choose_peers
 from holdfast.checkpoint.worker.options import Options, Run, Watch

@@ -265,7 +265,8 @@ def test_a_store_that_fails_and_comes_back_is_told_once(agent: Checkpoints, told
 WORKER = """
 import os, time
 from pathlib import Path
-from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.daemon.client import DaemonClient
 from holdfast.checkpoint.daemon.messages import Hello, Join, Taken

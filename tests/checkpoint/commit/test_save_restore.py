@@ -23,7 +23,8 @@ from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
 from holdfast.checkpoint.restore.inspect import find, list_checkpoints, verify
 from holdfast.checkpoint.restore.reading import read_plan
 from holdfast.checkpoint.restore.restore import load_whole, restore
-from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.folder import Slot
 

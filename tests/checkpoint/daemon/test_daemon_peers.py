@@ -24,7 +24,8 @@ from holdfast.checkpoint.daemon.peer_wire import PeerRefused, Wire, greet
 from holdfast.checkpoint.errors import SnapshotInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, checksums
 from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
-from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import peer_file
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.rate import Pace

@@ -17,7 +17,8 @@ from holdfast.checkpoint.daemon.uploader import Outcomes, Pinned, Upload
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
-from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.rate import Pace
 

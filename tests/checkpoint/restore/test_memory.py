@@ -17,7 +17,8 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, always
-from holdfast.checkpoint.snapshots.arena import Arena, Description
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.snapshots.peers import choose_peers
 from holdfast.wire.rollback import Rollback, counts
 from tests.checkpoint.support.layouts import filled, layouts, tensors

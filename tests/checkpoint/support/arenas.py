@@ -1,7 +1,7 @@
 """What the arenas of these tests hold. Without torch, for processes that start often."""
 
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
-from holdfast.checkpoint.snapshots.arena import Description
+from holdfast.checkpoint.snapshots.description import Description
 
 TENSORS = {
     "w": GlobalTensor("w", (64, 1000), "F32"),

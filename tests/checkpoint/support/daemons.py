@@ -18,7 +18,8 @@ from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Peer, Taken
 from holdfast.checkpoint.format.arrays import to_bytes
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
-from holdfast.checkpoint.snapshots.arena import Arena, Description, Snapshot
+from holdfast.checkpoint.snapshots.arena import Arena
+from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import STATUS, own_file
 from tests.checkpoint.support.jobs import STATE, job_of, layout_of, state_of
 

@@ -1,6 +1,6 @@
 """Pauses of a job: how long one may last, what earlier ones taught, when people are alerted. Pure as all of the brain.
 
-A pause is a standstill that may end by itself (`detectors.hang.Pause`). It is reported at once, people are alerted
+A pause is a standstill that may end by itself (`detectors.workers.pause`). It is reported at once, people are alerted
 when it lasts, and it is ended only at its limit. A pause that ended by itself is learned for its place, over
 generations; where a restart brings the same picture at the same place, the limit doubles.
 """
@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.controller.detectors.workers.hang import Pause
+from holdfast.controller.detectors.workers.pause import Pause
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.model import Finding, Instant, Job, Options
 from holdfast.diagnostics.hang.stack_tree import Stack

@@ -2,19 +2,19 @@
 
 In synchronous training all ranks stop when one does. Three things are looked at, from the surest down. A process that
 is stopped, or whose interpreter does not run although nothing of the process moves, is dead. Where all interpreters
-run, the graph of who waits for whom (`diagnostics.hang_graph`) names those that hold up the others, and what is seen
-of them from outside (`diagnostics.stillness`) says whether they can go on. What is left is a pause: it is reported, and
-ended at a limit only (`controller.pauses`).
+run, the graph of who waits for whom (`diagnostics.hang.graph`) names those that hold up the others, and what is seen
+of them from outside (`diagnostics.hang.stillness`) says whether they can go on. What is left is a pause: it is
+reported, and ended at a limit only (`controller.hang.pauses`).
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
+from holdfast.controller.detectors.workers.pause import Pause, named
 from holdfast.controller.detectors.workers.standstill import Standstill, behind
 from holdfast.controller.state.model import Finding, Instant, Options
 from holdfast.controller.state.ranks import RankState, RankTable
@@ -34,55 +34,6 @@ _STACKS_START = 10.0  # seconds until stacks are looked at, while too few steps 
 _PAUSE_START = 2.0  # seconds until a standstill is a pause, while too few steps are known
 _LOOK_S = 1e-4  # seconds between two looks at all ranks, for each of them
 _DESCRIBED = 4  # suspects that a sentence describes one by one
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A job that stands still and may go on by itself."""
-
-    life: Life
-    """Busy if any of `ranks` is."""
-    ranks: tuple[int, ...]
-    """Those that hold up the others; all where nobody waits for anybody."""
-    waiting: tuple[int, ...]
-    """Those that wait for them."""
-    still: float
-    """Seconds that nobody has moved."""
-    quiet: float
-    """Seconds that nothing of any of `ranks` has moved; NaN: not measured."""
-    ends_in: float
-    """Seconds until the last of their system calls ends by itself, where those have deadlines; else NaN."""
-    sights: tuple[Sight, ...]
-    """What the first of `ranks` do."""
-    is_training: bool
-    """Whether steps are expected: the script told no other phase."""
-    verdict: Verdict | None = None
-    behind: tuple[tuple[int, str], ...] = ()
-    """Ranks that have begun fewer operations of NCCL than their peers, and which: the first of them."""
-
-    @property
-    def text(self) -> str:
-        """What holds up the job, for people."""
-        if not self.behind or any(said in sight.text for _, said in self.behind for sight in self.sights):
-            return self._text
-        rank, said = self.behind[0]
-        return f"{self._text}; of rank {rank}: {said}"
-
-    @property
-    def _text(self) -> str:
-        named = _named(self.ranks) if self.waiting or len(self.ranks) == 1 else f"all {len(self.ranks)} ranks"
-        parts = list(dict.fromkeys(sight.text for sight in self.sights))
-        if len(self.ranks) > 1:
-            parts = [f"{len(parts)} kinds of waits, first: {parts[0]}" if len(parts) > 2 else " or ".join(parts)]
-            return f"{named}, each: {parts[0]}{self._others()}"
-        return f"{named} {parts[0]}{self._others()}"
-
-    def _others(self) -> str:
-        if not self.waiting:
-            return ""
-        where = self.verdict.waits[0].operation if self.verdict is not None and self.verdict.waits else "an operation"
-        wait = "waits" if len(self.waiting) == 1 else "wait"
-        return f"; {len(self.waiting)} {wait} for {'it' if len(self.ranks) == 1 else 'them'} in {where}"
 
 
 class HangDetector:
@@ -356,8 +307,8 @@ def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verd
     behind = set(verdict.suspects)
     if behind != inside and all(inside <= _members(ranks, rank) for rank in others):
         text = (
-            f"{_named(verdict.suspects)} went on to ddp:backward without the {names} that "
-            f"{_named(sorted(inside - behind))} did and that holds {_named(sorted(others))}"
+            f"{named(verdict.suspects)} went on to ddp:backward without the {names} that "
+            f"{named(sorted(inside - behind))} did and that holds {named(sorted(others))}"
         )
         return dataclasses.replace(verdict, reason=Reason.ORDER, text=text)
     text = f"ranks {compact(inside)} wait in ddp:backward for all others, of which {compact(others)} wait in {names}"
@@ -388,12 +339,8 @@ def _by_stacks(verdict: Verdict, stacks: Sequence[Stack]) -> Verdict:
     odd = odd_ranks(stacks, inside.ranks)
     if not odd:
         return verdict
-    text = f"{_named(odd)} stands elsewhere in {inside.operation} than its peers (see the stacks)"
+    text = f"{named(odd)} stands elsewhere in {inside.operation} than its peers (see the stacks)"
     return Verdict(Reason.STACK, odd, text, verdict.waits)
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + compact(ranks)
 
 
 def _evidence(verdict: Verdict | None) -> dict[str, object]:

@@ -10,7 +10,8 @@ import pytest
 from holdfast.agent.forkserver import bootstrap
 from holdfast.base.errors import UsageError
 from holdfast.controller.detectors.base import table
-from holdfast.controller.detectors.workers.hang import HangDetector, Pause
+from holdfast.controller.detectors.workers.hang import HangDetector
+from holdfast.controller.detectors.workers.pause import Pause
 from holdfast.controller.hang import pauses
 from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy

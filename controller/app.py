@@ -25,7 +25,7 @@ from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.serve import serving
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.recording import Recorder, Start
-from holdfast.controller.schedulers import keeper
+from holdfast.controller.schedulers import reconciler
 from holdfast.controller.schedulers.base import Scheduler
 from holdfast.controller.schedulers.kubernetes import Kubernetes
 from holdfast.controller.schedulers.slurm import Slurm
@@ -178,7 +178,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             if shell.span_store is not None:
                 lasting.append(shell.span_store.run)
             if scheduler is not None:
-                lasting.append(keeper.of_shell(scheduler, shell).run)
+                lasting.append(reconciler.of_shell(scheduler, shell).run)
             if receivers:
                 decider = Decider(least=t.Severity(config.notify_from))
                 book = shell.brain.c.book.incidents

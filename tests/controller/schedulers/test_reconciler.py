@@ -1,4 +1,4 @@
-"""The keeper asks for what is not so, once, and again when people changed it; the pure part beneath."""
+"""The reconciler asks for what is not so, once, and again when people changed it; the pure part beneath."""
 
 import asyncio
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import Unavailable
-from holdfast.controller.schedulers import keeper as module
+from holdfast.controller.schedulers import reconciler as module
 from holdfast.controller.schedulers.base import Out, changes, outs
-from holdfast.controller.schedulers.keeper import Keeper
+from holdfast.controller.schedulers.reconciler import SchedulerReconciler
 from holdfast.controller.state.history import History
 from holdfast.controller.state.model import Node
 from holdfast.wire import types as t
@@ -75,7 +75,7 @@ def test_evicted_cordoned_and_lost_nodes_are_out() -> None:
 
 def test_one_look_and_one_order_for_each_change() -> None:
     scheduler, wanted = Memory(), wish("a")
-    one = Keeper(scheduler, lambda: wanted, lambda node, text: None)
+    one = SchedulerReconciler(scheduler, lambda: wanted, lambda node, text: None)
     for _ in range(3):
         asyncio.run(one.once())
     assert scheduler.calls == ["look", "out a"]
@@ -87,7 +87,7 @@ def test_one_look_and_one_order_for_each_change() -> None:
 
 def test_what_people_changed_is_seen_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Memory()
-    one = Keeper(scheduler, lambda: wish("a"), lambda node, text: None)
+    one = SchedulerReconciler(scheduler, lambda: wish("a"), lambda node, text: None)
     asyncio.run(one.once())
     scheduler.out.clear()
     monkeypatch.setattr(module, "_LOOK_AGAIN", -1.0)
@@ -97,14 +97,14 @@ def test_what_people_changed_is_seen_after_a_while(monkeypatch: pytest.MonkeyPat
 
 def test_a_node_that_others_took_out_stays_out() -> None:
     scheduler = Memory(out={"theirs"})
-    asyncio.run(Keeper(scheduler, dict, lambda node, text: None).once())
+    asyncio.run(SchedulerReconciler(scheduler, dict, lambda node, text: None).once())
     assert scheduler.out == {"theirs"}
 
 
 def test_a_name_that_it_does_not_know_is_told_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_AGAIN", -1.0)
     scheduler, told = Memory(unknown={"a"}), list[str]()
-    one = Keeper(scheduler, lambda: wish("a", "b"), lambda node, text: told.append(f"{node}: {text}"))
+    one = SchedulerReconciler(scheduler, lambda: wish("a", "b"), lambda node, text: told.append(f"{node}: {text}"))
     for _ in range(3):
         asyncio.run(one.once())
     assert scheduler.out == {"b"}
@@ -113,7 +113,7 @@ def test_a_name_that_it_does_not_know_is_told_once_and_holds_up_nobody(monkeypat
 
 def test_a_job_that_waits_asks_once_each_time() -> None:
     scheduler, reasons = Memory(), ["", "needs 2", "needs 2", "", "needs 1"]
-    one = Keeper(scheduler, dict, lambda node, text: None, lambda: reasons.pop(0))
+    one = SchedulerReconciler(scheduler, dict, lambda node, text: None, lambda: reasons.pop(0))
     for _ in range(5):
         asyncio.run(one.once())
     assert [call for call in scheduler.calls if call != "look"] == ["ask needs 2", "ask needs 1"]
@@ -125,7 +125,7 @@ def test_it_goes_on_when_the_scheduler_is_back(monkeypatch: pytest.MonkeyPatch) 
     scheduler.away = True
 
     async def story() -> None:
-        task = asyncio.create_task(Keeper(scheduler, lambda: wish("a"), lambda node, text: None).run())
+        task = asyncio.create_task(SchedulerReconciler(scheduler, lambda: wish("a"), lambda node, text: None).run())
         await asyncio.sleep(0.05)
         assert not task.done()
         scheduler.away = False

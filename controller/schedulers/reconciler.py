@@ -17,7 +17,7 @@ _LOOK_AGAIN = 30.0
 """Seconds after which the scheduler is asked what is, though nothing changed here: people may have."""
 
 
-class Keeper:
+class SchedulerReconciler:
     """`wanted`: who should be out. `tell`: a line about a node, for people. `waits`: why the job does, if it does."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Keeper:
         self._agreed, self._looked = set(wanted), time.monotonic()
 
 
-def of_shell(scheduler: Scheduler, shell: Shell) -> Keeper:
+def of_shell(scheduler: Scheduler, shell: Shell) -> SchedulerReconciler:
     """For a running controller."""
     brain = shell.brain
 
@@ -91,4 +91,4 @@ def of_shell(scheduler: Scheduler, shell: Shell) -> Keeper:
         waiting = (one.c.life.missing for one in brain.jobs.active() if one.c.life.waiting_since is not None)
         return next(waiting, "")
 
-    return Keeper(scheduler, lambda: outs(brain.c.nodes, brain.c.histories), tell, waits)
+    return SchedulerReconciler(scheduler, lambda: outs(brain.c.nodes, brain.c.histories), tell, waits)

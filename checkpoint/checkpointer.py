@@ -2,11 +2,11 @@
 
     from holdfast.checkpoint import Checkpointer
 
-    keeper = Checkpointer("file:///data/run1", {"model": model, "optimizer": optimizer}, every=100)
-    for step in range(keeper.restore(), steps):
+    checkpointer = Checkpointer("file:///data/run1", {"model": model, "optimizer": optimizer}, every=100)
+    for step in range(checkpointer.restore(), steps):
         ...
-        keeper.step(step + 1)
-    keeper.close()
+        checkpointer.step(step + 1)
+    checkpointer.close()
 
 It works alone, under torchrun, and under `holdfast run`, where every step is also kept in the memory of the nodes.
 """
@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from holdfast.base.errors import UsageError
 from holdfast.checkpoint.restore.group import Alone, Group, ProcessGroup
-from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.checkpoint.worker.options import Options, Run, Watch
 from holdfast.checkpoint.worker.preemption import Preempted
 from holdfast.checkpoint.worker.user_state import Randomness, UserState
@@ -77,7 +77,7 @@ class Checkpointer:
         self._state.capture()  # errors about the state come before any about the store
         _require_same_places(group, self._state.places())
         self._watch, self._done = watch, 0
-        self._keeper = Keeper(
+        self._manager = CheckpointManager(
             chosen, run, group, self._state, {"world": run.world}, equal, _device(state), watch,
             self._state.buffers,
         )  # fmt: skip
@@ -86,15 +86,15 @@ class Checkpointer:
     @property
     def source(self) -> str:
         """Where the last restore came from: memory, peer or store; "" when there was nothing."""
-        return self._keeper.source
+        return self._manager.source
 
     def restore(self) -> int:
         """Go on from the newest whole state there is; steps it has done, 0 when there is none.
 
         Raises CheckpointMismatch, CheckpointError, UsageError.
         """
-        self._done = self._keeper.restore()
-        if self._keeper.group.rank == 0:
+        self._done = self._manager.restore()
+        if self._manager.group.rank == 0:
             if self._state.left_out:
                 self._watch.warn(f"another number of workers: {', '.join(self._state.left_out)}")
             if self._state.unmatched:
@@ -110,14 +110,14 @@ class Checkpointer:
         self._open()
         self._done = steps
         try:
-            self._keeper.after_step(steps, self._vote(), is_last=False)
+            self._manager.after_step(steps, self._vote(), is_last=False)
         except Preempted:
             self._is_closed = True
-            self._keeper.close(done=False)
+            self._manager.close(done=False)
             raise
-        if self._keeper.snapshots is not None:
+        if self._manager.snapshots is not None:
             # The next optimizer step may come at any time, and does not ask us.
-            self._keeper.snapshots.wait_copied()
+            self._manager.snapshots.wait_copied()
 
     def close(self) -> bool:
         """The job is done: save its last state, unless nothing was done, and leave. Harmless to repeat.
@@ -125,24 +125,24 @@ class Checkpointer:
         False, on all workers, when the last state could not be stored: the reason was said. Snapshots stay in memory.
         """
         if self._is_closed:
-            return self._keeper.is_stored
+            return self._manager.is_stored
         self._is_closed = True
         if self._done:
             self._open()
-            self._keeper.after_step(self._done, self._vote(), is_last=True)
-        self._keeper.close(done=True)
+            self._manager.after_step(self._done, self._vote(), is_last=True)
+        self._manager.close(done=True)
         if self._group is not None:
             dist.destroy_process_group(self._group)
-        return self._keeper.is_stored
+        return self._manager.is_stored
 
     def _open(self) -> None:
         if not self._is_open:
-            self._keeper.open()
+            self._manager.open()
             self._is_open = True
 
     def _vote(self) -> list[int]:
         """How many workers say yes to each."""
-        votes = torch.tensor(self._keeper.votes(self._done), dtype=torch.int64)
+        votes = torch.tensor(self._manager.votes(self._done), dtype=torch.int64)
         if self._group is not None:
             with self._watch.operation("checkpoint:vote"):
                 dist.all_reduce(votes, group=self._group)

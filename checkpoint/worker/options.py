@@ -1,4 +1,4 @@
-"""What a run of any kind tells its keeper: where and when, who it is, and who watches it. No torch."""
+"""What a run of any kind tells its manager: where and when, who it is, and who watches it. No torch."""
 
 from __future__ import annotations
 

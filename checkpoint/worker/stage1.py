@@ -1,6 +1,6 @@
 """Stage 1 of this worker: snapshots into its node's memory, of which the node's daemon makes checkpoints.
 
-All workers take a snapshot of the same steps, which they agree on in one small collective (see `keeper`). A worker's
+All workers take a snapshot of the same steps, which they agree on in one small collective (see `manager`). A worker's
 snapshot is complete before it enters the next one; so when a worker begins to overwrite its older snapshot, the newer
 one is complete everywhere, and there is always a step that all have.
 """

@@ -1,4 +1,4 @@
-"""A user's modules, optimizers and other stateful objects, as what a keeper keeps.
+"""A user's modules, optimizers and other stateful objects, as what a manager keeps.
 
 Modules and optimizers go through torch's own `get_` and `set_` functions, which know FSDP2, DDP and DTensor, and give
 parameters the same names whatever wraps them. So what was saved under one wrapper or world goes on under another.
@@ -51,7 +51,7 @@ class Randomness:
 
 
 class UserState:
-    """Implements `keeper.State`."""
+    """Implements `manager.State`."""
 
     def __init__(self, shared: Mapping[str, Any], own: Mapping[str, Any], rank: int) -> None:
         """Raises UsageError for an object that has no state, or an optimizer of parameters that no module has."""

@@ -171,8 +171,8 @@ def test_a_last_state_that_is_not_stored_is_told_and_stays_in_memory(
 def test_large_models_fit_beside_a_snapshot(tmp_path: Path) -> None:
     model = nn.ModuleList(nn.Linear(1, 1) for _ in range(600))
     optimizer = torch.optim.AdamW(model.parameters())
-    keeper = Checkpointer(str(tmp_path), {"model": model, "optimizer": optimizer}, every=1)
-    keeper.step(1)
+    checkpointer = Checkpointer(str(tmp_path), {"model": model, "optimizer": optimizer}, every=1)
+    checkpointer.step(1)
     manifest = find(open_store(str(tmp_path)))[1]
     assert len(manifest.tensors) > 1200 * 4
     assert len(json.dumps(manifest.values)) < 4096
@@ -213,11 +213,11 @@ def test_state_that_changes_its_shape_is_refused(tmp_path: Path) -> None:
 
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
-    keeper = Checkpointer(str(tmp_path), {"growing": Growing()}, every=1)
-    keeper.step(1)
+    checkpointer = Checkpointer(str(tmp_path), {"growing": Growing()}, every=1)
+    checkpointer.step(1)
     held["value"] = torch.zeros(4)
     with pytest.raises(UsageError, match=r"growing\.value is not what it was"):
-        keeper.step(2)
+        checkpointer.step(2)
 
 
 def test_looking_at_checkpoints_needs_no_torch() -> None:

@@ -24,8 +24,8 @@ SCRIPT = """
     generation = int(os.environ["HOLDFAST_GENERATION"])
     model = torch.nn.Linear(4, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    keeper = Checkpointer(sys.argv[1], {"model": model}, every=5, keep=20)
-    first = keeper.restore()
+    checkpointer = Checkpointer(sys.argv[1], {"model": model}, every=5, keep=20)
+    first = checkpointer.restore()
     print(f"generation {generation} goes on from step {first}", flush=True)
     probe.phase("train")
     for step in range(first, 60):
@@ -37,9 +37,9 @@ SCRIPT = """
         dist.all_reduce(model.weight.data)
         model.weight.data /= 2
         loss = float(model.weight.sum())
-        keeper.step(step + 1)
+        checkpointer.step(step + 1)
         probe.step(step, loss=loss)
-    keeper.close()
+    checkpointer.close()
     print(f"the sum is {float(model.weight.sum()):.0f}", flush=True)
 """
 

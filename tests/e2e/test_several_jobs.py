@@ -28,9 +28,9 @@ SCRIPT = """
     model = torch.nn.Linear(8, 1)
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=0.01)
-    keeper = Checkpointer(store, {"model": model, "optimizer": optimizer}, every=10)
+    checkpointer = Checkpointer(store, {"model": model, "optimizer": optimizer}, every=10)
     probe.phase("train")
-    for step in range(keeper.restore(), steps):
+    for step in range(checkpointer.restore(), steps):
         time.sleep(0.03)
         torch.manual_seed(1000 * step + dist.get_rank())
         x = torch.randn(16, 8)
@@ -39,9 +39,9 @@ SCRIPT = """
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(loss.data)
-        keeper.step(step + 1)
+        checkpointer.step(step + 1)
         probe.step(step, loss=float(loss))
-    keeper.close()
+    checkpointer.close()
 """
 
 

@@ -16,7 +16,7 @@ import torch
 
 from holdfast.agent import probe
 from holdfast.base.host_memory import keep_freed
-from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.plan.plan import Op, Plan
 from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
@@ -40,7 +40,7 @@ from holdfast.trainer.settings.layout import plan
 from holdfast.trainer.telemetry import spans
 from holdfast.trainer.telemetry.garbage import kept_out
 from holdfast.trainer.telemetry.totals import Pending, Totals, arrived, riding, start_sum
-from holdfast.trainer.weights.persist import make_keeper
+from holdfast.trainer.weights.persist import make_manager
 from holdfast.trainer.weights.state import settings
 from holdfast.trainer.weights.weights import start_from
 
@@ -189,7 +189,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     probe.mesh(pp=coordinate[0], dp=coordinate[1], tp=coordinate[2], sizes=(layout.pp, layout.dp, layout.tp))
     mesh = join(config, launch, layout, device)
     done = finished = False
-    trainer = keeper = None
+    trainer = manager = None
     try:
         trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
         if launch.rank == 0 and probe.attached():
@@ -198,32 +198,32 @@ def run(config: Config, launch: Launch) -> Outcome:
         fixed = settings(config, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
         if config.checkpoint.store:
-            keeper = make_keeper(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
-        outcome = _train(config, launch, trainer, keeper)
+            manager = make_manager(config.checkpoint, launch, mesh, trainer.slices, trainer.optimizer, fixed)
+        outcome = _train(config, launch, trainer, manager)
         finished = True
         done = launch.rank == 0
         return outcome
     finally:
         if trainer is not None:
             trainer.feed.close()
-        if keeper is not None:
-            keeper.close(finished)
+        if manager is not None:
+            manager.close(finished)
         leave(mesh.store, done)
 
 
-def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | None) -> Outcome:
+def _train(config: Config, launch: Launch, trainer: Trainer, manager: CheckpointManager | None) -> Outcome:
     mesh, train = trainer.mesh, config.train
     is_reporter = mesh.has_loss and mesh.dp_rank == mesh.tp_rank == 0
     first = 0
-    if keeper and config.checkpoint.restore:
+    if manager and config.checkpoint.restore:
         probe.phase("restore")
-        first = keeper.restore()
+        first = manager.restore()
         if first and is_reporter:
-            origin = config.checkpoint.store if keeper.source == "store" else keeper.source
+            origin = config.checkpoint.store if manager.source == "store" else manager.source
             print(f"restored step {first} from {origin}", flush=True)
-    if keeper:
-        keeper.open()
-        trainer.votes = keeper.votes
+    if manager:
+        manager.open()
+        trainer.votes = manager.votes
     # Tokens that this rank alone answers for: a replica's tokens are shared by its tp x pp ranks.
     tokens = train.micro_batches * train.micro_batch_size * config.data.seq_len
     own_tokens = tokens // mesh.layout.world
@@ -248,14 +248,14 @@ def _train(config: Config, launch: Launch, trainer: Trainer, keeper: Keeper | No
             probe.step(step, loss=totals.loss if is_known else None, tokens=own_tokens if totals.is_finite else 0)
             if reporter is not None:
                 reporter.step(step, totals, seconds, parts)
-            if keeper:
-                keeper.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
+            if manager:
+                manager.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
             mesh.keep_meeting_place()
             collect_garbage(step + 1)
-    if keeper and first >= train.steps:
-        keeper.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
+    if manager and first >= train.steps:
+        manager.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
     probe.phase("done")
-    return Outcome(first, losses, keeper is None or keeper.is_stored)
+    return Outcome(first, losses, manager is None or manager.is_stored)
 
 
 def _moved(tokens: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The trainer's side of checkpoints: what is kept of it, and who is told. The rest is `checkpoint.keeper`'s."""
+"""The trainer's side of checkpoints: what is kept of it, and who is told. The rest is `checkpoint.worker.manager`'s."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.agent import probe
 from holdfast.checkpoint.restore.group import ProcessGroup
-from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.checkpoint.worker.options import Options, Run, Watch
 from holdfast.checkpoint.worker.stage1 import Tensors
 from holdfast.trainer.mesh.mesh import Mesh
@@ -38,20 +38,22 @@ class TrainerState:
         return "" if type(values.get(APPLIED)) is int else f"{APPLIED} is not there, or no number"
 
 
-def make_keeper(
+def make_manager(
     config: CheckpointConfig,
     launch: Launch,
     mesh: Mesh,
     slices: list[Slice],
     optimizer: Optimizer,
     settings: Mapping[str, object],
-) -> Keeper:
-    """Called by all ranks together. Raises StaleGeneration, UsageError as `Keeper` does."""
+) -> CheckpointManager:
+    """Called by all ranks together. Raises StaleGeneration, UsageError as `CheckpointManager` does."""
     options = Options(**{one.name: getattr(config, one.name) for one in fields(Options)})
     run = Run(launch.rank, launch.world, launch.job, launch.generation)
     watch = Watch(probe.operation, probe.phase, probe.requested, probe.restored, warn)
     group = ProcessGroup(operation=probe.operation)
-    return Keeper(options, run, group, TrainerState(slices, optimizer), mesh.sizes, settings, mesh.device, watch)
+    return CheckpointManager(
+        options, run, group, TrainerState(slices, optimizer), mesh.sizes, settings, mesh.device, watch
+    )
 
 
 def warn(text: str) -> None:

@@ -227,10 +227,10 @@ class Thing:
 def test_values_that_nobody_wrote_are_passed_over(tmp_path: Path, capsys: Capture, tree: Any, name: str) -> None:
     model = torch.nn.Linear(1, 1)
     state = {"s": Thing(), "m": model, "o": torch.optim.SGD(model.parameters(), momentum=0.9), "b": torch.ones(1)}
-    keeper = Checkpointer(str(tmp_path), state, every=1, rng=False)
+    checkpointer = Checkpointer(str(tmp_path), state, every=1, rng=False)
     for step in (1, 2):
-        keeper.step(step)
-    keeper.close()
+        checkpointer.step(step)
+    checkpointer.close()
     path = tmp_path / "step-00000002-t0001" / "manifest.json"
     body = json.loads(path.read_bytes())["manifest"]
     body["values"][name] = {"x": tree} if name == "m" else tree

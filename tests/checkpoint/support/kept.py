@@ -27,15 +27,15 @@ class Thing:
 
 
 def save(folder: Path | str, **state: Any) -> None:
-    keeper = Checkpointer(str(folder), state, every=1, rng=False)
-    keeper.step(1)
-    keeper.close()
+    checkpointer = Checkpointer(str(folder), state, every=1, rng=False)
+    checkpointer.step(1)
+    checkpointer.close()
 
 
 def restored(folder: Path | str, **state: Any) -> dict[str, Any]:
-    keeper = Checkpointer(str(folder), state, every=1, rng=False)
-    assert keeper.restore() == 1
-    keeper.close()
+    checkpointer = Checkpointer(str(folder), state, every=1, rng=False)
+    assert checkpointer.restore() == 1
+    checkpointer.close()
     return state
 
 

@@ -63,11 +63,11 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5])
     progress = Progress()
-    keeper = Checkpointer(
+    checkpointer = Checkpointer(
         store, {"model": model, "optimizer": optimizer, "schedule": schedule, "progress": progress}, every=every,
         timeout_s=5.0, snapshot_every=snapshots,
     )  # fmt: skip
-    first = keeper.restore()
+    first = checkpointer.restore()
     restored = whole(model, optimizer)
     seen = list(progress.seen)
     losses = []
@@ -91,9 +91,9 @@ def train(
         progress.seen.append(loss.item())
         if mark:
             die_here(step)
-        keeper.step(step + 1)
-    is_stored = keeper.close()
-    result = {"first": first, "source": keeper.source, "losses": losses, "restored": restored, "seen": seen,
+        checkpointer.step(step + 1)
+    is_stored = checkpointer.close()
+    result = {"first": first, "source": checkpointer.source, "losses": losses, "restored": restored, "seen": seen,
               "stored": is_stored, "whole": whole(model, optimizer), "lr": optimizer.param_groups[0]["lr"]}  # fmt: skip
     dist.destroy_process_group()
     return result

@@ -15,21 +15,21 @@ from threads import ThreadGroup, on_ranks
 
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.restore.inspect import list_checkpoints
-from holdfast.checkpoint.worker.keeper import Keeper
+from holdfast.checkpoint.worker.manager import CheckpointManager
 from holdfast.checkpoint.worker.options import Watch
 from holdfast.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 
 
-def keeper(mount: Path, timeout_s: float = 0.2) -> Checkpointer:
+def checkpointer(mount: Path, timeout_s: float = 0.2) -> Checkpointer:
     return Checkpointer(str(mount / "store"), {"t": torch.ones(2)}, every=100, rng=False, keep=1, timeout_s=timeout_s)
 
 
 def test_close_says_whether_the_last_state_is_stored(tmp_path: Path, capsys: Capture) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()
-    one = keeper(mount)
+    one = checkpointer(mount)
     one.step(1)
     mount.rename(tmp_path / "away")
     mount.touch()
@@ -38,7 +38,7 @@ def test_close_says_whether_the_last_state_is_stored(tmp_path: Path, capsys: Cap
     assert capsys.readouterr().err.count("checkpoint of step 1 failed") == 1
     mount.unlink()
     (tmp_path / "away").rename(mount)
-    two = keeper(mount)
+    two = checkpointer(mount)
     two.step(2)
     assert two.close()
     assert Checkpointer(str(tmp_path / "other"), {"t": torch.ones(2)}).close()  # nothing was done
@@ -47,7 +47,7 @@ def test_close_says_whether_the_last_state_is_stored(tmp_path: Path, capsys: Cap
 def test_the_last_save_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mount, failed = tmp_path / "mount", threading.Event()
     mount.mkdir()
-    one = keeper(mount, timeout_s=60.0)
+    one = checkpointer(mount, timeout_s=60.0)
     one.step(1)
     mount.rename(tmp_path / "away")
     mount.touch()
@@ -59,25 +59,25 @@ def test_the_last_save_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monkey
 
     thread = threading.Thread(target=mend)
     thread.start()
-    monkeypatch.setattr("holdfast.checkpoint.worker.keeper.time.sleep", lambda seconds: (failed.set(), thread.join()))
+    monkeypatch.setattr("holdfast.checkpoint.worker.manager.time.sleep", lambda seconds: (failed.set(), thread.join()))
     assert one.close()
     assert [found.step for found in list_checkpoints(str(mount / "store"))] == [1]
 
 
 def test_a_run_that_begins_anew_does_not_remove_what_is_there(tmp_path: Path, capsys: Capture) -> None:
     """As when a script forgets to call restore: retention would take the older run's checkpoints for its own."""
-    one = keeper(tmp_path)
+    one = checkpointer(tmp_path)
     one.step(5000)
     one.close()
     for step in (1, 2):
-        other = keeper(tmp_path)
+        other = checkpointer(tmp_path)
         other.step(step)
         other.close()
     said = capsys.readouterr().err
     assert said.count("beginning anew in a store that has a checkpoint of step 5000: step-00005000-t0001 is now") == 1
     url = str(tmp_path / "store")
     assert [(found.step, found.protected) for found in list_checkpoints(url)] == [(2, False), (1, True), (5000, True)]
-    third = keeper(tmp_path)
+    third = checkpointer(tmp_path)
     assert third.restore() == 2
     third.step(3)
     third.close()
@@ -91,7 +91,7 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
 
     `notes`: after how many seconds the daemon says what.
     """
-    monkeypatch.setattr("holdfast.checkpoint.worker.keeper._MEET_S", 0.05)
+    monkeypatch.setattr("holdfast.checkpoint.worker.manager._MEET_S", 0.05)
 
     def wait(group: ThreadGroup) -> Any:
         began, left, meetings = time.monotonic(), list(notes), 0
@@ -106,15 +106,15 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
             meetings += 1
             return group.broadcast(payload)
 
-        keeper: Any = SimpleNamespace(
+        manager: Any = SimpleNamespace(
             snapshots=SimpleNamespace(node=SimpleNamespace(client=SimpleNamespace(is_connected=True)), notes=told),
             options=SimpleNamespace(timeout_s=0.2), watch=Watch(warn=lambda text: None),
             last_saved=None, _failing=False,
             _uploading=5 if group.rank == 0 else None, group=SimpleNamespace(broadcast=broadcast),
         )  # fmt: skip
-        keeper._heed = lambda note: Keeper._heed(keeper, note)
-        Keeper._wait_for_upload(keeper, patience_s)
-        return keeper.last_saved == 5, time.monotonic() - began, meetings
+        manager._heed = lambda note: CheckpointManager._heed(manager, note)
+        CheckpointManager._wait_for_upload(manager, patience_s)
+        return manager.last_saved == 5, time.monotonic() - began, meetings
 
     return on_ranks(3, wait)
 

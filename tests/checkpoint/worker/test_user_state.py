@@ -237,10 +237,10 @@ def test_settings_are_json(tmp_path: Path) -> None:
             Checkpointer(str(tmp_path), {"s": Thing({})}, rng=False, settings=bad)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
     for _ in range(2):
-        keeper = Checkpointer(str(tmp_path), {"s": Thing({})}, rng=False, settings={"sizes": (1, 2)})
-        keeper.restore()
-        keeper.step(1)
-        keeper.close()
+        checkpointer = Checkpointer(str(tmp_path), {"s": Thing({})}, rng=False, settings={"sizes": (1, 2)})
+        checkpointer.restore()
+        checkpointer.step(1)
+        checkpointer.close()
 
 
 def test_what_the_state_has_no_more_or_not_yet(tmp_path: Path) -> None:
@@ -252,14 +252,14 @@ def test_what_the_state_has_no_more_or_not_yet(tmp_path: Path) -> None:
 
 
 def test_own_state_of_another_shape_is_named(tmp_path: Path) -> None:
-    def keeper(size: int) -> Checkpointer:
+    def checkpointer(size: int) -> Checkpointer:
         return Checkpointer(str(tmp_path), {}, own={"loader": Thing({"seen": torch.ones(size)})}, rng=False)
 
-    one = keeper(3)
+    one = checkpointer(3)
     one.step(1)
     one.close()
     with pytest.raises(CheckpointError, match=r"loader\.seen is in the checkpoint, but"):
-        keeper(4).restore()
+        checkpointer(4).restore()
 
 
 def test_the_order_of_tensors_stays_whatever_that_of_a_dict_does() -> None:
@@ -277,8 +277,8 @@ def test_the_order_of_tensors_stays_whatever_that_of_a_dict_does() -> None:
 
 def test_what_only_one_side_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, s=Thing({"n": 1}), ema=Thing({"n": 2}))
-    keeper = Checkpointer(str(tmp_path), {"s": Thing({})}, own={"loader": Thing({})}, rng=False)
-    assert keeper.restore() == 1
+    checkpointer = Checkpointer(str(tmp_path), {"s": Thing({})}, own={"loader": Thing({})}, rng=False)
+    assert checkpointer.restore() == 1
     assert capsys.readouterr().err == (
         "holdfast: ema is in the checkpoint only, loader is not in the checkpoint and begins anew\n"
     )

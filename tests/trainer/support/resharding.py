@@ -17,7 +17,7 @@ from holdfast.trainer.__main__ import parse
 from holdfast.trainer.run import loop
 from holdfast.trainer.settings.launch import from_environment
 from holdfast.trainer.weights import state
-from holdfast.trainer.weights.persist import make_keeper
+from holdfast.trainer.weights.persist import make_manager
 
 
 def gone_on(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def restored(argv: list[str]) -> dict[str, Any]:
     with joined(argv) as rank:
         trainer, config, mesh = rank.trainer(), rank.config, rank.mesh
         settings = state.settings(config, rank.corpus.digest)
-        keeper = make_keeper(config.checkpoint, rank.launch, mesh, trainer.slices, trainer.optimizer, settings)
+        manager = make_manager(config.checkpoint, rank.launch, mesh, trainer.slices, trainer.optimizer, settings)
         try:
-            step = keeper.restore()
+            step = manager.restore()
             whole = assembled(config.checkpoint.store)
             held = state.capture(trainer.slices, trainer.optimizer)
             equal = {name: np.array_equal(h.data, whole[name][h.box.slices]) for name, (h,) in held.items()}
@@ -48,11 +48,11 @@ def restored(argv: list[str]) -> dict[str, Any]:
                 "step": step,
                 "differ": sorted(name for name, same in equal.items() if not same),
                 "boxes": {name: [h.box.offset, h.box.size] for name, (h,) in held.items()},
-                "bytes_read": keeper.bytes_read,
+                "bytes_read": manager.bytes_read,
                 "applied": trainer.optimizer.applied,
             }
         finally:
-            keeper.close(False)
+            manager.close(False)
 
 
 def assembled(url: str) -> dict[str, np.ndarray]:

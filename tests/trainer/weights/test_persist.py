@@ -1,4 +1,4 @@
-"""What the trainer tells its keeper."""
+"""What the trainer tells its manager."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ def test_a_script_and_the_trainer_have_the_same_defaults() -> None:
     ours = {one.name: one.default for one in fields(CheckpointConfig)}
     theirs = {one.name: one.default for one in fields(Options) if one.default is not MISSING}
     assert theirs == {name: ours[name] for name in theirs}
-    assert ours.keys() - {one.name for one in fields(Options)} == {"restore"}  # asked of the loop, not of the keeper
+    assert ours.keys() - {one.name for one in fields(Options)} == {"restore"}  # asked of the loop, not of the manager

@@ -66,7 +66,7 @@ class State(Protocol):
         """Why `put_back` could make nothing of these values, whatever the tensors are, in words; "" when it could."""
 
 
-class Keeper:
+class CheckpointManager:
     """Saves and restores one run's state. Every method is called by all workers together."""
 
     def __init__(

@@ -13,34 +13,31 @@ import json
 import math
 import os
 import time
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
 
-from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.errors import HoldfastError
 from holdfast.base.retry import Backoff
-from holdfast.checkpoint.commit.fence import Fence, claim
-from holdfast.checkpoint.commit.late_claim import LateClaim
 from holdfast.checkpoint.commit.retention import Retention, spare
 from holdfast.checkpoint.commit.save import Job, Saved, save
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
 from holdfast.checkpoint.format.arrays import Held
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import Layout, layout_from_json, layout_to_json
 from holdfast.checkpoint.format.transfer import write_shares
-from holdfast.checkpoint.format.worker_state import by_the_first, merged
+from holdfast.checkpoint.format.worker_state import by_the_first
 from holdfast.checkpoint.restore.group import Group
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, restore
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.throttle import Throttled
+from holdfast.checkpoint.worker.agreement import agreed_layout, gathered
 from holdfast.checkpoint.worker.options import Options, Run, Watch
 from holdfast.checkpoint.worker.preemption import Notice, Preempted
 from holdfast.checkpoint.worker.stage1 import Snapshots, Tensors, find_node, open_snapshots
+from holdfast.checkpoint.worker.store_claim import StoreClaim
 from holdfast.checkpoint.worker.torch_state import Rooms, of_local
 from holdfast.wire.rollback import counts, from_environment
 
@@ -102,13 +99,12 @@ class CheckpointManager:
         self._told = ""
         self._device = device
         self.node = find_node(run, group, options.peers, watch) if options.snapshot_every else None
-        self._late: LateClaim | None = None
-        self._down = ""
-        self.fence = self._claim()
-        if self.fence is None and self.node is None:
-            raise UsageError(f"{self._down}: name a store that can be written")
+        self.claim = StoreClaim(self.store, run, group, options.timeout_s)
+        self._make_claim()
+        if self.node is None:
+            self.claim.require()
         tensors, _ = state.capture()
-        self.layout = self._agree(tensors)
+        self.layout = agreed_layout(self.group, tensors)
         shares = write_shares(by_the_first(self.layout, first_counts))
         retention = Retention(options.keep, options.keep_every)
         self.job = Job(mesh, settings, self.layout.tensors, shares, retention)
@@ -144,21 +140,21 @@ class CheckpointManager:
         everywhere = sum(int(one) for one in self.group.gather(str(self.bytes_read).encode()))
         if self.group.rank == 0:
             self.watch.restored(step, self.source, time.monotonic() - began, everywhere)
-            if self.fence is None:
-                self.watch.warn(f"{self._down}: going on from {self.source} with step {step}; asked again later")
+            if self.claim.fence is None:
+                self.watch.warn(f"{self.claim.down}: going on from {self.source} with step {step}; asked again later")
         return step
 
     def _find(self, places: Mapping[str, Sequence[Held]]) -> tuple[Restored, str] | None:
         warn = self.watch.warn
         if self.node is not None:
-            at_least = self._newest() if self.group.rank == 0 and self.fence is not None else 0
+            at_least = self._newest() if self.group.rank == 0 and self.claim.fence is not None else 0
             found = restore_from_memory(
                 self.group, layout=self.layout, job=self.run.job, settings=self._digest, node=self.node.name,
                 folder=self.node.folder, at_least=at_least, warn=warn, places=places, counts=self._counts,
             )  # fmt: skip
             if found is not None:
                 return found
-        self._need_store()
+        self._require_store()
         stored = restore(
             self.store, self.group, layout=self.layout, state=self.job.state, warn=warn, mirrors=self.mirrors,
             places=places, counts=self._counts, snapshots=None if self.node is None else self.node.folder,
@@ -171,11 +167,18 @@ class CheckpointManager:
         generation = manifest.generation if manifest.job == self.run.job else 0
         return counts(self._rollbacks, manifest.step, generation)
 
-    def _need_store(self) -> None:
-        if self.fence is None:
-            assert self.node is not None
+    def _require_store(self) -> None:
+        if self.claim.fence is None and self.node is not None:
             self.node.client.close()
-            raise UsageError(f"{self._down}: name a store that can be written")
+        self.claim.require()
+
+    def _make_claim(self) -> None:
+        try:
+            self.claim.make()
+        except StaleGeneration:
+            if self.node is not None:
+                self.node.client.close()
+            raise
 
     def _newest(self) -> int:
         """The newest step in the store that fits this run; 0 when there is none, or nobody answers."""
@@ -191,21 +194,21 @@ class CheckpointManager:
         Raises UsageError when the store is down and nothing was restored.
         """
         if not self.source:
-            self._need_store()
+            self._require_store()
             self._keep_others()
         if self.node is not None:
             self.snapshots = open_snapshots(
                 self.node, self.options, self.run, self.group, self.job, self._digest, self.state.capture()[0],
-                self.fence, self._down, self._device, self.watch,
+                self.claim.fence, self.claim.down, self._device, self.watch,
             )  # fmt: skip
         self._notice.listen()
 
     def _keep_others(self) -> None:
         """What is in the store when a run begins anew there is no older state of it, for retention to remove."""
-        if self.group.rank != 0 or self.fence is None:
+        if self.group.rank != 0 or self.claim.fence is None:
             return
         with contextlib.suppress(OSError, CheckpointError):
-            if (spared := spare(self.store, self.fence.term)) is not None:
+            if (spared := spare(self.store, self.claim.fence.term)) is not None:
                 self.watch.warn(
                     f"beginning anew in a store that has a checkpoint of step {spared.step}: {spared.folder} is now "
                     "protected, until `holdfast checkpoint protect --off`"
@@ -227,26 +230,25 @@ class CheckpointManager:
             self._wanted |= options.every > 0 and steps % options.every == 0 and steps != self.last_saved
             self._wanted |= options.every_s > 0 and time.monotonic() - self._asked_at >= options.every_s
         self._wanted |= self.watch.requested()
-        if self._late is not None and self._wanted:
-            self._late.poke()
-        is_claimed = self._late is not None and self._late.outcome is not None
+        if self._wanted:
+            self.claim.poke()
         is_unsafe = self.snapshots.safe_step == 0
         is_full, is_uploading = not self.snapshots.has_room(), self._uploading is not None
-        return [self._notice.given, self._wanted, is_full, is_uploading, is_claimed, is_unsafe]
+        return [self._notice.given, self._wanted, is_full, is_uploading, self.claim.is_due, is_unsafe]
 
     def _snapshot(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
         """Begin the snapshot that all workers agreed on, if they did."""
         shots = self.snapshots
         assert shots is not None
         preempted, wanted, full, uploading, claimed, unsafe = votes
-        if claimed or (is_last and self.fence is None):
+        if claimed or (is_last and self.claim.fence is None):
             self._take_over(is_last)
         if not unsafe:
             shots.sweep()
         is_end = is_last or preempted > 0
         # One at a time: what is wanted meanwhile waits, and will be the newest step by then.
         persist = bool(wanted and not uploading) or (is_end and steps != self.last_saved)
-        persist = persist and self.fence is not None
+        persist = persist and self.claim.fence is not None
         if is_last and persist:
             self._wait_for_upload()  # a worker that went ahead would take its part of that one back
         elif not is_end and (full or not (persist or (shots.every and steps % shots.every == 0))):
@@ -263,16 +265,16 @@ class CheckpointManager:
 
     def _take_over(self, is_last: bool) -> None:
         """Let all know of the claim on a store that was down. At the end of the run it is tried once more."""
-        self.fence = self._claim()
-        if self.fence is None:
+        self._make_claim()
+        if self.claim.fence is None:
             if is_last and self.group.rank == 0:
-                self.watch.warn(f"{self._down}: the last state is in memory only")
+                self.watch.warn(f"{self.claim.down}: the last state is in memory only")
             return
         if self.group.rank == 0:
             self.watch.warn(f"checkpoint.store {self.store.url} is back")
         if self.snapshots is not None:
             try:
-                self.snapshots.join_store(self.options.store, self.fence)
+                self.snapshots.join_store(self.options.store, self.claim.fence)
             except HoldfastError as error:
                 self.watch.warn(f"rank {self.run.rank}: {error}")
 
@@ -376,15 +378,15 @@ class CheckpointManager:
 
     def save(self, steps: int) -> Saved:
         """Save the state after `steps` steps. A write that fails is a warning. Raises StaleGeneration."""
-        if self.fence is None:
+        if self.claim.fence is None:
             self._take_over(is_last=False)
-        if self.fence is None:
-            saved = Saved(steps, False, self._down)
+        if self.claim.fence is None:
+            saved = Saved(steps, False, self.claim.down)
         else:
             tensors, values = self.state.capture()
             held = {name: [of_local(*one)] for name, one in tensors.items()}
-            everyones = self._gathered(values)
-            saved = save(self.store, self.group, self.fence, self.job, steps, held, everyones, self._number)
+            everyones = gathered(self.group, values)
+            saved = save(self.store, self.group, self.claim.fence, self.job, steps, held, everyones, self._number)
         self._number += 1
         if saved.ok:
             self.last_saved = steps
@@ -395,46 +397,3 @@ class CheckpointManager:
                 self.watch.warn(text)
             self._told = text
         return saved
-
-    def _gathered(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of all workers, at rank 0."""
-        told = self.group.gather(zlib.compress(json.dumps(values).encode(), 1))
-        return merged({rank: json.loads(zlib.decompress(one)) for rank, one in enumerate(told)}) if told else {}
-
-    def _agree(self, tensors: Tensors) -> Layout:
-        """What all workers hold, known to all."""
-        mine = layout_to_json([(tensor, box) for tensor, box, _ in tensors.values()])
-        everyone = [zlib.decompress(one).decode() for one in self.group.gather(zlib.compress(mine.encode(), 1))]
-        told = self.group.broadcast(zlib.compress(json.dumps(everyone).encode(), 1))
-        return layout_from_json(json.loads(zlib.decompress(told)))
-
-    def _claim(self) -> Fence | None:
-        """The claim on the store, the same everywhere; None while it is down. Raises StaleGeneration."""
-        answer: dict[str, Any] = {}
-        if self.group.rank == 0:
-            answer = self._ask_for_claim()
-        answer = json.loads(self.group.broadcast(json.dumps(answer).encode()))
-        if "fence" in answer:
-            self._late = None
-            return Fence(**answer["fence"])
-        if "stale" in answer:
-            if self.node is not None:
-                self.node.client.close()
-            raise StaleGeneration(answer["stale"])
-        self._down = answer["failed"]
-        if self.group.rank == 0 and self._late is None:
-            self._late = LateClaim(self.store, self.run.job, self.run.generation)
-        return None
-
-    def _ask_for_claim(self) -> dict[str, Any]:
-        found: Fence | StaleGeneration | None = None
-        if self._late is not None:
-            self._late.wait(self.options.timeout_s)
-            found = self._late.outcome
-        try:
-            found = found or claim(self.store, self.run.job, self.run.generation)
-        except StaleGeneration as error:
-            found = error
-        except (OSError, CheckpointError) as error:
-            return {"failed": f"checkpoint.store {self.store.url}: {getattr(error, 'strerror', None) or error}"}
-        return {"stale": str(found)} if isinstance(found, StaleGeneration) else {"fence": asdict(found)}

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import hashlib
 import os
 import signal
@@ -10,25 +9,23 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
-from holdfast.agent.collectors.kernel_log import KernelLog, OomWatch
-from holdfast.agent.forkserver import error_file
+from holdfast.agent.collectors.kernel_log import KernelLog
 from holdfast.agent.forkserver.client import StoreExited, Warm
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec
 from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
-from holdfast.agent.probe_file import injections
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.agent.processes.guard import Guard
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.environment import worker_environment
+from holdfast.agent.workers.exit_reports import ExitReports
 from holdfast.agent.workers.probes import WorkerProbes
+from holdfast.agent.workers.rendezvous_stores import RendezvousStores
 from holdfast.base import log, private
 from holdfast.base.errors import HoldfastError, Unavailable, UsageError
-from holdfast.facts import tracebacks
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
-_TAIL = 16 * 1024
 _GONE_TIMEOUT = 15.0
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "sigterm": signal.SIGTERM}
 
@@ -59,18 +56,16 @@ class Workers:
         guard: Guard | None = None,
     ) -> None:
         """`has_time`: whether the workers have stood still for so long that stacks may be read slowly."""
-        self._guard = guard or Guard()
         self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
-        self._logs, self._kernel, self._own_address = logs, kernel, own_address
-        self._on_event, self._on_log = on_event, on_log
+        self._logs, self._own_address, self._on_event = logs, own_address, on_event
         self._probes = WorkerProbes(self.shm, on_event, on_last_steps, on_last_reader)
         self._progress = ProgressWatch(on_event)
+        self._exits = ExitReports(self.run_dir, logs, kernel, self._probes, self._progress, on_log, guard or Guard())
         self._preload, self._environ, self._has_time = preload, dict(environ), has_time
         self._warm: Warm | None = None
         self._opening: asyncio.Task[Warm] | None = None
-        self._oom = OomWatch()
         self._tasks: set[asyncio.Future[None]] = set()
-        self._stores: set[str] = set()
+        self._stores = RendezvousStores()
         self.kept: dict[Key, msg.KeptWorker] = {}
         self._ended: dict[Key, asyncio.Event] = {}
         self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
@@ -114,7 +109,7 @@ class Workers:
         self._warm, self._opening = warm, None
         for name, error in warm.preload_errors.items():
             self._notice("warm", t.Severity.INFO, f"the warm process could not import {name}: {error}")
-        self._stores |= set(warm.stores)
+        self._stores.adopt(warm.stores)
         for worker in warm.kept:
             self._adopt(worker)
         for exited in warm.exits:
@@ -156,10 +151,8 @@ class Workers:
             self._notice("warm", t.Severity.CRITICAL, str(error))
 
     def _store_exited(self, exited: StoreExited) -> None:
-        if exited.job not in self._stores:
-            return
-        self._stores.discard(exited.job)
-        self._notice("store", t.Severity.WARNING, f"the rendezvous store {exited.job} ended by itself")
+        if self._stores.exited(exited.job):
+            self._notice("store", t.Severity.WARNING, f"the rendezvous store {exited.job} ended by itself")
 
     def _notice(self, kind: str, severity: t.Severity, text: str) -> None:
         self._on_event(t.AgentNotice(time.time_ns(), kind, severity, text))
@@ -197,36 +190,8 @@ class Workers:
         self.kept[key] = msg.KeptWorker(
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
         )
-        phase, tail, error = None, "", ""  # an end is reported, whatever the worker left behind
-        with self._guard("last words"):
-            phase = self._probes.last_words(key)
-        with self._guard("last lines"):
-            mark = self._logs.mark(*key)  # the same object goes on while the rest is read
-            for chunk in self._logs.drain(*key):
-                self._on_log(chunk)
-            self._progress.end(key, self._probes.path(key), mark)
-        unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
-        code = 0 if unknown and phase is t.Phase.DONE else exited.code
-        killed = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
-        with self._guard("traceback"):
-            tail = self._logs.tail(*key, "err", _TAIL)
-            error = "" if code == 0 else self._error(key, tail)
-        oom = killed or exited.oom_killed
-        self._on_event(dataclasses.replace(exited, code=code, oom_killed=oom, error=error, tail=tail[-4000:]))
+        self._on_event(self._exits.complete(exited))
         self._ended.setdefault(key, asyncio.Event()).set()
-
-    def _oom_killed(self, pid: int) -> bool:
-        self._kernel.read()
-        # Each way of knowing also cleans up after itself, so all are asked.
-        verdicts = [injections.finish_oom(pid), self._oom.verdict(pid), pid in self._kernel.oom_killed_pids]
-        return any(verdicts)
-
-    def _error(self, key: Key, tail: str) -> str:
-        """Its traceback: from its own report, else, when it had no time to write one, from its log."""
-        return error_file.read(str(self._error_file(key)))[-_TAIL:] or tracebacks.last_traceback(tail)
-
-    def _error_file(self, key: Key) -> Path:
-        return self.run_dir / "errors" / f"{key[0]}-g{key[1]}-rank{key[2]}.json"
 
     def durable(self, event: t.Event) -> None:
         """The controller holds this event: the warm process may forget the exit, and we what it left behind."""
@@ -235,7 +200,7 @@ class Workers:
         key = (event.job, event.generation, event.rank)
         self.kept.pop(key, None)
         self._ended.pop(key, None)
-        self._error_file(key).unlink(missing_ok=True)
+        self._exits.forget(key)
         self._probes.path(key).unlink(missing_ok=True)
         if self._warm is not None:
             self._spawn(self._ack(key))
@@ -258,7 +223,7 @@ class Workers:
                 return await self._start(command, order)
             case msg.StopWorkers() as order:
                 stopped = await self._stop(command.job, command.generation, order.grace)
-                await self._stop_stores(command.job, command.generation)
+                await self._stores.stop(self._warm, command.job, command.generation)
                 return stopped
             case msg.Inject() as order:
                 return await self._inject(command, order)
@@ -270,20 +235,9 @@ class Workers:
                 return await self._dump_stacks(command)
 
     async def _start_store(self, command: msg.Command, host: str) -> dict[str, str]:
-        """A store of its own for the generation to come: what an older one left in its store cannot be met there.
-
-        torch gives an agent's store no prefix per restart, so one store for all would hand out dead addresses.
-        """
-        name = _store_name(command.job, command.generation + 1)
-        port = await (await self.open()).start_store(name, host)
-        self._stores.add(name)
+        """A store of its own for the generation to come: what an older one left in its store cannot be met there."""
+        port = await self._stores.start(await self.open(), command.job, command.generation + 1, host)
         return {"host": host, "port": str(port)}
-
-    async def _stop_stores(self, job: str, generation: int) -> None:
-        for name in [n for n in self._stores if n.startswith(f"{job}@") and int(n.rpartition("@")[2]) <= generation]:
-            self._stores.discard(name)
-            if self._warm is not None:
-                await self._warm.stop_store(name)
 
     async def _start(self, command: msg.Command, order: msg.StartWorkers) -> dict[str, str]:
         job, generation = command.job, command.generation
@@ -294,8 +248,8 @@ class Workers:
         self._told = {key for key in self._told if key[0] == job and key[1] >= generation - 1}
         warm = await self.open()
         private.shared_folder(self.shm)
-        with contextlib.suppress(OSError):  # without the folder a worker's log tells of its error
-            private.make_folder(self._error_file(("", 0, 0)).parent)
+        with contextlib.suppress(OSError):
+            self._exits.make_folder()
         for place in order.ranks:
             key = (job, generation, place.rank)
             if key in self._told:  # a controller that was restarted asks again, and this one has run
@@ -313,7 +267,7 @@ class Workers:
                 program=order.program,
                 out_path=str(out),
                 err_path=str(err),
-                error_file=str(self._error_file(key)),
+                error_file=str(self._exits.error_file(key)),
                 probe_path=str(self._probes.path(key)),
                 in_memory=warm.reads_memory,
             )
@@ -326,7 +280,7 @@ class Workers:
             # Its exit may already have been told: what ended stays ended.
             if key not in self.kept:
                 self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
-                self._oom.remember(pid)
+                self._exits.remember(pid)
         return {"started": str(len(order.ranks))}
 
     async def _stop(self, job: str, generation: int, grace: float) -> dict[str, str]:
@@ -430,7 +384,3 @@ class Workers:
             for path in self.shm.iterdir():
                 path.unlink(missing_ok=True)
             self.shm.rmdir()
-
-
-def _store_name(job: str, generation: int) -> str:
-    return f"{job}@{generation}"

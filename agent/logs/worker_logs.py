@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.agent.forkserver import output_memory
 from holdfast.agent.logs.file_rotation import Rotation
+from holdfast.agent.logs.forwarding import Backlog, Forwarder, Key
 from holdfast.agent.logs.output_log import Disk, OutputLog
 from holdfast.agent.logs.progress_watch import Mark
 from holdfast.agent.logs.rules import Rule, Rules
@@ -38,21 +39,15 @@ TAILS = 64
 STREAMS = ("out", "err")
 _SAFE = re.compile(r"[^A-Za-z0-9._-]")
 
-Key = tuple[str, int, int]
-
 
 @dataclass(slots=True)
 class _File:
-    key: Key
-    stream: str
+    backlog: Backlog
     path: str
     fd: int = -1
     at: int = 0
     rest: bytes = b""
     rotation: Rotation | None = None
-    ready: list[str] = field(default_factory=list)
-    """Whole lines not yet forwarded."""
-    dropped: int = 0
     disk: Disk | None = None
     """Where what was read goes, of a file in memory; None for one that is on the disk itself."""
     recent: bytes = b""
@@ -82,15 +77,14 @@ class WorkerLogs:
         called some polls later than a line was read. `on_full` is
         called, from another thread, each time that the disk refuses a file."""
         self._directory = Path(directory)
-        self._max_bytes, self._keep, self._rate = max_bytes, keep, rate
-        self._clock = clock
+        self._max_bytes, self._keep = max_bytes, keep
         self._files: dict[Key, tuple[_File, _File]] = {}
         self._scanner = Scanner(rules or Rules(()), on_match, clock, wall_ns)
         self._share = MAX_READ
         self._log = OutputLog(max_bytes, keep, on_full)
         self._tails: dict[tuple[Key, str], bytes] = {}
         """Ends of the output of workers that are gone, of which the disk may know less."""
-        self._allowance, self._filled_at = rate, clock()
+        self._forwarder = Forwarder(rate, clock)
         self._idle: tuple[list[int], list[int]] | None = None
         """Descriptors and sizes of all files, when there was nothing left to do with any of them."""
 
@@ -110,7 +104,7 @@ class WorkerLogs:
                 if error.errno not in output_memory.FULL:  # else the worker starts, with its output in memory
                     raise
             mark = Mark()
-            out, err = (_File(key, s, str(folder / f"rank{rank}.{s}"), mark=mark) for s in STREAMS)
+            out, err = (_File(Backlog(key, s), str(folder / f"rank{rank}.{s}"), mark=mark) for s in STREAMS)
             self._files[key] = (out, err)
             self._idle = None
             self._share = max(MIN_READ, MAX_READ // (2 * len(self._files)))
@@ -141,12 +135,12 @@ class WorkerLogs:
         """New whole lines of all followed files, within the rate. Never raises."""
         if self._is_idle():
             return []
-        self._refill()
+        self._forwarder.refill()
         chunks = []
         for pair in self._files.values():
             for file in pair:
-                if self._read(file) or file.ready or file.dropped:
-                    chunks += self._forward(file)
+                if self._read(file) or file.backlog:
+                    chunks += self._forwarder.forward(file.backlog)
         self._scanner.work()
         self._idle = self._when_idle()
         return chunks
@@ -181,18 +175,18 @@ class WorkerLogs:
         if pair is None:
             return []
         self._idle = None
-        self._refill()
+        self._forwarder.refill()
         chunks = []
         for file in pair:
             for _ in range(MAX_BACKLOG // MIN_READ + 1):  # bounded: a grandchild may go on writing
                 if not self._read(file):
                     break
-                self._trim(file)
+                self._forwarder.trim(file.backlog)
             if file.rest:
                 self._take_lines(file, file.rest + b"\n")
                 file.rest = b""
-            self._trim(file)
-            chunks += self._forward(file)
+            self._forwarder.trim(file.backlog)
+            chunks += self._forwarder.forward(file.backlog)
             self._close(file)
         self._scanner.finish((job, generation, rank))
         return chunks
@@ -279,11 +273,12 @@ class WorkerLogs:
     def _read_memory(self, file: _File, disk: Disk, size: int) -> bool:
         if (begin := output_memory.begin(file.fd, file.at)) > file.at:  # nobody read for long, and the oldest had to go
             self._log.skip(disk, begin - file.at, "they were printed while nobody read")
-            file.at, file.rest, file.dropped = begin, b"", file.dropped + 1
+            file.at, file.rest = begin, b""
+            file.backlog.dropped += 1
         to = size - self._share if size - file.at > MAX_BACKLOG else 0
         while file.at < to:
             raw = self._taken(file, disk, min(MAX_READ, to - file.at))
-            file.dropped += raw.count(b"\n")
+            file.backlog.dropped += raw.count(b"\n")
             file.rest = b""
         if raw := self._taken(file, disk, self._share):
             self._split(file, raw)
@@ -299,14 +294,14 @@ class WorkerLogs:
         return raw
 
     def _skip(self, file: _File, to: int) -> None:
-        file.dropped += bool(file.rest)
+        file.backlog.dropped += bool(file.rest)
         file.rest = b""
         while file.at < to:
             raw = os.pread(file.fd, min(MAX_READ, to - file.at), file.at)
             if not raw:
                 break
             file.at += len(raw)
-            file.dropped += raw.count(b"\n")
+            file.backlog.dropped += raw.count(b"\n")
 
     def _split(self, file: _File, raw: bytes) -> None:
         raw = file.rest + raw
@@ -323,46 +318,11 @@ class WorkerLogs:
         text = raw.decode("utf-8", "replace")
         for line in text.removesuffix("\n").split("\n"):
             if len(line) <= MAX_LINE:
-                file.ready.append(line)
+                file.backlog.lines.append(line)
             else:
-                file.ready += [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)]
+                file.backlog.lines += [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)]
         file.mark.read(text)
-        self._scanner.add(file.key, text)
-
-    # --- forwarding
-
-    def _refill(self) -> None:
-        now = self._clock()
-        self._allowance = min(self._rate, self._allowance + (now - self._filled_at) * self._rate)
-        self._filled_at = now
-
-    def _trim(self, file: _File) -> None:
-        """Keep only the last lines that the allowance has room for."""
-        room = self._allowance
-        for at in range(len(file.ready) - 1, -1, -1):
-            room -= _cost(file.ready[at])
-            if room < 0:
-                file.dropped += at + 1
-                del file.ready[: at + 1]
-                return
-
-    def _forward(self, file: _File) -> list[LogChunk]:
-        lines, file.ready = file.ready, []
-        sent = 0
-        for line in lines:
-            if _cost(line) > self._allowance:
-                break
-            self._allowance -= _cost(line)
-            sent += 1
-        file.dropped += len(lines) - sent
-        if not sent:  # counted on, said with the next line that gets through
-            return [self._chunk(file, "")] if file.dropped and not lines else []
-        return [self._chunk(file, "\n".join(lines[:sent]) + "\n")]
-
-    @staticmethod
-    def _chunk(file: _File, text: str) -> LogChunk:
-        dropped, file.dropped = file.dropped, 0
-        return LogChunk(*file.key, file.stream, text, dropped)
+        self._scanner.add(file.backlog.key, text)
 
     # --- rotation
 
@@ -397,7 +357,7 @@ class WorkerLogs:
         self._end_rotation(file)
         if file.disk is not None:
             self._log.close(file.disk)
-            self._tails[file.key, file.stream] = file.recent
+            self._tails[file.backlog.key, file.backlog.stream] = file.recent
             file.disk = None
             while len(self._tails) > TAILS:
                 self._tails.pop(next(iter(self._tails)))
@@ -408,9 +368,4 @@ class WorkerLogs:
 
 def _is_done(file: _File) -> bool:
     """Read to its end, all of it forwarded, no copy under way: only what is written to it is news."""
-    return file.fd >= 0 and file.rotation is None and not file.ready and not file.dropped
-
-
-def _cost(line: str) -> int:
-    """Characters that a forwarded line counts for."""
-    return len(line) + 1
+    return file.fd >= 0 and file.rotation is None and not file.backlog

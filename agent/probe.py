@@ -9,24 +9,21 @@
             ...
         probe.step(n, loss=loss, tokens=count)
 
-Everything goes into shared memory (`probe_layout`): no system call and no lock in the step, a few microseconds a
+Everything goes into shared memory (`probe_file.layout`): no system call and no lock in the step, a few microseconds a
 call. Standard library only, because it lives in other people's training processes.
 """
 
-import json
 import math
-import operator
 import os
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast.agent.probe_file import layout, taken
+from holdfast.agent.probe_file import layout, side_files, taken
 from holdfast.agent.probe_file.memory import PHASE_INDEX, TRAIN, Memory, Operation
-from holdfast.base import bounds, private
+from holdfast.base import bounds
 from holdfast.base.errors import HoldfastError
 from holdfast.wire.types import SPOILT, Phase
 
@@ -37,8 +34,6 @@ _monotonic_ns = time.monotonic_ns
 _thread_time_ns = time.thread_time_ns
 
 _live: Memory | None = None
-_CHECKPOINT_IN_PATH = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
-_STEP_IN_PATH = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|epoch)s?[-_=]*(\d{1,18})", re.IGNORECASE)
 
 
 def attach() -> bool:
@@ -312,15 +307,8 @@ def requested() -> bool:
 def mesh(*, pp: int = 0, dp: int = 0, tp: int = 0, sizes: Sequence[int] = (1, 1, 1)) -> None:
     """This worker's mesh coordinate, and how many there are along (pp, dp, tp). One that no job has is left out."""
     live = _live
-    if live is None:
-        return
-    try:
-        place = [operator.index(value) for value in (pp, dp, tp, *sizes)]
-        payload = layout.MESH.pack(*place)
-    except Exception:
-        return
-    if all(0 <= value <= bounds.MAX_RANKS for value in place):
-        live.map[layout.AT_MESH : layout.AT_MESH + 8 + len(payload)] = layout.seal(payload)
+    if live is not None:
+        live.write_mesh(pp, dp, tp, sizes)
 
 
 def meters(
@@ -329,12 +317,7 @@ def meters(
     """What the step that `step` reports next was worth, as `holdfast.wire.types.Meters`; NaN for what is not known."""
     live = _live
     if live is not None:
-        memory_bytes = taken.whole(memory_bytes, 0, bounds.MAX_COUNT, 0)
-        try:
-            payload = layout.METERS.pack(live.step + 1, mfu, tokens_per_s, *parts, memory_bytes, grad_norm)
-        except Exception:  # other parts than a step has, or no numbers
-            return
-        live.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
+        live.write_meters(mfu, tokens_per_s, parts, memory_bytes, grad_norm)
 
 
 def publish_plan(data: bytes) -> None:
@@ -342,34 +325,15 @@ def publish_plan(data: bytes) -> None:
 
     Goes beside the probe file, whole or not at all. Nobody may fail for want of a plan: errors are one line.
     """
-    _leave(layout.PLAN_SUFFIX, data, "the plan of this job is not told")
+    if _live is not None:
+        side_files.leave_plan(data)
 
 
 def restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
     """Tell where the state came from that training goes on with: after `step` steps, from "memory", "peer" or "store",
     in so many seconds and bytes of this job. Called once, by rank 0."""
-    took = taken.real(seconds)
-    said = {
-        "step": taken.whole(step, 0, bounds.MAX_STEP, 0),
-        "source": taken.text(source),
-        "seconds": took if took is not None and math.isfinite(took) else 0.0,
-        "bytes": taken.whole(num_bytes, 0, bounds.MAX_COUNT, 0),
-    }
-    _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "where the state came from is not told")
-
-
-def _leave(suffix: str, data: bytes, otherwise: str) -> None:
-    path = os.environ.get(layout.ENV_PATH, "")
-    if _live is None or not path:
-        return
-    path += suffix
-    try:
-        with open(f"{path}.part", "wb", opener=private.opener) as part:
-            part.write(data)
-        os.replace(f"{path}.part", path)
-    except (OSError, TypeError) as error:
-        with suppress(OSError):
-            os.write(2, f"holdfast: {otherwise}: {error}\n".encode())
+    if _live is not None:
+        side_files.leave_restored(step, source, seconds, num_bytes)
 
 
 def observed_step(n: int, spoilt: bool = False) -> None:
@@ -388,20 +352,8 @@ def observed_save(target: object, is_sure: bool = True) -> None:
     script itself says nothing. Many pieces of one file, or of one moment, are one. `is_sure`: else the path decides
     whether it is state."""
     live = _live
-    if live is None or live.spoken or live.step < 0:
-        return
-    path = target if isinstance(target, str | os.PathLike) else getattr(target, "name", None)
-    if not isinstance(path, str | os.PathLike):
-        return
-    name, now = os.fsdecode(path), _monotonic_ns()
-    if not is_sure and _CHECKPOINT_IN_PATH.search(name) is None:
-        return
-    if name == live.saved and now - live.saved_at < 1_000_000_000:
-        return
-    live.saves, live.saved, live.saved_at = live.saves + 1, name, now
-    steps = _STEP_IN_PATH.findall(name)
-    said = {"count": live.saves, "path": name[-500:], "number": int(steps[-1]) if steps else -1}
-    _leave(layout.SAVED_SUFFIX, json.dumps(said).encode(), "what was saved is not told")
+    if live is not None and not live.spoken and live.step >= 0:
+        side_files.leave_saved(live, target, is_sure, _monotonic_ns())
 
 
 def observed_phase(name: Phase) -> None:

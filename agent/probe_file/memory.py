@@ -1,9 +1,11 @@
 """The mapped probe file of this process and what must be remembered between two calls; `probe` is the face of it."""
 
 import math
+import operator
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -171,6 +173,25 @@ class Memory:
         at = _AT_SPANS + index % _SPANS * _RECORD
         self.map[at : at + _RECORD] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
         self.words[_WORD_SPANS] = index + 1
+
+    def write_mesh(self, pp: int, dp: int, tp: int, sizes: Sequence[int]) -> None:
+        try:
+            place = [operator.index(value) for value in (pp, dp, tp, *sizes)]
+            payload = layout.MESH.pack(*place)
+        except Exception:
+            return
+        if all(0 <= value <= bounds.MAX_RANKS for value in place):
+            self.map[layout.AT_MESH : layout.AT_MESH + 8 + len(payload)] = layout.seal(payload)
+
+    def write_meters(
+        self, mfu: float, tokens_per_s: float, parts: Sequence[float], memory_bytes: int, grad_norm: float
+    ) -> None:
+        memory_bytes = taken.whole(memory_bytes, 0, bounds.MAX_COUNT, 0)
+        try:
+            payload = layout.METERS.pack(self.step + 1, mfu, tokens_per_s, *parts, memory_bytes, grad_norm)
+        except Exception:  # other parts than a step has, or no numbers
+            return
+        self.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
 
     def suffer(self, code: int, n: int) -> None:
         kind = layout.INJECTIONS[code & 0xFF] if 0 < code & 0xFF < len(layout.INJECTIONS) else ""

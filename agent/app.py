@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Coroutine
 from contextlib import suppress
 
 from holdfast.agent.collectors import nic
@@ -16,15 +15,14 @@ from holdfast.agent.collectors.gpu import GpuCollector
 from holdfast.agent.collectors.host import HostCollector
 from holdfast.agent.collectors.kernel_log import KernelLog, event, xid_event
 from holdfast.agent.collectors.rdma import RdmaCollector
+from holdfast.agent.commands import Commands
 from holdfast.agent.forkserver import journal, output_memory
 from holdfast.agent.logs import rules as log_rules
 from holdfast.agent.logs.worker_logs import WorkerLogs
-from holdfast.agent.node import death as node_death
 from holdfast.agent.node.checkpoints import Checkpoints
-from holdfast.agent.node.checks import Checks
 from holdfast.agent.node.faults import NodeFaults
 from holdfast.agent.node.identity import read_identity
-from holdfast.agent.node.peers import Door, knock
+from holdfast.agent.node.peers import Door
 from holdfast.agent.processes.guard import Guard
 from holdfast.agent.sampling.sampler import Sampler
 from holdfast.agent.sampling.sweeps import COMPILED
@@ -112,7 +110,7 @@ class Agent:
         )  # fmt: skip
         self.sampler = Sampler(pairs, config.sample_interval, notice=self._sampler_notice)
         self.link = Link(
-            config.address(), self.outbox, self.hello, self.obey, self.durable,
+            config.address(), self.outbox, self.hello, lambda command: self.commands.obey(command), self.durable,
             read_credentials(config.tls_ca, config.tls_cert, config.tls_key), self._clock_told,
         )  # fmt: skip
         self.checkpoints = Checkpoints(
@@ -129,7 +127,6 @@ class Agent:
         for folder in (self.workers.shm, self.checkpoints.folder):
             with suppress(FileNotFoundError):
                 private.check_shared(folder)
-        self.checks = Checks(str(self.state_dir), self._answer)
         folders = [str(self.state_dir), os.getcwd()]
         gauges: list[Gauges] = [HostCollector(folders), nic.NicCollector(sysfs), RdmaCollector(sysfs)]
         everything: list[Gauges | GpuCollector | KernelLog] = [*gauges, self.gpus, self.kernel]
@@ -139,6 +136,10 @@ class Agent:
         self.faults = NodeFaults(self.kernel.say, self.rules, config.sysfs_root, self.state_dir, self.gpus.gpus)
         self.heart = Heartbeat(self.sampler, gauges, self.gpus, self.workers.readers, self._lost_steps)
         self.heart.activities.leaders = self.workers.leaders
+        self.commands = Commands(
+            self.workers, self.checkpoints, self.faults, self.link.send, self.heart.activities.disturb, self.guard,
+            str(self.state_dir),
+        )  # fmt: skip
         self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
         self._steps_told = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -149,10 +150,7 @@ class Agent:
         self._clock_seen: dict[str, float] = {}
         self._checkpoints_seen: dict[str, float] = {}
         self._printing = asyncio.Event()
-        self._commands: asyncio.Queue[msg.Command] = asyncio.Queue()
-        self._answers: dict[str, msg.CommandResult] = {}
         self.door = Door()
-        self._tasks: set[asyncio.Future[None]] = set()
 
     # --- up ------------------------------------------------------------------------------------------------------
 
@@ -217,66 +215,6 @@ class Agent:
     def durable(self, events: list[t.Event]) -> None:
         for done in events:
             self.workers.durable(done)
-
-    # --- down ----------------------------------------------------------------------------------------------------
-
-    def obey(self, command: msg.Command) -> None:
-        answer = self._answers.get(command.id)
-        if answer is not None:
-            self.link.send(answer)
-            return
-        if isinstance(command.order, msg.RunCheck):
-            self.checks.begin(command, command.order)
-        elif isinstance(command.order, msg.DumpStacks | msg.KnockAt):
-            if isinstance(command.order, msg.DumpStacks):
-                self.heart.activities.disturb()
-            self._spawn(self._do(command))  # a stop that follows must not wait for it
-        else:
-            self._commands.put_nowait(command)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _obey(self) -> None:
-        """One after the other: a stop that came before a start is done before it."""
-        while True:
-            command = await self._commands.get()
-            if isinstance(command.order, msg.StartWorkers):
-                with self.guard("checkpoints"):
-                    self.checkpoints.ensure()
-            if isinstance(command.order, msg.Inject) and command.order.kind == "node-kill":
-                leaders = [*self.workers.leaders(), self.checkpoints.daemon_pid()]
-                node_death.die(leaders, [self.workers.shm, self.checkpoints.folder])
-            await self._do(command)
-
-    async def _do(self, command: msg.Command) -> None:
-        try:
-            order = command.order
-            if isinstance(order, msg.Inject) and self.faults.inject(order.kind):
-                data = {"at": str(time.time_ns())}
-            elif isinstance(order, msg.KnockAt):
-                data = {"behind": await knock(order.host, order.port)}
-            else:
-                data = await self.workers.obey(command)
-            answer = msg.CommandResult(command.id, True, data=data)
-        except HoldfastError as error:
-            answer = msg.CommandResult(command.id, False, str(error))
-        except OSError as error:
-            answer = msg.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
-        except Exception as error:
-            self.guard.caught("commands", error)
-            answer = msg.CommandResult(command.id, False, f"a fault of Holdfast's own: {error!r}"[:1000])
-        log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
-        self._answer(answer)
-
-    def _answer(self, answer: msg.CommandResult) -> None:
-        """Send it, and keep it for a controller that asks again."""
-        self._answers[answer.id] = answer
-        while len(self._answers) > 1000:
-            self._answers.pop(next(iter(self._answers)))
-        self.link.send(answer)
 
     # --- loops ---------------------------------------------------------------------------------------------------
 
@@ -411,7 +349,7 @@ class Agent:
             # What an earlier agent left running is part of our hello.
             with suppress(HoldfastError, TimeoutError):
                 await asyncio.wait_for(self.workers.open(), 5.0)
-        work = [self.link.run(), beat(self._beat, _LOOK_EVERY), self._follow_logs(), self._obey()]
+        work = [self.link.run(), beat(self._beat, _LOOK_EVERY), self._follow_logs(), self.commands.run()]
         if self.gpus.available or self.gpus.events_available:
             work.append(self._read_gpus())
         loops = [asyncio.create_task(loop) for loop in work]
@@ -430,7 +368,7 @@ class Agent:
         for task in (ending, warming, *loops):
             task.cancel()
         await asyncio.gather(warming, *loops, return_exceptions=True)
-        await self.checks.close()
+        await self.commands.close()
         await self.door.close()
         self.heart.activities.close()
         await self.workers.close(self.config.end_with_workers)

@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,27 +29,10 @@ from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import peer_file
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.rate import Pace
-from tests.checkpoint.support.daemons import SECRET, DaemonProcess, Worker, big, close_all, talk, until
+from tests.checkpoint.support.daemons import SECRET, DaemonProcess, Start, Worker, big, talk, until
 from tests.checkpoint.support.jobs import layout_of
 
 pytestmark = pytest.mark.slow
-
-Start = Callable[[str], DaemonProcess]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts daemons; all of them end with the test."""
-    started: list[DaemonProcess] = []
-
-    def make(node: str) -> DaemonProcess:
-        started.append(DaemonProcess(tmp_path / node, node))
-        return started[-1]
-
-    yield make
-    close_all()
-    for daemon in started:
-        daemon.close()
 
 
 def pair(start: Start, num_mib: int = 3, **more: object) -> tuple[DaemonProcess, DaemonProcess, Worker, Worker]:

@@ -18,9 +18,11 @@ from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Peer, Taken
 from holdfast.checkpoint.format.arrays import to_bytes
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
+from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
 from holdfast.checkpoint.snapshots.files import STATUS, own_file
+from holdfast.checkpoint.stores.file import FileStore
 from tests.checkpoint.support.jobs import STATE, job_of, layout_of, state_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -204,3 +206,15 @@ def set_limit(num_bytes: int) -> Callable[[], None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
     return limit
+
+
+Start = Callable[..., DaemonProcess]
+SLOWLY = 3e6
+"""Bytes a second at which 8 MiB are under way for nearly three seconds: what a test does meanwhile may be held up."""
+
+
+def steps(store: FileStore) -> list[int]:
+    """Of the checkpoints, each of which is whole."""
+    found = [one.step for one in list_checkpoints(store.url)]
+    assert all(verify(store.url, step) == [] for step in found)
+    return found

@@ -3,7 +3,6 @@
 import math
 import struct
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.agent.activity.close_look import CloseLook
 from holdfast.agent.activity.host import Host
-from holdfast.agent.activity.movement import Growth, Moves, Rate
-from holdfast.agent.activity.sums import Sums
 from holdfast.agent.activity.waits import Clocks, Wait, describe, said
-from holdfast.agent.processes import descriptors, sockets
-from holdfast.agent.processes.descendants import Descendants
+from holdfast.agent.processes import sockets
 from holdfast.agent.processes.proc_files import (
     NO_CALL,
     RUNNING,
@@ -291,121 +287,3 @@ def test_a_damaged_proc_is_no_error(
     look = CloseLook(7, Host(str(proc), sockets.Sockets), "job/1/0", 99)
     for now in (0.0, 0.5, 11.0):
         look.look(now)
-
-
-# --- descendants and movement
-
-
-def _process(proc: Path, pid: int, parent: int, session: int, start: int = 5, environ: bytes = b"") -> None:
-    folder = proc / str(pid)
-    folder.mkdir(exist_ok=True)
-    head = f"{pid} (x) S {parent} {pid} {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0"
-    (folder / "stat").write_text(head)
-    (folder / "environ").write_bytes(environ)
-
-
-def test_descendants_are_found_by_parent_session_and_mark_and_kept_when_they_lose_them(tmp_path: Path) -> None:
-    marked = b"A=b\0HOLDFAST_WORKER=job/1/0\0"
-    for pid, parent, session in ((10, 1, 10), (11, 10, 10), (12, 11, 12), (13, 1, 10), (15, 1, 15), (16, 15, 15)):
-        _process(tmp_path, pid, parent, session, start=pid)
-    _process(tmp_path, 14, 1, 14, 14, marked)
-    tree = Descendants(str(tmp_path))
-    tree.look(0.0)
-    assert tree.of(10, "job/1/0") == [11, 12, 13, 14]
-    assert tree.of(15) == [16]
-    _process(tmp_path, 12, 1, 12, start=12)  # its parent has ended
-    (tmp_path / "11" / "stat").unlink()
-    for name in ("11",):
-        (tmp_path / name / "environ").unlink()
-        (tmp_path / name).rmdir()
-    tree.look(20.0)
-    assert tree.of(10, "job/1/0") == [12, 13, 14]
-    _process(tmp_path, 12, 1, 12, start=99)  # the same id, another process
-    tree.look(40.0)
-    assert tree.of(10, "job/1/0") == [13, 14]
-
-
-def test_sums_never_fall_when_processes_end() -> None:
-    sums = Sums()
-    assert sums.add({1: (10.0, 0.0), 2: (5.0, 1.0)}, [1, 2]) == (0.0, 0.0)
-    assert sums.add({1: (12.0, 0.0), 2: (5.0, 3.0)}, [1, 2]) == (2.0, 2.0)
-    assert sums.add({1: (12.0, 0.0)}, [1]) == (2.0, 2.0)
-    assert sums.add({1: (13.0, 0.0), 3: (4.0, 0.0)}, [1, 3]) == (7.0, 2.0)
-    assert sums.add({1: (14.0, 0.0)}, [1, 3]) == (8.0, 2.0)  # 3 is looked at in another turn
-    assert sums.add({3: (5.0, 0.0)}, [1, 3]) == (9.0, 2.0)
-
-
-def test_what_goes_on_is_movement_and_what_happens_now_and_then_is_not() -> None:
-    def moves(rate: float, every: int, seconds: float) -> list[float]:
-        """At `rate` on the whole, in one go each `every` tenths of a second."""
-        growth, total, found = Growth(0.04, 0.06), 0.0, []
-        for tick in range(round(seconds * 10)):
-            at = tick / 10
-            total += rate * every / 10 if tick % every == 0 else 0.0
-            if growth.add(at, total):
-                found.append(at)
-        return found
-
-    assert moves(1.0, 1, 2)[0] <= 0.2  # a whole core
-    assert moves(0.06, 1, 10)  # 6%
-    assert not moves(0.03, 1, 60)  # a monitor
-    assert not moves(0.005, 100, 60)  # 50 ms of it each 10 s
-    assert Growth(1, 1).add(0.0, 1e9) is False  # the first look is the beginning
-    anew = Growth(0.04, 0.06)
-    anew.add(0.0, 0.0)
-    assert not anew.add(0.1, 5.0, counts=False)
-    assert not anew.add(0.2, 5.0)
-    stopped = Growth(0.04, 0.06)
-    stopped.add(0.0, 0.0)
-    assert stopped.add(0.1, 100.0)
-    assert not stopped.add(0.2, 100.0)  # however much it was
-
-
-def test_what_moves_now_and_then_moves_all_the_time_until_it_is_late() -> None:
-    moves = Moves()
-    assert math.isnan(moves.since(5.0))
-    moves.note(10.0)
-    assert moves.since(10.4) == 10.0
-    moves.note(12.0)  # a piece every two seconds
-    assert moves.since(14.9) == 14.9
-    assert moves.since(15.1) == 12.0
-    moves.note(15.0)
-    for at in range(1, 10):
-        moves.note(15 + at / 10)
-    assert moves.since(16.1) == 15.9
-    moves.note(60.0)  # of another time
-    assert moves.since(60.1) == 60.0
-
-
-@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1e12)), max_size=30))
-def test_rates_are_never_negative(samples: list[tuple[float, float]]) -> None:
-    rate = Rate()
-    for at, total in samples:
-        assert rate.add(at, total) >= 0
-
-
-def test_a_rate_is_of_the_newest_half_second() -> None:
-    rate = Rate()
-    for tick in range(30):
-        rate.add(tick / 10, 100.0 * min(tick, 10))
-    assert rate.value == 0
-    rate.add(3.0, 2000.0)
-    assert rate.value == pytest.approx(1000 / 0.5, rel=0.3)
-
-
-def test_new_links_and_positions_are_changes(tmp_path: Path) -> None:
-    for folder in ("fd", "fdinfo"):
-        (tmp_path / "7" / folder).mkdir(parents=True)
-    (tmp_path / "7" / "fd" / "3").symlink_to("/data/x")
-    (tmp_path / "7" / "fdinfo" / "3").write_text("pos:\t1\n")
-    look = descriptors.Descriptors(7, str(tmp_path)).look
-    assert (look(), look()) == (False, False)
-    (tmp_path / "7" / "fdinfo" / "3").write_text("pos:\t2\n")
-    assert (look(), look()) == (True, False)
-    (tmp_path / "7" / "fd" / "4").symlink_to("socket:[5]")
-    assert (look(), look()) == (True, False)
-    (tmp_path / "7" / "fd" / "4").unlink()
-    (tmp_path / "7" / "fd" / "4").symlink_to("socket:[6]")
-    assert (look(), look()) == (True, False)
-    (tmp_path / "7" / "fd" / "4").unlink()
-    assert (look(), look()) == (True, False)

@@ -12,7 +12,7 @@ from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.spans import Blame, BlameBrief, Heat, Lanes
 from holdfast.controller.shell.report import Report
-from tests.controller.http.test_routes import ask, error, talk
+from tests.controller.support.asking import ask, error, talk
 from tests.controller.support.fake_facade import FakeFacade
 from tests.controller.support.stage import make_shell
 

@@ -16,8 +16,8 @@ from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.store import SpanStore
-from tests.controller.http.test_routes import error, talk
 from tests.controller.shell.test_blame_watch import look, training
+from tests.controller.support.asking import error, talk
 from tests.controller.support.stage import make_shell
 
 

@@ -17,13 +17,6 @@ from holdfast.controller.http.serve import serving
 from tests.controller.support.fake_facade import FakeFacade
 
 
-@pytest.fixture
-def facade() -> FakeFacade:
-    facade = FakeFacade()
-    facade.warm_up(20)
-    return facade
-
-
 @contextlib.asynccontextmanager
 async def events(client: httpx.AsyncClient, path: str) -> AsyncIterator[AsyncIterator[tuple[str, Any]]]:
     async with client.stream("GET", path) as answer:

@@ -4,7 +4,8 @@ from holdfast.controller.detectors.workers import hang
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.state.ranks import RankState, RankTable
 from holdfast.diagnostics.hang.stillness import Life, Sight
-from tests.controller.detectors.test_detectors import OPTIONS, STEPS, at, seen, t
+from holdfast.wire import types as t
+from tests.controller.support.standstills import OPTIONS, STEPS, at, seen
 
 WORLD = 12_288
 

@@ -1,0 +1,194 @@
+"""Dead workers: who is named, by when, and who never is."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.detectors.workers.hang import HangDetector
+from holdfast.controller.state.ranks import RankState, RankTable
+from holdfast.wire import types as t
+from tests.controller.support.standstills import OPTIONS, STEPS, at, frozen, seen, standing
+
+
+def table(world: int = 8, idle: float = 0.1, quiet: float = 0.05, operation: str = "dp:all_reduce") -> RankTable:
+    ranks = RankTable(world)
+    for rank in range(world):
+        ranks.mark(rank, RankState.RUNNING)
+        sample = t.WorkerSample(
+            rank, 1, 100 + rank, step=9, phase=t.Phase.TRAIN, operation=operation, progress_age=idle, tick_age=quiet,
+            activity=seen(idle),
+        )  # fmt: skip
+        ranks.update(sample, 50.0)
+    return ranks
+
+
+def late(ranks: RankTable, rank: int, **change: object) -> None:
+    values: dict[str, object] = {
+        "step": 9, "phase": t.Phase.TRAIN, "operation": "", "progress_age": 1.6, "tick_age": 1.5,
+    }  # fmt: skip
+    values |= {"activity": seen(float(change.get("progress_age", 1.6)))} | change  # type: ignore[arg-type]
+    ranks.update(t.WorkerSample(rank, 1, 1, **values), 50.0)  # type: ignore[arg-type]
+
+
+def found(ranks: RankTable, steps: list[float] = STEPS, now: float = 50.05) -> list[tuple[str, str]]:
+    return [(f.kind.value, f.subject) for f in HangDetector(OPTIONS).observe(ranks, 1, steps, at(now))]
+
+
+def test_everybody_on_time_is_no_finding() -> None:
+    assert found(table()) == []
+
+
+def test_the_one_without_life_is_named_and_not_those_who_wait_for_it() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    assert found(ranks) == [("worker-hang", "rank3")]
+    late(ranks, 3, stopped=True)
+    assert found(ranks) == [("worker-stopped", "rank3")]
+
+
+@pytest.mark.parametrize(("idle", "stopped", "is_found"), [(0.45, True, False), (0.5, True, True), (0.8, False, False)])
+def test_a_process_that_is_stopped_is_sooner_sure_than_one_that_only_looks_so(
+    idle: float, stopped: bool, is_found: bool
+) -> None:
+    """Steps of 50 ms: two of them and half the floor; for a lock that is held, maybe by an honest call, all of it."""
+    ranks = table(idle=idle)
+    late(ranks, 3, stopped=stopped, progress_age=idle, tick_age=idle)
+    assert bool(found(ranks, steps=[0.05] * 30)) is is_found
+
+
+def test_a_long_call_that_holds_the_gil_as_recent_steps_did_is_honest() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    assert found(ranks, steps=[0.3] * 20 + [3.0] * 10) == []
+
+
+def test_one_that_ends_holds_the_lock_while_it_waits_for_its_peers() -> None:
+    ranks = table(idle=20.0)
+    late(ranks, 3, phase=t.Phase.DONE, progress_age=20.0, tick_age=20.0)
+    assert found(ranks) == []
+    late(ranks, 3, operation="destroy_process_group", progress_age=20.0, tick_age=20.0)
+    assert found(ranks) == []
+    late(ranks, 3, operation="destroy_process_group", progress_age=20.0, tick_age=20.0, stopped=True)
+    assert found(ranks) == [("worker-stopped", "rank3")]
+
+
+def test_a_starved_host_is_not_one_bad_worker() -> None:
+    assert found(table(idle=1.6, quiet=1.5)) == []
+
+
+def test_a_host_whose_agent_is_late_too_is_starved_and_its_workers_are_not_blamed() -> None:
+    ranks = table(idle=1.6)
+    ranks.update(t.WorkerSample(3, 1, 1, step=9, phase=t.Phase.TRAIN, progress_age=1.6, tick_age=1.5), 50.0, lag=1.0)
+    assert found(ranks) == []
+
+
+def test_two_that_go_quiet_at_once_are_starved_until_it_lasts() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    late(ranks, 4)
+    assert found(ranks) == []
+    late(ranks, 3, progress_age=9.0, tick_age=9.0)
+    late(ranks, 4, progress_age=9.0, tick_age=9.0)
+    assert found(ranks) == [("worker-hang", "rank3"), ("worker-hang", "rank4")]
+
+
+def test_before_any_step_only_a_long_silence_counts() -> None:
+    ranks = table(idle=5.0)
+    late(ranks, 3, phase=t.Phase.SETUP, progress_age=5.0, tick_age=5.0, stopped=True)
+    assert found(ranks, steps=[]) == []
+    late(ranks, 3, phase=t.Phase.SETUP, progress_age=12.0, tick_age=12.0, stopped=True)
+    assert found(ranks, steps=[]) == [("worker-stopped", "rank3")]
+
+
+def test_a_node_that_is_silent_is_not_judged() -> None:
+    ranks = table(idle=1.6)
+    late(ranks, 3)
+    assert found(ranks, now=52.0) == []
+
+
+def test_the_one_outside_of_every_operation_is_named_where_it_says_what_it_does() -> None:
+    ranks = table(idle=6.0)
+    late(ranks, 5, progress_age=6.0, tick_age=0.05, coordinate=(0, 5, 0))
+    assert found(ranks) == [("worker-hang", "rank5")]
+    late(ranks, 5, progress_age=6.0, tick_age=0.05, coordinate=None)
+    ranks.coordinate[5] = -1
+    assert found(ranks) == []
+
+
+def test_a_rank_that_still_moves_is_no_hang() -> None:
+    ranks = table(idle=60.0)
+    late(ranks, 5, progress_age=0.1, tick_age=0.05)
+    assert found(ranks) == []
+
+
+def test_when_nobody_stands_out_the_job_is_named_last() -> None:
+    assert found(table(idle=9.0)) == []  # links that flap need some seconds
+    assert found(table(idle=11.0)) == [("worker-hang", "job")]
+
+
+@pytest.mark.parametrize("step", [0.1, 0.3, 3.0])
+def test_the_one_whom_all_wait_for_is_named_within_three_median_steps_and_two_seconds(step: float) -> None:
+    heard = 2.0 - 0.35  # what is left for the heartbeat, and for the step that ends before all stand
+    assert found(frozen(2 * step + heard), [step] * 30) == [("worker-hang", "rank5")]
+    assert found(frozen(step), [step] * 30) == []
+
+
+def test_a_script_that_does_not_tell_what_it_does_is_not_dead_when_it_is_idle() -> None:
+    assert found(frozen(40.0, mesh=False)) == []
+    entering = frozen(2.5, mesh=False)
+    entering.operation[5], entering.standing[5] = "all_reduce", standing(handed=False)
+    assert found(entering) == [("worker-hang", "rank5")]
+
+
+def test_steps_as_long_as_recent_ones_are_no_hang() -> None:
+    assert found(frozen(2.5), [0.3] * 20 + [2.0] * 2) == []
+
+
+def test_two_orders_of_operations_name_the_job_and_both_ranks() -> None:
+    ranks = frozen(3.0)
+    tp, dp = t.GroupCount("tp", 1, "0-1", 5), t.GroupCount("dp", 2, "0-1", 7)
+    for rank in range(2, 8):
+        ranks.mark(rank, RankState.DONE)
+    ranks.standing[0] = t.Standing("all_reduce", 0, 4, True, (tp, dp))
+    ranks.standing[1] = t.Standing("all_reduce", 1, 7, True, (replace(tp, begun=4), replace(dp, begun=8)))
+    (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
+    assert (finding.subject, finding.evidence["suspects"], finding.signature) == ("job", [0, 1], "hang:order")
+    assert "4 of tp (0-1) (ranks 0)" in finding.text
+
+
+def test_a_worker_that_has_ended_while_others_wait_for_it_is_named() -> None:
+    ranks = frozen(3.0)
+    ranks.mark(5, RankState.DONE)
+    assert found(ranks) == [("worker-hang", "rank5")]
+
+
+def test_one_in_another_phase_is_given_time() -> None:
+    ranks = frozen(20.0)
+    ranks.phase[5] = t.PHASES.index(t.Phase.EVAL)
+    assert found(ranks) == []
+
+
+def test_one_that_never_told_when_it_moved_is_not_judged() -> None:
+    ranks = frozen(20.0)
+    ranks.still_at[5] = ranks.progress_at[5] = math.nan
+    assert found(ranks) == []
+    assert HangDetector(OPTIONS).standing_since(ranks, 1, STEPS, at(50.05)) is None
+
+
+def test_a_standstill_is_told_before_it_is_a_finding() -> None:
+    detector = HangDetector(OPTIONS)
+    assert detector.standing_since(frozen(0.2), 1, STEPS, at(50.05)) is None
+    assert detector.standing_since(frozen(1.0), 1, STEPS, at(50.05)) == pytest.approx(49.0)
+    assert found(frozen(1.0)) == []
+
+
+@given(st.integers(0, 7), st.floats(0.02, 30.0), st.booleans())
+def test_found_within_three_median_steps_and_a_second(rank: int, step: float, stopped: bool) -> None:
+    idle = 3 * step + 1
+    ranks = table(idle=idle)
+    late(ranks, rank, progress_age=idle, tick_age=idle, stopped=stopped)
+    names = [subject for _, subject in found(ranks, steps=[step] * 30)]
+    assert names == [f"rank{rank}"]

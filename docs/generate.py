@@ -1,7 +1,7 @@
 """Writes the parts of the documentation that are tables of the code: `make docs`, or `--check` to only compare.
 
-Between `<!-- generated: NAME -->` and `<!-- end -->` in a page stands what the function NAME below returns; what is
-there by hand is overwritten. The rest of a page is written by people.
+The output of the function NAME below is written between `<!-- generated: NAME -->` and `<!-- end -->` in a page; manual
+edits there are overwritten. The rest of a page is written manually.
 """
 
 import ast
@@ -55,7 +55,7 @@ def table(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-# --- findings and what is done about them ----------------------------------------------------------------------
+# --- findings and actions ----------------------------------------------------------------------
 
 
 def member_texts(enum: type[StrEnum]) -> dict[str, str]:
@@ -67,12 +67,12 @@ def member_texts(enum: type[StrEnum]) -> dict[str, str]:
 
 
 def findings_readme() -> str:
-    """The same for the first page, with the first sentence of each kind's meaning."""
+    """Kind, first sentence of its meaning and first action, for the README."""
     rows = []
     for kind, row in detector_table.rows().items():
         means = re.split(r"(?<=\.)\s", row.means)[0]
         rows.append((f"[`{kind}`](docs/runbook.md#{kind})", means, str(row.first_move)))
-    return table(("finding", "what it means", "what is done"), rows)
+    return table(("finding", "meaning", "action"), rows)
 
 
 def runbook() -> str:
@@ -89,7 +89,7 @@ def runbook() -> str:
 
 
 def detectors() -> str:
-    """Every kind with its severity, what it puts under suspicion, and its limits."""
+    """Every kind with its severity, its suspect, and its limits."""
     rows = []
     for kind, row in detector_table.rows().items():
         limits = "<br>".join(f"`{name}` = {limit.default:g}: {limit.text}" for name, limit in row.limits.items())
@@ -103,7 +103,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def findings() -> str:
-    """Kind, first move, whose fault it is, and after how many fruitless starts in a row the job is given back."""
+    """Kind, first action, where the fault is, and the restart attempts without progress until the job is failed."""
     rows = []
     for kind, row in detector_table.rows().items():
         move = row.first_move
@@ -111,16 +111,16 @@ def findings() -> str:
         cause = Finding(kind, t.Severity.CRITICAL, "", "", 0.0, 0.0)
         tries = str(policy.Case(cause, Options()).limit) if ends else ""
         rows.append((f"[`{kind}`](#{kind})", f"`{move}`", str(row.fault) if ends else "", tries))
-    parts = [table(("kind", "first move", "whose fault", "tries"), rows)]
+    parts = [table(("kind", "first action", "fault of", "restart attempts"), rows)]
     parts += ["", *(f"- {fault}: {text}" for fault, text in member_texts(Fault).items())]
     parts += ["", *(f"- `{move}`: {text}" for move, text in member_texts(Move).items())]
     return "\n".join(parts)
 
 
 def rules_of_policy() -> str:
-    """What may ask for another move than the first, from the top."""
+    """The rules that replace the first action, in order."""
     rows = [(str(i + 1), rule.when, f"`{rule.move}`") for i, rule in enumerate(policy.RULES)]
-    return table(("", "when", "move"), rows)
+    return table(("", "when", "action"), rows)
 
 
 def stages() -> str:
@@ -145,7 +145,7 @@ def _section(cls: type[Any], name: str, with_variable: bool) -> str:
         words = [f"`{word}`" for word in choices(hints[entry.name], entry)]
         text = docs.get(entry.name, "") + (f" One of {', '.join(words)}." if words else "")
         rows.append((*cells, _default(entry), text.strip()))
-    head = ("key", "environment", "default", "what it is") if with_variable else ("key", "default", "what it is")
+    head = ("key", "environment", "default", "meaning") if with_variable else ("key", "default", "meaning")
     return f"#### `[{name}]`\n\n" + table(head, rows)
 
 
@@ -170,14 +170,14 @@ def trainer_configuration() -> str:
 
 
 def schedules() -> str:
-    """What each pipeline schedule asks of the layout."""
+    """The requirements of each pipeline schedule on the layout."""
     rows = []
     for one in SCHEDULES.values():
         chunks = f"{one.chunks}, or as `parallel.chunks` says" if one.takes_chunks else str(one.chunks)
         asks = ["pp of 2 or more"] * (one.chunks > 1) + ["micro-batches that fill whole rounds"] * one.whole_rounds
         backward = "in two halves" if one.halves_backward else "whole"
         rows.append((f"`{one.name}`", chunks, one.placement.value if one.chunks > 1 else "", backward, "; ".join(asks)))
-    return table(("schedule", "stages a rank", "stages lie", "backward", "needs"), rows)
+    return table(("schedule", "stages per rank", "placement", "backward", "needs"), rows)
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def metrics() -> str:
     rows = []
     for name, kind, text, labels in _families(_scrape()):
         rows.append((f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text))
-    return table(("name", "type", "labels", "what it is"), rows)
+    return table(("name", "type", "labels", "meaning"), rows)
 
 
 def _scrape() -> str:
@@ -263,7 +263,7 @@ def _command(command: Any, path: str, depth: int) -> Iterator[str]:
                 name += f" {parameter.metavar or parameter.type.name.upper()}"
         rows.append((f"`{name}`", " ".join((parameter.help or "").split())))
     if rows and depth:
-        yield table(("option", "what it does"), rows)
+        yield table(("option", "meaning"), rows)
     for name in getattr(command, "commands", {}):
         yield from _command(command.commands[name], f"{path} {name}", depth + 1)
 
@@ -276,7 +276,7 @@ def rules() -> str:
         (f"`{rule.name}`", rule.kind, str(rule.severity), "host" if rule.host else "worker", "yes" * rule.secondary)
         for rule in log_rules.load().all
     ]
-    return table(("rule", "kind", "severity", "where", "a victim's line"), rows)
+    return table(("rule", "kind", "severity", "where", "victim"), rows)
 
 
 # --- alerts ----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def xids() -> str:
     for entry in xid.entries():
         groups.setdefault((str(entry.action), str(entry.fault), entry.meaning), []).append(entry.code)
     rows = [(", ".join(map(str, codes)), meaning, action, fault) for (action, fault, meaning), codes in groups.items()]
-    return table(("code", "what it says", "immediate action", "whose fault"), rows)
+    return table(("code", "meaning", "immediate action", "fault of"), rows)
 
 
 # --- diagnostics -----------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def checks() -> str:
         where = {Scope.NODE: "a node alone", Scope.PAIR: "two nodes", Scope.NEIGHBOURS: "nodes under one switch"}
         figures = "; ".join(_limits(metric) for metric in check.metrics) or "facts, no figures"
         rows.append((f"`{check.name}`", suites, where[check.scope], check.does, check.needs, figures))
-    return table(("test", "suites", "runs on", "what it does", "needs", "figures, and what makes them bad"), rows)
+    return table(("test", "suites", "runs on", "what it does", "needs", "figures and limits"), rows)
 
 
 def _limits(metric: Any) -> str:

@@ -96,13 +96,19 @@ def build_parser() -> argparse.ArgumentParser:
     for flag, (key, kind, text) in _FLAGS.items():
         parser.add_argument(flag, type=kind, dest=key, metavar=kind.__name__.upper(), help=text)
     parser.add_argument(
-        "--sample", metavar="TEXT", help="print text that the newest checkpoint in --store goes on with"
+        "--sample", metavar="TEXT", help="print a continuation of TEXT by the newest checkpoint in --store"
     )
-    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="how much of it (default: 200)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: always the likeliest token")
+    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="tokens to print (default: 200)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="sampling temperature; 0: always the likeliest token",
+    )
     parser.add_argument("--export-hf", type=Path, metavar="DIR", help="write the newest checkpoint as a HF Llama")
-    parser.add_argument("--import-hf", type=Path, metavar="DIR", help="train a HF Llama on: its shape, its weights")
-    parser.add_argument("--traffic", action="store_true", help="print the bytes a step sends, instead of training")
+    parser.add_argument("--import-hf", type=Path, metavar="DIR", help="continue from a HF Llama: its shape and weights")
+    parser.add_argument("--traffic", action="store_true", help="print the bytes that a step sends, instead of training")
     return parser
 
 

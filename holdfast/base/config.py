@@ -1,4 +1,4 @@
-"""What each part of Holdfast can be told. One file, `holdfast.toml`, has a section for each of these classes.
+"""The settings of each part of Holdfast. One file, `holdfast.toml`, has a section for each of these classes.
 
 Every field is also `HOLDFAST_SECTION_FIELD` and a flag; the text under it is the help of that flag.
 """
@@ -35,7 +35,7 @@ def default_state_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM form: who we trust, who we are, and the proof."""
+    """PEM files: the trusted authority, the own certificate, and its key."""
 
     ca: Path
     cert: Path
@@ -59,84 +59,84 @@ class ControllerConfig:
     tls_key: Path | None = None
     """The key of that certificate (PEM)."""
     api_token: str = field(default="", repr=False)
-    """What HTTP clients must send as a bearer token. Prefer the file: other users of the host can read flags."""
+    """The bearer token that HTTP clients must send. Prefer the file: other users of the host can read flags."""
     api_token_file: Path | None = None
     """File with the API token."""
     reader_token: str = field(default="", repr=False)
-    """A second token, for those who may look at everything and change nothing. Prefer the file."""
+    """A second token with read-only access. Prefer the file."""
     reader_token_file: Path | None = None
     """File with the reader's token."""
     insecure: bool = False
-    """Listen beyond loopback without TLS and token all the same."""
+    """Allow listening beyond loopback without TLS and token."""
     heartbeat_interval: Seconds = field(default=0.25, metadata={"was": "cadence"})
-    """Time between an agent's frames in a small cluster. Shorter sees faults sooner and costs more work."""
+    """Heartbeat interval of an agent in a small cluster. Shorter finds faults sooner and costs more CPU."""
     silence_floor: Seconds = 0.8
-    """No node is called silent before this long. Lower sees a dead node sooner and accuses busy ones."""
+    """Least time until a node counts as silent. Lower finds dead nodes sooner, with more false positives."""
     silence_beats: float = 3.0
-    """Missed frames before silence counts."""
+    """Missed heartbeats until a node counts as silent."""
     hang_steps: float = 2.0
-    """A worker that cannot go on is dead after this many median steps plus the hang floor."""
+    """A worker that cannot continue is dead after this many median steps plus the hang floor."""
     hang_floor: Seconds = 0.75
-    """What a worker gets on top of that, half of it when its process is stopped. Raise it where steps vary much."""
+    """Time added to the hang steps; half of it if the process is stopped. Raise it if step times vary much."""
     hang_limit_start: Seconds = 10.0
-    """After how long it is dead before the first step of a life, or in a phase of which the script expects no steps."""
+    """Time until a hung worker is dead before its first step, or in a phase without steps."""
     stuck_limit: Seconds = 10.0
-    """How long nothing of any rank may move while all are in the same operation: links that flap need some seconds."""
+    """Time without activity of any rank in an operation that all have entered. Links that flap need some seconds."""
     pause_limit: Seconds = 1800.0
-    """How long a job may stand still while what holds it up is busy (computes, reads, writes, moves bytes)."""
+    """Longest pause of a job whose blocking worker is busy (computes, reads, writes, moves bytes)."""
     idle_limit: Seconds = 60.0
-    """How long it may be idle instead. Twice as long at a place where a restart brought the same picture again."""
+    """Longest pause of a job whose blocking worker is idle. Doubles where a restart led to the same pause."""
     idle_limit_start: Seconds = 300.0
-    """How long it may be idle before the first step of a life, or in a phase of which the script expects no steps."""
+    """Longest idle pause before the first step of a worker, or in a phase without steps."""
     pause_alert: Seconds = 300.0
-    """After how long a pause alerts people, if none at the same place took as long before."""
+    """Time until a pause alerts people, unless an earlier pause at the same place took as long."""
     agent_grace: Seconds = 10.0
-    """How long an agent may be gone before its node counts as lost, if training stalls without it."""
+    """Time until a node without its agent is lost, if training stands still."""
     spare_grace: Seconds = 3.0
-    """The same where a spare waits to take its place. A node whose workers went down with it gets 0.75 s at most."""
+    """The same with a spare available. At most 0.75 s for a node whose workers failed with it."""
     grow_after: Seconds = 30.0
-    """How long there must be room for more nodes before a job that had shrunk grows again."""
+    """Time for which more nodes must be available before a shrunken job grows again."""
     restart_attempts: int = field(default=3, metadata={"was": "tries"})
-    """Lives of a job in a row that end with the same traceback and no progress, before it is given back."""
+    """Restart attempts in a row with the same traceback and no progress, until the job is marked failed."""
     restart_attempts_fault: int = field(default=5, metadata={"was": "tries_fault"})
-    """The same for faults that are not the script's own: kills, crashes, hangs."""
+    """The same for faults outside of the script: kills, crashes, hangs."""
     node_failures: int = field(default=3, metadata={"was": "offences"})
-    """Faults that began on the same node within a day before another node is taken instead, if there is one."""
+    """Node failures within a day until the node is replaced, if there is another node."""
     max_evictions: int = 6
-    """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
+    """Most evictions within an hour. Beyond them the nodes are not the cause, and no node is evicted."""
     start_timeout: Seconds = 120.0
     """How long the workers of a generation may take to start."""
     stop_timeout: Seconds = 20.0
-    """How long the workers of a generation may take to end."""
+    """How long the workers of a generation may take to exit."""
     record: Path | None = None
-    """File to record in what the controller was told and decided, for `holdfast replay`; compressed if named *.gz."""
+    """File to record events and decisions in, for `holdfast replay`; compressed if named *.gz."""
     max_restarts: int = -1
-    """Restarts of one job before it is given up, where the job itself does not say; -1: as many as make progress."""
+    """Restarts until a job is marked failed, if the job sets no limit; -1: no limit while it makes progress."""
     detectors: Assignments = ()
     """Limits and actions of detectors, e.g. `gpu-throttle.action=off`; in the file, `[controller.detectors.NAME]`."""
     notify: tuple[str, ...] = ()
-    """Whom to tell of incidents, as KIND=URL: `webhook`, `alertmanager`, `slack`, `feishu`, `dingtalk`, or `email` with
-    `smtp://HOST:PORT/?from=ADDRESS&to=ADDRESS`. What has tokens in it belongs in the file, not in a flag."""
+    """Receivers of notifications, as KIND=URL: `webhook`, `alertmanager`, `slack`, `feishu`, `dingtalk`, or `email`
+    with `smtp://HOST:PORT/?from=ADDRESS&to=ADDRESS`. Put URLs with tokens in the file, not in a flag."""
     notify_from: str = "warning"
-    """The least that is told: `info` (also what was over at once), `warning`, or `critical`."""
+    """Least severity of notifications: `info` (includes incidents that ended at once), `warning`, or `critical`."""
     page_url: str = ""
-    """Where people reach the page, for links in what they are told."""
+    """Address of the page, for links in notifications."""
     scheduler: str = "none"
-    """Who else must know which nodes are out: `slurm` drains them, `kubernetes` cordons them; or `none`."""
+    """Scheduler to reconcile with: `slurm` drains evicted nodes, `kubernetes` cordons them; or `none`."""
     slurm_requeue: bool = False
-    """With Slurm: start the whole Slurm job again when the nodes run out."""
+    """With Slurm: requeue the whole Slurm job if too few nodes are left."""
     kubernetes_namespace: str = "holdfast"
-    """With Kubernetes: where the agents' pods are."""
+    """With Kubernetes: namespace of the agents' pods."""
     kubernetes_selector: str = "app.kubernetes.io/name=holdfast-agent"
-    """With Kubernetes: the labels by which those pods are found."""
+    """With Kubernetes: label selector of those pods."""
     sample_memory_mb: int = 256
-    """Memory for millisecond traffic samples of all nodes together: what is kept of each shrinks as nodes join."""
+    """Memory for millisecond traffic samples, shared by all nodes: more nodes keep shorter histories."""
     span_memory_mb: int = 64
-    """Memory for the newest spans of the job, packed: what `holdfast blame` of a running job can look back on."""
+    """Memory for the newest spans of the job, packed: the history of `holdfast blame` for a running job."""
     span_store_mb: int = 2048
-    """Disk for spans under state_dir/spans, oldest removed first; 0 keeps none. Needs pyarrow (holdfast[spans])."""
+    """Disk for spans under state_dir/spans, oldest removed first; 0 disables it. Needs pyarrow (holdfast[spans])."""
     span_store_age: Seconds = 7 * 86400.0
-    """Spans on disk are removed when they are older than this."""
+    """Age at which spans on disk are removed."""
 
     def __post_init__(self) -> None:
         _check_port("grpc_port", self.grpc_port)
@@ -206,11 +206,11 @@ class AgentConfig:
     node_name: str = field(default_factory=socket.gethostname)
     """This node's name, unique in the cluster (default: the host's name)."""
     switch: str = ""
-    """The switch (ToR) that this node hangs on: nodes that share it fail together."""
+    """The switch (ToR) of this node: nodes that share it fail together."""
     slots: int = 0
     """Workers that fit here; 0 means one per GPU, or one per core where there is no GPU."""
     state_dir: Path = field(default_factory=default_state_dir)
-    """Folder for what must survive a restart of the agent (~/.local/state/holdfast)."""
+    """Folder for state that survives a restart of the agent (~/.local/state/holdfast)."""
     sysfs_root: Path = Path("/sys")
     """Where sysfs is mounted; network and RDMA counters are read under it."""
     sample_interval: Seconds = 0.001
@@ -220,10 +220,10 @@ class AgentConfig:
     log_rules: Path | None = None
     """TOML file with more rules for lines in the logs of workers and kernel."""
     preload: tuple[str, ...] = ("torch", "holdfast.trainer.preload")
-    """Modules that the warm process imports ahead, so that a worker starts in a fraction of a second. One that asks for
-    GPUs on the way is left out: a fork would have none."""
+    """Modules that the fork server imports, so that a worker starts in a fraction of a second. A module that
+    initializes GPUs on import is skipped: a forked process could not use them."""
     warm: bool = True
-    """Keep a warm process to fork workers from."""
+    """Keep a fork server to fork workers from."""
     tls_ca: Path | None = None
     """Certificate authority (PEM) that the controller's certificate must come from."""
     tls_cert: Path | None = None
@@ -231,14 +231,14 @@ class AgentConfig:
     tls_key: Path | None = None
     """The key of that certificate (PEM)."""
     insecure: bool = False
-    """Obey a controller beyond loopback without TLS all the same."""
+    """Allow a controller beyond loopback without TLS."""
     buffer_frames: int = 3000
-    """Frames kept while the controller does not answer; the oldest go first."""
+    """Frames kept while the controller does not respond; the oldest are dropped first."""
     end_with_workers: bool = False
-    """When told to stop, end the workers too. Without it they train on, and the next agent takes them over."""
+    """On SIGTERM, stop the workers too. Without it they train on, and the next agent adopts them."""
     drain: Seconds = 0.0
-    """With end_with_workers: how long workers may take to save their state and end, before they are killed. Less than
-    the grace that Slurm or Kubernetes gives the agent."""
+    """With end_with_workers: time for workers to save their state and exit before they are killed. Keep it below the
+    grace period that Slurm or Kubernetes gives the agent."""
 
     def __post_init__(self) -> None:
         if self.drain < 0:
@@ -277,7 +277,7 @@ class ClientConfig:
     tls_ca: Path | None = None
     """Certificate authority (PEM) of the controller; its presence means HTTPS."""
     insecure: bool = False
-    """Send the API token over plain HTTP beyond loopback all the same, where others can read it."""
+    """Allow the API token over plain HTTP beyond loopback, where others can read it."""
 
     def address(self) -> tuple[str, int]:
         return parse_address(self.controller.removeprefix("https://").removeprefix("http://").rstrip("/"), 7080)
@@ -296,9 +296,9 @@ class DemoConfig:
     nproc: int = 4
     """Workers per agent."""
     spares: int = 0
-    """Agents beyond those that train: one takes the place of a node that is lost, which then stays down."""
+    """Spare agents: a spare replaces a lost node, which then stays down."""
     min_nodes: int = 0
-    """Go on with as few nodes when one is lost and no spare is there; 0: wait for it."""
+    """Least number of nodes to continue with after a node loss without a spare; 0: wait for the node."""
     steps: int = 60
     """Training steps."""
     pp: int = 0
@@ -310,7 +310,7 @@ class DemoConfig:
     http_port: int = 0
     """Port of the page; 0 picks a free one."""
     state_dir: Path | None = None
-    """Folder for state, logs and checkpoints (a temporary one that goes away at the end)."""
+    """Folder for state, logs and checkpoints (default: a temporary one, removed at the end)."""
 
     def __post_init__(self) -> None:
         for name in ("nodes", "nproc", "steps"):
@@ -333,7 +333,7 @@ SECTIONS: Mapping[str, type[Any]] = {
 
 
 def find_file(env: Mapping[str, str]) -> Path | None:
-    """The file that is read when no --config is given: HOLDFAST_CONFIG (empty: none), the folder we are in, /etc."""
+    """The file to read without --config: HOLDFAST_CONFIG (empty: none), the current folder, /etc."""
     if "HOLDFAST_CONFIG" in env:
         try:
             return expand(env["HOLDFAST_CONFIG"]) if env["HOLDFAST_CONFIG"] else None

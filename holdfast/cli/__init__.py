@@ -1,1 +1,1 @@
-"""The command line: the only part that knows all the others."""
+"""The command line: the only part that imports all others."""

@@ -1,4 +1,4 @@
-"""The `holdfast` command. Each command lives in its own file; what is heavy is imported when it runs."""
+"""The `holdfast` command. Each command is in its own file; heavy modules are imported when it runs."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from holdfast.base.service import follow_parent
 from holdfast.cli.common.interrupts import code_of
 from holdfast.cli.serve import daemons
 
-if TYPE_CHECKING:  # a daemon does without, and so saves a third of its memory
+if TYPE_CHECKING:  # a daemon does not need it, which saves a third of its memory
     import typer
 
 _VERBATIM = {"allow_interspersed_args": False}
@@ -83,7 +83,7 @@ def build() -> "typer.Typer":
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 the world failed us, 2 bad input, 130 interrupted; `run` gives the job's own."""
+    """Exit codes: 0 success, 1 failure, 2 bad input, 130 interrupted; `run` exits with the job's code."""
     follow_parent()
     forgive()
     words = sys.argv[1:] if argv is None else list(argv)
@@ -127,13 +127,13 @@ def _command(words: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    with suppress(OSError):  # a terminal that is gone
+    with suppress(OSError):  # the terminal is closed
         print("holdfast:", one_line(message), file=sys.stderr)
     return code
 
 
 def quiet() -> None:
-    """Let Ctrl-C end the process without a word, where nothing is under way and nobody would catch it."""
+    """Let Ctrl-C end the process silently where no work is in progress."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -144,7 +144,7 @@ def entry() -> NoReturn:
     code = main()
     quiet()
     if "torch" in sys.modules:
-        # Its threads may outlive the interpreter, and then abort a process whose work is done.
+        # Its threads may outlive the interpreter, and then abort a finished process.
         from holdfast.agent.forkserver.bootstrap import finish
 
         finish(code)

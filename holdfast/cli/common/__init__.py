@@ -1,1 +1,1 @@
-"""What commands share: options, output, the client of the HTTP API."""
+"""Shared code of the commands: options, output, the client of the HTTP API."""

@@ -1,11 +1,11 @@
-"""How large a job may be: beyond it a number is a slip of the finger, and is refused before it costs memory. Pure."""
+"""Size limits of a job: a larger number is a typing error, and is refused before it costs memory. Pure."""
 
 from holdfast.base.bounds import MAX_RANKS
 from holdfast.base.errors import UsageError
 
 LOCAL_NODES = 64
 LOCAL_WORKERS = 256
-"""On one machine each node is an agent with its helpers, 150 MB or so, and each worker another process."""
+"""On one machine each node is an agent with its helpers, about 150 MB, and each worker is another process."""
 
 
 def check_world(nodes: int, nproc: int) -> None:
@@ -18,7 +18,7 @@ def check_world(nodes: int, nproc: int) -> None:
 
 
 def check_local(nodes: int, nproc: int, spares: int = 0) -> None:
-    """UsageError for a cluster on this machine that no machine can carry."""
+    """UsageError for a local cluster that no machine can run."""
     if nodes + spares > LOCAL_NODES:
         raise UsageError(
             f"{nodes + spares:,} nodes: a cluster on one machine has 1 to {LOCAL_NODES}, spares among them; give fewer "

@@ -1,4 +1,4 @@
-"""The controller's HTTP API as the command line uses it; every failure is one line fit for a user."""
+"""The controller's HTTP API as the command line uses it; every failure is one line for the user."""
 
 import json
 import ssl
@@ -25,18 +25,18 @@ OVER = ("finished", "failed", "stopped")
 
 
 class NotFound(UsageError):
-    """The controller knows nothing of this name."""
+    """The controller does not know this name."""
 
 
 class Client:
-    """Opens its connections when first used. Unavailable: no answer, may work later; UsageError: it said no."""
+    """Opens its connections when first used. Unavailable: no response, may work later; UsageError: refused."""
 
     def __init__(self, config: ClientConfig, timeout: float = 10.0) -> None:
         host, port = config.address() if config.controller else ("127.0.0.1", 7080)
         self.address = format_address(host, port)
         self.url = f"{'https' if config.uses_tls() else 'http'}://{self.address}"
         self.is_named = bool(config.controller)
-        """Whether someone said which controller; else it is the default one, which may not exist."""
+        """Whether the controller is configured; else it is the default address, which may not exist."""
         self._config = config
         self._timeout = timeout
         self._http: httpx.Client | None = None
@@ -52,7 +52,7 @@ class Client:
             self._http.close()
             self._http = None
 
-    # --- look ---
+    # --- reads ---
 
     def status(self) -> Json:
         return self._dict("/status")
@@ -76,7 +76,7 @@ class Client:
         return self._dict(f"{_of(job)}/steps", since=since, limit=100_000)
 
     def incidents(self, job: str = "") -> list[Json]:
-        """Without a job all of them, also those of nodes."""
+        """The incidents of a job; without a job all, including those of nodes."""
         return self._list(f"{_of(job)}/incidents")
 
     def incident(self, name: str) -> Json:
@@ -91,7 +91,7 @@ class Client:
     def timeline(self, job: str, first: int, last: int) -> Json:
         return self._dict(f"{_of(job)}/timeline", first=first, last=last)
 
-    # --- do ---
+    # --- commands ---
 
     def submit(self, spec: Json) -> str:
         return str(self._call("POST", "/jobs", json=spec)["id"])
@@ -202,7 +202,7 @@ class Client:
                 headers={"Authorization": f"Bearer {token}"} if token else {},
                 timeout=self._timeout,
                 verify=self._trust(),
-                # A proxy for the web must not get between us and a controller on loopback.
+                # Requests to a controller on loopback must not use a web proxy.
                 trust_env=False,
             )
         return self._http
@@ -221,12 +221,12 @@ class Client:
     def _stream(self) -> "httpx.Timeout":
         import httpx
 
-        # The server sends a comment every 10 s: silence for longer means that the line is dead.
+        # The server sends a comment every 10 s: a longer silence means a dead connection.
         return httpx.Timeout(self._timeout, read=30.0)
 
 
 def check_token(host: str, config: ClientConfig) -> None:
-    """UsageError when the token would go over a network for everybody to read."""
+    """UsageError if the token would be sent over a network in plain text."""
     if not (config.uses_tls() or config.insecure or is_loopback(host)):
         raise UsageError(
             f"the API token is not sent to {host} over plain HTTP, where others can read it: "
@@ -235,12 +235,12 @@ def check_token(host: str, config: ClientConfig) -> None:
 
 
 def _of(job: str) -> str:
-    """Path of a job, by its id or name; empty for the one that the controller takes without."""
+    """Path of a job, by its id or name; empty for the controller's default job."""
     return f"/jobs/{_segment(job)}" if job else ""
 
 
 def _segment(name: str) -> str:
-    """A name as one part of a path, whatever is in it. UsageError for what is longer than any name."""
+    """A name escaped as one part of a path. UsageError if it is too long for a name."""
     if len(name) > MAX_NAME:
         raise UsageError(f"no name has more than {MAX_NAME} characters, but this one has {len(name)}: {name}")
     return quote(name.encode(errors="surrogateescape"), safe="")

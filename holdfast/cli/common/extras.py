@@ -1,4 +1,4 @@
-"""A command whose extra is not installed says which one to install, in one line."""
+"""Errors for missing extras: one line with the extra to install."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from holdfast.base.errors import UsageError
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Around the import of what belongs to an extra, and nothing else."""
+    """Wraps the import of an extra's modules, and nothing else."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -20,7 +20,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def require(extra: str, *modules: str) -> None:
-    """For what other processes will import: looks only, since importing torch takes seconds."""
+    """Check modules that other processes will import, without the import: torch takes seconds."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise _missing(module, extra)

@@ -1,8 +1,8 @@
-"""SIGINT, SIGTERM and SIGHUP for commands that have processes and folders of their own to put away.
+"""SIGINT, SIGTERM and SIGHUP for commands that must clean up processes and folders.
 
-A signal may come at any instant, twice, and while what was begun is being ended. So it raises `Interrupted` only where
-a command waits (`allowed`); everywhere else it is kept until the next such place, and nothing is left half made or half
-removed. What whoever started us ignores (SIGHUP under nohup, SIGINT behind `&` in a script) stays ignored.
+A signal may arrive at any time, twice, and during cleanup. So it raises `Interrupted` only where a command waits
+(`allowed`); elsewhere it is deferred to the next such place, and nothing stays half made or half removed. Signals that
+the parent process ignores (SIGHUP under nohup, SIGINT behind `&` in a script) stay ignored.
 """
 
 import signal
@@ -13,7 +13,7 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends what we do; `code` is the conventional exit code for it."""
+    """A signal that ends the command; `code` is its conventional exit code."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -26,7 +26,7 @@ def code_of(error: BaseException | None) -> int:
 
 
 class _Watch:
-    """What came, and whether it may be raised now."""
+    """The received signal, and whether it may be raised now."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -35,7 +35,7 @@ class _Watch:
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.is_open:
-            self.is_open = False  # once: what unwinds is not disturbed again
+            self.is_open = False  # once: cleanup is not interrupted again
             raise Interrupted(number)
         self.pending = self.pending or number
 
@@ -48,7 +48,7 @@ def guarded(body: Callable[[], int]) -> int:
     if threading.current_thread() is not threading.main_thread() or _watch.is_on:
         return body()
     numbers = [signal.SIGTERM]
-    # Of these an ignored one was meant to be.
+    # Signals that the parent ignores stay ignored.
     numbers += [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     _watch.is_on, _watch.is_open, _watch.pending = True, False, 0
     before = {number: signal.signal(number, _watch.on_signal) for number in numbers}
@@ -64,12 +64,12 @@ def guarded(body: Callable[[], int]) -> int:
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """A place where the command waits: a signal raises Interrupted, at once if it came before."""
+    """A place where the command waits: a signal raises Interrupted, at once if it arrived before."""
     if not _watch.is_on or threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
-        _watch.is_open = True  # first: what comes from here on is raised
+        _watch.is_open = True  # first: later signals are raised
         if _watch.pending:
             number, _watch.pending = _watch.pending, 0
             raise Interrupted(number)

@@ -14,16 +14,16 @@ JobOption = Annotated[
         "--job", metavar="NAME|ID", help="Which job, as `holdfast jobs` lists it. Default: the only active one."
     ),
 ]
-"""Of a command that changes a job, or makes its workers answer."""
+"""For commands that change a job, or need replies of its workers."""
 ShownJob = Annotated[
     str,
     typer.Option("--job", metavar="NAME|ID", help="Which job, as `holdfast jobs` lists it. Default: the newest."),
 ]
-"""Of a command that shows a job."""
+"""For commands that show a job."""
 
 
 def active_job(client: Client, job: str) -> Json:
-    """The active job that is meant. UsageError: unknown, or several and none is named. HoldfastError: none runs."""
+    """The selected active job. UsageError: unknown, or several without a selection. HoldfastError: none runs."""
     found = find_active(client, job)
     if found is None:
         raise HoldfastError("no job is running")

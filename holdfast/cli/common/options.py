@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def configured(cls: type[Config]) -> Callable[[Command], Command]:
-    """The command gets a `config: cls` made of flags, environment and file. Its other parameters stay its own."""
+    """Give the command a `config: cls` from flags, environment and file. Its other parameters are unchanged."""
 
     def decorate(body: Command) -> Command:
         def command(**values: Any) -> int:
@@ -45,7 +45,7 @@ def configured(cls: type[Config]) -> Callable[[Command], Command]:
 
 
 def with_client(body: Command) -> Command:
-    """The command gets a `client` that speaks to the controller which flags, environment or file name."""
+    """Give the command a `client` of the controller that flags, environment or file name."""
 
     def command(**values: Any) -> int:
         file = values.pop("config_file")
@@ -100,7 +100,7 @@ def _reshape(command: Command, body: Command, replaced: str, more: list[inspect.
         if parameter.name != replaced
     ]
     face = [*kept, *more]
-    command.__signature__ = inspect.Signature(face)  # type: ignore[attr-defined]  # what inspect itself looks for
+    command.__signature__ = inspect.Signature(face)  # type: ignore[attr-defined]  # read by inspect
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in face}
     command.__name__, command.__doc__ = body.__name__, body.__doc__
     return command

@@ -1,4 +1,4 @@
-"""What people see: tables, colours and short numbers. Results go to standard output, the rest to standard error."""
+"""Terminal output: tables, colours and short numbers. Results go to standard output, the rest to standard error."""
 
 import json
 import os
@@ -68,13 +68,13 @@ def print_json(data: object) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people that belongs to no result."""
-    with suppress(OSError):  # a terminal that is gone must not end what goes on
+    """A message that is not part of the result."""
+    with suppress(OSError):  # a closed terminal must not end the command
         print("holdfast:", plain(text), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
-    """One line of a result on standard output; what names hold cannot reach the terminal."""
+    """One line of a result on standard output; control characters in names are escaped."""
     print(plain(text))
 
 
@@ -84,7 +84,7 @@ def state(word: str | None) -> str:
 
 
 def text(value: object) -> str:
-    """Anything that came from outside, without markup of its own."""
+    """External text with its markup escaped."""
     return "-" if value is None or value == "" else escape(plain(value))
 
 
@@ -149,7 +149,7 @@ def incident_line(incident: Json) -> str:
     if incident.get("detect_s") is not None:
         parts.append(f"seen after {seconds(incident['detect_s'])}")
     if incident.get("recover_s") is not None:
-        # A watched incident stopped no training: what came back is the watcher.
+        # A watched incident stopped no training: the agent or controller came back.
         back = "back" if incident.get("action") == "watch" else "training again"
         parts.append(f"{back} after {seconds(incident['recover_s'])}")
     if incident.get("action"):

@@ -1,4 +1,4 @@
-"""`holdfast demo`: the whole suite on this machine, broken on purpose if you like, ending by itself."""
+"""`holdfast demo`: the whole system on this machine, with optional fault injection."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _TORCH_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PERIOD_S = 0.2
 SILENCE_S = 30.0
-"""A controller that does not answer for so long will not come back."""
+"""After this time without a response the controller counts as dead."""
 
 
 @configured(DemoConfig)
@@ -35,14 +35,14 @@ def demo(
     config: DemoConfig,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND@STEP:TARGET", help="Break something, e.g. kill@20:rank3; may repeat."),
+        typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault, e.g. kill@20:rank3; may repeat."),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the page up at the end, until Ctrl-C.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the page running at the end, until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Show the whole suite at work: controller, agents, a training job, and faults if you ask for some."""
+    """Show the whole system: controller, agents, a training job, and injected faults on request."""
     plan = make_plan(config, fault or [])
-    require("all", "grpc", "psutil", "fastapi", "torch")  # told here: the daemons are other processes
+    require("all", "grpc", "psutil", "fastapi", "torch")  # reported here, because the daemons are other processes
 
     def body() -> int:
         with _state_dir(config.state_dir) as state_dir:
@@ -62,7 +62,7 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
         mortal=mortal_nodes(plan),
         slots=plan.nproc,
         http_port=http_port,
-        # Torch makes this folder when it is imported: in TMPDIR it would stay behind.
+        # Torch makes this folder on import; in TMPDIR it would not be removed.
         env={} if _TORCH_CACHE in os.environ else {_TORCH_CACHE: str(state_dir / "torch")},
     ) as cluster:
         with demo_view.View(plan, cluster.url) as view, interrupts.allowed():
@@ -83,12 +83,12 @@ def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool)
 
 
 def _own_store(state_dir: Path) -> Path:
-    """A folder that no earlier demo wrote to: from its checkpoints this one would go on, with nothing left to train."""
+    """A folder without files of an earlier demo, which would resume from its checkpoints with no steps left."""
     return state_dir / "checkpoints" / time.strftime("%Y%m%d-%H%M%S")
 
 
 def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
-    """Until the job is over; gives its last state."""
+    """Wait for the end of the job; return its last state."""
     kills = list(plan.controller_kills)
     client: Client = cluster.client
     heard = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a demo will do, settled before anything starts. Pure."""
+"""The plan of a demo, checked before anything starts. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ class Plan:
     nproc: int
     spares: int
     node_counts: tuple[int, ...]
-    """Smaller numbers of nodes on which the layout fits, too."""
+    """Smaller numbers of nodes that also fit the layout."""
     steps: int
     sizes: tuple[int, int, int]
     """(pp, dp, tp)"""
     faults: tuple[FaultSpec, ...]
-    """Those that the controller arms in the workers and agents."""
+    """Faults that the controller arms in workers and agents."""
     controller_kills: tuple[FaultSpec, ...]
-    """Those that strike the controller itself: the demo strikes them."""
+    """Faults of the controller itself, injected by the demo."""
 
 
 def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
-    """UsageError for faults that miss the cluster and for layouts that do not fit it."""
+    """UsageError for faults without a target in the cluster, and for layouts that do not fit it."""
     check_local(config.nodes, config.nproc, config.spares)
     world = config.nodes * config.nproc
     parsed = parse_faults(faults, world, config.nodes, config.steps)
@@ -105,7 +105,7 @@ def layout(world: int, pp: int, dp: int, tp: int) -> tuple[int, int, int]:
 
 
 def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
-    """What is submitted: the embedded trainer, with a checkpoint every few steps."""
+    """The submitted job: the embedded trainer, with a checkpoint every few steps."""
     pp, dp, tp = plan.sizes
     flags = {
         "--steps": plan.steps,
@@ -124,7 +124,7 @@ def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
             "module": True,
             "cwd": str(cwd),
             "env": {"OMP_NUM_THREADS": "1"},
-            "hooks": True,  # the trainer reports by itself; they tell which operations of which groups it is in
+            "hooks": True,  # the trainer reports by itself; hooks add the pending collectives
             "warm": True,
         },
         "nnodes": plan.nodes,

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs, and at its end. On standard error; standard output is for --json."""
+"""The demo's output during the run and at its end. On standard error; standard output is for --json."""
 
 from contextlib import suppress
 from types import TracebackType
@@ -15,7 +15,7 @@ from holdfast.cli.job.job import spent
 Json = output.Json
 
 EVERY = 10
-"""Without a terminal, a line every so many steps."""
+"""Steps between lines without a terminal."""
 
 
 class View:
@@ -42,7 +42,7 @@ class View:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        with suppress(OSError):  # a terminal that is gone
+        with suppress(OSError):  # the terminal is closed
             if self._live.is_started:
                 self._live.stop()
 
@@ -96,7 +96,7 @@ def _entry(ranks: Json, column: str, table: str, i: int) -> str:
 
 
 def result(job: Json | None, steps: Json, incidents: list[Json]) -> Json:
-    """The object that `demo --json` ends with. A step that was done again counts once, as it was done last."""
+    """The final object of `demo --json`. A repeated step counts once, with its last values."""
     rows = {
         step: {"step": step, "loss": loss, "seconds": seconds}
         for step, loss, seconds in zip(steps["step"], steps["loss"], steps["seconds"], strict=True)

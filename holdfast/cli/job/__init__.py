@@ -1,1 +1,1 @@
-"""Commands that run a job, or ask something of a running one."""
+"""Commands that run a job, or send requests to a running job."""

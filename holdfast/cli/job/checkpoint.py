@@ -1,4 +1,4 @@
-"""`holdfast checkpoint`: what lies in a store, whether it is whole, and how it gets in and out."""
+"""`holdfast checkpoint`: list, verify, convert and remove the checkpoints of a store."""
 
 import contextlib
 import threading
@@ -19,7 +19,7 @@ from holdfast.cli.job.checkpoint_now import now
 if TYPE_CHECKING:
     from holdfast.checkpoint.restore.inspect import Progress
 
-app = typer.Typer(help="Look at the checkpoints of a store, verify, convert and remove them.", no_args_is_help=True)
+app = typer.Typer(help="List, verify, convert and remove the checkpoints of a store.", no_args_is_help=True)
 app.command("now")(now)
 
 Url = Annotated[
@@ -33,7 +33,7 @@ _PATIENCE_S = 2.0
 
 
 class Format(StrEnum):
-    """Where a checkpoint can go."""
+    """Formats of `checkpoint export`."""
 
     hf = "hf"
     dcp = "dcp"
@@ -68,7 +68,7 @@ def list_(url: Url, as_json: Json = False) -> int:
 
 @app.command()
 def show(url: Url, step: Step = None, as_json: Json = False) -> int:
-    """Show what a checkpoint holds: its tensors, settings and other state."""
+    """Show the content of a checkpoint: its tensors, settings and other state."""
     from holdfast.checkpoint.restore.inspect import find
     from holdfast.checkpoint.stores.opening import open_store
 
@@ -106,7 +106,7 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
 
 @app.command()
 def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
-    """Read every byte of a checkpoint; exit code 1 if anything is wrong with it, or a manifest is damaged."""
+    """Read every byte of a checkpoint; exit code 1 if a part or a manifest is damaged."""
     from holdfast.checkpoint.restore import inspect
 
     damaged: list[str] = []
@@ -131,14 +131,17 @@ def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
 @app.command()
 def prune(
     url: Url,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="Newest ones that stay.")],
+    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="Newest checkpoints to keep.")],
     keep_every: Annotated[
-        int, typer.Option("--keep-every", metavar="K", min=0, help="Also those after a multiple of K steps (0: none).")
+        int,
+        typer.Option(
+            "--keep-every", metavar="K", min=0, help="Also keep checkpoints after a multiple of K steps (0: none)."
+        ),
     ] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Remove old checkpoints. The newest ones stay, and those that are protected."""
+    """Remove old checkpoints. The newest and the protected ones are kept."""
     from holdfast.checkpoint.commit.retention import Retention, discard, is_protected
     from holdfast.checkpoint.stores.folder import committed
     from holdfast.checkpoint.stores.opening import open_store
@@ -163,8 +166,10 @@ def prune(
 
 
 @app.command()
-def protect(url: Url, step: OneStep, off: Annotated[bool, typer.Option("--off", help="No longer.")] = False) -> int:
-    """Keep the checkpoints of a step, whatever the retention says."""
+def protect(
+    url: Url, step: OneStep, off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False
+) -> int:
+    """Protect the checkpoints of a step from retention."""
     from holdfast.checkpoint.commit import retention
     from holdfast.checkpoint.restore.inspect import find
     from holdfast.checkpoint.stores.opening import open_store
@@ -187,7 +192,7 @@ def export(
     step: Step = None,
     as_json: Json = False,
 ) -> int:
-    """Write a checkpoint in another format: every byte is checked on the way."""
+    """Write a checkpoint in another format; every byte is checked."""
     from holdfast.checkpoint.restore.inspect import find
     from holdfast.checkpoint.stores.opening import open_store
 
@@ -214,14 +219,14 @@ def import_(
     step: OneStep,
     as_json: Json = False,
 ) -> int:
-    """Put a checkpoint of torch.distributed.checkpoint into a store, as that of a step."""
+    """Import a checkpoint of torch.distributed.checkpoint into a store, as the checkpoint of a step."""
     from holdfast.checkpoint.stores.opening import open_store
 
     _needs("torch", "trainer")
     with _store(url):
-        pass  # asked before anything is read
+        pass  # checked before anything is read
     with _clear(str(folder)):
-        if not (folder / ".metadata").is_file():  # told before torch is imported, which takes seconds
+        if not (folder / ".metadata").is_file():  # reported before the import of torch, which takes seconds
             raise UsageError(f"{folder} is no DCP checkpoint: there is no .metadata")
     from holdfast.checkpoint.errors import CheckpointError
     from holdfast.checkpoint.tools import dcp
@@ -309,8 +314,7 @@ def _progress(what: str) -> "Iterator[Progress]":
 
 @contextlib.contextmanager
 def _store(url: str, quick: bool = False) -> Iterator[None]:
-    """Around all that asks a store: it must be there, and its errors are one line. `quick`: nothing in it should take
-    long."""
+    """Wraps requests to a store: it must be reachable, and its errors are one line. `quick`: requests are short."""
     from holdfast.checkpoint.stores.reach import reach
 
     with _clear(url), contextlib.ExitStack() as waiting:
@@ -323,7 +327,7 @@ def _store(url: str, quick: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _patience(url: str) -> Iterator[None]:
-    """Say on standard error that a store keeps us waiting: one that is dead is given up after some seconds."""
+    """Report a slow store on standard error; a dead store is an error after some seconds."""
     timer = threading.Timer(_PATIENCE_S, output.note, [f"waiting for an answer from {url}"])
     timer.daemon = True
     timer.start()

@@ -52,6 +52,6 @@ def now(
 
 
 def _committed(client: Client, job: str) -> float | None:
-    """Steps in the newest checkpoint that any node of the job knows of."""
+    """The step of the newest checkpoint that any node of the job reports."""
     seen = (node.get("host", {}) for node in client.nodes() if node.get("job") == job)
     return max((float(host[_STEP]) for host in seen if _STEP in host), default=None)

@@ -14,14 +14,14 @@ from holdfast.cli.common.output import note
 
 Key = tuple[int, str]
 KEPT = 1000
-"""Lines of each rank and stream that are remembered, to recognise them after a reconnection."""
+"""Lines kept per rank and stream, to recognise them after a reconnection."""
 BURST_S = 0.5
 """After a reconnection, lines are collected this long before they are compared with what was printed."""
 
 
 @dataclass
 class Seen:
-    """What was printed. A new connection begins with a tail of the log that we may have printed in part."""
+    """The printed lines. A new connection starts with a tail of the log that may be printed already in part."""
 
     printed: dict[Key, deque[str]] = field(default_factory=dict)
 
@@ -103,7 +103,7 @@ class Follower:
                 if self._is_over():
                     return
             except NotFound:
-                return  # the controller has lost it, and can give no more of its log
+                return  # the controller does not know the job any more
             except Unavailable as error:
                 if not told:
                     note(f"{error}; trying again")
@@ -112,7 +112,7 @@ class Follower:
             time.sleep(next(delays))
 
     def _is_over(self) -> bool:
-        """Whether that was all. A stream also ends when the controller does, and the job goes on."""
+        """Whether the log is complete. A stream also ends with the controller, while the job continues."""
         if not self._ended:
             return False
         job = self._client.job(self._job)

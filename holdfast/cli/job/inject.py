@@ -1,4 +1,4 @@
-"""`holdfast inject`: break something on purpose."""
+"""`holdfast inject`: inject a fault."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ def inject(
     job: JobOption = "",
     as_json: Json = False,
 ) -> int:
-    """Break something on purpose: `inject kill rank3`, or `inject kill@20:rank3` to strike at step 20."""
+    """Inject a fault: `inject kill rank3`, or `inject kill@20:rank3` for step 20."""
     if target and ":" in fault:
         raise UsageError(f"two targets: {fault!r} names one already, and {target!r} is another")
     spec = parse_fault(f"{fault}:{target}" if target else fault)

@@ -1,4 +1,4 @@
-"""`holdfast job`: one job as it stands; `holdfast job stop` stops it, `holdfast job restart` restarts it."""
+"""`holdfast job` shows a job; `holdfast job stop` stops it, `holdfast job restart` restarts it."""
 
 from typing import Annotated
 
@@ -11,13 +11,13 @@ from holdfast.cli.common.client import Client
 from holdfast.cli.common.jobs import JobOption, ShownJob, active_job
 from holdfast.cli.common.options import Json, with_client
 
-app = typer.Typer(help="Look at a job, restart or stop it.", invoke_without_command=True)
+app = typer.Typer(help="Show, restart or stop a job.", invoke_without_command=True)
 
 
 @app.callback()
 @with_client
 def job(client: Client, context: typer.Context, job: ShownJob = "", as_json: Json = False) -> int:
-    """Look at a job, restart or stop it."""
+    """Show, restart or stop a job."""
     if context.invoked_subcommand is not None:
         if job:
             raise UsageError(f"write --job behind {context.invoked_subcommand}: it is that command's option")
@@ -37,7 +37,7 @@ def job(client: Client, context: typer.Context, job: ShownJob = "", as_json: Jso
 def stop(
     client: Client,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="Time for the workers to end well.")
+        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="Time for the workers to exit cleanly.")
     ] = 10.0,
     job: JobOption = "",
 ) -> int:
@@ -52,10 +52,10 @@ def stop(
 @with_client
 def restart(
     client: Client,
-    dump: Annotated[bool, typer.Option("--dump", help="Keep the stacks of all workers with the incident.")] = False,
+    dump: Annotated[bool, typer.Option("--dump", help="Store the stacks of all workers with the incident.")] = False,
     job: JobOption = "",
 ) -> int:
-    """Restart a running job from its newest complete state. It counts neither as an attempt nor as a restart."""
+    """Restart a running job from its newest complete state. It does not count towards the restart limits."""
     found = active_job(client, job)
     client.restart(dump, found["id"])
     output.say(f"{found['name']} ({found['id']}): restarting")
@@ -104,7 +104,7 @@ def job_table(found: output.Json) -> Table:
 
 
 def pause_row(found: output.Json | None) -> dict[str, str]:
-    """Why nobody makes steps, if that is so."""
+    """The reason for a pause; empty without one."""
     if not found:
         return {}
     limit = f"; restarted at {output.seconds(found['limit_seconds'])}" if found.get("limit_seconds") else ""
@@ -115,7 +115,7 @@ def pause_row(found: output.Json | None) -> dict[str, str]:
 
 
 def spent(found: output.Json | None) -> str:
-    """Where the job's time went: what counts, what a fault could still take, and what is lost, the most first."""
+    """The job's time: productive, unsaved, and losses by size."""
     if not found or not found["wall"]:
         return "-"
     lost = sorted(found["lost"].items(), key=lambda item: -(item[1] or 0.0))
@@ -126,6 +126,6 @@ def spent(found: output.Json | None) -> str:
 
 
 def _at_risk(found: output.Json | None) -> str:
-    """What would be lost, by what dies."""
+    """Work at risk, by the part that fails."""
     known = [f"{what} {output.seconds(found[what])}" for what in ("worker", "node", "job") if found and found[what]]
     return f"costs {', '.join(known)} of work" if known else "-"

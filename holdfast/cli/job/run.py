@@ -1,4 +1,4 @@
-"""`holdfast run`: a training job in torchrun's place, watched and restarted."""
+"""`holdfast run`: a training job with torchrun's options, monitored and restarted."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ from holdfast.facts.faults import parse_faults
 
 
 def normalize(token: str) -> str:
-    """torchrun takes --nproc_per_node and --nproc-per-node alike."""
+    """torchrun accepts --nproc_per_node and --nproc-per-node."""
     return token.replace("_", "-")
 
 
@@ -50,38 +50,40 @@ def run(
     nproc_per_node: Annotated[str, typer.Option(metavar="N|auto|gpu|cpu", help="Workers on each node.")] = "1",
     max_restarts: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=-1, max=1_000_000, help="Restarts before the job is given up; -1: while it advances."
-        ),
+        typer.Option(metavar="N", min=-1, max=1_000_000, help="Restarts until the job is marked failed; -1: no limit."),
     ] = None,
-    pause_limit: Annotated[str, _limit("Restart after a pause so long in which something works (30m).")] = "",
-    idle_limit: Annotated[str, _limit("Restart after so long in which nothing moves (60s).")] = "",
+    pause_limit: Annotated[str, _limit("Restart after a pause of this length with a busy worker (30m).")] = "",
+    idle_limit: Annotated[str, _limit("Restart after a pause of this length without activity (60s).")] = "",
     idle_limit_start: Annotated[str, _limit("The same before the first step, or outside of training (5m).")] = "",
-    pause_alert: Annotated[str, _limit("Alert people after a pause so long (5m).")] = "",
-    hang_floor: Annotated[str, _limit("Time beyond `--hang-steps` until it is dead (0.75s).")] = "",
+    pause_alert: Annotated[str, _limit("Alert people after a pause of this length (5m).")] = "",
+    hang_floor: Annotated[str, _limit("Time added to `--hang-steps` (0.75s).")] = "",
     hang_steps: Annotated[
-        str, typer.Option(metavar="N", help="Median steps until a worker that cannot go on is dead (2).")
+        str, typer.Option(metavar="N", help="Median steps until a worker that cannot continue is dead (2).")
     ] = "",
     hang_limit_start: Annotated[
-        str, _limit("Until it is dead before the first step, or outside of training (10s).")
+        str, _limit("Time until it is dead before the first step, or outside of training (10s).")
     ] = "",
     stuck_limit: Annotated[
-        str, _limit("Until an operation that all ranks are in, and in which nothing moves, is stuck (10s).")
+        str, _limit("Time without activity in an operation that all ranks have entered (10s).")
     ] = "",
-    name: Annotated[str, typer.Option(metavar="NAME", help="For people and metrics (default: the script's).")] = "",
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="For the workers; may repeat.")] = None,
-    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not watch steps and collectives.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start fresh interpreters, not forks of a warm one.")] = False,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the job (default: the script's).")] = "",
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Variable for the workers; may repeat.")] = None,
+    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not observe steps and collectives.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start new interpreters, not forks of the fork server.")
+    ] = False,
     priority: Annotated[
         int,
-        typer.Option(metavar="N", min=-1000, max=1000, help="Jobs with a higher one get nodes first (default: 0)."),
+        typer.Option(
+            metavar="N", min=-1000, max=1000, help="Jobs with a higher priority get nodes first (default: 0)."
+        ),
     ] = 0,
     preempt: Annotated[
-        bool, typer.Option("--preempt", help="Take nodes from jobs with a lower priority, after a checkpoint of them.")
+        bool, typer.Option("--preempt", help="Take nodes from jobs with a lower priority, after a checkpoint.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it running.")] = False,
     fault: Annotated[
-        list[str] | None, typer.Option(metavar="KIND@STEP:TARGET", help="Break something; may repeat.")
+        list[str] | None, typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault; may repeat.")
     ] = None,
     standalone: Annotated[bool, typer.Option("--standalone", hidden=True)] = False,
     node_rank: Annotated[str, _ignored("node-rank")] = "",
@@ -171,8 +173,8 @@ def _run(
 def _cluster(
     client: Client, nnodes: int, nproc: str, detach: bool, queue: str
 ) -> Iterator[tuple[Client, str, Callable[[], str]]]:
-    """The cluster that was named, or one of our own where none was named and none answers. `queue`: options that were
-    given and mean nothing without other jobs."""
+    """The named cluster, or a local one if none is named and none responds. `queue`: given options that have no effect
+    without other jobs."""
     if _answers(client, must=client.is_named or detach):
         yield client, nproc, str
         return
@@ -216,7 +218,7 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
         try:
             with interrupts.allowed():
                 if interrupted and not asked:
-                    asked = True  # within the try: the second Ctrl-C need not wait for the answer
+                    asked = True  # within the try: the second Ctrl-C does not wait for the reply
                     _request_stop(client, job)
                 try:
                     line = follower.lines.get(timeout=0.5)
@@ -248,7 +250,7 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
 
 
 class _Pauses:
-    """Says why the log is silent: once when the job waits for nodes or pauses, once when it goes on."""
+    """Prints why the log is silent: once when the job waits for nodes or pauses, once when it continues."""
 
     def __init__(self, client: Client, job: str) -> None:
         self._client, self._job = client, job
@@ -281,8 +283,8 @@ def _request_stop(client: Client, job: str) -> None:
 
 
 def _print(line: Json) -> None:
-    """As torchrun does, all that a worker prints goes to a file or a pipe unchanged. On a terminal its colours do, but
-    nothing that moves the cursor, renames the window or fills the clipboard."""
+    """Worker output goes to a file or a pipe unchanged, as with torchrun. On a terminal colours stay; sequences that
+    move the cursor, rename the window or write the clipboard are removed."""
     stream = sys.stderr if line["stream"] == "err" else sys.stdout
     if line.get("dropped"):
         print(f"[{line['rank']}] ... {line['dropped']} lines left out ...", file=sys.stderr)
@@ -292,17 +294,17 @@ def _print(line: Json) -> None:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        # The terminal is gone, and SIGHUP is ignored: the job goes on, unseen.
+        # The terminal is closed, and SIGHUP is ignored: the job continues without output.
         _hide(stream)
 
 
 def _hide(stream: TextIO) -> None:
-    """Nobody reads this any more: what is still to come, and what the interpreter flushes at its end, goes nowhere."""
+    """Redirect a closed stream to /dev/null, including the interpreter's last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code(client: Client, job: str, interrupted: int) -> int:
-    """What the job ended with. The log may end a moment before the state says so."""
+    """The job's exit code. The log may end before the state changes."""
     for delay in Backoff(initial=0.05, cap=0.5, deadline=30.0).plan():
         try:
             found = client.job(job) or {}

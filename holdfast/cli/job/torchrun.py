@@ -1,4 +1,4 @@
-"""From torchrun's options to a job: pure, so that every way to write them is a line in a test."""
+"""Converts torchrun's options to a job. Pure."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ IGNORED = (
     "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port", "local-addr",
     "start-method", "role", "log-dir", "redirects", "tee", "monitor-interval",
 )  # fmt: skip
-"""Options of torchrun that say what a controller knows by itself; they take a value."""
+"""torchrun's options that a controller does not need; they take a value."""
 
 
 MOST_SECONDS = 1e6
-"""Of a limit, eleven days; and the most steps of one."""
+"""Largest limit in seconds (eleven days), and in steps."""
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:
@@ -33,7 +33,7 @@ def parse_nnodes(text: str) -> tuple[int, int]:
 
 
 def check_nproc(text: str, nodes: int = 1) -> None:
-    """UsageError for what is no number of workers, or too many of them on so many nodes."""
+    """UsageError for an invalid number of workers, or too many for that number of nodes."""
     if text not in ("auto", "gpu", "cpu") and not parse_whole(text):
         raise UsageError(f"--nproc-per-node must be a number from 1, auto, gpu or cpu, not {text!r}")
     check_world(nodes, parse_whole(text) or 1)
@@ -52,8 +52,8 @@ def local_nproc(text: str, dev: Path = Path("/dev")) -> int:
 
 
 def place(nodes: Sequence[Json], nnodes: str, nproc: str) -> tuple[int, int]:
-    """(nodes, workers per node) on a cluster whose nodes are these. What does not fit now is the controller's to say:
-    a job may wait for nodes that are still to join."""
+    """(nodes, workers per node) on a cluster with these nodes. A job that does not fit now is not refused here: it may
+    wait for nodes that join later."""
     least, most = parse_nnodes(nnodes)
     usable = [node for node in nodes if node["state"] in ("healthy", "spare", "suspect")]
     count = max(least, min(most, len(usable)))

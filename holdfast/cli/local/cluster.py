@@ -27,7 +27,7 @@ from holdfast.cli.local.daemon import Daemon
 RESTART_DELAY_S = 0.3
 POLL_S = 0.05
 QUICK_DEATHS = 5
-"""A daemon that dies so often right after its start will not get better by another start."""
+"""Early deaths in a row after which a daemon is not restarted."""
 
 
 class LocalCluster:
@@ -47,7 +47,7 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "holdfast"),
     ) -> None:
-        """`mortal`: nodes whose agent is not started again when it dies, as a host that is gone for good."""
+        """`mortal`: nodes whose agent is not restarted, like a lost host."""
         self.state_dir = state_dir
         self.slots = slots
         self.node_names = [f"node{n}" for n in range(nodes + spares)]
@@ -55,7 +55,7 @@ class LocalCluster:
         self.grpc = ""
         self.http = ""
         self.failure = ""
-        """Why the cluster cannot go on; empty while it can."""
+        """Why the cluster has failed; empty while it runs."""
         self._mark = f"{leftovers.MARK}={uuid.uuid4().hex}"
         self._http_port = http_port
         self._controller_flags, self._agent_flags = controller_flags, agent_flags
@@ -84,7 +84,7 @@ class LocalCluster:
 
     @property
     def client(self) -> Client:
-        """Speaks to this cluster's controller, also after a restart: the ports stay."""
+        """A client of this cluster's controller, also after a restart: the ports stay."""
         if self._client is None:
             self._client = Client(ClientConfig(controller=self.http), timeout=5.0)
         return self._client
@@ -97,7 +97,7 @@ class LocalCluster:
         return {daemon.name: daemon.pid for daemon in self._daemons}
 
     def start(self, timeout: float = 60.0) -> None:
-        """Returns when every agent is healthy. HoldfastError with the daemon's last words if one does not come up."""
+        """Returns when every agent is healthy. HoldfastError with the daemon's last line if one does not start."""
         deadline = time.monotonic() + timeout
         private.state_folder(self.state_dir)
         self._keeper.start()
@@ -106,7 +106,7 @@ class LocalCluster:
         with interrupts.allowed():
             addresses = controller.wait_ready(deadline)
         self.grpc, self.http = addresses["grpc"], addresses["http"]
-        # Whoever looks for the controller after its restart looks where it was.
+        # Clients expect the controller at the same address after its restart.
         controller.argv = self._controller_argv(self.grpc.rpartition(":")[2], self.http.rpartition(":")[2])
         for name in self.node_names:
             self._begin(Daemon(name, self._agent_argv(name), self._env, self.state_dir))
@@ -114,11 +114,11 @@ class LocalCluster:
             self._wait_healthy(deadline)
 
     def kill_controller(self) -> None:
-        """As a crash would: SIGKILL. It is started again like any daemon that dies."""
+        """Kill it with SIGKILL. It is restarted like any daemon that dies."""
         self._daemons[0].kill(signal.SIGKILL)
 
     def stop(self, grace: float = 10.0) -> None:
-        """End everything that was started, agents first: they end their workers. Safe to repeat."""
+        """Stop all processes, agents first: they stop their workers. Safe to repeat."""
         if self._client is not None:
             self._client.close()
         with self._lock:
@@ -130,7 +130,7 @@ class LocalCluster:
                 daemon.terminate()
             for daemon in group:
                 daemon.wait_end(deadline)
-        # An agent that was killed right now leaves workers which only its successor would have known.
+        # An agent that was just killed leaves workers that only its successor would adopt.
         left = leftovers.end_marked(self._mark)
         if left:
             log.warning("leftovers_ended", pids=left)
@@ -161,7 +161,7 @@ class LocalCluster:
             raise HoldfastError(f"cannot start {daemon.name}: {errors[0].strerror or errors[0]}")
 
     def _keep(self) -> None:
-        """The keeper's whole life: start what is asked for, and start again what died."""
+        """The supervisor thread: start the requested daemons, and restart dead ones."""
         due: dict[str, float] = {}
         while not self._quit.is_set():
             self._wake.wait(POLL_S)
@@ -216,7 +216,7 @@ class LocalCluster:
         return [*self._command, "agent", *flags, *state, *self._agent_flags]
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        # Settings meant for real daemons of this host must not reach these.
+        # Settings of real daemons on this host must not apply to these.
         own = ("HOLDFAST_CONTROLLER", "HOLDFAST_AGENT_", "HOLDFAST_API_TOKEN", "HOLDFAST_CLIENT_")
         env = {key: value for key, value in os.environ.items() if not key.startswith(own)}
         env |= {"HOLDFAST_CONFIG": "", "HOLDFAST_LOG_FORMAT": "json", PARENT: str(os.getpid())}

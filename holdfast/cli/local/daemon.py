@@ -46,7 +46,7 @@ class Daemon:
                 stdout=out,
                 stderr=log,
                 env=self._env,
-                # Ctrl-C at the terminal is ours to pass on, in order.
+                # The command forwards Ctrl-C of the terminal itself, in order.
                 start_new_session=True,
             )
         self._starts.append(time.monotonic())
@@ -59,7 +59,7 @@ class Daemon:
         return len(self._starts)
 
     def quick_deaths(self) -> int:
-        """How many of the last starts lived shorter than a healthy daemon would."""
+        """The number of last starts that ended too early."""
         ends = [*self._starts[1:], time.monotonic()]
         count = 0
         for start, end in zip(reversed(self._starts), reversed(ends), strict=True):
@@ -81,7 +81,7 @@ class Daemon:
         raise HoldfastError(f"{self.name} did not start in time; its log: {self.log}")
 
     def last_words(self) -> str:
-        """The last line of its log: where a crash says why."""
+        """The last line of its log, which has the reason of a crash."""
         lines = self.log.read_text(errors="replace").split("\n") if self.log.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return plain(last.removeprefix("holdfast: ")) or f"exit code {self.code}, nothing in {self.log}"
@@ -91,7 +91,7 @@ class Daemon:
             self._process.send_signal(number)
 
     def terminate(self) -> None:
-        """Ask it to end; one that is stopped (a fault of ours may have done that) must run to hear it."""
+        """Send SIGTERM. A stopped process (after an injected fault) is continued first to receive it."""
         self.kill(signal.SIGTERM)
         self.kill(signal.SIGCONT)
 

@@ -1,4 +1,4 @@
-"""Ends what a local cluster could have left behind: workers whose agent died, shared memory that nobody owns.
+"""Removes leftovers of a local cluster: orphaned workers, shared memory without an owner.
 
 Processes are found by a mark in their environment, which children inherit: it names one cluster, so that clusters
 side by side do not end each other's.
@@ -17,7 +17,7 @@ MARK = "HOLDFAST_LOCAL_CLUSTER"
 
 
 def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
-    """Processes that carry `NAME=value` in their environment, but for our own. Those of other users cannot be read."""
+    """Processes with `NAME=value` in their environment, except this one. Those of other users cannot be read."""
     wanted = mark.encode()
     found = []
     for folder in proc.iterdir():
@@ -33,7 +33,7 @@ def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
 
 
 def end_marked(mark: str, timeout: float = 5.0) -> list[int]:
-    """SIGKILL, until none is left: one that forks meanwhile leaves a child with the same mark."""
+    """Send SIGKILL until none is left: a process that forks meanwhile leaves a child with the same variable."""
     ended: set[int] = set()
     deadline = time.monotonic() + timeout
     while (pids := marked(mark)) and time.monotonic() < deadline:
@@ -48,6 +48,6 @@ def end_marked(mark: str, timeout: float = 5.0) -> list[int]:
 
 
 def remove_shared_memory(state_dir: Path, node: str) -> None:
-    """What workers and daemons of this node wrote, where the agent that would have removed it was killed."""
+    """Files of this node's workers and daemons that a killed agent could not remove."""
     for folder in (shared_dir(state_dir), snapshots_dir(state_dir, node)):
         shutil.rmtree(folder, ignore_errors=True)

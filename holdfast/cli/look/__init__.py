@@ -1,1 +1,1 @@
-"""Commands that show what is, and what was."""
+"""Commands that show state and history."""

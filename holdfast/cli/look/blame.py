@@ -1,4 +1,4 @@
-"""`holdfast blame`: who is slow, who only waits, and what it costs."""
+"""`holdfast blame`: slow ranks, their cost, and ranks that only wait."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,9 @@ Source = Annotated[
 Job = Annotated[
     str,
     typer.Option(
-        "--job", metavar="NAME|ID", help="Which job, also one that is only on disk (by its id). Default: the newest."
+        "--job",
+        metavar="NAME|ID",
+        help="Name or id; the id of a job of which only spans are left. Default: the newest.",
     ),
 ]
 Steps = Annotated[str, typer.Option("--steps", metavar="A:B", help="Only steps A to B; A: or :B leaves one end open.")]
@@ -36,7 +38,7 @@ def blame(
     heat: Heat = False,
     as_json: Json = False,
 ) -> int:
-    """Say who slows the job down: the newest one, any other (--job), or one from files of spans."""
+    """Show the ranks that slow a job down: the newest, another one (--job), or one from span files."""
     first, last = parse_steps(steps)
     if folder is None:
         found = (client.heat if heat else client.blame)(job, first, last)
@@ -88,7 +90,7 @@ def show(found: output.Json) -> None:
     console.print(path)
     columns = found["ranks"]
     ranks = output.table("RANK", ">WORK", ">WAITED", ">TRANSFER", ">SELF", ">INDUCED", ">VICTIM", ">COMPUTE/PEERS")
-    # None: of a rank without spans nothing is known. It comes last.
+    # None: a rank without spans is unknown. It comes last.
     worst = sorted(
         range(len(columns["rank"])), key=lambda i: [-(columns[n][i] or 0.0) for n in ("self_s", "victim_s", "work_s")]
     )

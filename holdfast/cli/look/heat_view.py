@@ -1,4 +1,4 @@
-"""Heat maps in a terminal: what is slower than its peers stands out by colour, and without colours by its figure."""
+"""Heat maps in a terminal: slow cells have a colour, and without colours a figure."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _STEPS = 96
 
 
 def show(found: output.Json) -> None:
-    """Both maps of `blame_report.heat_report`: all ranks of a small job, the hottest of a large one."""
+    """Both maps of `blame_report.heat_report`: all ranks of a small job, the slowest of a large one."""
     console = output.out()
     console.print(
         f"steps {found['first']} to {found['last']} of {output.text(found['name'] or found['job'])}: milliseconds a "
@@ -35,7 +35,7 @@ def show(found: output.Json) -> None:
 
 
 def _hottest(rows: Sequence[Sequence[float | None]], most: int) -> list[int]:
-    """Which rows to show, in their order."""
+    """The rows to show, in order."""
     by_heat = sorted(range(len(rows)), key=lambda i: -max((x for x in rows[i] if x is not None), default=0.0))
     return sorted(by_heat[:most])
 

@@ -1,4 +1,4 @@
-"""`holdfast incidents`: what broke, whose fault it was, what was done, how long it took."""
+"""`holdfast incidents`: faults with cause, action and duration."""
 
 from typing import Annotated
 
@@ -18,7 +18,9 @@ def incidents(
     incident: Annotated[str, typer.Argument(metavar="[ID]", help="One incident, in full.")] = "",
     job: Annotated[
         str,
-        typer.Option("--job", metavar="NAME|ID", help="Only those of this job. Default: all, also those of nodes."),
+        typer.Option(
+            "--job", metavar="NAME|ID", help="Only incidents of this job. Default: all, including those of nodes."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> int:
@@ -74,7 +76,7 @@ def _origin(one: output.Json) -> str:
 
 
 def _resumed(one: output.Json) -> str:
-    """The step that training went on with: unknown of a program that numbers none."""
+    """The first step after the restart; unknown for a program that does not number its steps."""
     is_back = one.get("state") == "closed" and one.get("generation_to")
     return "unknown" if one.get("step_resumed") is None and is_back else output.text(one.get("step_resumed"))
 
@@ -89,7 +91,7 @@ def _show(one: output.Json) -> None:
         f"{output.state(one['state'])}, {output.text(one.get('severity'))}: {output.text(one.get('summary'))}"
     )
     console.print(f"action: {output.text(one.get('action'))} ({output.text(one.get('reason'))})")
-    # A watched incident stopped no training, so nothing was recovered but the watcher.
+    # A watched incident stopped no training, so only the agent or controller recovered.
     back = "back" if one.get("action") == "watch" else "training again"
     console.print(
         f"detected after {output.seconds(one.get('detect_s'))}, "

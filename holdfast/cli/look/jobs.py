@@ -1,4 +1,4 @@
-"""`holdfast jobs`: every job, in the order in which they get nodes."""
+"""`holdfast jobs`: all jobs, in the order of the queue."""
 
 from rich.table import Table
 
@@ -9,7 +9,7 @@ from holdfast.cli.common.options import Json, with_client
 
 @with_client
 def jobs(client: Client, as_json: Json = False) -> int:
-    """List the jobs in the order of the queue, then those that ended."""
+    """List the jobs: the queue in order, then those that ended."""
     found = client.jobs()
     if as_json:
         output.print_json(found)
@@ -42,7 +42,7 @@ def job_list(found: list[output.Json]) -> Table:
 
 
 def _nodes(job: output.Json) -> str:
-    """How many it holds, of how many it wants."""
+    """The nodes that a job has, of those that it needs."""
     held = len(job["nodes"])
     return str(held) if held == job["nnodes"] else f"{held}/{job['nnodes']}"
 
@@ -53,7 +53,7 @@ def _step(job: output.Json) -> str:
 
 
 def _since(job: output.Json) -> float | None:
-    """When it ended; when it started; of a job that waits, when it was submitted."""
+    """The time of its end, else of its start, else of its submission."""
     if job["state"] in OVER:
         return job.get("ended_at")
     return job.get("submitted_at") if job["state"] == "pending" else job.get("started_at") or job.get("submitted_at")

@@ -1,4 +1,4 @@
-"""`holdfast nodes`: every node, its state and what it does."""
+"""`holdfast nodes`: all nodes with state and job."""
 
 from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`holdfast stacks`: what all workers are doing right now, merged into one tree of calls."""
+"""`holdfast stacks`: the current stacks of all workers, merged into one call tree."""
 
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
@@ -9,7 +9,7 @@ from holdfast.wire.rank_sets import compact
 
 @with_client
 def stacks(client: Client, job: JobOption = "", as_json: Json = False) -> int:
-    """Show the Python stacks of all workers of a running job, merged, with the ranks that are in each call."""
+    """Show the Python stacks of all workers of a running job, merged into one tree with the ranks of each call."""
     found = client.stacks(active_job(client, job)["id"])
     if as_json:
         output.print_json(found)
@@ -19,7 +19,7 @@ def stacks(client: Client, job: JobOption = "", as_json: Json = False) -> int:
 
 
 def show_stacks(found: output.Json) -> None:
-    """The tree, what the kernel says of the workers, and who did not tell."""
+    """The call tree, the kernel's state of the workers, and the workers without a reply."""
     console = output.out()
     console.print(f"stacks of generation {found['generation']} at {output.clock(found['at'])}")
     rows = found["rows"]

@@ -1,4 +1,4 @@
-"""`holdfast status`: the cluster at a glance, once or as it changes."""
+"""`holdfast status`: the cluster at a glance, once or with updates."""
 
 import time
 from typing import Annotated
@@ -20,7 +20,7 @@ PERIOD_S = 1.0
 @with_client
 def status(
     client: Client,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> int:
     """Show nodes, jobs and incidents at a glance."""
@@ -50,7 +50,7 @@ def _watch(client: Client, as_json: bool) -> int:
             time.sleep(PERIOD_S)
             try:
                 live.update(overview(client.status()), refresh=True)
-            except Unavailable as error:  # a controller that is being restarted comes back
+            except Unavailable as error:  # the controller may be restarting
                 live.update(output.text(error), refresh=True)
 
 
@@ -66,7 +66,7 @@ def overview(found: output.Json) -> RenderableType:
 
 
 def _jobs(found: output.Json) -> list[RenderableType]:
-    """The newest job in full, or a list where there are others that matter."""
+    """The newest job in full, or a list if there are other active jobs."""
     newest = found.get("job")
     if not newest:
         return ["no job yet: holdfast run script.py"]

@@ -20,7 +20,7 @@ Out = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where
 def timeline(
     client: Client, folder: Source = None, output_file: Out = Path("trace.json"), job: Job = "", steps: Steps = ""
 ) -> int:
-    """Write what every rank did, and who waited for whom, as a trace: open it in https://ui.perfetto.dev."""
+    """Write the spans of all ranks, with the waits between them, as a trace for https://ui.perfetto.dev."""
     first, last = parse_steps(steps)
     try:
         if folder is None:

@@ -1,4 +1,4 @@
-"""`holdfast cordon` and `holdfast uncordon`: by hand, what recovery does by itself."""
+"""`holdfast cordon` and `holdfast uncordon`: keep a node out of later generations, and admit it again."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as `ho
 
 @with_client
 def cordon(client: Client, node: Node) -> int:
-    """Take a node out of future generations; its workers train on until the next restart."""
+    """Keep a node out of later generations; its workers train on until the next restart."""
     client.cordon(node, True)
     output.say(f"{node}: cordoned")
     return 0
@@ -21,7 +21,7 @@ def cordon(client: Client, node: Node) -> int:
 
 @with_client
 def uncordon(client: Client, node: Node) -> int:
-    """Let a node in again."""
+    """Admit a node again, and clear its failures."""
     client.cordon(node, False)
     output.say(f"{node}: uncordoned")
     return 0

@@ -1,4 +1,4 @@
-"""`holdfast diagnose`: test nodes, and say which of them is bad and why."""
+"""`holdfast diagnose`: test nodes, and print the bad ones with reasons."""
 
 import json
 import subprocess
@@ -24,14 +24,14 @@ _GRADE_STYLES = {"pass": "green", "degraded": "yellow", "fail": "bold red", "una
 @with_client
 def diagnose(
     client: Client,
-    node: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Which; none: all idle ones.")] = None,
+    node: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Default: all idle nodes.")] = None,
     suite: Annotated[
-        str, typer.Option(metavar="SUITE", help="quick: under 1 minute. full: under 10, and longer tests.")
+        str, typer.Option(metavar="SUITE", help="quick: under 1 minute. full: under 10 minutes.")
     ] = "quick",
     test: Annotated[list[str] | None, typer.Option(metavar="NAME", help=f"Any of: {', '.join(BY_NAME)}.")] = None,
-    busy: Annotated[bool, typer.Option("--busy", help="Also nodes that train: it slows the job down.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="Only this machine, without a controller.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Show what passed, too.")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="Include nodes that train: it slows the job down.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Test only this machine, without a controller.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show passed tests too.")] = False,
     as_json: Json = False,
 ) -> int:
     """Run diagnostics on nodes and print the verdicts. Exit code 1 if any node fails."""
@@ -52,7 +52,7 @@ def diagnose(
 
 
 def _watch(client: Client, name: str) -> output.Json:
-    """Until it is done; a line for every stage."""
+    """Wait until the diagnosis is done; print a line for every stage."""
     told = ""
     while True:
         doc = client.diagnosis(name)
@@ -66,7 +66,7 @@ def _watch(client: Client, name: str) -> output.Json:
 
 
 def _local(suite: str, tests: list[str]) -> output.Json:
-    """The checks of a node alone, here; they are held against fixed bars only."""
+    """Run the checks of a single node here, compared with fixed limits only."""
     from holdfast.diagnostics.isolation.nodes import Judgement
     from holdfast.diagnostics.isolation.pairs import Candidate
 
@@ -102,7 +102,7 @@ def _local(suite: str, tests: list[str]) -> output.Json:
 
 
 def verdict_table(doc: output.Json, everything: bool) -> Table:
-    """One row a verdict; where all is well, only what is not a pass, unless everything is wanted."""
+    """One row per verdict; passed tests are left out unless all are requested."""
     table = output.table("NODE", "TEST", "PART", "VERDICT", ">MEASURED", ">BASELINE", ">OF", "WHY", "WHAT TO DO")
     for v in doc["verdicts"]:
         if v["grade"] == "pass" and not everything and len(doc["nodes"]) > 1:
@@ -123,7 +123,7 @@ def verdict_table(doc: output.Json, everything: bool) -> Table:
 
 
 def _basis(verdict: output.Json) -> str:
-    """How many values the baseline is the median of, and since when they were taken."""
+    """The number of values behind the baseline's median, and the time of the first."""
     if not verdict["baseline_n"]:
         return "bar" if verdict["bar"] is not None else "-"
     since = output.clock(verdict["baseline_since"]).partition(" ")[0] if verdict["baseline_since"] else ""

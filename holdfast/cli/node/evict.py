@@ -1,4 +1,4 @@
-"""`holdfast evict`: a node out at once, and a spare in its place if there is one."""
+"""`holdfast evict`: remove a node at once, and replace it with a spare if there is one."""
 
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
@@ -8,7 +8,7 @@ from holdfast.cli.node.cordon import Node
 
 @with_client
 def evict(client: Client, node: Node) -> int:
-    """Take a node out at once: a job that runs there goes on without it. `uncordon` lets it in again."""
+    """Remove a node from its job at once: the job continues without it. `uncordon` admits it again."""
     client.evict(node)
     output.say(f"{node}: evicted")
     return 0

@@ -1,1 +1,1 @@
-"""Commands of daemons, and of what they are deployed with."""
+"""Commands for daemons and their deployment."""

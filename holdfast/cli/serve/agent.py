@@ -7,5 +7,5 @@ from holdfast.cli.serve import daemons
 
 @configured(AgentConfig)
 def agent(config: AgentConfig) -> int:
-    """Run this node's agent: it watches the node and starts workers for the controller."""
+    """Run this node's agent: it monitors the node and starts workers for the controller."""
     return daemons.run_agent(config)

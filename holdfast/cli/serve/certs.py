@@ -1,4 +1,4 @@
-"""`holdfast certs`: what a cluster needs to speak beyond loopback."""
+"""`holdfast certs`: certificates and tokens for a cluster beyond loopback."""
 
 import datetime
 import socket
@@ -20,19 +20,19 @@ def certs(
         typer.Option(metavar="NAME", help="Name or IP address at which the controller is reached; may repeat."),
     ] = None,
     node: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A node's name; may repeat.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there, with a new authority.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make a new authority, and overwrite existing files.")] = False,
     renew: Annotated[
         bool,
         typer.Option(
             "--renew",
-            help="Make certificates anew with the same authority, and keep the tokens: those of the hosts and nodes "
-            "that are named, or all, and the authority's own.",
+            help="Renew certificates with the same authority, and keep the tokens: those of the named hosts and nodes, "
+            "or all and the authority's own certificate.",
         ),
     ] = False,
 ) -> int:
     """Make an authority, certificates for controller and nodes, and API tokens: a folder for each role.
 
-    DIR/ca stays where it is made. DIR/controller goes to the controller, DIR/nodes/NAME to that node, DIR/operator and
+    DIR/ca stays on this machine. DIR/controller goes to the controller, DIR/nodes/NAME to that node, DIR/operator and
     DIR/reader to people. Run again with other --node names, it adds them to the same authority.
     """
     if force and renew:
@@ -40,7 +40,7 @@ def certs(
     with needs("controller"):
         from holdfast.base.certs import write_cluster
     for name in node or []:
-        AgentConfig(node_name=name)  # refuses names that no agent would take
+        AgentConfig(node_name=name)  # refuses invalid node names
     hosts = host or []
     if not hosts and (force or not (folder / "ca" / "ca.pem").exists()):
         hosts = [socket.gethostname()]

@@ -1,4 +1,4 @@
-"""`holdfast controller`: the brain, as a daemon."""
+"""`holdfast controller`: the controller's daemon."""
 
 from holdfast.base.config import ControllerConfig
 from holdfast.cli.common.options import configured

@@ -15,27 +15,25 @@ app = typer.Typer(no_args_is_help=True, help="Dashboards, rules and routing for 
 
 @app.callback()
 def _group() -> None:
-    """Keeps `export` a command of its own while it is the only one."""
+    """Keeps `export` a subcommand while it is the only one."""
 
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder; created if missing.")],
     controller: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where Prometheus finds the controller's HTTP.")
+        str, typer.Option(metavar="HOST:PORT", help="The controller's HTTP address, for Prometheus.")
     ] = "host.docker.internal:7080",
     alertmanager: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where Prometheus finds the Alertmanager.")
+        str, typer.Option(metavar="HOST:PORT", help="The Alertmanager's address, for Prometheus.")
     ] = "alertmanager:9093",
     prometheus: Annotated[
-        str, typer.Option(metavar="URL", help="Where Grafana finds Prometheus.")
+        str, typer.Option(metavar="URL", help="Prometheus's URL, for Grafana.")
     ] = "http://prometheus:9090",
     webhook: Annotated[
-        str, typer.Option(metavar="URL", help="Where the Alertmanager sends alerts.")
+        str, typer.Option(metavar="URL", help="Receiver of the Alertmanager's alerts.")
     ] = "http://host.docker.internal:9099/",
-    docs_url: Annotated[
-        str, typer.Option(metavar="URL", help="Where people read docs/, for the links to the runbook.")
-    ] = "docs",
+    docs_url: Annotated[str, typer.Option(metavar="URL", help="Location of docs/, for links to the runbook.")] = "docs",
 ) -> int:
     """Write six dashboards, rules, routing, provisioning, a compose file and Kubernetes manifests."""
     for address in (controller, alertmanager):

@@ -1,1 +1,1 @@
-"""Commands that run the controller's decisions again, or in a cluster that does not exist."""
+"""Commands that repeat the controller's decisions, or run them in a simulated cluster."""

@@ -1,4 +1,4 @@
-"""`holdfast replay`: what a controller recorded, decided again."""
+"""`holdfast replay`: repeat the decisions of a recording."""
 
 import dataclasses
 from pathlib import Path
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by `holdfast controller --record FILE`.")],
     through: Annotated[
-        bool, typer.Option("--through", help="Go on where the decisions part, and list the incidents that changed.")
+        bool, typer.Option("--through", help="Continue after the first difference, and list the changed incidents.")
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run a recording again and compare what is decided. Exit code 1 if a decision or a verdict differs."""
+    """Run a recording again and compare the decisions. Exit code 1 if a decision or a verdict differs."""
     require("controller", "numpy", "google.protobuf")
     from holdfast.controller.journal.replay import replay as run
 

@@ -1,4 +1,4 @@
-"""`holdfast simulate`: the controller's own decisions in a cluster that does not exist."""
+"""`holdfast simulate`: the controller's own decisions in a simulated cluster."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.controller.simulation.run import Outcome
 
 Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Nodes that train.")]
-Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, max=3650.0, help="How long, in days of its own time.")]
+Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, max=3650.0, help="Simulated time in days.")]
 
 
 def _seconds(least: float, help: str) -> Any:
@@ -26,28 +26,30 @@ def _seconds(least: float, help: str) -> Any:
 
 def simulate(
     nodes: Nodes = 64,
-    spares: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Nodes beyond them.")] = 4,
-    gpus: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="GPUs, and workers, of each node.")] = 8,
+    spares: Annotated[int, typer.Option(metavar="N", min=0, max=10_000, help="Spare nodes.")] = 4,
+    gpus: Annotated[int, typer.Option(metavar="N", min=1, max=1024, help="GPUs (and workers) per node.")] = 8,
     days: Days = 7.0,
-    rates: Annotated[str, typer.Option(metavar="NAME", help="Whose rate: llama3, megascale or byterobust.")] = "llama3",
-    times: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="So many times as often.")] = 1.0,
+    rates: Annotated[
+        str, typer.Option(metavar="NAME", help="Fault rates: llama3, megascale or byterobust.")
+    ] = "llama3",
+    times: Annotated[float, typer.Option(metavar="X", min=0.0, max=1e6, help="Factor on the fault rates.")] = 1.0,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1 << 53, help="Chance; the same seed gives the same run.")
+        int, typer.Option(metavar="N", min=0, max=1 << 53, help="Random seed; the same seed gives the same run.")
     ] = 1,
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10_000, help="So many runs, with this seed and the next ones.")
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Number of runs, with this seed and the following ones.")
     ] = 1,
-    step_seconds: Annotated[float, _seconds(0.1, "What a step takes.")] = 10.0,
-    start_seconds: Annotated[float, _seconds(0.0, "Starting workers.")] = 0.6,
-    restore_seconds: Annotated[float, _seconds(0.0, "Reading the state.")] = 0.6,
-    checkpoint_seconds: Annotated[float, _seconds(1.0, "Between checkpoints.")] = 600.0,
-    shrink: Annotated[bool, typer.Option("--shrink", help="The job may go on with half of its nodes.")] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="Also by hand, and as torchrun would.")] = False,
+    step_seconds: Annotated[float, _seconds(0.1, "Step time.")] = 10.0,
+    start_seconds: Annotated[float, _seconds(0.0, "Time to start workers.")] = 0.6,
+    restore_seconds: Annotated[float, _seconds(0.0, "Time to restore the state.")] = 0.6,
+    checkpoint_seconds: Annotated[float, _seconds(1.0, "Time between checkpoints.")] = 600.0,
+    shrink: Annotated[bool, typer.Option("--shrink", help="The job may continue with half of its nodes.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare with manual recovery and with torchrun.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Run the controller's own code in virtual time, with virtual nodes that break as published ones did.
+    """Run the controller's own code in virtual time, with virtual nodes that fail at published rates.
 
-    Deterministic by seed. Ends with 1, and a line that repeats it, when something that must hold did not.
+    Deterministic by seed. If an invariant fails, it prints the command to repeat the run and exits with 1.
     """
     require("controller", "numpy")
     from holdfast.controller.simulation import run as simulation

@@ -44,19 +44,19 @@ def table(heading: str) -> list[list[str]]:
 
 def test_the_limits_are_those_of_the_code() -> None:
     """tests/e2e/test_hostile_http.py and test_hostile_grpc.py try them."""
-    said = {what: limit for what, limit in table("What a stranger may cost")}
+    said = {what: limit for what, limit in table("Resource limits of connections")}
     assert (BODY_BYTES, BODY_S) == (1 << 20, 10)
     assert said == {
-        "a body without the right token": "not read",
-        "a body with it": f"1 MiB, within {BODY_S:g} s",
+        "a body without a valid token": "not read",
+        "a body with a valid token": f"1 MiB, within {BODY_S:g} s",
         "a header, or the TLS handshake before it": f"{HEAD_S:g} s, 16 KiB",
-        "an answer that nobody reads": f"{WRITE_S:g} s without a byte taken",
-        "connections over HTTP at the same time": f"{MOST}; the one that has waited longest without a request makes "
-        "room",
+        "a response that the client does not read": f"{WRITE_S:g} s without progress",
+        "connections over HTTP at the same time": f"{MOST}; the connection that has been idle longest is "
+        "closed for a new one",
         "the TLS handshake of an agent": f"{ingest.HANDSHAKE_S:g} s",
-        "a message of an agent, its first too": f"{MAX_PIECE >> 20} MiB; "
-        f"after a hello {MAX_MESSAGE >> 20} MiB, in pieces",
-        "streams that have not said hello, with one certificate": f"{ingest.MOST_WAITING}, for {ingest.HELLO_S:g} s",
+        "a message of an agent, including the hello": f"{MAX_PIECE >> 20} MiB; "
+        f"after the hello {MAX_MESSAGE >> 20} MiB, in pieces",
+        "streams without a hello, per certificate": f"{ingest.MOST_WAITING}, for {ingest.HELLO_S:g} s",
         "streams on one connection of an agent": f"{ingest.STREAMS_EACH}",
         "connections of agents at the same time": f"{ingest.MOST_STREAMS:,}",
     }
@@ -269,24 +269,24 @@ AGENT: dict[str, Callable[[Cluster], bool]] = {
     "join the cluster as the node that it names": lambda c: c.joins("node0", *read(c.node())),
     "report steps": reports_steps,
     "report events of that node": reports,
-    "speak for another node's ranks (steps)": lambda c: speaks_for_another(c, step, has_step),
-    "speak for another node's ranks (exits)": lambda c: speaks_for_another(
+    "report for another node's ranks (steps)": lambda c: speaks_for_another(c, step, has_step),
+    "report for another node's ranks (exits)": lambda c: speaks_for_another(
         c, lambda job: t.WorkerExited(job, 1, 0, 7, 1, 1, error="no"), has_failed
     ),
-    "speak for another node's ranks (logs)": lambda c: speaks_for_another(
+    "report for another node's ranks (logs)": lambda c: speaks_for_another(
         c, lambda job: msg.LogChunk(job, 1, 0, "out", "a line of rank 0\n"), has_line
     ),
-    "answer another node's commands": answers_for_another,
-    "take its name from an agent that speaks": displaces,
+    "reply to another node's commands": answers_for_another,
+    "take the name of a connected agent": displaces,
     "join as another node": lambda c: c.joins("node1", *read(c.node())),
     "join after it has expired": lambda c: joins_as(
         c, "node1", issue(c.ours(), "node1", ["node1"], OLD, server=False, days=2)
     ),
-    "join with one of another authority": lambda c: joins_as(
+    "join with a certificate of another authority": lambda c: joins_as(
         c, "node1", issue(make_authority(NOW), "node1", ["node1"], NOW, server=False)
     ),
-    "join without any": lambda c: c.joins("node1", None, None),
-    "look at anything over HTTP": lambda c: over_http(c, "GET", "/api/v1/status"),
+    "join without a certificate": lambda c: c.joins("node1", None, None),
+    "read anything over HTTP": lambda c: over_http(c, "GET", "/api/v1/status"),
     "change anything over HTTP": lambda c: over_http(c, "POST", "/api/v1/job/stop"),
     "pose as the controller to other agents": poses_to_agents,
     "pose as the controller to people and their tokens": poses_to_people,
@@ -359,7 +359,7 @@ PAGES: dict[str, Callable[[Cluster], bool]] = {
     "a link to the page": lambda c: is_served(c, "GET", "/", LINK),
     "a form or script that changes something": lambda c: is_served(c, "POST", "/api/v1/job/stop", FORM),
     "a script or image that reads the API": lambda c: is_served(c, "GET", "/api/v1/status", IMAGE),
-    "a name of its own for this host (DNS rebinding), without a token": rebound,
+    "a foreign name for this host (DNS rebinding), without a token": rebound,
 }
 
 

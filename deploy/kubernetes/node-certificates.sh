@@ -1,8 +1,8 @@
 #!/bin/bash
-# Puts each node's own certificate on that node's disk, and nothing of any other's: node-certificates.sh CERTS [NODE...]
-# CERTS is the folder that `holdfast certs` wrote. Again after `holdfast certs --renew`, and for nodes that come later.
-# Where machines are set up by other means, copy CERTS/nodes/NAME to /etc/holdfast/node there, for the agents' user alone
-# (10002, mode 0700), and skip this.
+# Copies each node's own certificate to that node's disk: node-certificates.sh CERTS [NODE...]
+# CERTS is the output folder of `holdfast certs`. Run it again after `holdfast certs --renew`, and for new nodes. If
+# nodes are set up by other tools, copy CERTS/nodes/NAME to /etc/holdfast/node there instead, for the agents' user
+# only (10002, mode 0700).
 set -euo pipefail
 
 certs=${1:?the folder that holdfast certs wrote}
@@ -13,7 +13,7 @@ here=$(dirname "$0")
 for node in "$@"; do
     pod=holdfast-certificate-$node
     secret=holdfast-node-$node
-    # The secret is there for as long as the copy takes.
+    # The secret exists only during the copy.
     trap 'kubectl -n holdfast delete --ignore-not-found --wait=false "pod/$pod" "secret/$secret"' EXIT
     kubectl -n holdfast delete --ignore-not-found "pod/$pod" "secret/$secret"
     kubectl -n holdfast create secret generic "$secret" --from-file="$certs/nodes/$node"

@@ -70,9 +70,9 @@ def _names(cls: type[Any]) -> list[str]:
 def _options(cls: type[Any]) -> Iterable[inspect.Parameter]:
     docs = settings.field_docs(cls)
     hints = typing.get_type_hints(cls, include_extras=True)
-    for was in settings.former_names(cls):
-        flag = "--" + was.replace("_", "-")
-        yield _parameter(was, Annotated[str | None, typer.Option(flag, hidden=True)], None)
+    for was, now in settings.former_names(cls).items():
+        option = typer.Option("--" + was.replace("_", "-"), metavar=settings.placeholder(hints[now]), hidden=True)
+        yield _parameter(was, Annotated[str | None, option], None)
     for setting in fields(cls):
         flag = "--" + setting.name.replace("_", "-")
         text = docs.get(setting.name, "")

@@ -12,7 +12,7 @@ import math
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -97,15 +97,22 @@ def load(
     section = next(name for name, known in sections.items() if known is cls)
     values: dict[str, Any] = {}
     hints = typing.get_type_hints(cls, include_extras=True)
+    now, renamed = former_names(cls), {}
     if file is not None:
         for name, value in _read_file(file, sections).get(section, {}).items():
-            key = _current(cls, name, f"{file}: [{section}] {name}", str)
+            key = now.get(name, name)
+            if key != name:
+                renamed[f"{file}: [{section}] {name}"] = key
             values[key] = from_toml(hints[key], value, f"{file}: [{section}] {name}", file.parent)
     values |= _from_environment(cls, section, hints, env)
+    renamed |= {name: variable(section, now[was]) for was in now if (name := variable(section, was)) in env}
     for name, value in flags.items():
-        flag = _flag(name)
-        name = _current(cls, name, flag, _flag)
-        values[name] = value if isinstance(value, bool) else from_text(hints[name], str(value), flag)
+        flag, key = _flag(name), now.get(name, name)
+        if key != name:
+            renamed[flag] = _flag(key)
+        values[key] = value if isinstance(value, bool) else from_text(hints[key], str(value), flag)
+    for given, name in renamed.items():
+        log.warning("settings.renamed", given=given, now=name)
     return cls(**values)
 
 
@@ -114,31 +121,21 @@ def former_names(cls: type[Any]) -> dict[str, str]:
     return {f.metadata["was"]: f.name for f in fields(cls) if "was" in f.metadata}
 
 
-def _current(cls: type[Any], name: str, where: str, shown: Callable[[str], str]) -> str:
-    """The name that a setting has now; a warning where the one that was given is an older one."""
-    now = former_names(cls).get(name)
-    if now is None:
-        return name
-    log.warning("settings.renamed", given=where, now=shown(now))
-    return now
-
-
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
 def _from_environment(cls: type[Any], section: str, hints: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    former = {variable(section, was): was for was in former_names(cls)}
+    former = {variable(section, was): now for was, now in former_names(cls).items()}
     names = {variable(section, f.name): f.name for f in fields(cls)}
     short = {f.metadata["env"]: f.name for f in fields(cls) if "env" in f.metadata}
     prefix = variable(section, "")
     for key in env:
         if key.startswith(prefix) and key not in (*names, *former) and not _KUBERNETES.match(key.removeprefix(prefix)):
             raise UsageError(f"unknown environment variable {key}{nearest(key, names)}")
-    for key, was in former.items():
+    for key, name in former.items():
         if key in env:
-            name = _current(cls, was, key, lambda now: variable(section, now))
             values[name] = from_text(hints[name], env[key], key)
     for key, name in [*short.items(), *names.items()]:
         if key in env:

@@ -83,6 +83,7 @@ def _answers(
 def complaints(case: Case, answer: Json) -> list[str]:
     """What is wrong with the way in which a case ended."""
     err, code = answer["err"], answer["code"]
+    err = "".join(line for line in err.splitlines(keepends=True) if "settings.renamed" not in line)
     wrong = []
     if "Traceback" in err or "Fatal Python error" in err:
         wrong.append("a traceback")

@@ -90,9 +90,10 @@ ALERTS = (
     ),
     Alert(
         "HoldfastGoodputLow", "warning",
-        "holdfast_job_goodput_ratio < 0.9 and on (job) holdfast_job_wall_seconds > 3600", "15m",
+        "holdfast_job_goodput_ratio < 0.9 "
+        "and on (job) (holdfast_job_wall_seconds - on (job) holdfast_job_queued_seconds > 3600)", "15m",
         "Goodput of job {{ $labels.job }} is {{ $value | humanizePercentage }}.",
-        "More than a tenth of the job's time made no lasting progress.",
+        "More than a tenth of the job's time made no lasting progress. Time in the queue does not count.",
         "The dashboard *Checkpoints and goodput* shows the losses. Much `recompute`: checkpoint more often. Much "
         "`detect` or `restore`: see the incidents' phases.",
     ),

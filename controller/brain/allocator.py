@@ -5,13 +5,17 @@ that a large job is not starved by small ones; but one that the cluster could no
 nobody.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
-from holdfast.controller.cluster.placement import place
+from holdfast.controller.cluster.placement import largest, place
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.job.lifecycle import Lifecycle
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.model import Job, Node
+
+_NAMED = 3
+"""Jobs that a reason names; the others are counted."""
 
 
 class Allocator:
@@ -19,6 +23,8 @@ class Allocator:
         self.c, self._life_of = cluster, life_of
         self._turn = 0
         self._first: tuple[int, Job | None] = (-1, None)
+        self._census: tuple[int, dict[int, Counter[tuple[str, str]]]] = (-1, {})
+        """By turn and workers on a node: how many nodes fit, by holder and by the job that they failed under."""
 
     def begin_turn(self) -> None:
         """Something happened: who waits first is to be found out anew. Within a turn it is found out once."""
@@ -26,14 +32,51 @@ class Allocator:
 
     def choose(self, job: Job) -> tuple[list[str], str]:
         """Nodes for the job's next generation by group rank; none, and why, when there is no room for it now."""
-        free = self.free_nodes(job)
+        chosen, missing = place(job.spec, self.free_nodes(job), job.nodes)
+        return (chosen, "") if chosen else ([], self._reason(job, missing))
+
+    def _reason(self, job: Job, missing: str) -> str:
+        """Why there is no room for the job: `missing`, or, if that is the cause, the other jobs that hold nodes."""
+        owners = self._owners(job)
+        free, own = owners.pop("", 0), owners.pop(job.spec.id, 0)
+        parts = [missing]
+        if owners and largest(job.spec, free + own + sum(owners.values())):
+            if not job.nodes:
+                parts = [f"{_are(free)} free, {job.spec.needs} {'is' if job.spec.needs == 1 else 'are'} wanted"]
+            shown = sorted(owners, key=lambda id: self.c.jobs[id].order)
+            parts += [f"{self._name(self.c.jobs[id])} holds {owners[id]}" for id in shown[:_NAMED]]
+            if rest := shown[_NAMED:]:
+                held = sum(owners[id] for id in rest)
+                parts.append(f"{len(rest)} more job{'s hold' if len(rest) > 1 else ' holds'} {held}")
         before = self._before(job)
-        if before is not None and not free:
-            return [], f"{before.spec.name} ({before.spec.id}) comes first in the queue"
-        chosen, missing = place(job.spec, free, job.nodes)
-        if not chosen and before is not None:
-            missing += f"; {before.spec.name} ({before.spec.id}) comes first in the queue"
-        return chosen, missing
+        if before is not None:
+            parts.append(f"{before.spec.name} ({before.spec.id}) comes first in the queue")
+        return "; ".join(parts)
+
+    def _owners(self, job: Job) -> Counter[str]:
+        """Nodes that the job could use, by the id of the job that holds them or is about to; "": free."""
+        turn, by_size = self._census
+        if turn != self._turn:
+            by_size = {}
+            self._census = self._turn, by_size
+        nproc = job.spec.nproc
+        if nproc not in by_size:
+            reserved = self._reserved(None)
+            fit = (node for node in self.c.nodes.values() if node.usable and node.identity.slots >= nproc)
+            by_size[nproc] = Counter(
+                (holder.spec.id if (holder := self.c.holder(node.name)) else reserved.get(node.name, ""),
+                 node.history.failed_job)
+                for node in fit
+            )  # fmt: skip
+        found: Counter[str] = Counter()
+        for (owner, failed), many in by_size[nproc].items():
+            if failed in ("", job.spec.id):
+                found[owner] += many
+        return found
+
+    @staticmethod
+    def _name(job: Job) -> str:
+        return f"job {job.spec.name} ({job.spec.id}, priority {job.spec.priority})"
 
     def free_nodes(self, job: Job) -> list[Node]:
         """Nodes that the job may be placed on now: those that it holds, and free ones unless a job before it waits."""
@@ -48,10 +91,10 @@ class Allocator:
                 found.append(node)
         return found
 
-    def _reserved(self, job: Job) -> set[str]:
-        """Nodes that were chosen for generations of other jobs which are not launched yet."""
-        lives = [self._life_of(one) for one in self.c.active() if one is not job]
-        return {name for life in lives if life.stage is Stage.DRAINING for name in life.placement}
+    def _reserved(self, job: Job | None) -> dict[str, str]:
+        """Nodes that were chosen for generations which are not launched yet, and for which job; not those of `job`."""
+        lives = [(one.spec.id, self._life_of(one)) for one in self.c.active() if one is not job]
+        return {name: id for id, life in lives if life.stage is Stage.DRAINING for name in life.placement}
 
     def _before(self, job: Job) -> Job | None:
         """The first job that waits for nodes, if it comes before this one."""
@@ -98,6 +141,10 @@ class Allocator:
         for other in without:
             free |= {name: self.c.nodes[name] for name in other.nodes if name in self.c.nodes}
         return bool(place(job.spec, free.values(), job.nodes)[0])
+
+
+def _are(nodes: int) -> str:
+    return f"{nodes} node is" if nodes == 1 else f"{nodes} nodes are"
 
 
 def _is_open(node: Node, job: Job) -> bool:

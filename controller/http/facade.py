@@ -40,7 +40,7 @@ class Facade(Protocol):
         generation, world_size, nnodes, node_counts: [int], nproc_per_node, program: {target, args, module},
         submitted_at, started_at, ended_at, exit_code, step (last finished, -1 none), loss, tokens_per_s,
         step_seconds (recent median), mfu|None, restarts, goodput, pause|None,
-        time: {wall, productive, unsaved, lost: {reason: s}, last_hour: ratio|None},
+        time: {wall, productive, unsaved, queued, lost: {reason: s}, last_hour: ratio|None},
         at_risk: {worker, node, job}|None (seconds of work that a fault would cost),
         sizes: [pp, dp, tp]|None, assignment: [{node, ranks: [int]}], max_steps|None, steps_counted (by a hook, over
         all lives), progress (what its checkpoints or its log said last)|None,
@@ -97,7 +97,7 @@ class Facade(Protocol):
     def job_metrics(self) -> list[Json]:
         """The same of each active job and of the newest: [{job: job(), ranks: ranks(),
         blame: {self_ratio: {rank: x}, induced_s: {rank: s}, victim_s: {rank: s}}, lost_seconds: {reason: s},
-        productive_seconds, unsaved_seconds, wall_seconds}]. No two of them have the same name."""
+        productive_seconds, unsaved_seconds, queued_seconds, wall_seconds}]. No two of them have the same name."""
 
     def version(self) -> int:
         """Goes up with every change that a viewer could see."""

@@ -31,7 +31,7 @@ JOB_GAUGES = {
     "step_seconds": ("step_seconds", "Median duration of the last steps."),
     "mfu_ratio": ("mfu", "Model FLOP/s over the peak of the job's devices, in the last step."),
     "generation": ("generation", "Generation: goes up by one with every (re)start."),
-    "goodput_ratio": ("goodput", "Productive training time over wall time since submission."),
+    "goodput_ratio": ("goodput", "Productive training time over the job's wall time without the time in the queue."),
     "ranks": ("world_size", "Workers of the job."),
     "priority": ("priority", "Jobs with a higher one get nodes first."),
 }
@@ -39,6 +39,7 @@ JOB_GAUGES = {
 JOB_TIMES = {
     "productive_seconds": "Job time in steps that can no longer be lost.",
     "unsaved_seconds": "Job time in steps that a fault could still take.",
+    "queued_seconds": "Job time waiting for nodes: neither productive nor lost.",
     "wall_seconds": "Job time altogether.",
 }
 JUST_ENDED_S = 3600.0

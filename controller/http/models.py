@@ -130,6 +130,7 @@ class Spent(_Answer):
     wall: float = Field(description="Seconds since the job was submitted; the others add up to it.")
     productive: float = Field(description="Steps that can no longer be lost.")
     unsaved: float = Field(description="Steps that a fault could still take, and the one under way.")
+    queued: float = Field(description="Waiting for nodes: neither productive nor lost, and no part of the goodput.")
     lost: dict[str, Number] = Field(
         description="By reason. Null: unknown. What a program did again that numbers no steps, nobody knows."
     )

@@ -1,10 +1,13 @@
-"""Books a job's time by what the controller sees: the phases of its incidents, its steps, its checkpoints, its end."""
+"""Books a job's time by what the controller sees: the queue, the phases of its incidents, its steps, its checkpoints,
+its end.
+"""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.controller.job import policy
+from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.goodput import Account, Goodput
@@ -29,14 +32,25 @@ def keep(c: JobState, now: Instant) -> list[Action]:
     if job.state.ended:
         time.end(job.ended_at, job.state is JobStatus.FINISHED)
         return [_saved(job, time)]
+    account = _account(c)
+    if account is None or account is time.account:
+        return []
+    live = c.book.live()
+    time.fault(live.cause.since if live is not None else now.wall, now.wall, account)
+    return [_saved(job, time)]
+
+
+def _account(c: JobState) -> Account | None:
+    """Where the job's time goes now; None: where it went before, or where its steps say."""
+    is_queued = c.time.account is Account.QUEUED
+    if c.job.state is JobStatus.PENDING or (is_queued and c.life.stage is Stage.IDLE):
+        return Account.QUEUED  # idle: after our own restart, the job enters the queue anew with the first tick
     live = c.book.live()
     if live is None or live.action not in policy.RECOVERS:
-        return []
-    account = _OF_PHASE.get(live.phase, Account.EVICT)
-    if account is time.account:
-        return []
-    time.fault(live.cause.since, now.wall, account)
-    return [_saved(job, time)]
+        return Account.STARTING if is_queued else None
+    if live.phase == "replenishing" and not c.job.nodes:
+        return Account.STARTING  # it was given nodes, and its launch is prepared
+    return _OF_PHASE.get(live.phase, Account.EVICT)
 
 
 def step(c: JobState, job: Job, record: t.StepRecord, now: Instant) -> None:

@@ -12,6 +12,7 @@ const WORTH = 0.02; // of a step: a culprit that costs less is not worth a line 
 const TEXT = {
   productive: "steps that are safe",
   unsaved: "steps a fault could still take",
+  queued: "waiting for nodes, not in the goodput",
   starting: "starting",
   detect: "detecting faults",
   diagnose: "diagnosing",
@@ -139,6 +140,7 @@ function showLedger() {
   const rows = [
     ["productive", spent.productive, "ok"],
     ["unsaved", spent.unsaved, "ok-cell"],
+    ["queued", spent.queued, "wait-cell"],
     ...Object.entries(spent.lost)
       .sort((a, b) => (b[1] ?? 0) - (a[1] ?? 0))
       .map(([name, value], i) => [name, value, `shade-${i % 6}`]),

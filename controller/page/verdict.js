@@ -80,7 +80,7 @@ function showTiles({ job, counts }) {
         ["Tokens/s", short(job.tokens_per_s), ""],
         ["Step time", seconds(job.step_seconds), "median"],
         ...(known(job.mfu) ? [["MFU", percent(job.mfu), "of the peak"]] : []),
-        ["Goodput", percent(job.goodput), "of wall time"],
+        ["Goodput", percent(job.goodput), job.time?.queued > 0 ? "of the time outside of the queue" : "of wall time"],
         ...atRisk(job.at_risk),
         ["Generation", count(job.generation), `${count(job.restarts)} restart${job.restarts === 1 ? "" : "s"}`],
       ]

@@ -158,6 +158,7 @@ def metrics_doc(brain: JobBrain, blame: Json) -> Json:
         "lost_seconds": {a.value: spent.booked[a] for a in LOSSES if a not in _unknown(job)},
         "productive_seconds": totals[Account.PRODUCTIVE],
         "unsaved_seconds": totals[Account.TRAINING],
+        "queued_seconds": totals[Account.QUEUED],
         "wall_seconds": spent.wall(job.ended_at or time.time()),
     }
 
@@ -170,6 +171,7 @@ def _time(brain: JobBrain, until: float) -> Json:
         "wall": time.wall(until),
         "productive": totals[Account.PRODUCTIVE],
         "unsaved": totals[Account.TRAINING],
+        "queued": totals[Account.QUEUED],
         "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
         "last_hour": time.recent_ratio(until),
     }

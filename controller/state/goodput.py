@@ -1,5 +1,8 @@
-"""Where a job's time went: every second is productive or belongs to a named loss, and all of them add up to its wall
-time, since each interval is booked once, from where the last one ended.
+"""Where a job's time went: every second is productive, queued or belongs to a named loss, and all of them add up to
+its wall time, since each interval is booked once, from where the last one ended.
+
+Goodput is the productive share of the time in which the job had nodes or could have had them but for a fault: time in
+the queue is no loss, and it is left out.
 
 A step counts as productive when it can no longer be lost: when a checkpoint in the store has it. Until then it is
 `unsaved`. A job that tells nothing of checkpoints is taken at its word: its steps are productive until done again.
@@ -19,6 +22,9 @@ _SAMPLE = 15.0
 
 
 class Account(StrEnum):
+    QUEUED = "queued"
+    """Waiting for nodes without any, from submission or from the end of the last worker after a preemption, until the
+    next launch begins. A job that still holds nodes and waits for another one is in `evict`."""
     STARTING = "starting"
     """Placing and starting processes: at first, and again after each fault."""
     TRAINING = "unsaved"
@@ -42,7 +48,7 @@ class Account(StrEnum):
     none: an evaluation is not a straggler."""
 
 
-LOSSES = tuple(a for a in Account if a not in (Account.TRAINING, Account.PRODUCTIVE))
+LOSSES = tuple(a for a in Account if a not in (Account.QUEUED, Account.TRAINING, Account.PRODUCTIVE))
 
 
 @dataclass(slots=True)
@@ -66,7 +72,8 @@ class Goodput:
     aside: bool = False
     """Was the program in a phase of its own since the last step?"""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
-    samples: deque[tuple[float, float]] = field(default_factory=deque)  # (wall, productive and unsaved)
+    samples: deque[tuple[float, float, float]] = field(default_factory=deque)
+    """(wall, seconds of productive and unsaved steps, seconds queued)."""
 
     def begin(self, wall: float) -> None:
         self.began = self.at = wall
@@ -154,18 +161,20 @@ class Goodput:
         return (self.at if self.ended else max(wall, self.at)) - self.began
 
     def ratio(self, wall: float) -> float | None:
-        """Productive share of wall time, 0 to 1; None before the first step."""
-        total = self.wall(wall)
-        if total <= 0 or not (self.kept or self.unsaved):
+        """Productive share of the time outside of the queue, 0 to 1; None before the first step."""
+        total = self.wall(wall) - self.totals(wall)[Account.QUEUED]
+        if total <= 0 or not (self.kept or self.unsaved or self.booked[Account.PRODUCTIVE] > 0):
             return None
         return min(1.0, self.booked[Account.PRODUCTIVE] / total)
 
     def recent_ratio(self, wall: float) -> float | None:
-        """Share of the last hour in steps that count, saved by now or not; None before there is an hour's worth."""
-        if not self.samples or wall - self.samples[0][0] <= 0:
+        """Share of the last hour in steps that count, saved by now or not, without the time in the queue; None before
+        the first step."""
+        if not self.samples:
             return None
-        at, done = self.samples[0]
-        return min(1.0, max(0.0, self._done() - done) / (wall - at))
+        at, done, queued = self.samples[0]
+        total = wall - at - (self.totals(wall)[Account.QUEUED] - queued)
+        return min(1.0, max(0.0, self._done() - done) / total) if total > 0 else None
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -193,7 +202,7 @@ class Goodput:
 
     def _sample(self, wall: float) -> None:
         if not self.samples or wall - self.samples[-1][0] >= _SAMPLE:
-            self.samples.append((wall, self._done()))
+            self.samples.append((wall, self._done(), self.booked[Account.QUEUED]))
         while self.samples[0][0] < wall - _WINDOW and len(self.samples) > 1:
             self.samples.popleft()
 

@@ -20,7 +20,7 @@ BOARD = Board(
                       one('holdfast_job_at_risk_seconds{job="$job",fault="node"}'), 6, warn=600, bad=3600),
                 Panel("stat", "The whole job", "The same for everything at once: what the store holds.", "s",
                       one('holdfast_job_at_risk_seconds{job="$job",fault="job"}'), 6, warn=1800, bad=7200),
-                Panel("stat", "Goodput", "Productive time over wall time.", "percentunit",
+                Panel("stat", "Goodput", "Productive time over wall time without the queue.", "percentunit",
                       one('holdfast_job_goodput_ratio{job="$job"}'), 6, warn=0.97, bad=0.9),
                 Panel("timeseries", "Work at risk", "Falls to nearly nothing with each snapshot, copy and commit.",
                       "s", one('holdfast_job_at_risk_seconds{job="$job"}', "{{fault}}"), 24),
@@ -60,13 +60,14 @@ BOARD = Board(
         Row(
             "Goodput",
             (
-                Panel("timeseries", "Goodput over time", "Productive time over wall time since the job began.",
-                      "percentunit",
+                Panel("timeseries", "Goodput over time", "Productive time over wall time since the job was "
+                      "submitted, without the time in the queue.", "percentunit",
                       one('holdfast_job_goodput_ratio{job="$job"}', "goodput"), 12),
-                Panel("timeseries", "Where time goes now", "Share of wall time: steps that became safe, and what was "
-                      "lost, by reason.", "percentunit",
+                Panel("timeseries", "Where time goes now", "Share of wall time: steps that became safe, waiting for "
+                      "nodes, and what was lost, by reason.", "percentunit",
                       (Query(f"clamp_min(deriv(holdfast_job_productive_seconds{_JOB}[$__rate_interval]), 0)",
                              "productive"),
+                       Query(f"clamp_min(deriv(holdfast_job_queued_seconds{_JOB}[$__rate_interval]), 0)", "queued"),
                        Query(f"rate(holdfast_lost_seconds_total{_JOB}[$__rate_interval])", "{{reason}}")), 24),
                 Panel("bars", "Lost by reason", "Seconds that made no progress, by what took them.", "s",
                       one(f"holdfast_lost_seconds_total{_JOB}", "{{reason}}"), 12),

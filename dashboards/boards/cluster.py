@@ -43,7 +43,8 @@ BOARD = Board(
                       one("max by (job, state) (holdfast_job_state) == 1"), 16),
                 Panel("timeseries", "Workers by job", "Processes that run and are healthy: which job has the cluster.",
                       "short", one("sum by (job) (holdfast_rank_running)", "{{job}}")),
-                Panel("timeseries", "Goodput by job", "Productive time over wall time since each job began.",
+                Panel("timeseries", "Goodput by job", "Productive time over wall time since each job was submitted, "
+                      "without the time in the queue.",
                       "percentunit", one("max by (job) (holdfast_job_goodput_ratio)", "{{job}}")),
                 Panel("timeseries", "Lost time by job", "Share of each job's time that made no progress.",
                       "percentunit",

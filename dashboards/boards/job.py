@@ -16,7 +16,7 @@ BOARD = Board(
                       one('holdfast_job_state{job="$job"} == 1', "{{state}}"), 4),
                 Panel("stat", "Step", "Last finished step.", "short", one(f"holdfast_job_step{_JOB}"), 4),
                 Panel("stat", "Loss", "Loss of the last finished step.", "short", one(f"holdfast_job_loss{_JOB}"), 4),
-                Panel("stat", "Goodput", "Productive time over wall time since the job began.", "percentunit",
+                Panel("stat", "Goodput", "Productive time over wall time without the queue.", "percentunit",
                       one(f"holdfast_job_goodput_ratio{_JOB}"), 4, warn=0.97, bad=0.9),
                 Panel("stat", "MFU", "Model FLOP/s over the peak of the job's devices.", "percentunit",
                       one(f"holdfast_job_mfu_ratio{_JOB}"), 4, needs="peak"),
@@ -50,10 +50,11 @@ BOARD = Board(
                                 Query(f"holdfast_job_ranks{_JOB}", "wanted")), 24),
                 Panel("timeseries", "Generation", "Goes up by one with every (re)start.", "short",
                       one(f"holdfast_job_generation{_JOB}", "generation"), 6),
-                Panel("timeseries", "Productive and wall time", "The distance between the two is what was lost, and "
-                      "what a fault could still take.", "s",
+                Panel("timeseries", "Productive and wall time", "The distance between the two is what was lost, what a "
+                      "fault could still take, and time in the queue.", "s",
                       (Query(f"holdfast_job_productive_seconds{_JOB}", "productive"),
                        Query(f"holdfast_job_unsaved_seconds{_JOB}", "unsaved"),
+                       Query(f"holdfast_job_queued_seconds{_JOB}", "queued"),
                        Query(f"holdfast_job_wall_seconds{_JOB}", "wall")), 6),
             ),
         ),

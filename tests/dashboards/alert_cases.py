@@ -54,8 +54,17 @@ CASES = {
         labels=(*JOB, ("state", "pending")),
     ),
     "HoldfastGoodputLow": Case(
-        {'holdfast_job_goodput_ratio{job="a"}': "0.8x60", 'holdfast_job_wall_seconds{job="a"}': "5000x60"},
-        {'holdfast_job_goodput_ratio{job="a"}': "0.8x60", 'holdfast_job_wall_seconds{job="a"}': "600x60"},
+        {
+            'holdfast_job_goodput_ratio{job="a"}': "0.8x60",
+            'holdfast_job_wall_seconds{job="a"}': "5000x60",
+            'holdfast_job_queued_seconds{job="a"}': "600x60",
+        },
+        # It began ten minutes ago, whenever it was submitted.
+        {
+            'holdfast_job_goodput_ratio{job="a"}': "0.8x60",
+            'holdfast_job_wall_seconds{job="a"}': "5000x60",
+            'holdfast_job_queued_seconds{job="a"}': "4400x60",
+        },
         labels=JOB,
     ),
     "HoldfastRestartsOften": Case(

@@ -115,11 +115,11 @@ def pause_row(found: output.Json | None) -> dict[str, str]:
 
 
 def spent(found: output.Json | None) -> str:
-    """The job's time: productive, unsaved, and losses by size."""
+    """The job's time: productive, unsaved, queued, and losses by size."""
     if not found or not found["wall"]:
         return "-"
     lost = sorted(found["lost"].items(), key=lambda item: -(item[1] or 0.0))
-    parts = [("productive", found["productive"]), ("unsaved", found["unsaved"]), *lost]
+    parts = [(name, found.get(name, 0.0)) for name in ("productive", "unsaved", "queued")] + lost
     shown = [f"{name} {output.seconds(value)}" for name, value in parts if value is not None and value >= 0.05]
     shown += [f"{name} unknown" for name, value in parts if value is None]
     return f"{output.seconds(found['wall'])}: {', '.join(shown)}"

@@ -5,6 +5,7 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.state.events import CheckpointRequested, CordonRequested, FrameSeen, StopRequested, Tick
+from holdfast.controller.state.goodput import Account
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
@@ -59,8 +60,9 @@ def test_jobs_wait_for_nodes_by_priority_then_by_submission() -> None:
         v.submit(nnodes=2, id=name, priority=priority)
         v.run(0.5)
     assert [state(v, job) for job in ("later", "last", "urgent")] == [JobStatus.PENDING] * 3
-    assert "needs 2 nodes" in brain(v, "urgent").c.job.reason
-    assert "comes first in the queue" in brain(v, "last").c.job.reason
+    held = "waiting for nodes: 0 nodes are free, 2 are wanted; job job (first, priority 0) holds 2"
+    assert brain(v, "urgent").c.job.reason == held
+    assert brain(v, "last").c.job.reason == f"{held}; job-4 (urgent) comes first in the queue"
     started = []
     for _ in range(3):
         running = next(job for job in v.brain.jobs.brains if state(v, job) is JobStatus.RUNNING)
@@ -103,6 +105,63 @@ def test_waiting_in_the_queue_is_no_incident() -> None:
     v.run(15.0)
     assert state(v, "b") is JobStatus.PENDING
     assert [i.job for i in v.incidents] == ["a"], "nor is it one that the controller was away meanwhile"
+
+
+def test_the_reason_counts_free_nodes_and_names_who_holds_the_others() -> None:
+    v = Virtual(nodes=9)
+    for name, nodes, priority in (("a", 1, 0), ("b", 3, 5), ("c", 1, 0), ("d", 1, 0), ("e", 1, 0)):
+        v.submit(nnodes=nodes, id=name, priority=priority)
+    v.run(3.0)
+    v.submit(nnodes=4, id="z")
+    v.run(1.0)
+    assert brain(v, "z").c.job.reason == (
+        "waiting for nodes: 2 nodes are free, 4 are wanted; job job-2 (b, priority 5) holds 3; "
+        "job job (a, priority 0) holds 1; job job-3 (c, priority 0) holds 1; 2 more jobs hold 2"
+    )
+    v.submit(nnodes=20, id="huge", priority=9)
+    v.run(1.0)
+    assert brain(v, "huge").c.job.reason == "waiting for nodes: needs 20 nodes with 4 free slots each, has 2"
+
+
+def test_time_in_the_queue_has_an_account_of_its_own() -> None:
+    """Also over restarts of the controller; what comes before and after it is booked as ever."""
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="low")
+    v.run(4.0)
+    v.submit(nnodes=2, id="high", priority=1, preempt=True)
+    v.run(2.0)
+    before = brain(v, "low").c.time.ratio(v.instant.wall)
+    assert before is not None
+    v.run(20.0)
+    v.restart_controller()
+    v.run(19.0)
+    time = brain(v, "low").c.time
+    assert time.totals(v.instant.wall)[Account.QUEUED] == pytest.approx(40.0, abs=2.0)
+    assert time.ratio(v.instant.wall) == pytest.approx(before, abs=0.02)
+    assert brain(v, "high").c.time.totals(v.instant.wall)[Account.QUEUED] < 1.0
+    queued = v.now
+    v.submit(nnodes=1, id="last")
+    v.run(10.0)
+    v.feed(StopRequested(0.0, "high"))
+    v.run(4.0)
+    assert state(v, "low") is JobStatus.RUNNING
+    totals = time.totals(v.instant.wall)
+    assert totals[Account.QUEUED] == pytest.approx(50.0, abs=2.0)
+    assert totals[Account.EVICT] < 1.0
+    assert sum(totals.values()) == pytest.approx(time.wall(v.instant.wall), rel=1e-3)
+    last = brain(v, "last").c.time.totals(v.instant.wall)
+    assert last == dict.fromkeys(Account, 0.0) | {Account.QUEUED: pytest.approx(v.now - queued, abs=0.1)}
+
+
+def test_waiting_for_a_node_in_place_of_a_lost_one_is_a_loss() -> None:
+    v = Virtual(nodes=2)
+    v.submit(nnodes=2, id="a")
+    v.run(4.0)
+    v.lose_node("node1")
+    v.run(40.0)
+    totals = brain(v, "a").c.time.totals(v.instant.wall)
+    assert totals[Account.QUEUED] == 0.0
+    assert totals[Account.EVICT] > 25.0
 
 
 def test_requests_name_their_job_where_there_are_several() -> None:

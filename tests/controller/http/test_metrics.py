@@ -143,6 +143,7 @@ def test_every_family_of_a_job_has_its_name_and_two_jobs_do_not_mix(facade: Fake
     assert value(found, "holdfast_job_step", job="eval") == 2
     assert value(found, "holdfast_job_priority", job="eval") == 7
     assert value(found, "holdfast_job_queued", job="eval") == 0
+    assert value(found, "holdfast_job_queued_seconds", job="eval") == 6
     assert value(found, "holdfast_lost_seconds_total", job="eval", reason="recovery") == 4.5
     assert value(found, "holdfast_rank_step", job="demo", node="node1", rank="5") == 19
     assert value(found, "holdfast_rank_step", job="eval", node="job-2-node0", rank="1") == 2

@@ -124,6 +124,25 @@ def test_a_rank_that_stays_slow_is_a_straggler() -> None:
     assert time.booked[Account.OTHER] < 7.0
 
 
+def test_time_in_the_queue_is_no_part_of_the_goodput() -> None:
+    time = Goodput()
+    time.begin(T0)
+    time.switch(Account.QUEUED, T0)
+    time.switch(Account.STARTING, T0 + 100.0)
+    for i in range(8):
+        time.step(i, 1.0, T0 + 103.0 + i, T0 + 103.0 + i)
+    before, recent = time.ratio(T0 + 110.0), time.recent_ratio(T0 + 110.0)
+    assert before == pytest.approx(0.8)
+    assert recent == pytest.approx(1.0)
+    time.fault(T0 + 110.0, T0 + 110.0, Account.QUEUED)
+    assert (time.ratio(T0 + 500.0), time.recent_ratio(T0 + 500.0)) == (before, recent)
+    sums_up(time, T0 + 500.0)
+    time = Goodput.from_doc(time.to_doc())
+    time.switch(Account.STARTING, T0 + 1000.0)
+    assert time.booked[Account.QUEUED] == pytest.approx(990.0)
+    assert Account.QUEUED not in LOSSES
+
+
 def whole(v: Virtual) -> dict[Account, float]:
     sums_up(v.brain.jobs.newest.c.time, v.instant.wall)
     return v.brain.jobs.newest.c.time.totals(v.instant.wall)

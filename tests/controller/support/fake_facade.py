@@ -155,9 +155,10 @@ class FakeFacade(FakeTraining):
             "restarts": self.generation - 1,
             "goodput": max(0.0, 1 - 0.004 * len(self.known_incidents)),
             "time": {
-                "wall": 104.5,
+                "wall": 110.5,
                 "productive": 99.0,
                 "unsaved": 1.0,
+                "queued": 6.0,
                 "lost": {"restore": 4.5, "recompute": 0.5 if self.numbers_steps else None},
                 "last_hour": 0.96,
             },
@@ -305,7 +306,8 @@ class FakeFacade(FakeTraining):
                 "lost_seconds": {"recovery": 4.5},
                 "productive_seconds": 99.0,
                 "unsaved_seconds": 1.0,
-                "wall_seconds": 104.5,
+                "queued_seconds": 6.0,
+                "wall_seconds": 110.5,
             }
             for job in shown
         ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.job.job import spent
 from holdfast.cli.main import main
 from tests.holdfast.support.fake_controller import INCIDENT, FakeController, job_as, node_as
 
@@ -245,3 +246,8 @@ def test_a_job_that_the_controller_lost_is_one_line(fake: FakeController, capsys
     fake.log.put("end")
     assert main(["run", script]) == 1
     assert capsys.readouterr().err == f"holdfast: job j1 is gone: the controller at {fake.address} does not know it\n"
+
+
+def test_time_in_the_queue_is_shown_beside_the_losses() -> None:
+    found = spent({"wall": 20.0, "productive": 9.0, "unsaved": 0.5, "queued": 8.0, "lost": {"restore": 2.5}})
+    assert found == "20 s: productive 9.00 s, unsaved 0.50 s, queued 8.00 s, restore 2.50 s"

@@ -17,7 +17,7 @@ def job_as(state: str, **more: object) -> Json:
         "nproc_per_node": 2, "program": program, "submitted_at": 1.0, "started_at": 2.0, "ended_at": None,
         "exit_code": None, "step": 7, "loss": 2.5, "tokens_per_s": 1000.0, "step_seconds": 0.05, "restarts": 0,
         "mfu": 0.4, "goodput": 0.97,
-        "time": {"wall": 10.0, "productive": 9.0, "unsaved": 0.5, "lost": {"restore": 0.5}},
+        "time": {"wall": 12.0, "productive": 9.0, "unsaved": 0.5, "queued": 2.0, "lost": {"restore": 0.5}},
         "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}], "nodes": ["node0"],
         "max_steps": 10, "priority": 0, "preempt": False,
     }  # fmt: skip

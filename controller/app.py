@@ -25,6 +25,7 @@ from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.serve import serving
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.recording import Recorder, Start
+from holdfast.controller.journal.retention import Retention
 from holdfast.controller.schedulers import reconciler
 from holdfast.controller.schedulers.base import Scheduler
 from holdfast.controller.schedulers.kubernetes import Kubernetes
@@ -35,6 +36,7 @@ from holdfast.controller.shell.ingest import Ingest, serving_grpc
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.shell import Shell, now
+from holdfast.controller.shell.sweeper import Sweeper
 from holdfast.controller.spans.samples import Samples
 from holdfast.controller.spans.store import SpanStore
 from holdfast.controller.spans.window import SpanWindows
@@ -80,10 +82,15 @@ def _options(config: ControllerConfig) -> Options:
     )
 
 
+def _retention(config: ControllerConfig) -> Retention:
+    return Retention(config.retention_age, config.retention_incidents, config.retention_jobs)
+
+
 def build(config: ControllerConfig) -> Shell:
     """The parts without any server: state as the journal left it."""
     boot, options = uuid.uuid4().hex[:8], _options(config)
     brain = ClusterBrain(boot, options)
+    _retention(config).check(brain.c.tuning)
     journal = Journal(config.state_dir / "controller.sqlite")
     entities = journal.entities()
     steps = {job: journal.steps(job) for job in _jobs_to_restore(entities)}
@@ -174,7 +181,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             gc.freeze()  # what is here now stays for ever
             gc.set_threshold(_YOUNG)
             log.event("controller.ready", **ready)
-            lasting = [shell.run, watch.run]
+            lasting = [shell.run, watch.run, Sweeper(shell, _retention(config)).run]
             if shell.span_store is not None:
                 lasting.append(shell.span_store.run)
             if scheduler is not None:

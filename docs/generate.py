@@ -157,7 +157,7 @@ def _default(entry: Any) -> str:
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
         return f"`{','.join(value)}`" if value else ""
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+    return f"`{value:.10g}`" if isinstance(value, float) else f"`{value}`"
 
 
 def configuration() -> str:

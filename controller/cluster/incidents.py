@@ -1,5 +1,7 @@
 """The book of incidents of all jobs: a job has one live incident at a time, and later findings join it."""
 
+from collections.abc import Iterable
+
 from holdfast.base.bounds import MAX_INCIDENTS, MAX_JOBS
 from holdfast.controller.detectors.workers.exits import root_cause
 from holdfast.controller.state.events import Action, Record, Say
@@ -64,11 +66,32 @@ class IncidentBook:
             del self._newest[over]
 
     def _forget(self) -> None:
-        """The oldest that is over leaves memory; the journal keeps it."""
+        """The oldest that is over leaves memory; the journal keeps it as long as its retention says."""
         oldest = next((i for i in self.incidents.values() if not i.is_open), None)
         if oldest is not None:
-            del self.incidents[oldest.id]
-            self.forgotten[oldest.cause.kind.value] = self.forgotten.get(oldest.cause.kind.value, 0) + 1
+            self._leave_out(oldest)
+
+    def _leave_out(self, incident: Incident) -> None:
+        del self.incidents[incident.id]
+        kind = incident.cause.kind.value
+        self.forgotten[kind] = self.forgotten.get(kind, 0) + 1
+
+    def needed(self, job: Job) -> set[str]:
+        """Incidents of a job that is not over which decisions may still ask for: the newest ones of it."""
+        own = [one for one in self.incidents.values() if one.job in ("", job.spec.id)]
+        found = [
+            own[-1] if own else None,
+            self._newest.get(job.spec.id),
+            self.of_generation(job.spec.id, job.generation),
+        ]
+        return {one.id for one in found if one is not None}
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Leave out what the journal has dropped, too."""
+        for id in ids:
+            incident = self.incidents.get(id)
+            if incident is not None and not incident.is_open:
+                self._leave_out(incident)
 
     def attach(self, incident: Incident, finding: Finding) -> bool:
         """Add evidence; True when the incident has another cause now. The same finding again adds nothing."""

@@ -20,6 +20,7 @@ from holdfast.controller.state.ledger import StepRow
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entity (kind TEXT NOT NULL, id TEXT NOT NULL, doc TEXT NOT NULL, at REAL NOT NULL,
                                    PRIMARY KEY (kind, id)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entity_at ON entity (at, id, kind);
 CREATE TABLE IF NOT EXISTS history (seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL,
                                     doc TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS step (job TEXT NOT NULL, step INTEGER NOT NULL, loss REAL, seconds REAL NOT NULL,
@@ -42,7 +43,7 @@ _OF_THE_ROW = (
 class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create. UsageError in one line when the file is not ours or cannot be written."""
-        self._path = path
+        self.path = path
         self.damaged: list[str] = []
         """What was read and could not be understood, one line each."""
         private.state_folder(path.parent)
@@ -129,9 +130,9 @@ class Journal:
                 newest_job = None if kind == "job" else newest_job
                 found.append((kind, key, doc))
         except sqlite3.Error as error:
-            raise UsageError(f"{self._path}: {error}; {REMEDY}") from None
+            raise UsageError(f"{self.path}: {error}; {REMEDY}") from None
         if newest_job is not None:
-            raise UsageError(f"{self._path}: the document of the newest job is damaged ({newest_job}); {REMEDY}")
+            raise UsageError(f"{self.path}: the document of the newest job is damaged ({newest_job}); {REMEDY}")
         return found
 
     def steps(self, job: str) -> list[StepRow]:
@@ -150,7 +151,7 @@ class Journal:
                     continue
                 rows.append(row)
         except sqlite3.Error as error:
-            raise UsageError(f"{self._path}: {error}; {REMEDY}") from None
+            raise UsageError(f"{self.path}: {error}; {REMEDY}") from None
         return rows
 
     def close(self) -> None:

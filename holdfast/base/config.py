@@ -137,6 +137,13 @@ class ControllerConfig:
     """Disk for spans under state_dir/spans, oldest removed first; 0 disables it. Needs pyarrow (holdfast[spans])."""
     span_store_age: Seconds = 7 * 86400.0
     """Age at which spans on disk are removed."""
+    retention_age: Seconds = 90 * 86400.0
+    """Age at which incidents, ended jobs, absent nodes and all other rows are removed from the journal. No shorter than
+    the window of the detector `node-lemon`."""
+    retention_incidents: int = 10_000
+    """Newest incidents that the journal keeps. Open ones and the newest of each running job stay in any case."""
+    retention_jobs: int = 1_000
+    """Newest ended jobs that the journal keeps, with their steps."""
 
     def __post_init__(self) -> None:
         _check_port("grpc_port", self.grpc_port)
@@ -173,6 +180,9 @@ class ControllerConfig:
         _check_range("span_memory_mb", self.span_memory_mb, 1, _TERABYTE_MB)
         _check_range("span_store_mb", self.span_store_mb, 0, 512 * _TERABYTE_MB)
         _check_positive("span_store_age", self.span_store_age)
+        _check_positive("retention_age", self.retention_age)
+        _check_range("retention_incidents", self.retention_incidents, 1, 1_000_000)
+        _check_range("retention_jobs", self.retention_jobs, 1, 1_000_000)
         if self.page_url and not self.page_url.startswith(("http://", "https://")):
             raise UsageError(f"page_url must begin with http:// or https://, but is {self.page_url!r}")
         if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.kubernetes_namespace):

@@ -292,7 +292,7 @@ def shown_default(cls: type[Any], name: str) -> str:
         return ""
     if isinstance(default, tuple):
         return ",".join(default)
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{default:.10g}" if isinstance(default, float) else str(default)
 
 
 def field_docs(cls: type[Any]) -> dict[str, str]:

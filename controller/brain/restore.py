@@ -43,7 +43,11 @@ class _Written:
         try:
             diagnoses.restore(kind, key, doc)
             if kind == "incident":
-                c.book.restore(Incident.from_doc(doc))
+                c.book.taken(key)
+                incident = Incident.from_doc(doc)
+                if incident.id != key:
+                    raise ValueError(f"id cannot be {incident.id!r:.40}")
+                c.book.restore(incident)
             elif kind == "node":
                 c.histories[key] = History.from_doc(doc)
             elif kind == "job":

@@ -48,14 +48,18 @@ class IncidentBook:
 
     def _keep(self, incident: Incident) -> None:
         self.incidents[incident.id] = incident
-        number = incident.id.removeprefix("i")
-        self._issued = max(self._issued, int(number) if number.isdecimal() and len(number) < 19 else 0)
+        self.taken(incident.id)
         if self.live(incident.job) is None:
             self._newest.pop(incident.job, None)
             self._newest[incident.job] = incident
             self._forget_jobs()
         if len(self.incidents) > MAX_INCIDENTS:
             self._forget()
+
+    def taken(self, id: str) -> None:
+        """No later incident gets this id."""
+        number = id.removeprefix("i")
+        self._issued = max(self._issued, int(number) if number.isdecimal() and len(number) < 19 else 0)
 
     def _forget_jobs(self) -> None:
         """Of jobs without a live incident only the newest are remembered here."""

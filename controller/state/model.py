@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from holdfast.controller.state import doc_types
+from holdfast.controller.state import doc_types, incident_types
 from holdfast.controller.state.history import History
 from holdfast.controller.state.progress import Progress
 from holdfast.wire import messages as msg
@@ -364,9 +364,12 @@ class Incident:
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Incident":
+        """Whatever Exception for a document that is none of an incident."""
         findings = [
             Finding(**{**f, "kind": t.FindingKind(f["kind"]), "severity": t.Severity(f["severity"])})
             for f in doc["findings"]
         ]
-        phases = [(str(n), float(a), b) for n, a, b in doc["phases"]]
-        return cls(**{**doc, "findings": findings, "phases": phases, "state": IncidentState(doc["state"])})
+        phases = [(name, start, end) for name, start, end in doc["phases"]]
+        incident = cls(**{**doc, "findings": findings, "phases": phases, "state": IncidentState(doc["state"])})
+        incident_types.check_incident(incident)
+        return incident

@@ -14,6 +14,7 @@ from holdfast.controller.brain import restore
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.restore import REMEDY
 from holdfast.controller.job.stages import Stage
+from holdfast.controller.shell.report import _incident
 from holdfast.controller.state.events import EventSeen, Tick
 from holdfast.controller.state.model import IncidentState, Instant, JobStatus
 from holdfast.controller.state.progress import Life
@@ -168,6 +169,65 @@ def test_whatever_is_wrong_with_the_newest_job_is_one_line_or_harmless(wrong: An
     must = {"spec", "spec.program", "spec.nproc", "spec.nnodes", "past.0", "rollbacks.0", "progress.lives.0"}
     assert must <= refused.keys()
     assert all(REMEDY in why and "\n" not in why for why in refused.values())
+
+
+def whole_incident() -> tuple[Virtual, dict[str, Any]]:
+    """The live one of a job that recovers, with stacks and evidence."""
+    v = training()
+    v.exit(3, signal=9)
+    v.run(0.2)
+    (incident,) = v.incidents
+    assert incident.live
+    row = {"depth": 0, "ranks": "0-7", "frame": "train.py:5 step"}
+    incident.stacks = {"at": 5.0, "job": "j1", "generation": 1, "missing": {"node1": "away"}, "states": {"3": "S"},
+                       "rows": [row]}  # fmt: skip
+    evidence = {"life": "busy", "reason": "signal", "step": 5, "values": [1, {"a": None}]}
+    incident.findings[0] = dataclasses.replace(incident.findings[0], evidence=evidence)
+    doc: dict[str, Any] = json.loads(json.dumps(incident.to_doc()))
+    return v, doc
+
+
+def with_incident(v: Virtual, doc: dict[str, Any]) -> ClusterBrain:
+    brain = ClusterBrain("b9", v.options)
+    documents = {**v.saved, ("incident", "i1"): doc}
+    brain.restore([(kind, key, one) for (kind, key), one in documents.items()], v.steps, v.instant)
+    return brain
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_whatever_is_wrong_with_an_incident_it_is_left_out_and_named_or_harmless(wrong: Any) -> None:
+    """In each place of its document; the job goes on as ever."""
+    v, doc = whole_incident()
+    assert with_incident(v, doc).damaged == []
+    refused: dict[str, str] = {}
+    for place in places(doc):
+        brain = with_incident(v, with_value(doc, place, wrong))
+        if brain.damaged:
+            (why,) = brain.damaged
+            refused[".".join(map(str, place))] = why
+            assert why.startswith("incident i1: ")
+            assert "\n" not in why
+        assert ("i1" in brain.c.book.incidents) is not bool(brain.damaged), "no other one has its id"
+        for n in range(3):
+            brain.handle(Tick(), Instant(v.now + n, v.instant.wall + n))
+        for incident in brain.c.book.incidents.values():
+            json.dumps(incident.to_doc(), allow_nan=False)
+            json.dumps(_incident(incident), allow_nan=False)
+        assert brain.c.newest is not None
+    must = {"findings", "findings.0", "findings.0.kind", "findings.0.evidence", "phases.0", "state", "stacks.rows.0"}
+    assert must <= refused.keys() | ({"stacks.rows.0", "findings.0.evidence"} if wrong == {} else set())
+    is_text, is_number = isinstance(wrong, str), wrong == -1
+    for place, is_right in (
+        ("id", False), ("opened", is_number), ("findings.0.since", is_number), ("findings.0.text", is_text),
+        ("phases.0.1", is_number), ("root", False), ("stacks.rows.0.frame", is_text), ("stacks.missing.node1", is_text),
+        ("findings.0.evidence.life", is_text), ("findings.0.evidence.step", is_number), ("step_at_fault", is_number),
+    ):  # fmt: skip
+        assert (place in refused) is not is_right, place
+
+
+def test_an_incident_under_another_id_is_left_out() -> None:
+    v, doc = whole_incident()
+    assert with_incident(v, {**doc, "id": "i7"}).damaged == ["incident i1: ValueError id cannot be 'i7'"]
 
 
 def test_numbers_of_a_job_are_within_bounds() -> None:

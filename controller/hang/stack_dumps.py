@@ -100,7 +100,7 @@ class StackDumps:
         return held.stacks if held is not None and is_of_it and not held.waiting else []
 
     def tree(self, generation: int | None = None) -> Json | None:
-        """The last answers, as the facade gives them; None when nobody asked, or not about this generation."""
+        """The last answers, as `http.models.Stacks`; None when nobody asked, or not about this generation."""
         held = self._round
         if held is None or (generation is not None and held.generation != generation):
             return None

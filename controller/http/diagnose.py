@@ -1,7 +1,7 @@
 """Diagnoses over HTTP: ask for one, look at those that run and those that ended."""
 
 import asyncio
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -41,6 +41,7 @@ class Verdict(BaseModel):
     baseline_n: int
     baseline_since: float = Field(description="Unix seconds of the oldest value of it; 0: of this diagnosis.")
     text: str
+    evidence: dict[str, Any] = Field(description="What the check measured besides.")
     action: str = Field(description="What to do about it.")
 
 

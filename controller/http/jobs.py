@@ -18,7 +18,7 @@ from holdfast.controller.http.answer import answer, small
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.controller.http.guard import EventStream
 from holdfast.controller.http.spans import routes as span_routes
-from holdfast.controller.http.streams import STREAM, Streams
+from holdfast.controller.http.streams import Streams, stream
 
 ACTIVE = ("pending", "starting", "running", "recovering")
 JobKey = Annotated[str, Path(max_length=256, description="Id of a job, or its name.")]
@@ -151,10 +151,16 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         data = facade.plan(id)
         return await answer(request, lambda: encode(data))
 
-    @api.get("/logs", tags=["live"], response_class=EventStream, responses=STREAM, summary="The job's log, live")
+    @api.get(
+        "/logs",
+        tags=["live"],
+        response_class=EventStream,
+        responses=stream(line=models.LogLine),
+        summary="The job's log, live",
+    )
     async def logs(id: Annotated[str, Depends(which.reads)]) -> Response:
-        """Event `line`: `{rank, stream, text, generation, dropped}`, beginning with the retained tail. Event `end`:
-        the job has ended and all was sent."""
+        """Event `line`: a LogLine, beginning with the retained tail. Event `end`: the job has ended and all was
+        sent."""
         job = facade.job(id)
         if job is None:
             raise HTTPException(404, "no job was submitted yet")

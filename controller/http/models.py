@@ -1,7 +1,8 @@
-"""What goes over HTTP, for checking requests and for `/openapi.json`. `facade.py` says the same of the data inside.
+"""What goes over HTTP: the only description of its shapes, for checking requests and for `/openapi.json`.
 
-Answers are sent as the facade gives them, without a pass through these classes (12,288 ranks); a test holds both to
-each other.
+Answers are sent as the facade gives them, without a pass through these classes (12,288 ranks); a test holds the answers
+of a real controller to them. Times named `*_at`, `at`, `start`, `end`, `opened`, `closed` are Unix seconds; ages and
+durations are seconds. An unknown number is null.
 """
 
 from typing import Any, Literal
@@ -180,7 +181,7 @@ class Job(_AnyJob):
     tokens_per_s: Number
     step_seconds: Number = Field(description="Median of the last steps.")
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
-    goodput: Number = Field(description="Productive time over wall time, 0 to 1.")
+    goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
     time: Spent = Field(description="Where its time went, in seconds.")
     pause: JobPause | None = Field(default=None, description="Why no rank makes steps, while they may go on.")
     at_risk: AtRisk | None = Field(description="What a fault would cost right now; null when the job has ended.")
@@ -275,7 +276,7 @@ class Status(_Answer):
     jobs: list[JobBrief] = Field(description="As GET /jobs.")
     nodes: dict[str, str] = Field(description="State by node.")
     counts: dict[str, int] = Field(description="Nodes by state.")
-    incidents: list[Incident] = Field(description="The last 20, newest first.")
+    incidents: list[Incident] = Field(description="The last 20, newest first, without `stacks`.")
     open_incidents: int
 
 
@@ -339,6 +340,8 @@ class NodeHistory(_Answer):
     evicted: str = Field(description="Why it was taken out; empty when it was not.")
     evicted_at: float
     barred: bool = Field(description="Not even taken when nothing else is there.")
+    failed_job: str = Field(description="Other jobs get it only once it has passed a diagnosis; empty: it did.")
+    outs: list[tuple[float, str]] = Field(description="When it was evicted for a fault, and the job that it failed.")
     offences: list[Offence] = Field(description="Faults that began there and count against it, oldest first.")
     verdicts: list[dict[str, Any]] = Field(description="The newest of each figure, with `at` and `diagnosis`.")
 
@@ -376,6 +379,16 @@ class Steps(_Answer):
     tokens: list[Number]
     at: list[Number]
     generation: list[int]
+
+
+class LogLine(_Answer):
+    """The data of an event `line` of a job's log."""
+
+    rank: int
+    stream: Literal["out", "err"]
+    text: str
+    generation: int
+    dropped: int = Field(description="Lines that were left out before this one.")
 
 
 class NicTraffic(_Answer):

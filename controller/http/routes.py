@@ -26,7 +26,7 @@ from holdfast.controller.http.guard import EventStream, Guard
 from holdfast.controller.http.jobs import find_job
 from holdfast.controller.http.jobs import routes as job_routes
 from holdfast.controller.http.metrics import CONTENT_TYPE, Metrics
-from holdfast.controller.http.streams import STREAM, Streams
+from holdfast.controller.http.streams import Streams, stream
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _commands(facade: Facade) -> APIRouter:
 def _live(facade: Facade, streams: Streams) -> APIRouter:
     api = APIRouter(tags=["live"])
 
-    @api.get("/events", response_class=EventStream, responses=STREAM, summary="Status and steps as they change")
+    @api.get("/events", response_class=EventStream, responses=stream(), summary="Status and steps as they change")
     async def events(
         job: Annotated[str, Query(max_length=256, description="Which job to follow; empty: always the newest.")] = "",
         since: Annotated[int, Query(ge=-1, description="Send the job's steps after this one.")] = -1,

@@ -31,6 +31,8 @@ class Culprit(BaseModel):
     node: str
     what: str
     ratio: float | None = Field(description="Over its peers: 1.1 is 10% slower.")
+    z: float | None = Field(description="How many usual spreads of its peers it is above their median.")
+    peers: int = Field(description="How many it was compared with.")
     self_s: float
     cost_s: float = Field(description="What the step would be shorter by, were it as fast as its peers.")
     what_if_s: float = Field(description="How long the step would be then.")
@@ -48,6 +50,7 @@ class BlameBrief(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     job: str
+    name: str = Field(description="The job's.")
     first: int
     last: int
     steps: int
@@ -68,6 +71,7 @@ class Heat(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     job: str
+    name: str = Field(description="The job's.")
     first: int
     last: int
     ranks: list[int]
@@ -84,17 +88,23 @@ class Lanes(BaseModel):
     """Columns: entry i of each is one span. Times in microseconds since `zero`."""
 
     model_config = ConfigDict(extra="allow")
+    job: str
     zero: float = Field(description="Unix seconds.")
     first: int
     last: int
     ranks: list[int] = Field(description="Whose spans are here.")
     left_out: int = Field(description="Ranks that were wanted and did not fit.")
     kinds: list[str]
+    groups: list[str]
     rank: list[int]
     kind: list[int] = Field(description="Index into `kinds`.")
+    group: list[int] = Field(description="Index into `groups`: whom a collective or a message was with.")
     step: list[int]
+    stage: list[int] = Field(description="Of the pipeline; -1: none.")
+    micro_batch: list[int] = Field(description="-1: none.")
     start: list[int]
     took: list[int]
+    bytes: list[int] = Field(description="That went over the network, as the program reported; 0: none, or unknown.")
     arrows: dict[str, list[int]] = Field(description="Columns: name (0 message, 1 last to arrive), and both ends.")
 
 

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from holdfast.base.json_text import encode
 from holdfast.controller.http.facade import Facade, Json
 
@@ -24,10 +26,11 @@ def event(name: str, payload: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"
 
 
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
-"""What `/openapi.json` says of a stream's answer."""
+def stream(**events: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """What `/openapi.json` says of a stream's answer, with the shapes of the data of its events."""
+    data = {f"x-event-{name}": model.model_json_schema() for name, model in events.items()}
+    content = {"text/event-stream": {"schema": {"type": "string"}, **data}}
+    return {200: {"description": "Server-sent events", "content": content}}
 
 
 @dataclass(frozen=True, slots=True)

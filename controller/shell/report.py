@@ -1,4 +1,4 @@
-"""What viewers are told: the brain's state as plain JSON-able data (the shapes are `facade.Facade`'s)."""
+"""What viewers are told: the brain's state as plain JSON-able data (its shapes: `http.models`)."""
 
 import asyncio
 import time

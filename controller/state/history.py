@@ -71,7 +71,7 @@ class History:
 
 
 def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: str) -> dict[str, Any]:
-    """What `Facade.node_history` tells; `diagnoses` with their verdicts, newest first."""
+    """The history for viewers, as `http.models.NodeHistory`; `diagnoses` with their verdicts, newest first."""
     verdicts: dict[tuple[str, str, str], dict[str, Any]] = {}
     for doc in diagnoses:
         for verdict in doc["verdicts"]:

@@ -1,4 +1,4 @@
-"""What viewers are told of a real brain, in every state of a job: always what OpenAPI and the facade's words say."""
+"""What viewers are told of a real brain, in every state of a job: always what OpenAPI says."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
 
 from holdfast.base.errors import UsageError
 from holdfast.controller.http.auth import Auth
@@ -17,7 +16,8 @@ from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
-from tests.controller.http.test_routes import SHAPES
+from tests.controller.support.fake_facade import FakeFacade
+from tests.controller.support.shapes import hold, routes
 from tests.controller.support.stage import make_shell
 from tests.controller.support.virtual import Virtual
 
@@ -81,6 +81,9 @@ STATES = {
 }
 
 
+READS = [one for one in routes(create_app(FakeFacade(), Auth())) if one.method == "GET" and one.shape is not None]
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_answers_have_their_shapes_in_every_state(state: str, tmp_path: Path) -> None:
     v = STATES[state]()
@@ -91,16 +94,14 @@ def test_answers_have_their_shapes_in_every_state(state: str, tmp_path: Path) ->
     async def story() -> None:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:7080") as client:
-            for path, shape in SHAPES:
+            for route in READS:
+                path = route.path.replace("{id}", "j1").replace("{name}", "node1").replace("{incident}", "i1")
                 answer = await client.get(path)
-                if answer.status_code == 404:
-                    assert ("i1" in path and not v.incidents) or ("node1" in path and len(v.agents) < 2), path
+                if answer.status_code in (400, 404, 409):  # there is no such job, node, incident or span
+                    assert answer.json().keys() == {"error"}, path
                     continue
                 assert answer.status_code == 200, (path, answer.text)
-                if answer.json() is None:
-                    assert path.startswith("/api/v1/job")
-                    continue
-                TypeAdapter(shape).validate_json(answer.content)
+                hold(route.shape, answer.content)
             metrics = await client.get("/metrics")
             assert metrics.status_code == 200
             assert "holdfast_" in metrics.text

@@ -248,6 +248,7 @@ class FakeFacade(FakeTraining):
         verdicts = [v | {"at": d["ended"]} for d in self.diagnoses() for v in d["verdicts"] if v["node"] == name]
         return {
             "cordoned": state == NodeState.CORDONED, "evicted": "", "evicted_at": 0.0, "barred": False,
+            "failed_job": "", "outs": [],
             "offences": [
                 {"at": i["opened"], "kind": i["kind"]} for i in self.known_incidents if name in i["summary"].split()
             ],

@@ -171,7 +171,7 @@ def begin(kind: int, group: int, size: int = 0) -> int:
     live = _live
     if live is None or not group:
         return -1
-    number = live.groups.count(group)
+    number = live.groups.count(group, size)
     since, name, *_ = live.operation
     if since:
         live.write_operation((since, name, group, kind, number, size))

@@ -1,6 +1,7 @@
 """The groups of a worker in its probe file, and how many operations it has begun in each."""
 
 import mmap
+import struct
 from collections.abc import Sequence
 
 from holdfast.agent.probe_file import layout
@@ -10,6 +11,8 @@ from holdfast.wire.types import GroupCount
 
 _WORDS = layout.GROUP_STRIDE // 8
 _FIRST_WORD = layout.AT_GROUPS // 8
+_PRIME = 16_777_619  # FNV's, of 32 bits
+_pack_sizes = struct.Struct("<I").pack_into
 
 
 class GroupTable:
@@ -19,6 +22,7 @@ class GroupTable:
         """`words`: the whole file as 8-byte integers."""
         self._map, self._words = buffer, words
         self._slots: dict[bytes, int] = {}
+        self._sizes = [0] * layout.GROUPS
 
     def clear(self) -> None:
         """Forget what another process left in the file."""
@@ -42,14 +46,21 @@ class GroupTable:
             at = layout.AT_GROUPS + slot * layout.GROUP_STRIDE + 8
             self._map[at : at + 8 + layout.GROUP.size] = layout.seal(payload)
         self._words[_FIRST_WORD + slot * _WORDS] = 0
+        self._write_sizes(slot, 0)
         return slot
 
-    def count(self, slot: int) -> int:
-        """One more operation begins in the group: its number, from 0."""
+    def count(self, slot: int, size: int) -> int:
+        """One more operation begins in the group: its number, from 0. `size`: its operation_size, 0 if not known."""
         at = _FIRST_WORD + slot * _WORDS
         number: int = self._words[at]
         self._words[at] = number + 1
+        if size:
+            self._write_sizes(slot, ((self._sizes[slot] * _PRIME) ^ size) & 0xFFFFFFFF)
         return number
+
+    def _write_sizes(self, slot: int, value: int) -> None:
+        self._sizes[slot] = value
+        _pack_sizes(self._map, layout.AT_GROUPS + slot * layout.GROUP_STRIDE + layout.AT_GROUP_SIZES, value)
 
 
 def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
@@ -63,5 +74,6 @@ def read_groups(buffer: layout.Buffer) -> list[GroupCount]:
         ident, label, members = layout.GROUP.unpack(payload)
         text, ranks = (part.rstrip(b"\0").decode("utf-8", "replace") for part in (label, members))
         begun = bounds.whole(int.from_bytes(raw[at : at + 8], "little", signed=True), 0, bounds.MAX_COUNT)
-        found.append(GroupCount(text, ident, ranks, begun))
+        sizes = int.from_bytes(raw[at + layout.AT_GROUP_SIZES : at + layout.GROUP_STRIDE], "little")
+        found.append(GroupCount(text, ident, ranks, begun, sizes))
     return found

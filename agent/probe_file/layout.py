@@ -90,7 +90,10 @@ STEPS = 2048
 AT_SPANS = AT_STEPS + STEPS * RECORD
 SPANS = 8192
 AT_GROUPS = AT_SPANS + SPANS * RECORD
-GROUP_STRIDE = 192  # a word, how many operations were begun in the group, and the sealed group; slot 0 stays empty
+GROUP_STRIDE = 192
+"""A word, how many operations were begun in the group, the sealed group, and 4 bytes that stand for their sizes in
+order (0 where an older worker does not write them). Slot 0 stays empty."""
+AT_GROUP_SIZES = GROUP_STRIDE - 4
 GROUPS = 64
 SIZE = -(-(AT_GROUPS + GROUPS * GROUP_STRIDE) // mmap.PAGESIZE) * mmap.PAGESIZE
 

@@ -50,6 +50,8 @@ class State:
     """With whom an operation without a known group may be, itself included."""
     size: int = 0
     """Of its operation (operation_size), where it must be the same for all; 0: not known."""
+    sizes: Mapping[Group, int] = field(default_factory=dict)
+    """Of each group: what stands for the sizes of all operations that it began there, in order; 0: not known."""
     waits_for_gpu: bool = False
     """It is in no operation and waits for its GPU, which waits for peers: it has begun what they have not."""
 
@@ -124,6 +126,7 @@ def judge(states: Iterable[State]) -> Verdict | None:
         or _sinks(known, meetings, waits)
         or _within(meetings, waits)
         or _circle(known, meetings, waits)
+        or _past_sizes(known, waits)
         or Verdict(
             Reason.TRANSFER, (), f"all who take part in {waits[0].operation} are in it, and it does not end", waits
         )
@@ -209,6 +212,24 @@ def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> V
         odd = tuple(sorted(s.rank for s in known if s.size != usual or not is_majority))
         said = ", ".join(f"{words(size)} (ranks {_ranks(s for s in known if s.size == size)})" for size in sizes)
         return Verdict(Reason.ORDER, odd, f"{meeting.name} is not of the same size everywhere: {said}", waits)
+    return None
+
+
+def _past_sizes(known: Mapping[int, State], waits: tuple[Wait, ...]) -> Verdict | None:
+    """Everybody is there, but an operation that is over was not of the same size everywhere: what one rank sent too
+    much or too little is taken for a part of the next. Only where all began as many: else their histories differ."""
+    groups = {group for state in known.values() for group in state.sizes}
+    for group in sorted(groups, key=lambda one: (one.label, one.ident)):
+        states = [known[r] for r in group.members if r in known and known[r].sizes.get(group)]
+        begun = Counter(state.begun.get(group, 0) for state in states)
+        if len(states) < len(group.members) or len(begun) != 1:
+            continue
+        usual, count = Counter(state.sizes[group] for state in states).most_common(1)[0]
+        odd = tuple(sorted(s.rank for s in states if s.sizes[group] != usual or count * 2 <= len(states)))
+        if count < len(states):
+            named = ("rank " if len(odd) == 1 else "ranks ") + compact(odd)
+            text = f"all are in {waits[0].operation}, but an earlier operation of {group} had another size on {named}"
+            return Verdict(Reason.ORDER, odd, text, waits)
     return None
 
 

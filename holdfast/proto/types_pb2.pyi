@@ -299,6 +299,7 @@ class Standing(google.protobuf.message.Message):
     IDENT_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
+    SIZES_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     @property
     def worker(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -331,6 +332,10 @@ class Standing(google.protobuf.message.Message):
     @property
     def begun(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
+    def sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """of the groups' operations until now: the same on all ranks; missing or 0 unknown"""
+
+    @property
     def size(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """of the operation: a signature that is the same on all ranks; 0 unknown"""
 
@@ -347,9 +352,10 @@ class Standing(google.protobuf.message.Message):
         ident: collections.abc.Iterable[builtins.int] | None = ...,
         members: collections.abc.Iterable[builtins.str] | None = ...,
         begun: collections.abc.Iterable[builtins.int] | None = ...,
+        sizes: collections.abc.Iterable[builtins.int] | None = ...,
         size: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "sizes", b"sizes", "worker", b"worker"]) -> None: ...
 
 global___Standing = Standing
 

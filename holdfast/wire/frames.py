@@ -96,14 +96,16 @@ def _standing(workers: Sequence[t.WorkerSample]) -> p.Standing:
         ident=[g.ident for g in groups],
         members=[g.members for g in groups],
         begun=[g.begun for g in groups],
+        sizes=[g.sizes for g in groups],
         size=[s.size for _, s in known],
     )
 
 
 def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
     _same_length("standing workers", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
-    _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun)
-    groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, strict=True)]
+    histories = m.sizes or [0] * len(m.label)  # older agents report none
+    _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun, histories)
+    groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, histories, strict=True)]
     found: list[t.Standing | None] = [None] * workers
     first = 0
     sizes = m.size or [0] * len(m.worker)  # older agents tell none

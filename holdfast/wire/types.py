@@ -198,6 +198,7 @@ class GroupCount:
     ident: int
     members: str  # as rank_sets.compact writes them; empty when they are too many to name
     begun: int  # operations that this rank has begun in it
+    sizes: int = 0  # stands for their known sizes in order: the same on all ranks; 0 where that is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def test_a_worker_that_stands_says_in_which_operation_of_which_group(tmp_path: P
 tp, row = probe.group("tp", 7, [0, 1]), probe.group("dp", 8, range(0, 32, 4))
 assert probe.begin(2, row) == 0
 with probe.operation("tp:all_reduce"):
-    assert [probe.begin(2, tp) for _ in range(3)] == [0, 1, 2]
+    assert [probe.begin(2, tp, size) for size in (1000, 0, 2000)] == [0, 1, 2]
     print("begun", flush=True); input()
     with probe.wait(2, tp, 2):
         print("handed", flush=True); input()
@@ -254,6 +254,7 @@ print("left", flush=True); input()
             assert (found.kind, found.group, found.number, found.is_handed) == standing
             assert {g.label: (g.members, g.ident) for g in found.groups} == groups
             assert [g.begun for g in found.groups] == [tp, 1]
+            assert [g.sizes for g in found.groups] == [((1000 * 16_777_619) ^ 2000) & 0xFFFFFFFF if tp else 0, 0]
             before = time.monotonic_ns()
             process.stdin.write("\n")
             process.stdin.flush()

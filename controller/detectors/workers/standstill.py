@@ -45,6 +45,7 @@ def _state(
     standing = ranks.standing[rank] or t.Standing()
     own = [_group(count, groups) for count in standing.groups]
     begun = {group: count.begun for group, count in zip(own, standing.groups, strict=True) if group is not None}
+    sizes = {group: count.sizes for group, count in zip(own, standing.groups, strict=True) if group is not None}
     operation = ranks.operation[rank]
     group = own[standing.group] if standing.group >= 0 else None
     if group is not None and rank in group.members:
@@ -58,10 +59,11 @@ def _state(
             standing.is_handed,
             begun,
             size=standing.size,
+            sizes=sizes,
         )
     is_at_gpu = bool(ranks.at_gpu[rank])
     others = _line(ranks, rank, operation, lines)
-    return State(rank, is_alive, operation, begun=begun, others=others, waits_for_gpu=is_at_gpu)
+    return State(rank, is_alive, operation, begun=begun, sizes=sizes, others=others, waits_for_gpu=is_at_gpu)
 
 
 def behind(ranks: RankTable, running: np.ndarray) -> Iterator[tuple[int, str]]:

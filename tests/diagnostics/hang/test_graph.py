@@ -123,6 +123,38 @@ def test_a_size_that_is_not_known_says_nothing() -> None:
     )
 
 
+def after(rank: int, sizes: int, begun: int = 5) -> State:
+    """In a pass whose operations nobody sees, after some in a group whose sizes are known."""
+    return State(rank, True, "ddp:backward", begun={WORLD: begun}, others=(0, 1, 2, 3), sizes={WORLD: sizes})
+
+
+@pytest.mark.parametrize(("odd", "suspects"), [((1,), (1,)), ((3,), (3,)), ((0, 1), (0, 1, 2, 3))])
+def test_an_earlier_operation_of_another_size(odd: tuple[int, ...], suspects: tuple[int, ...]) -> None:
+    verdict = judge([after(r, 77 if r in odd else 55) for r in range(4)])
+    assert verdict is not None
+    assert (verdict.reason, verdict.suspects) == (Reason.ORDER, suspects)
+    assert "an earlier operation of world (0-3) had another size on" in verdict.text
+
+
+def test_earlier_sizes_count_only_where_all_began_as_many_and_all_are_known() -> None:
+    for frozen in (
+        [after(r, 55) for r in range(4)],
+        [after(r, 77 if r == 1 else 55, 6 if r == 1 else 5) for r in range(4)],
+        [after(r, 0 if r == 1 else 55) for r in range(4)],
+        [after(r, 55) for r in range(3)] + [State(3, True, "ddp:backward", others=(0, 1, 2, 3))],
+    ):
+        verdict = judge(frozen)
+        assert verdict is not None
+        assert verdict.reason is Reason.TRANSFER
+
+
+def test_somebody_who_is_missing_comes_before_earlier_sizes() -> None:
+    states = [after(r, 77 if r == 1 else 55) for r in range(4)]
+    verdict = judge([replace(states[0], is_alive=False), *states[1:]])
+    assert verdict is not None
+    assert (verdict.reason, verdict.suspects) == (Reason.STOPPED, (0,))
+
+
 def test_another_kind_comes_before_another_size() -> None:
     states = [replace(state(r, WORLD, 4, "reduce" if r == 1 else "all_reduce"), size=pack(r, 1)) for r in range(4)]
     verdict = judge(states)

@@ -21,7 +21,7 @@ METERS = st.builds(
     t.Meters, mfu=FINITE, tokens_per_s=FINITE, parts=st.tuples(*[FINITE] * len(t.STEP_PARTS)),
     memory_bytes=st.integers(0, 2**63), grad_norm=FINITE,
 )  # fmt: skip
-GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60))
+GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=st.integers(0, 2**60), sizes=U32)
 
 
 ACTIVITY = st.builds(

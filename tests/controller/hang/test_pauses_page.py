@@ -96,17 +96,17 @@ SCENES = [
     Scene("a needed peer has left", "before steps are known 2 s", 2.0, OUTSIDE, SETUP, is_gone=True, steps=()),
     Scene("a needed peer has left", "1.5 times the longest", 6.0, OUTSIDE, is_gone=True, steps=(*STEPS, 4.0)),
     Scene("different kind, size or order", "2 median steps + 1.2 s", 1.8, OTHER),
-    Scene("on its way into an operation", "2 median steps + 1.2 s", 1.8, DOOR),
-    Scene("code that says what it does", "2 median steps + 1.2 s", 1.8, OUTSIDE, tells=True),
-    Scene("all are in the same operation", "10 s", 10.0),
+    Scene("idle before an operation in which its peers wait", "2 median steps + 1.2 s", 1.8, DOOR),
+    Scene("in code that reports its phases", "2 median steps + 1.2 s", 1.8, OUTSIDE, tells=True),
+    Scene("all ranks are in the same operation", "10 s", 10.0),
     Scene("processor time, bytes, file positions", "30 min", 1800.0, OUTSIDE, seen=MOVES),
     Scene("at the prompt", "30 min", 1800.0, OUTSIDE, seen={"is_prompt": True}),
-    Scene("none of this moves", "60 s", 60.0, OUTSIDE),
+    Scene("no activity: asleep", "60 s", 60.0, OUTSIDE),
     Scene("the same before the first step", "5 min", 300.0, OUTSIDE, SETUP, steps=()),
     Scene("the same before the first step", "5 min", 300.0, OUTSIDE, {"phase": t.Phase.EVAL}),
     Scene("one sleep or wait whose deadline", "2 s after", 1002.0, OUTSIDE, ends_at=1000.0),
-    Scene("one sleep or wait whose deadline", "not before the limit of the idle", 60.0, OUTSIDE, ends_at=40.0),
-    Scene("the agent may not look", "30 min", 1800.0, OUTSIDE, seen={"state": ""}),
+    Scene("one sleep or wait whose deadline", "not before the idle limit", 60.0, OUTSIDE, ends_at=40.0),
+    Scene("the agent lacks permission", "30 min", 1800.0, OUTSIDE, seen={"state": ""}),
 ]  # fmt: skip
 
 

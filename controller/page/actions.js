@@ -39,12 +39,12 @@ const listed = () => named().join(", ") || "…";
 async function diagnose(busy) {
   const { id } = await post("/diagnose", { nodes: named(), suite, busy });
   poll().catch(() => {});
-  return `diagnosis ${id} began`;
+  return `diagnosis ${id} started`;
 }
 
 /** The same command to every node that is named. */
 const toNodes = (verb) => async () => {
-  if (!named().length) throw new Error("name one node or more first");
+  if (!named().length) throw new Error("enter the name of a node first");
   for (const node of named()) await post(`/nodes/${encodeURIComponent(node)}/${verb}`);
   return `${verb} ${listed()}: done`;
 };
@@ -53,7 +53,7 @@ function build() {
   nodes = make("input", {
     id: "do-nodes",
     list: "do-names",
-    placeholder: "node names; empty: all that are idle",
+    placeholder: "node names; empty: all idle nodes",
     autocomplete: "off",
   });
   const names = make("datalist", { id: "do-names" });
@@ -92,7 +92,7 @@ function build() {
     make("div", { class: "do-row" }, make("label", { for: "do-nodes" }, "Nodes"), nodes, names),
     group(
       "Diagnose",
-      "Measures the nodes that are idle, alone and in pairs, and says what is wrong with which.",
+      "Measures the idle nodes, alone and in pairs, and reports the faulty ones.",
       suites,
       button(
         "Diagnose",
@@ -107,23 +107,23 @@ function build() {
     ),
     group(
       "Nodes",
-      "Cordon: no work from the next generation on. Evict: out at once, the job restarts without it.",
+      "Cordon: no work from the next generation on. Evict: at once, the job restarts without the node.",
       button("Cordon", () => `Really cordon ${listed()}?`, toNodes("cordon")),
       button("Uncordon", () => `Really uncordon ${listed()}?`, toNodes("uncordon")),
       button("Evict", () => `Really evict ${listed()}? The job restarts`, toNodes("evict")),
     ),
     group(
       "Job",
-      "A checkpoint of the next step; what every worker is doing right now, as one tree of calls; the end.",
+      "Checkpoint the next step; show the stacks of all workers as one call tree; stop the job.",
       button(
         "Checkpoint now",
         () => "Really checkpoint?",
-        () => post("/job/checkpoint").then(() => "a checkpoint of the next step was asked for"),
+        () => post("/job/checkpoint").then(() => "a checkpoint of the next step is requested"),
       ),
       make("button", { class: "ghost", type: "button", onclick: doing("Stacks", stacks) }, "Stacks"),
       button(
         "Stop the job",
-        () => "Really end the job?",
+        () => "Really stop the job?",
         () => post("/job/stop"),
       ),
     ),
@@ -189,7 +189,7 @@ function card(each, open) {
   }
   const failed = each.failed.length
     ? make("span", { class: "pill", "data-cat": "bad" }, `${each.failed.join(", ")} failed`)
-    : make("span", { class: "pill", "data-cat": "ok" }, "nothing wrong found");
+    : make("span", { class: "pill", "data-cat": "ok" }, "no fault found");
   head.append(
     failed,
     make(
@@ -211,7 +211,7 @@ function card(each, open) {
 
 export function startActions() {
   build();
-  fill(byId("stacks"), make("p", { class: "muted" }, "Ask for them with Stacks."));
+  fill(byId("stacks"), make("p", { class: "muted" }, "Press Stacks to request them."));
   whileShown(["actions"], poll, () => 2000);
   on("route", () => {
     if (route.view === "actions" && route.query.node && !nodes.value) nodes.value = route.query.node;

@@ -31,7 +31,7 @@ function show() {
   if (route.view !== "blame") return;
   byId("blame-step").value = route.query.step ?? "";
   if (!shown) {
-    const hint = make("p", { class: "muted" }, problem || "Looking…");
+    const hint = make("p", { class: "muted" }, problem || "Loading…");
     setText(byId("blame-about"), "");
     for (const id of ["culprits", "whatif", "path", "shares"])
       fill(byId(id), id === "culprits" ? hint.cloneNode(true) : make("p", { class: "muted quiet" }, "–"));
@@ -56,8 +56,8 @@ function culpritList() {
       ? ` The slowest does its own work ${percent(Math.max(0, worst - 1))} slower than its peers.`
       : "";
     return [
-      make("p", { class: "big" }, "Nobody is slow by itself"),
-      make("p", { class: "muted" }, `Who waits, waits as the plan makes it wait.${most}`),
+      make("p", { class: "big" }, "No rank is slow by itself"),
+      make("p", { class: "muted" }, `All waiting times follow from the plan.${most}`),
     ];
   }
   const items = shown.culprits.map((c) => {
@@ -159,7 +159,7 @@ function criticalPath() {
   ];
 }
 
-/** "forward 1" as people say it. */
+/** "forward 1" in words. */
 const said = (what) => what.replace(/^(\w+) (\d+)$/, "$1 of stage $2");
 
 export function startBlame() {

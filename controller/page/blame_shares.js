@@ -65,7 +65,7 @@ export function showShares(blame) {
     ...COLUMNS.map(([, name]) => name),
     "against peers",
     "slow itself",
-    "made wait",
+    "induced wait",
     "waited for others",
   ];
   const head = make(

@@ -57,14 +57,14 @@ function rankPart(i) {
   ]));
 }
 
-/** What the last look at the spans said of a rank; nothing where nobody looked. */
+/** The last blame result of a rank, if there is one. */
 function blamePart(rank) {
   const named = (state.blame?.culprits ?? state.blamed?.culprits ?? []).filter((c) => c.rank === rank || c.peer === rank);
   const rows = named.map((c) => make("p", { class: "named" }, c.text));
   const at = state.blamed?.ranks.rank.indexOf(rank) ?? -1;
   if (at >= 0) {
     const { ranks } = state.blamed;
-    rows.push(pairs([["slow itself", seconds(ranks.self_s[at])], ["made wait", seconds(ranks.induced_s[at])], ["waited", seconds(ranks.victim_s[at])]]));
+    rows.push(pairs([["slow itself", seconds(ranks.self_s[at])], ["induced wait", seconds(ranks.induced_s[at])], ["waited", seconds(ranks.victim_s[at])]]));
   }
   return rows.length ? make("div", {}, make("h3", {}, "Blame, per step"), ...rows) : null;
 }
@@ -131,7 +131,7 @@ function showActions(name) {
   const key = `${verb} ${name}`;
   if (box.dataset.key === key && box.children.length) return;
   box.dataset.key = key;
-  const title = verb === "cordon" ? "Take the node out of future generations" : "Let the node in again";
+  const title = verb === "cordon" ? "No work on this node from the next generation on" : "Use the node again";
   const button = sureButton(verb === "cordon" ? "Cordon" : "Uncordon", () => `Really ${verb} ${name}?`, async () => {
     try {
       await post(`/nodes/${encodeURIComponent(name)}/${verb}`);

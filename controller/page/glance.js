@@ -10,20 +10,20 @@ import { now, on, state } from "./store.js";
 
 const WORTH = 0.02; // of a step: a culprit that costs less is not worth a line at three in the morning
 const TEXT = {
-  productive: "steps that are safe",
-  unsaved: "steps a fault could still take",
+  productive: "saved steps",
+  unsaved: "steps a fault could still lose",
   queued: "waiting for nodes, not in the goodput",
   starting: "starting",
   detect: "detecting faults",
   diagnose: "diagnosing",
   evict: "replacing nodes",
   restore: "restoring state",
-  recompute: "doing lost steps again",
-  checkpoint: "standing still for checkpoints",
+  recompute: "repeating lost steps",
+  checkpoint: "stalled by checkpoints",
   straggling: "steps slower than usual",
   other: "evaluation, compilation, other pauses",
 };
-let running = []; // diagnoses under way
+let running = []; // diagnoses in progress
 
 /** Replaces the children of a box only where that changes something: focus and selection stay. */
 export function fill(box, ...parts) {
@@ -61,13 +61,13 @@ function showFault() {
       make("p", {}, "Out of service: ", ...names, gone.length > 4 ? `and ${count(gone.length - 4)} more` : null),
     );
   }
-  if (!parts.length) parts.push(make("p", { class: "big" }, "Nobody"), make("p", { class: "muted" }, evenness()));
+  if (!parts.length) parts.push(make("p", { class: "big" }, "No rank"), make("p", { class: "muted" }, evenness()));
   fill(byId("fault"), ...parts);
 }
 
 function evenness() {
   const { blame } = state;
-  if (!blame) return "No incident is open. Spans were not looked at yet.";
+  if (!blame) return "No incident is open. No spans have been analysed yet.";
   const gain = 1 - blame.ideal_s / blame.step_s;
   return `No incident is open. With every rank as fast as its peers, a step would be ${percent(Math.max(0, gain))} shorter.`;
 }

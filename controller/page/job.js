@@ -10,8 +10,8 @@ import { on, state } from "./store.js";
 
 const MEANING = {
   compute: "the GPU computes",
-  communication: "communication that nothing hides",
-  bubble: "waiting for a neighbour stage",
+  communication: "exposed communication",
+  bubble: "waiting for an adjacent stage",
   data: "waiting for data",
   optimizer: "the optimizer",
 };

@@ -46,7 +46,7 @@ function rebuild() {
   const { ranks } = state;
   const some = ranks?.sizes && ranks.rank.length;
   byId("mesh3d-empty").hidden = Boolean(some);
-  setText(byId("mesh3d-empty"), ranks ? "This job told no mesh: the overview shows its ranks by node." : "");
+  setText(byId("mesh3d-empty"), ranks ? "This job reported no mesh: the overview shows its ranks by node." : "");
   if (!some) {
     scene = null;
     return redraw();
@@ -82,7 +82,7 @@ function summary() {
     .filter((c) => c.rank >= 0)
     .slice(0, 3)
     .map((c) => c.text);
-  return named.length ? named.join(". ") : "Nobody is slow by itself.";
+  return named.length ? named.join(". ") : "No rank is slow by itself.";
 }
 
 /** {inks: names of colours, ink: the place of each rank's own in them}. */
@@ -105,7 +105,7 @@ function showLegend() {
   const entries =
     by === "blame"
       ? Object.entries(BLAME)
-      : WORST_FIRST.toReversed().map((cat) => [cat === "ok" ? "well" : cat, CELL[cat]]);
+      : WORST_FIRST.toReversed().map((cat) => [cat === "ok" ? "healthy" : cat, CELL[cat]]);
   const lines = [
     ["tensor group", "axis-tp"],
     ["data group", "axis-dp"],
@@ -161,7 +161,7 @@ function blameOf(rank) {
   const own = known(ratio)
     ? `Its own work takes ${percent(Math.abs(ratio - 1))} ${ratio >= 1 ? "longer" : "less"} than its peers'; `
     : "";
-  return `${own}it waits ${seconds(told.victim_s[i])} a step for others beyond what the plan makes it wait.`;
+  return `${own}it waits ${seconds(told.victim_s[i])} per step for others beyond the waits of the plan.`;
 }
 
 function draw() {

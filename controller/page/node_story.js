@@ -40,10 +40,10 @@ function show() {
 
 function standing() {
   const parts = [];
-  if (history.cordoned) parts.push("cordoned: it gets no work until somebody lets it in again");
+  if (history.cordoned) parts.push("cordoned: it gets no work until an operator uncordons it");
   if (history.evicted)
     parts.push(`evicted ${history.evicted_at ? `at ${clock(history.evicted_at)}` : ""}: ${history.evicted}`);
-  if (history.barred) parts.push("barred: not even taken when nothing else is there");
+  if (history.barred) parts.push("quarantined: not used even if no other node is available");
   return parts.map((text) => make("p", { class: "named" }, text));
 }
 
@@ -55,7 +55,7 @@ function past(name) {
   const rows = [
     ...history.offences.map(({ at, kind }) => [
       at,
-      make("li", {}, `${clock(at)} counts against it: ${kind.replaceAll("-", " ")}`),
+      make("li", {}, `${clock(at)} node failure: ${kind.replaceAll("-", " ")}`),
     ]),
     ...about.map((i) => [
       i.opened,
@@ -72,7 +72,7 @@ function past(name) {
     make("h4", {}, "Faults"),
     rows.length
       ? make("ul", { class: "plain" }, ...rows.slice(0, 30).map(([, item]) => item))
-      : make("p", { class: "muted" }, "None that is known."),
+      : make("p", { class: "muted" }, "None known."),
   ];
 }
 

@@ -34,7 +34,7 @@ function measured(i, p) {
 
 function show() {
   byId("heat-empty").hidden = Boolean(found);
-  setText(byId("heat-empty"), found ? "" : problem || "Looking…");
+  setText(byId("heat-empty"), found ? "" : problem || "Loading…");
   if (!found) return map.clear();
   const { ranks, phases } = found;
   const step = state.status?.job?.step_seconds ?? 0;
@@ -53,7 +53,7 @@ function show() {
     }
   }
   map.set({ columns: Array.from(ranks, String), rows: phases, passed, level: levels, palette: ratioPalette() });
-  const most = worst.excess > 0 ? `rank ${worst.rank} in ${worst.phase}, ${seconds(worst.excess)} more` : "nobody";
+  const most = worst.excess > 0 ? `rank ${worst.rank} in ${worst.phase}, ${seconds(worst.excess)} more` : "no rank";
   setText(byId("heat-about"), `steps ${count(found.first)} to ${count(found.last)}; most against its peers: ${most}`);
   byId("heat").setAttribute(
     "aria-label",

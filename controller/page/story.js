@@ -9,13 +9,13 @@ import { route } from "./router.js";
 import { now, on, state } from "./store.js";
 
 const MEANING = {
-  suspect: "something is wrong, and it is not yet sure with whom",
-  diagnosing: "tests, to tell whose fault it is",
-  suspended: "what is left of the generation ends",
-  evicting: "the culprit is taken out, the rest of the generation ends",
-  replenishing: "waiting for a node that takes its place",
+  suspect: "a fault is suspected, the culprit is not yet certain",
+  diagnosing: "tests, to find the culprit",
+  suspended: "the rest of the generation is stopped",
+  evicting: "the culprit is evicted, the rest of the generation is stopped",
+  replenishing: "waiting for a replacement node",
   starting: "processes start",
-  restoring: "every rank reads its state back",
+  restoring: "every rank restores its state",
   resuming: "until the first step is done",
 };
 let whole = null; // with its stacks, as /api/v1/incidents/{id}
@@ -62,7 +62,7 @@ function head(incident) {
   if (known(incident.generation_to))
     facts.push(["generation", `${count(incident.generation_from)} → ${count(incident.generation_to)}`]);
   if (known(incident.step_at_fault)) facts.push(["step at the fault", count(incident.step_at_fault)]);
-  if (stepResumed(incident)) facts.push(["training went on from", stepResumed(incident)]);
+  if (stepResumed(incident)) facts.push(["training resumed from", stepResumed(incident)]);
   if (known(incident.restored_bytes))
     facts.push(["state read", `${bytes(incident.restored_bytes)} from ${incident.source}`]);
   return make(
@@ -108,7 +108,7 @@ function chapters(incident) {
         "li",
         { class: failed ? "bad" : "good" },
         make("time", {}, clock(incident.closed)),
-        make("b", {}, failed ? "Given up" : "Closed"),
+        make("b", {}, failed ? "Failed" : "Closed"),
         ` ${outcome(incident)}`,
       ),
     });
@@ -153,13 +153,13 @@ function seen(finding) {
 
 function stacks(incident) {
   if (whole?.id !== incident.id || !whole.stacks) return [];
-  return [make("h4", {}, "What the workers were doing"), stackTree(whole.stacks)];
+  return [make("h4", {}, "Stacks of the workers"), stackTree(whole.stacks)];
 }
 
 /** Calls of all ranks as a tree; where ranks part, the odd ones out are the suspects. */
 export function stackTree(tree) {
   const lines = tree.rows.map(({ depth, ranks, frame }) => `${"  ".repeat(depth)}[${ranks}] ${frame}`);
-  const missing = Object.entries(tree.missing).map(([node, why]) => `${node} has not told: ${why}`);
+  const missing = Object.entries(tree.missing).map(([node, why]) => `${node} did not answer: ${why}`);
   return make("pre", { class: "tree" }, [...missing, ...lines].join("\n"));
 }
 

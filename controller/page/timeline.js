@@ -34,7 +34,7 @@ async function load() {
   const query = new URLSearchParams({ ...whole, ...(wanted ? { ranks: wanted } : {}) }).toString();
   if (query === asked || (!state.ranks && !ranks)) return redraw();
   asked = query;
-  say("Looking…");
+  say("Loading…");
   try {
     const data = await getLarge(`/spans?${query}`);
     if (query !== asked) return;

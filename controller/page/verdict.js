@@ -27,19 +27,19 @@ export function judge(status, incident, lastStepAt, time) {
     case "pending": return { level: "busy", text: "Waiting for nodes", why };
     case "starting": return { level: "busy", text: "Starting", why };
   }
-  if (incident) return { level: "bad", text: "Trouble while training", why: incident.summary };
+  if (incident) return { level: "bad", text: "Incident while training", why: incident.summary };
   if (job.pause) {
     const { life, text, place, usual_seconds: usual, limit_seconds: limit } = job.pause;
     const past = usual ? `; up to ${seconds(usual)} here before` : "";
-    const end = known(limit) ? `; restarted at ${seconds(limit)}` : "";
+    const end = known(limit) ? `; restart at ${seconds(limit)}` : "";
     return { level: life === "busy" ? "busy" : "warn", text: `Paused, ${life} for ${seconds(time - job.pause.since)}`, why: `${text}${place ? `, at ${place}` : ""}${past}${end}` };
   }
   const silent = known(lastStepAt) ? time - lastStepAt : 0;
   if (silent > Math.max(LATE_S, LATE_STEPS * (job.step_seconds ?? 0))) {
-    return { level: "warn", text: `No step for ${seconds(silent)}`, why: "The workers run, but none finished a step." };
+    return { level: "warn", text: `No step for ${seconds(silent)}`, why: "The workers run, but no step finished." };
   }
   const doubtful = (status.counts.suspect ?? 0) + (status.counts.faulty ?? 0) + (status.counts.lost ?? 0);
-  if (doubtful) return { level: "warn", text: "Training, with doubts", why: `Nodes: ${listed}` };
+  if (doubtful) return { level: "warn", text: "Training, with suspect nodes", why: `Nodes: ${listed}` };
   const since = state.incidents.size ? `last incident ${clock(newestFirst()[0].opened)}` : "no incident";
   return { level: "ok", text: "Training normally", why: `Generation ${job.generation}, ${since}` };
 }
@@ -85,7 +85,7 @@ function showTiles({ job, counts }) {
         ["Generation", count(job.generation), `${count(job.restarts)} restart${job.restarts === 1 ? "" : "s"}`],
       ]
     : [];
-  rows.push(["Nodes well", `${count(well)}`, `of ${count(nodes)}`]);
+  rows.push(["Healthy nodes", `${count(well)}`, `of ${count(nodes)}`]);
   for (const [name, value, more] of rows) {
     if (!tiles.has(name)) {
       const tile = { value: document.createTextNode(""), more: make("small") };

@@ -82,13 +82,13 @@ def test_where_training_went_on_is_told_or_unknown(held: Served, watched: Watche
     held.fault(3)
     story, step = page.locator("#story"), held.facade.step
     expect(story).to_contain_text("worker killed")
-    expect(story).not_to_contain_text("training went on from")
+    expect(story).not_to_contain_text("training resumed from")
     held.tick(6)
     went_on = f"{step - 3}" if numbers_steps else "unknown"
-    expect(story.locator("dt:has-text('training went on from') + dd")).to_have_text(went_on)
+    expect(story.locator("dt:has-text('training resumed from') + dd")).to_have_text(went_on)
     expect(story).to_contain_text(f"step {step} → {went_on}")
     page.goto(f"{held.url}#/overview")
-    again = page.locator("#ledger dt:has-text('doing lost steps again') + dd")
+    again = page.locator("#ledger dt:has-text('repeating lost steps') + dd")
     expect(again).to_contain_text("500 ms" if numbers_steps else "unknown")
 
 

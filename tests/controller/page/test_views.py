@@ -18,8 +18,8 @@ def test_overview_answers_who_and_what(held: Served, watched: Watched) -> None:
     expect(page.locator("#fault")).to_contain_text("rank 6 (node node1, GPU 2)")  # slow in the fake's spans
     expect(page.locator("#doing")).to_contain_text("Nothing")
     expect(page.locator("#doing")).to_contain_text("the whole job")
-    expect(page.locator("#ledger")).to_contain_text("steps that are safe")
-    expect(page.locator("#ledger")).to_contain_text("doing lost steps again500 ms")
+    expect(page.locator("#ledger")).to_contain_text("saved steps")
+    expect(page.locator("#ledger")).to_contain_text("repeating lost steps500 ms")
     held.fault(3)
     expect(page.locator("#fault .big")).to_have_text("rank3 worker killed")
     held.tick(2)

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m holdfast.diagnostics", description=__doc__)
     parser.add_argument("checks", nargs="+", metavar="CHECK", help=f"any of: {', '.join(BY_NAME)}")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, as agents read it")
-    parser.add_argument("--options", default="{}", metavar="JSON", help="what the check is told, e.g. a pair's partner")
+    parser.add_argument("--options", default="{}", metavar="JSON", help="options of the check, e.g. a pair's partner")
     parser.add_argument("--folder", default="", help="where the disk check writes")
     given = parser.parse_args(argv)
     choose(Suite.FULL, tuple(given.checks))
@@ -56,7 +56,7 @@ def _lines(result: CheckResult) -> str:
     lines += [f"  {r.component + ' ' if r.component else ''}{r.metric} {r.value:.4g}" for r in result.readings]
     lines += [f"  FAULT {f.component} {f.text}" for f in result.faults]
     lines += [f"  cannot run here: {result.unable}"] * bool(result.unable)
-    lines += [f"  broke: {result.error}"] * bool(result.error)
+    lines += [f"  failed to run: {result.error}"] * bool(result.error)
     return "\n".join(lines)
 
 

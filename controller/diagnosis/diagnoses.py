@@ -55,7 +55,7 @@ class Diagnoses:
     # --- asking --------------------------------------------------------------------------------------------------
 
     def asked(self, event: DiagnoseRequested, now: Instant) -> list[Action]:
-        return self.begin(event.id, event.nodes, event.suite, event.tests, event.busy, "by hand", now)
+        return self.begin(event.id, event.nodes, event.suite, event.tests, event.busy, "by an operator", now)
 
     def begin(
         self,
@@ -73,12 +73,12 @@ class Diagnoses:
         """
         size, checks = parse_suite(suite), choose(parse_suite(suite), tuple(tests))
         if id in self.running or id in self.docs:
-            raise UsageError(f"there is a diagnosis {id} already")
+            raise UsageError(f"a diagnosis {id} already exists")
         targets = self._targets(names, busy)
         taken = {name for session in self.running.values() for name in session.nodes}
         doubly = sorted(taken.intersection(n.name for n in targets))
         if doubly:
-            raise UsageError(f"{doubly[0]} is being diagnosed already; wait for it to end")
+            raise UsageError(f"{doubly[0]} is already being diagnosed; wait until it ends")
         partners = self._partners(targets, taken)
         seed = len(self.docs) + len(self.running) + int(now.wall)
         session = DiagnoseSession(
@@ -97,15 +97,15 @@ class Diagnoses:
             if name not in self.c.nodes:
                 raise UsageError(f"no node is called {name!r}{nearest(name, self.c.nodes)}")
             if not self.c.nodes[name].connected:
-                raise UsageError(f"node {name} is away: nobody there could run a check")
+                raise UsageError(f"node {name} is not connected: it cannot run a check")
             if not busy and self._trains(name):
-                raise UsageError(f"node {name} trains: checks would slow the job down; --busy runs them all the same")
+                raise UsageError(f"node {name} is training: checks would slow the job down; add --busy to run them")
         if names:
             return [self.c.nodes[name] for name in dict.fromkeys(names)]
         present = [node for node in self.c.nodes.values() if node.connected]
         idle = [node for node in present if busy or not self._trains(node.name)]
         if not idle:
-            why = "all nodes train; --busy runs checks all the same" if present else "no node is connected"
+            why = "all nodes are training; add --busy to run checks" if present else "no node is connected"
             raise UsageError(f"nothing to diagnose: {why}")
         return sorted(idle, key=lambda node: natural(node.name))
 

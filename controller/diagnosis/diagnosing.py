@@ -20,7 +20,7 @@ from holdfast.diagnostics.catalog.catalog import LIMIT_S, NEIGHBOURS_S, NODE_S, 
 from holdfast.diagnostics.catalog.results import CheckResult
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.diagnostics.isolation.isolation import Isolation, Kind, Pair
-from holdfast.diagnostics.isolation.nodes import Judgement
+from holdfast.diagnostics.isolation.nodes import AGENT_LEFT, Judgement
 from holdfast.diagnostics.isolation.pairs import LINK, Candidate, Past, between
 from holdfast.wire import messages as msg
 
@@ -165,7 +165,7 @@ class DiagnoseSession:
         mine = [job for job in self._jobs() if node in job.nodes]
         for job in mine:
             if node not in job.results:
-                job.errors[node] = "its agent left"
+                job.errors[node] = AGENT_LEFT
         return self._go_on(mine, now)
 
     def tick(self, now: Instant) -> list[Ask]:
@@ -207,7 +207,7 @@ class DiagnoseSession:
         waiting: list[_Job] = []
         for job in self._queue:
             if self._gone.intersection(job.nodes):
-                job.errors |= {node: "its agent left" for node in job.nodes if node in self._gone}
+                job.errors |= {node: AGENT_LEFT for node in job.nodes if node in self._gone}
                 self._take(job)
             elif self._busy.isdisjoint(self._hosts(job)):
                 self._busy.update(self._hosts(job))

@@ -43,7 +43,7 @@ class Suspects:
         if outcome is None:
             return self._late(now)
         if held not in outcome.failed:
-            live.reason = f"{held} was diagnosed, and {_said_of(held, outcome)}: start again"
+            live.reason = f"the diagnosis of {held} ended: {_said_of(held, outcome)}; restarting"
             return [books.saved(live), *self._go_on(job, now)]
         bad = next(v for v in outcome.verdicts if v.node == held and v.grade == "fail")
         live.action, live.reason = policy.Move.EVICT.value, f"{held} failed its diagnosis: {bad.check}: {bad.text}"
@@ -65,7 +65,7 @@ class Suspects:
 def _said_of(node: str, outcome: Outcome) -> str:
     """What a diagnosis says of a node that it did not fail, in words."""
     if node in outcome.cleared:
-        return "nothing found that speaks against it"
+        return "no fault found"
     open_ones = [v for v in outcome.verdicts if v.node == node and v.grade in (Grade.DEGRADED, Grade.UNABLE)]
     first = next((v for v in open_ones if v.grade is Grade.DEGRADED), next(iter(open_ones), None))
-    return f"nothing is certain: {first.check}: {first.text}" if first is not None else "nothing could be tested"
+    return f"no clear fault; {first.check}: {first.text}" if first is not None else "no test could run"

@@ -26,7 +26,7 @@ GARBAGE = "gc"
 MOST_SPANS = 2_000_000
 """Looked at in one go: some seconds, some hundred MB. Of more, the newest steps."""
 
-_NOTHING = "no step of which all stages have told their spans: wait for some steps, or name others"
+_NOTHING = "no step with the spans of all stages: wait for some steps, or request others"
 
 
 def world_of(table: SpanTable, shape: JobShape) -> int:

@@ -10,7 +10,7 @@ from holdfast.diagnostics.steps.shape import OTHER
 
 
 def work(role: str) -> str:
-    """ "forward 1" as people say it."""
+    """ "forward 1" in words."""
     kind, _, stage = role.partition(" ")
     return f"{kind} of stage {stage}" if stage else kind
 
@@ -37,8 +37,8 @@ def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
     waited = f", {c.victims} other rank{'s' if c.victims != 1 else ''} waited"
     match c.kind.value:
         case "imbalance":
-            more = f"{(c.ratio - 1) * 100:.0f}% more to do than the mean"
-            return f"the plan: {c.what} has {more}; nobody's fault; {cost.replace('cost the job', 'costs the job')}"
+            more = f"{(c.ratio - 1) * 100:.0f}% more work than the mean"
+            return f"the plan: {c.what} has {more}; no rank's fault; {cost.replace('cost the job', 'costs the job')}"
         case "link":
             both = f"link between {place(c.rank, shape)} and {place(c.peer, shape)}"
             ends = both if c.peer >= 0 else f"links of {place(c.rank, shape)}"
@@ -46,7 +46,7 @@ def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
         case "garbage collection":
             return f"{place(c.rank, shape)}: {seconds(c.self_s)} of garbage collection per step; {cost}{waited}"
         case "host interference":
-            kept = f"kept from running for {seconds(c.self_s)} more than its {_peers(c.peers)}"
+            kept = f"not scheduled for {seconds(c.self_s)} more than its {_peers(c.peers)}"
             return f"{place(c.rank, shape)}: {kept}, most of it in {_part(c.what)}; {cost}{waited}"
         case "waiting":
             idle = f"{seconds(c.self_s)} more than its {_peers(c.peers)} asleep, at a lock or in a read"
@@ -55,7 +55,7 @@ def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
 
 
 def _part(what: str) -> str:
-    return "what lies between its spans" if what == OTHER else what
+    return "the time between its spans" if what == OTHER else what
 
 
 def _peers(count: int) -> str:

@@ -45,49 +45,49 @@ NEIGHBOURS_S = 60.0
 CHECKS: tuple[Check, ...] = (
     Check(
         "gemm", Scope.NODE, Suite.QUICK,
-        "Matrix products of small integers on the CPU and on every GPU: speed, and each result exactly right",
+        "Matrix products of small integers on the CPU and on every GPU: speed, and exact results",
         "numpy or torch; for GPUs torch with CUDA",
-        "numbers wrong: take the node out and replace the part; slow: look for throttling and for other programs",
+        "wrong results: evict the node and replace the part; slow: check for throttling and for other programs",
         (Metric("flops", "FLOP/s", True, degraded=0.85, fail=0.7),),
     ),
     Check(
         "memory", Scope.NODE, Suite.QUICK, "Copy bandwidth of the host's memory", "nothing",
-        "look for missing or mismatched memory modules, and for other programs",
+        "check for missing or mismatched memory modules, and for other programs",
         (Metric("bandwidth", "bytes/s", True, degraded=0.75, fail=0.5),),
     ),
     Check(
         "disk", Scope.NODE, Suite.QUICK, "Write with fsync, then read, in the agent's state folder",
-        "room there", "look at the disk's health (SMART) and at what else uses it",
+        "free space there", "check the disk's health (SMART) and its other users",
         (
             Metric("write", "bytes/s", True, degraded=0.3, fail=0.1, bar=5e6, bar_grade=Grade.FAIL),
             Metric("read", "bytes/s", True, degraded=0.3, fail=0.1, bar=5e6, bar_grade=Grade.FAIL),
         ),
     ),
     Check(
-        "clock", Scope.NODE, Suite.QUICK, "What the kernel says of its clock's error (adjtimex)", "Linux",
+        "clock", Scope.NODE, Suite.QUICK, "The kernel's estimate of its clock error (adjtimex)", "Linux",
         "start or repair time synchronisation (chrony, PTP)",
         (Metric("error", "s", False, bar=0.5, bar_grade=Grade.DEGRADED),),
     ),
     Check(
         "kernel-log", Scope.NODE, Suite.QUICK,
         "Hardware errors in the kernel's log of the last day: machine checks, memory, PCIe, disks, NICs, Xid, SXid",
-        "leave to read /dev/kmsg", "follow the line: it names the part",
+        "permission to read /dev/kmsg", "see the line: it names the part",
     ),
     Check(
         "nvml", Scope.NODE, Suite.QUICK,
-        "Health by the GPU driver: uncorrected ECC, row remaps, throttling, NVLink, the recovery that it asks for",
+        "Health by the GPU driver: uncorrected ECC, row remaps, throttling, NVLink, requested recovery",
         "an NVIDIA driver", "as the verdict says: reset, reboot or replace the GPU",
     ),
     Check(
         "loopback", Scope.NODE, Suite.QUICK,
         "From every NIC to every memory node and to the next NIC: perftest where there is RDMA, else TCP to the "
         "NIC's own address (which tests the host's stack and memory path, not the wire)",
-        "a NIC with an address; for RDMA ib_write_bw", "look at PCIe link width and speed, firmware, IRQ placement",
+        "a NIC with an address; for RDMA ib_write_bw", "check PCIe link width and speed, firmware, IRQ placement",
         (Metric("bandwidth", "bytes/s", True, degraded=0.6, fail=0.35),),
     ),
     Check(
         "device-copy", Scope.NODE, Suite.FULL, "Host to GPU and back, pinned memory; and GPU memory to itself",
-        "torch with CUDA", "look at the GPU's PCIe link width and speed",
+        "torch with CUDA", "check the GPU's PCIe link width and speed",
         (
             Metric("to_device", "bytes/s", True, degraded=0.85, fail=0.7),
             Metric("to_host", "bytes/s", True, degraded=0.85, fail=0.7),
@@ -97,13 +97,13 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "all-to-all", Scope.NODE, Suite.FULL,
         "All-to-all within the node, busbw: NCCL over its GPUs, else gloo between processes",
-        "torch; two GPUs, or none", "look at NVLink and PCIe, and at NIC to NIC on this host",
+        "torch; two GPUs, or none", "check NVLink and PCIe, and NIC to NIC on this host",
         (Metric("busbw", "bytes/s", True, degraded=0.75, fail=0.5),),
     ),
     Check(
         "pair", Scope.PAIR, Suite.QUICK,
         "Between two nodes, both ways: bandwidth, packets lost, round-trip time, difference of the clocks",
-        "a second node", "look at the NIC, its cable and its switch port, in this order",
+        "a second node", "check the NIC, its cable and its switch port, in this order",
         (
             Metric("bandwidth", "bytes/s", True, degraded=0.85, fail=0.7),
             Metric("loss", "ratio", False, bar=0.002, bar_grade=Grade.FAIL),
@@ -114,7 +114,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "all-reduce", Scope.NEIGHBOURS, Suite.FULL,
         "All-reduce among the good nodes under each switch, then between switches, busbw",
-        "torch on three nodes or more under one switch, or under two", "look at the switch",
+        "torch on three nodes or more under one switch, or under two", "check the switch",
         (Metric("busbw", "bytes/s", True, degraded=0.75, fail=0.5),),
     ),
 )  # fmt: skip

@@ -48,7 +48,7 @@ def parse_options(text: str, **more: Any) -> Options:
     try:
         given = json.loads(text)
         if not isinstance(given, dict):
-            raise TypeError(f"{text!r} is none")
+            raise TypeError(f"{text!r} is not one")
         values = {k: tuple(v) if isinstance(known[k], tuple) else type(known[k])(v) for k, v in given.items()
                   if k in known}  # fmt: skip
     except (ValueError, TypeError) as error:

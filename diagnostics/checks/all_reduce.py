@@ -15,7 +15,7 @@ _ITERATIONS = 5
 
 def run(options: Options) -> CheckResult:
     if options.ranks < 2:
-        return CheckResult("all-reduce", unable="needs neighbours: the controller runs it on several nodes")
+        return CheckResult("all-reduce", unable="needs peers: the controller runs it on several nodes")
     if importlib.util.find_spec("torch") is None:
         return CheckResult("all-reduce", unable="needs torch")
     meet = f"{options.address}:{options.port}"

@@ -27,7 +27,7 @@ def run(options: Options) -> CheckResult:
 
         backend, ranks = "nccl", torch.cuda.device_count()
         if ranks < 2:
-            return CheckResult("all-to-all", unable=f"{ranks} GPU: nothing to exchange with")
+            return CheckResult("all-to-all", unable=f"{ranks} GPU: no peer to exchange data with")
     rates, error = _measure(backend, ranks)
     if error:
         return CheckResult("all-to-all", error=error)
@@ -57,7 +57,7 @@ def _measure(backend: str, ranks: int) -> tuple[list[float], str]:
             rates.append(float(json.loads(out)["busbw"]))
         return rates, ""
     except subprocess.TimeoutExpired:
-        return [], f"nothing in {_TIMEOUT_S:g} s"
+        return [], f"no result in {_TIMEOUT_S:g} s"
     finally:
         for process in running:
             process.kill()

@@ -26,9 +26,9 @@ def run(options: Options) -> CheckResult:
     state = _Timex()
     libc: Any = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "adjtimex") or libc.adjtimex(ctypes.byref(state)) < 0:
-        return CheckResult("clock", unable="this system does not tell (no adjtimex)")
+        return CheckResult("clock", unable="this system does not report it (no adjtimex)")
     if state.status & _UNSYNCHRONISED:
         # A container's or a virtual machine's host may well keep the time: pairs measure what really differs.
-        why = "the kernel is told by nobody how good its clock is; differences between nodes are measured by `pair`"
+        why = "no time daemon reports the clock error to the kernel; `pair` measures differences between nodes"
         return CheckResult("clock", unable=why)
     return CheckResult("clock", (Reading("error", state.maxerror / 1e6),), evidence={"status": state.status})

@@ -42,5 +42,5 @@ def run(options: Options) -> CheckResult:
             readings.append(Reading(metric, moved * _SIZE / seconds, f"gpu{index}"))
         wrong = int((back != host).sum())
         if wrong:
-            faults.append(Fault(f"{wrong} numbers came back changed from its memory", f"gpu{index}"))
+            faults.append(Fault(f"{wrong} values changed in its memory", f"gpu{index}"))
     return CheckResult("device-copy", tuple(readings), tuple(faults))

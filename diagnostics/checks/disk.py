@@ -36,6 +36,6 @@ def run(options: Options) -> CheckResult:
             read = file.read(_CHUNK)
             spent += time.perf_counter() - start
             differs += read != chunk
-    faults = (Fault(f"{differs} MiB read back differ from what was written"),) if differs else ()
+    faults = (Fault(f"{differs} MiB differ between write and read"),) if differs else ()
     readings = (Reading("write", size / wrote), Reading("read", size / spent))
     return CheckResult("disk", readings, faults, evidence={"folder": options.folder, "bytes": size})

@@ -123,7 +123,7 @@ def _tell_rows(rows: list[int], component: str, faults: list[Fault]) -> None:
 
 
 def _mismatch(component: str, count: int, at: list[int], product: int) -> Fault:
-    return Fault(f"the same product gave other bits: {count} elements differ, the first at {at}, in try {product}",
+    return Fault(f"the same product gave other bits: {count} elements differ, the first at {at}, in attempt {product}",
                  component)  # fmt: skip
 
 

@@ -113,6 +113,6 @@ def _perftest(server: list[str], client: list[str]) -> tuple[float, str]:
                 words = (done.stderr or done.stdout).strip().rpartition("\n")[2][:200]
             return math.nan, words
         except subprocess.TimeoutExpired:
-            return math.nan, f"nothing in {_TIMEOUT_S:g} s"
+            return math.nan, f"no result in {_TIMEOUT_S:g} s"
         finally:
             running.kill()

@@ -55,17 +55,17 @@ def inspect(nvml: Any, index: int) -> list[Fault]:
     errors = ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected, since the driver was loaded
     if errors:
         found.append(Fault(f"{errors} uncorrected memory errors since the driver was loaded", name,
-                           action="reset the GPU; replace it when they come again"))  # fmt: skip
+                           action="reset the GPU; replace it if they recur"))  # fmt: skip
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
     slow = [text for bit, text in _THROTTLE.items() if reasons & bit]
     if slow:
-        text = f"its clocks are held down: {', '.join(slow)}"
-        found.append(Fault(text, name, fatal=False, action="look at cooling and power"))
+        text = f"its clocks are throttled: {', '.join(slow)}"
+        found.append(Fault(text, name, fatal=False, action="check cooling and power"))
     values = ask("nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
     action = int(values[0].value.uiVal) if values and values[0].nvmlReturn == 0 else 0
     if action:
         wish = _RECOVERY.get(action, f"action {action}")
-        found.append(Fault(f"the driver asks for a recovery: {wish}", name, action=wish))
+        found.append(Fault(f"the driver requests a recovery: {wish}", name, action=wish))
     return found + _links(ask, handle, name)
 
 
@@ -74,5 +74,5 @@ def _links(ask: Any, handle: Any, name: str) -> list[Fault]:
     off = [link for link in range(18) if ask("nvmlDeviceGetNvLinkState", handle, link) == 0]
     up = [link for link in range(18) if ask("nvmlDeviceGetNvLinkState", handle, link) == 1]
     if off and up:  # all off: no bridge is plugged in
-        return [Fault(f"NVLinks {off} are off, {len(up)} are up", name, action="reset the GPU, then look at NVLink")]
+        return [Fault(f"NVLinks {off} are off, {len(up)} are up", name, action="reset the GPU, then check NVLink")]
     return []

@@ -38,7 +38,7 @@ def _serve(options: Options) -> CheckResult:
     server.wishes = {"rail": rails.start}
     try:
         if not server.serve():
-            return CheckResult("pair", error="its partner did not come, or did not finish")
+            return CheckResult("pair", error="its partner did not connect, or did not finish")
         return CheckResult("pair")
     finally:
         rails.close()
@@ -87,7 +87,7 @@ def _measure(options: Options) -> CheckResult:
         readings += _rails(options, client, evidence)
         client.bye()
     except OSError as error:
-        return CheckResult("pair", error=f"no way to {options.address}: {error.strerror or error or 'timed out'}")
+        return CheckResult("pair", error=f"cannot reach {options.address}: {error.strerror or error or 'timed out'}")
     return CheckResult("pair", tuple(readings), evidence=evidence)
 
 
@@ -100,7 +100,7 @@ def _rails(options: Options, client: Client, evidence: dict[str, Any]) -> list[R
             continue
         ready = client.wish("rail", index=index)
         if "port" not in ready:
-            evidence[device] = ready.get("unable", "its partner gave no answer")
+            evidence[device] = ready.get("unable", "its partner did not answer")
             continue
         port = ports[device]
         words = perftest.command(device, int(ready["port"]), options.address, port.gid, options.is_full)

@@ -79,7 +79,7 @@ def _read_one(file: Path, first: int, last: int) -> tuple[SpanTable, JobShape]:
         arrow = pq.read_table(file, columns=wanted, filters=[("step", ">=", first), ("step", "<=", last)])
         shape = JobShape.from_json((arrow.schema.metadata or {}).get(_SHAPE, b"").decode())
     except (OSError, pa.ArrowException, ProtocolError, KeyError) as error:
-        raise UsageError(f"{file} is no file of spans of ours: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{file} is not a file of spans of Holdfast: {str(error).splitlines()[0]}") from None
     values: dict[str, Any] = {}
     names: dict[str, tuple[str, ...]] = {}
     for name in COLUMNS:

@@ -111,7 +111,7 @@ class _Meeting:
 
 
 def judge(states: Iterable[State]) -> Verdict | None:
-    """Who holds up the workers, of which nobody has entered or left an operation for long. None if nobody waits."""
+    """The ranks that hold up the job while no rank enters or leaves an operation. None if no rank waits."""
     known = {state.rank: state for state in states}
     meetings = _meetings(known)
     if not meetings:
@@ -127,9 +127,7 @@ def judge(states: Iterable[State]) -> Verdict | None:
         or _within(meetings, waits)
         or _circle(known, meetings, waits)
         or _past_sizes(known, waits)
-        or Verdict(
-            Reason.TRANSFER, (), f"all who take part in {waits[0].operation} are in it, and it does not end", waits
-        )
+        or Verdict(Reason.TRANSFER, (), f"all ranks have entered {waits[0].operation}, and it does not end", waits)
     )
 
 
@@ -196,7 +194,7 @@ def _differing_kinds(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> V
         odd = tuple(sorted(s.rank for s in meeting.inside if s.kind and (s.kind != usual or not is_majority)))
         group, number = meeting.inside[0].group, meeting.inside[0].number
         said = ", ".join(f"{kind} (ranks {_ranks(s for s in meeting.inside if s.kind == kind)})" for kind in kinds)
-        return Verdict(Reason.ORDER, odd, f"operation {number} of {group} is not the same everywhere: {said}", waits)
+        return Verdict(Reason.ORDER, odd, f"operation {number} of {group} differs between ranks: {said}", waits)
     return None
 
 
@@ -211,7 +209,7 @@ def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> V
         is_majority = count * 2 > sizes.total()
         odd = tuple(sorted(s.rank for s in known if s.size != usual or not is_majority))
         said = ", ".join(f"{words(size)} (ranks {_ranks(s for s in known if s.size == size)})" for size in sizes)
-        return Verdict(Reason.ORDER, odd, f"{meeting.name} is not of the same size everywhere: {said}", waits)
+        return Verdict(Reason.ORDER, odd, f"{meeting.name} differs in size between ranks: {said}", waits)
     return None
 
 
@@ -228,7 +226,7 @@ def _past_sizes(known: Mapping[int, State], waits: tuple[Wait, ...]) -> Verdict 
         odd = tuple(sorted(s.rank for s in states if s.sizes[group] != usual or count * 2 <= len(states)))
         if count < len(states):
             named = ("rank " if len(odd) == 1 else "ranks ") + compact(odd)
-            text = f"all are in {waits[0].operation}, but an earlier operation of {group} had another size on {named}"
+            text = f"all ranks are in {waits[0].operation}, but an earlier operation of {group} had another size on {named}"
             return Verdict(Reason.ORDER, odd, text, waits)
     return None
 
@@ -245,7 +243,7 @@ def _sinks(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits:
     outside = _behind(known, [rank for rank in missed - set(stopped) if not known[rank].operation])
     for reason, ranks, what in (
         (Reason.STOPPED, stopped, "does not run"),
-        (Reason.ENTERING, entering, "is in the operation in which its peers wait, but was held up before it began"),
+        (Reason.ENTERING, entering, "is in the operation in which its peers wait, but stopped before it began"),
         (Reason.OUTSIDE, outside, "is in no operation"),
     ):
         if ranks:
@@ -292,7 +290,7 @@ def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdi
     if not found:
         return None
     named = ("rank " if len(found) == 1 else "ranks ") + compact(found)
-    return Verdict(Reason.WITHIN, found, f"{named} does not get through {loose[found[0]].operation}", waits)
+    return Verdict(Reason.WITHIN, found, f"{named} does not finish {loose[found[0]].operation}", waits)
 
 
 def _circle(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
@@ -313,7 +311,7 @@ def _circle(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits
     smaller = [side for side in sides if len(side.inside) == fewest]
     suspects = tuple(sorted(s.rank for side in smaller for s in side.inside)) if len(smaller) == 1 else circle
     said = ", ".join(f"{side.name} (ranks {_ranks(side.inside)})" for side in sides)
-    return Verdict(Reason.ORDER, tuple(sorted(suspects)), f"ranks wait for each other in a circle: {said}", waits)
+    return Verdict(Reason.ORDER, tuple(sorted(suspects)), f"ranks wait for each other in a cycle: {said}", waits)
 
 
 def _ranks(states: Iterable[State]) -> str:

@@ -51,15 +51,15 @@ def look(activity: t.Activity | None, *, stopped: bool = False, silent: bool = F
     if activity is not None and activity.is_prompt:
         return Sight(Life.BUSY, "waits at the prompt of a terminal or a debugger", activity.quiet)
     if stopped or (activity is not None and activity.state in ("T", "t")):
-        return Sight(Life.DEAD, "is stopped (SIGSTOP, or traced by a process that does not let it run)")
+        return Sight(Life.DEAD, "is stopped (SIGSTOP, or by a tracer)")
     if activity is None or not activity.state:
-        return Sight(Life.UNKNOWN, "does something that its agent cannot see")
+        return Sight(Life.UNKNOWN, "has no measured activity: its agent cannot inspect it")
     if activity.state in ("Z", "X"):
         return Sight(Life.DEAD, "is a zombie: its main thread has ended", activity.quiet)
     if activity.quiet < STILL:
         return Sight(Life.BUSY, _doing(activity), activity.quiet)
     if silent and activity.waits_for == t.FROZEN:
-        return Sight(Life.DEAD, "is held by the kernel's cgroup freezer", activity.quiet)
+        return Sight(Life.DEAD, "is frozen by the cgroup freezer", activity.quiet)
     ends = activity.ends_in
     holds = silent and activity.state not in ("R", "D") and not ends < longest
     if holds:
@@ -88,12 +88,12 @@ def _doing(a: t.Activity) -> str:
 
 
 def _waiting(a: t.Activity) -> str:
-    said = f"waits for {a.waits_for}" if a.waits_for else "waits, and nothing of it moves"
+    said = f"waits for {a.waits_for}" if a.waits_for else "waits without any movement"
     if a.waits_for_gpu:
         events = "an event" if a.events_pending == 1 else f"{a.events_pending} events"
-        said = f"waits for its GPU, which draws idle power and has {events} to pass: it waits for its peers"
+        said = f"waits for its GPU, which draws idle power with {events} pending: it waits for its peers"
     elif a.has_gpu and a.cpu >= _SLOW_CORES:
-        said = "spins in a wait for its GPU, which does not work"
+        said = "spins in a wait for its GPU, which is idle"
     return f"{said}; {a.behind}" if a.behind else said
 
 

@@ -24,6 +24,8 @@ from holdfast.diagnostics.isolation.pairs import (
 Figures = Mapping[str, Mapping[str, float | None]]
 _Figure = tuple[str, str, str]  # check, metric, component
 _Groups = dict[tuple[str, str, str, str], dict[str, list[float]]]
+AGENT_LEFT = "its agent disconnected"
+"""The error of a node whose agent left during a diagnosis: it proves nothing about the node."""
 _MANY = 32  # nodes from which a group's median is not one node's doing
 _REFERENCE = 0.75  # quantile of all figures that stands for a good one
 
@@ -113,14 +115,14 @@ class Judgement:
         softened = [self._soften(verdict, near, check) for verdict in self.node_verdicts(check, targets)]
         for way, error in sorted(self.broken_ways.items()):
             node = next((n for n, c in sorted(self._candidates.items()) if c.switch in way), next(iter(targets)))
-            text = f"the group across broke: {error}"
+            text = f"the group across failed: {error}"
             softened.append(
                 Verdict(node, check.name, Grade.DEGRADED, component=between(way), text=text, action=check.action)
             )
         return softened
 
     def _near(self, check: Check) -> dict[str, float]:
-        """The median of what groups under one switch reached, by metric."""
+        """The median of the rate of groups under one switched, by metric."""
         found: dict[str, list[float]] = {}
         for figures in self._values.values():
             for (name, metric, component), readings in figures.items():
@@ -133,7 +135,7 @@ class Judgement:
         if verdict.component.startswith(LINK) and verdict.grade is Grade.PASS:
             usual = near.get(verdict.metric, math.nan)
             if verdict.value < ACROSS * usual:
-                text = f"{verdict.value / usual:.0%} of what groups under one switch reach"
+                text = f"{verdict.value / usual:.0%} of the rate of groups under one switch"
                 return replace(verdict, grade=Grade.DEGRADED, text=text, action=check.action, against="peers",
                                baseline=usual)  # fmt: skip
         return replace(verdict, grade=Grade.DEGRADED) if verdict.grade is Grade.FAIL else verdict
@@ -169,8 +171,8 @@ class Judgement:
         hardware = self._candidates[node].hardware
         others = [n for n, name in self._ran if name == check.name and n != node]
         proof = any(self._candidates[n].hardware == hardware for n in others)
-        text = error if proof else f"{error}; nowhere else did it go well, so it proves nothing"
-        grade = Grade.FAIL if proof and "left" not in error else Grade.UNABLE
+        text = error if proof else f"{error}; no other node passed, so it proves nothing"
+        grade = Grade.FAIL if proof and AGENT_LEFT not in error else Grade.UNABLE
         return Verdict(node, check.name, grade, text=text, action=check.action if proof else "")
 
     def _peers(self, node: str, figure: _Figure) -> Baseline | None:

@@ -176,13 +176,13 @@ class PairJudgement:
         return found + self._of_ways(check, isolation)
 
     def _of_ways(self, check: Check, isolation: Isolation) -> list[Verdict]:
-        """Bad ways, between two nodes or two switches. They are told with the first node there, and fail nobody."""
+        """Bad paths between two nodes or switches. They are reported with the first node, and fail no node."""
         found = []
         for first, second in sorted(isolation.links):
-            text = f"the pair fails though both are well with others: the way between them, not {first} or {second}"
+            text = f"the pair fails, but both pass with others: the path between them, not {first} or {second}"
             found.append(
                 Verdict(first, check.name, Grade.DEGRADED, component=f"{LINK}to {second}", text=text,
-                        action="look at the cables and switch ports between them")
+                        action="check the cables and switch ports between them")
             )  # fmt: skip
         for one, other in sorted(isolation.ways):
             ends = {one: [], other: []}  # type: dict[str, list[str]]
@@ -196,26 +196,26 @@ class PairJudgement:
             rates = [r.value for test in tests if test.result for r in test.result.readings if r.metric == "bandwidth"]
             metric = metric_of(check.name, "bandwidth")
             usual = self._reference(metric, "") if metric is not None else math.nan
-            much = f"; at best {max(rates) / usual:.0%} of what a pair under one switch has" if rates and usual else ""
+            much = f"; at best {max(rates) / usual:.0%} of the rate under one switch" if rates and usual else ""
             text = (
-                f"pairs between switches {one} and {other} fail ({len(tests)} tests) while both switches are well "
-                f"inside{much}: the way between them, not a node"
+                f"pairs between switches {one} and {other} fail ({len(tests)} tests) while both switches pass "
+                f"inside{much}: the path between them, not a node"
             )
             found.append(
                 Verdict((ends[one] or ends[other])[0], check.name, Grade.DEGRADED,
                         component=between((one, other)), text=text,
-                        action=f"look at the uplinks and the switches between {one} and {other}")
+                        action=f"check the uplinks and the switches between {one} and {other}")
             )  # fmt: skip
         return found
 
     def _under_dead_switch(self, check: Check, node: str, isolation: Isolation) -> Verdict:
-        """Where nothing passes under a switch and elsewhere it does, it is the switch: no node goes for that."""
+        """If nothing passes under a switch, but elsewhere does, the switch is faulty: no node is evicted for it."""
         switch = self._candidates[node].switch
         under = [name for name, candidate in self._candidates.items() if candidate.switch == switch]
-        text = f"all {len(under)} nodes under switch {switch} fail alike, with each other and across"
+        text = f"all {len(under)} nodes under switch {switch} fail alike, with each other and across switches"
         return Verdict(
             node, check.name, Grade.DEGRADED, component=f"switch {switch}", text=text,
-            action=f"look at switch {switch} first", evidence={"partners": self._partners(node)},
+            action=f"check switch {switch} first", evidence={"partners": self._partners(node)},
         )  # fmt: skip
 
     def _partners(self, node: str) -> list[str]:
@@ -233,7 +233,7 @@ class PairJudgement:
         )
         return [
             Verdict(node, check.name, Grade.FAIL, component="across switches", text=text, against="peers",
-                    action="look at its routes, its address and the uplink that carries it",
+                    action="check its routes, its address and its uplink",
                     evidence={"partners": list(partners)})
         ]  # fmt: skip
 
@@ -244,16 +244,16 @@ class PairJudgement:
         if len(failed) >= STRIKES and len(partners) == 1:
             text = (
                 f"{len(failed)} of {isolation.tested(node)} tests with {partners[0]} failed: {node}, {partners[0]} or "
-                "the way between them; an idle node more would tell which"
+                "the path between them; one more idle node would show which"
             )
             return Verdict(
                 node, check.name, Grade.DEGRADED, component=f"pair with {partners[0]}", text=text, action=check.action,
                 evidence=evidence,
             )  # fmt: skip
         if not failed:
-            text = f"tested {isolation.tested(node)} times, and twice with one partner clears it"
+            text = f"tested {isolation.tested(node)} times; two passes with one partner are needed"
         else:
-            text = f"no partner of it is known to be good ({', '.join(evidence['partners'])})"
+            text = f"no partner is known to be good ({', '.join(evidence['partners'])})"
         why = "out of time; " if self._out_of_time else ""
         return Verdict(node, check.name, Grade.UNABLE, text=why + text, evidence=evidence)
 
@@ -264,7 +264,7 @@ class PairJudgement:
             return [self._undecided(check, node, isolation)]
         if not readings:
             errors = list(dict.fromkeys(test.error for test in tests if test.error))
-            text = f"no pair with it works: {errors[0] if errors else 'no figure'}"
+            text = f"all its pairs failed: {errors[0] if errors else 'no figure'}"
             grade = Grade.FAIL if node in isolation.bad else Grade.UNABLE
             return [Verdict(node, check.name, grade, text=text, action=check.action, evidence=evidence)]
         found = []
@@ -285,7 +285,7 @@ class PairJudgement:
         """Each figure was good in some pair; no partner that is well with others was well with it twice in a row."""
         failed = isolation.failed_with(node)
         errors = [test.error for test in tests if test.result is None and test.error]
-        text = f"{len(failed)} of {isolation.tested(node)} pairs with it failed, with partners that pass with others"
+        text = f"{len(failed)} of its {isolation.tested(node)} pairs failed, with partners that pass with others"
         text += f"; {errors[0]}" if errors else ""
         return Verdict(node, check.name, Grade.FAIL, text=text, action=check.action, evidence=evidence)
 
@@ -305,5 +305,5 @@ class PairJudgement:
         pairs = sum(test.result is not None for tests in self._pairs.values() for test in tests) // 2
         return replace(
             verdict, grade=Grade.FAIL if ratio < metric.fail else Grade.DEGRADED, against="peers", baseline=reference,
-            baseline_n=pairs, baseline_since=0.0, text=f"{ratio:.0%} of what good pairs have", action=check.action,
+            baseline_n=pairs, baseline_since=0.0, text=f"{ratio:.0%} of the figure of good pairs", action=check.action,
         )  # fmt: skip

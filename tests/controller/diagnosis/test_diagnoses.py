@@ -90,7 +90,7 @@ def test_from_the_wish_to_the_verdict() -> None:
     assert outcome.failed == ("n2",)
     assert set(outcome.cleared) == {"n0", "n1", "n3", "n4", "n5"}
     (doc,) = here.brain.diagnoses.all_docs()
-    assert (doc["state"], doc["failed"], doc["why"]) == ("done", ["n2"], "by hand")
+    assert (doc["state"], doc["failed"], doc["why"]) == ("done", ["n2"], "by an operator")
     states = {(r["node"], r["test"], r["metric"]): r["grade"] for r in here.brain.diagnoses.rows()}
     assert states["n2", "pair", "bandwidth"] == "fail"
     assert states["n0", "pair", "bandwidth"] == "pass"
@@ -139,7 +139,7 @@ def test_nodes_that_train_are_left_alone() -> None:
     here.diagnose(tests=("memory",))
     (doc,) = here.brain.diagnoses.all_docs()
     assert doc["nodes"] == ["n2", "n3", "n4"]
-    with pytest.raises(UsageError, match="n0 trains"):
+    with pytest.raises(UsageError, match="n0 is training"):
         here.feed(DiagnoseRequested("d2", ("n0",)))
     here.diagnose("n0", id="d3", tests=("memory",), busy=True)
     assert here.brain.diagnoses.all_docs()[0]["nodes"] == ["n0"]
@@ -168,10 +168,10 @@ def test_bad_wishes_are_refused(event: DiagnoseRequested, says: str) -> None:
 def test_a_node_that_is_away_is_refused_and_one_that_is_diagnosed_already() -> None:
     here = hall(3)
     here.feed(AgentLeft("n1", "i-n1"))
-    with pytest.raises(UsageError, match="n1 is away"):
+    with pytest.raises(UsageError, match="n1 is not connected"):
         here.feed(DiagnoseRequested("d1", ("n1",)))
     here.feed(DiagnoseRequested("d2", ("n0",)))
-    with pytest.raises(UsageError, match="is being diagnosed already"):
+    with pytest.raises(UsageError, match="is already being diagnosed"):
         here.feed(DiagnoseRequested("d3", ("n0",)))
 
 

@@ -101,7 +101,7 @@ def test_a_bad_switch_fails_no_node_under_it(fault: Machine) -> None:
     assert session.failed == []
     bad = [v for v in session.verdicts if v.grade is Grade.DEGRADED]
     assert {(v.node, v.component) for v in bad} == {(f"n{i}", "switch switch0") for i in range(4)}
-    assert all("look at switch switch0 first" in v.action for v in bad)
+    assert all("check switch switch0 first" in v.action for v in bad)
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
@@ -115,7 +115,7 @@ def test_two_nodes_whose_link_fails_are_named_as_a_pair_and_neither_is_blamed(is
     assert session.rounds == 3
     (verdict,) = of(session, "n0", "pair")
     assert (verdict.grade, verdict.component) == (Grade.DEGRADED, "pair with n1")
-    assert "3 of 3 tests with n1 failed: n0, n1 or the way between them; an idle node more" in verdict.text
+    assert "3 of 3 tests with n1 failed: n0, n1 or the path between them; one more idle node" in verdict.text
 
 
 @pytest.mark.parametrize("victim", ["n0", "n1"])
@@ -132,7 +132,7 @@ def test_a_node_whose_pairs_failed_is_not_cleared_by_what_else_passed() -> None:
     """No pair passes, so that no partner is known to be good, and nobody fails."""
     session = diagnose(cluster(3, n0=Machine(dead=True), n1=Machine(dead=True)))
     assert (session.failed, session.cleared) == ([], [])
-    assert "no partner of it is known to be good" in of(session, "n2", "pair")[0].text
+    assert "no partner is known to be good" in of(session, "n2", "pair")[0].text
 
 
 def test_a_clock_that_is_off_is_told_and_fails_nobody() -> None:
@@ -216,7 +216,7 @@ def test_of_two_nodes_that_do_not_reach_each_other_the_pair_is_named_and_nobody_
     assert session.rounds == 3
     (verdict,) = of(session, "n0", "pair")
     assert (verdict.grade, verdict.component) == (Grade.DEGRADED, "pair with n1")
-    assert verdict.text.startswith("3 of 3 tests with n1 failed: n0, n1 or the way between them")
+    assert verdict.text.startswith("3 of 3 tests with n1 failed: n0, n1 or the path between them")
 
 
 def test_two_nodes_one_of_which_fails_every_second_try_are_not_cleared() -> None:

@@ -36,8 +36,8 @@ def test_a_way_between_two_switches_is_named_and_no_node_is_blamed(share: float,
         assert session.cleared == sorted(session.targets), "the way is no node's fault"
         (verdict,) = bad(session)
         assert (verdict.grade, verdict.component) == (Grade.DEGRADED, "link between switches switch0 and switch1")
-        assert "the way between them, not a node" in verdict.text
-        assert ("of what a pair under one switch has" in verdict.text) == bool(share)
+        assert "the path between them, not a node" in verdict.text
+        assert ("of the rate under one switch" in verdict.text) == bool(share)
         assert "uplinks" in verdict.action
 
 
@@ -85,11 +85,14 @@ def test_the_all_reduce_crosses_switches() -> None:
     assert {v.node for v in verdicts} == {f"n{i}" for i in (0, 1, 2, 3, 8, 9, 10, 11)}
     dead = diagnose(cluster(8), ways={("switch0", "switch1"): 0.0}, tests=("all-reduce",))
     assert [(v.component, v.text) for v in bad(dead)] == [
-        ("link between switches switch0 and switch1", "the group across broke: RuntimeError: Connection closed by peer")
+        (
+            "link between switches switch0 and switch1",
+            "the group across failed: RuntimeError: Connection closed by peer",
+        )
     ]
     assert of(dead, "n0", "all-reduce")[0].grade is Grade.PASS
     two = diagnose(cluster(8), ways={("switch0", "switch1"): 0.3}, tests=("all-reduce",))
-    assert all("of what groups under one switch reach" in v.text for v in bad(two))
+    assert all("of the rate of groups under one switch" in v.text for v in bad(two))
     assert bad(two)
     sound = diagnose(cluster(12), tests=("all-reduce",))
     assert bad(sound) == []

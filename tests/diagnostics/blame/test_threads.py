@@ -64,11 +64,11 @@ def seen(culprit: Culprit, cpu_s: float, delayed_s: float) -> Blame:
 @pytest.mark.parametrize(
     ("delayed", "known", "kind", "says"),
     [
-        (0.24, True, Slowness.HOST, "kept from running for"),
-        (0.15, True, Slowness.HOST, "kept from running for"),
+        (0.24, True, Slowness.HOST, "not scheduled for"),
+        (0.15, True, Slowness.HOST, "not scheduled for"),
         (0.005, True, Slowness.WAIT, "asleep, at a lock or in a read"),
         (0.05, True, Slowness.WAIT, "asleep, at a lock or in a read"),
-        (0.0, False, Slowness.HOST, "kept from running for"),
+        (0.0, False, Slowness.HOST, "not scheduled for"),
     ],
 )
 @pytest.mark.parametrize(("what", "part"), [("forward", "forward of stage 0"), ("backward", "backward of stage 0")])

@@ -96,7 +96,7 @@ def test_different_operations_under_one_number(odd: tuple[int, ...], suspects: t
     verdict = judge([state(r, WORLD, 4, "broadcast" if r in odd else "all_reduce") for r in range(4)])
     assert verdict is not None
     assert (verdict.reason, verdict.suspects) == (Reason.ORDER, suspects)
-    assert verdict.text.startswith("operation 4 of world (0-3) is not the same everywhere")
+    assert verdict.text.startswith("operation 4 of world (0-3) differs between ranks")
 
 
 @pytest.mark.parametrize(("odd", "suspects"), [((3,), (3,)), ((0, 1), (0, 1, 2, 3))])
@@ -105,7 +105,7 @@ def test_one_operation_of_different_sizes(odd: tuple[int, ...], suspects: tuple[
     verdict = judge([replace(state(r, WORLD, 4), size=sizes[r]) for r in range(4)])
     assert verdict is not None
     assert (verdict.reason, verdict.suspects) == (Reason.ORDER, suspects)
-    assert verdict.text.startswith("x:all_reduce 4 of world (0-3) is not of the same size everywhere: ")
+    assert verdict.text.startswith("x:all_reduce 4 of world (0-3) differs in size between ranks: ")
     assert "999 x float32" in verdict.text
     if len(odd) == 1:
         assert verdict.text.endswith("1000 x float32 (ranks 0-2), 999 x float32 (ranks 3)")
@@ -160,7 +160,7 @@ def test_another_kind_comes_before_another_size() -> None:
     verdict = judge(states)
     assert verdict is not None
     assert verdict.suspects == (1,)
-    assert "is not the same everywhere" in verdict.text
+    assert "differs between ranks" in verdict.text
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(1, len(TYPES) - 1), st.integers(1, len(TYPES) - 1))
@@ -184,7 +184,7 @@ def test_everybody_there_is_nobodys_fault() -> None:
     verdict = judge([state(r, WORLD, 4) for r in range(4)])
     assert verdict is not None
     assert (verdict.reason, verdict.suspects) == (Reason.TRANSFER, ())
-    assert verdict.text == "all who take part in x:all_reduce 4 of world (0-3) are in it, and it does not end"
+    assert verdict.text == "all ranks have entered x:all_reduce 4 of world (0-3), and it does not end"
 
 
 def test_nobody_in_an_operation_is_no_verdict() -> None:

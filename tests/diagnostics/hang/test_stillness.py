@@ -70,7 +70,7 @@ def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> Non
     assert waits.waits_for_gpu
     sight = look(waits)
     assert sight.life is Life.IDLE
-    assert sight.text == "waits for its GPU, which draws idle power and has 3 events to pass: it waits for its peers"
+    assert sight.text == "waits for its GPU, which draws idle power with 3 events pending: it waits for its peers"
     for other in (
         seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS),  # it may have given its GPU nothing
         seen(6.0, "R", cpu=1.0, has_gpu=True, events_pending=3),  # what the GPU does is not told

@@ -68,7 +68,7 @@ def test_a_narrow_way_between_two_switches_is_named_and_no_host_is_blamed(cables
     assert session.cleared == sorted(SWITCH_OF)
     (verdict,) = [v for v in session.verdicts if v.grade in (Grade.DEGRADED, Grade.FAIL)]
     assert verdict.component == "link between switches s0 and s1"
-    assert "the way between them, not a node" in verdict.text
+    assert "the path between them, not a node" in verdict.text
     assert json.loads(json.dumps(verdict.to_doc()))["grade"] == "degraded"
 
 

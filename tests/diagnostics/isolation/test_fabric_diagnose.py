@@ -22,10 +22,10 @@ def test_a_narrow_uplink_is_found_by_pairs_and_by_the_all_reduce(tmp_path: Path)
     assert {v["component"] for v in bad} == {"link between switches s0 and s1"}, bad
     assert {v["grade"] for v in bad} == {"degraded"}
     (pair,) = [v for v in bad if v["check"] == "pair"]
-    assert "of what a pair under one switch has: the way between them, not a node" in pair["text"]
+    assert "of the rate under one switch: the path between them, not a node" in pair["text"]
     reduced = [v for v in bad if v["check"] == "all-reduce"]
     assert [v["node"] for v in reduced] == hosts.names
-    assert all("of what groups under one switch reach" in v["text"] for v in reduced)
+    assert all("of the rate of groups under one switch" in v["text"] for v in reduced)
     assert (doc["failed"], doc["cleared"]) == ([], hosts.names)
     assert doc["ended"] - doc["began"] < 55
 
@@ -41,4 +41,4 @@ def test_two_hosts_with_a_dead_link_are_named_as_a_pair_after_three_rounds(tmp_p
         ("n0", "degraded", "pair with n1"),
         ("n1", "degraded", "pair with n0"),
     ]
-    assert doc["verdicts"][0]["text"].startswith("3 of 3 tests with n1 failed: n0, n1 or the way between them")
+    assert doc["verdicts"][0]["text"].startswith("3 of 3 tests with n1 failed: n0, n1 or the path between them")

@@ -24,7 +24,7 @@ class WithoutErrors(FakeNvml):
         (Board("a", rows=(0, 0, 1, 0)), "is pending", "reset the GPU", True),
         (Board("a", ecc=3), "3 uncorrected memory errors", "reset the GPU; replace", True),
         (Board("a", reasons=0x40), "hardware thermal", "cooling", False),
-        (Board("a", recovery=2), "asks for a recovery: reboot the node", "reboot the node", True),
+        (Board("a", recovery=2), "requests a recovery: reboot the node", "reboot the node", True),
         (Board("a", links=18, links_off=2), "NVLinks [0, 1] are off, 16 are up", "reset the GPU", True),
         (Board("a", fail={"nvmlDeviceGetHandleByIndex": LOST}), "cannot open it", "reboot", True),
     ],

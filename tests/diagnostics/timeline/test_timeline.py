@@ -156,4 +156,4 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, capsys: pytest.Capt
     pytest.importorskip("pyarrow")
     (tmp_path / "x.parquet").write_text("nonsense")
     assert main(["blame", str(tmp_path)]) == 2
-    assert "no file of spans" in capsys.readouterr().err
+    assert "not a file of spans" in capsys.readouterr().err

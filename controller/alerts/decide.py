@@ -37,21 +37,21 @@ class _Group:
 @dataclass(slots=True)
 class Decider:
     """`patience`: seconds an incident may take before people hear that it is under way. `window`: seconds in which
-    alerts of one kind are one. `least`: what is below it is not told at all."""
+    alerts of one kind are one. `least`: severities below it are not reported at all."""
 
     patience: float = 10.0
     window: float = 600.0
     least: t.Severity = t.Severity.WARNING
-    _over: set[str] = field(default_factory=set)  # incidents of which all is told
-    _open: set[str] = field(default_factory=set)  # incidents that people know to be under way
+    _over: set[str] = field(default_factory=set)  # incidents that are fully reported
+    _open: set[str] = field(default_factory=set)  # incidents reported as in progress
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
 
     def forget(self, incidents: Iterable[Incident]) -> None:
-        """Of an earlier life: what is over has been told."""
+        """Skip what an earlier life reported: incidents that are closed."""
         self._over |= {one.id for one in incidents if not one.live}
 
     def look(self, incidents: Iterable[Incident], now: Instant) -> list[Message]:
-        """What to say now. Asked about once a second."""
+        """Messages to send now. Called about once a second."""
         messages = [said for one in incidents if one.id not in self._over for said in self._of(one, now)]
         return [one for one in messages if LEVELS.index(one.severity) >= LEVELS.index(self.least)]
 
@@ -60,11 +60,11 @@ class Decider:
             if one.id in self._open or now.wall - one.opened < self.patience:
                 return []
             self._open.add(one.id)
-            return [_message(one, t.Severity.CRITICAL, "under way", one.reason)]
+            return [_message(one, t.Severity.CRITICAL, "in progress", one.reason)]
         self._over.add(one.id)
         if one.state is IncidentState.FAILED:
             self._open.discard(one.id)
-            return [_message(one, t.Severity.CRITICAL, "given up", one.reason, ended=True)]
+            return [_message(one, t.Severity.CRITICAL, "failed", one.reason, ended=True)]
         if one.id in self._open:
             self._open.discard(one.id)
             return [_message(one, t.Severity.WARNING, _recovered(one), one.reason, ended=True)]
@@ -79,19 +79,19 @@ class Decider:
             group.more += 1
             return []
         self._groups[key] = _Group(now.mono)
-        more = f"; {group.more} more of the kind since the last message" if group is not None and group.more else ""
+        more = f"; {group.more} more of this kind since the last message" if group is not None and group.more else ""
         return [_message(one, one.cause.severity, "alert", f"{one.reason}{more}", ended=True)]
 
 
 def _recovered(one: Incident) -> str:
-    return "over" if one.closed is None else f"over after {one.closed - one.opened:.1f} s"
+    return "closed" if one.closed is None else f"closed after {one.closed - one.opened:.1f} s"
 
 
 def _message(one: Incident, severity: t.Severity, state: str, reason: str, ended: bool = False) -> Message:
     cause = one.cause
     lines = [cause.text, f"{one.action}: {reason}" if reason else one.action]
     if one.step_resumed is not None:
-        lines.append(f"training goes on at step {one.step_resumed}" + (f" from {one.source}" if one.source else ""))
+        lines.append(f"training resumed at step {one.step_resumed}" + (f" from {one.source}" if one.source else ""))
     return Message(
         key=one.id,
         severity=severity,

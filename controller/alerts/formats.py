@@ -57,7 +57,7 @@ def slack(message: Message, page: str) -> Any:
     title, text = _entities(_line(message.title)), _entities(_lines(message.text))
     body: dict[str, Any] = {"color": _COLOUR[message.severity], "fallback": title, "text": text, "mrkdwn_in": []}
     if page:
-        body |= {"title": "Look at it", "title_link": page}
+        body |= {"title": "Open the incident", "title_link": page}
     quiet = {"mrkdwn": False, "link_names": False, "unfurl_links": False, "unfurl_media": False}
     return {"text": title, **quiet, "attachments": [body]}
 
@@ -65,7 +65,7 @@ def slack(message: Message, page: str) -> Any:
 def feishu(message: Message, page: str) -> Any:
     elements: list[dict[str, Any]] = [{"tag": "div", "text": {"tag": "plain_text", "content": message.text}}]
     if page:
-        button = {"tag": "button", "text": {"tag": "plain_text", "content": "Look at it"}, "url": page}
+        button = {"tag": "button", "text": {"tag": "plain_text", "content": "Open the incident"}, "url": page}
         elements.append({"tag": "action", "actions": [button]})
     header = {"title": {"tag": "plain_text", "content": message.title}, "template": _FEISHU[message.severity]}
     return {"msg_type": "interactive", "card": {"header": header, "elements": elements}}
@@ -73,7 +73,7 @@ def feishu(message: Message, page: str) -> Any:
 
 def dingtalk(message: Message, page: str) -> Any:
     title, text = _line(message.title), _lines(message.text).replace("\n", "\n\n")
-    link = f"\n\n[Look at it]({page})" if page else ""
+    link = f"\n\n[Open the incident]({page})" if page else ""
     body = f"### {_markdown(title)}\n\n{_markdown(text)}{link}"
     return {"msgtype": "markdown", "markdown": {"title": title, "text": body}, "at": {"isAtAll": False}}
 

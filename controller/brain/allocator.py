@@ -50,7 +50,7 @@ class Allocator:
                 parts.append(f"{len(rest)} more job{'s hold' if len(rest) > 1 else ' holds'} {held}")
         before = self._before(job)
         if before is not None:
-            parts.append(f"{before.spec.name} ({before.spec.id}) comes first in the queue")
+            parts.append(f"{before.spec.name} ({before.spec.id}) is first in the queue")
         return "; ".join(parts)
 
     def _owners(self, job: Job) -> Counter[str]:

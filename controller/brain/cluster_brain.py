@@ -151,7 +151,7 @@ class ClusterBrain:
                 return self.diagnoses.asked(event, now)
             case CordonRequested():
                 return self._cordon(event, now)
-        raise TypeError(f"no event of the brain: {type(event).__name__}")
+        raise TypeError(f"unknown event: {type(event).__name__}")
 
     # --- events of agents --------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class ClusterBrain:
         for text in event.spec.faults:
             fault_syntax.parse_fault(text)
         if event.spec.id in self.c.jobs:
-            raise UsageError(f"there is a job {event.spec.id} already")
+            raise UsageError(f"a job {event.spec.id} already exists")
         name = _free_name(event.spec.name, {job.spec.name for job in self.c.active()})
         brain = self.jobs.add(Job(dataclasses.replace(event.spec, name=name), submitted_at=now.wall))
         return brain.submitted(now)

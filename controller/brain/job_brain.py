@@ -66,14 +66,14 @@ class JobBrain:
     def _end_by_hand(self, grace: float, now: Instant) -> list[Action]:
         live = self.c.book.live()
         closed = books.closed(live, IncidentState.CLOSED, now) if live is not None else []
-        final = (JobStatus.STOPPED, "stopped by hand", 130)
+        final = (JobStatus.STOPPED, "stopped by an operator", 130)
         return closed + self.c.life.end(self.c.job, self.c.nodes, final, grace, now)
 
     def restart(self, now: Instant) -> list[Action]:
         """UsageError when it does not run."""
         if self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is running that could be restarted")
-        finding = table.finding(t.FindingKind.RESTART, "job", "restarted by hand", now)
+            raise UsageError("no job is running")
+        finding = table.finding(t.FindingKind.RESTART, "job", "restarted by an operator", now)
         actions = self.recovery.found(finding, now)
         self.c.job.uncounted_restarts += 1  # it counts neither as a try nor towards max_restarts
         return [*actions, *self.hangs.keep_stacks()]

@@ -71,7 +71,7 @@ class Membership:
         over = brain.c.ranks.is_in(RankState.DONE)[ranks.start : ranks.stop].all()
         if holds or over or brain.c.life.stage is not Stage.UP or brain.c.life.is_adopting:
             return ""
-        return f"the controller has just come back, and waits for the agent of {name} that holds ranks of its job"
+        return f"the controller has just restarted and waits for the agent of {name} that runs ranks of its job"
 
     def _make_room(self) -> None:
         if len(self.c.nodes) < MAX_NODES:
@@ -110,7 +110,7 @@ class Membership:
         return actions
 
     def _drained(self, result: msg.CommandResult, now: Instant) -> list[Action]:
-        """An agent says that strays are gone, or that it could not end them: then it is no place for another job."""
+        """An agent stopped orphaned workers, or could not: then the node takes no other job."""
         node = next((node for node in self.c.nodes.values() if result.id in node.draining), None)
         if node is None:
             return []
@@ -118,7 +118,7 @@ class Membership:
         if result.ok:
             return []
         return self.alerts.evict(
-            node.name, f"workers of a job that is over do not end: {result.error}", now, barred=False
+            node.name, f"orphaned workers of an ended job do not stop: {result.error}", now, barred=False
         )
 
     def _lost(self, brain: JobBrain, name: str, hello: msg.Hello) -> list[int]:
@@ -132,7 +132,7 @@ class Membership:
             kind=t.FindingKind.WORKER_EXIT,
             severity=t.Severity.CRITICAL,
             subject=f"rank{lost[0]}",
-            text=f"{name} is back without its workers (ranks {lost[0]} to {lost[-1]})",
+            text=f"{name} reconnected without its workers (ranks {lost[0]} to {lost[-1]})",
             since=now.wall,
             at=now.wall,
             node=name,
@@ -158,24 +158,24 @@ class Membership:
         return brain.recovery.found(finding, now) + brain.c.life.advance(brain.c.job, self.c.nodes, now)
 
     def give_up(self, now: Instant) -> None:
-        """A node without work whose agent does not come back is lost, and nobody waits for it."""
+        """A node without work whose agent does not reconnect is lost: no job waits for it."""
         for node in self.c.nodes.values():
             away = not node.connected and node.state is t.NodeState.SUSPECT
             is_late = now.mono - node.left_at > self.c.options.agent_grace
             if away and is_late and self.c.holder(node.name) is None:
-                node.state, node.reason = t.NodeState.LOST, "its agent left and did not come back"
+                node.state, node.reason = t.NodeState.LOST, "its agent disconnected and did not reconnect"
 
     def leaving(self, name: str) -> None:
-        """Its agent was told to end: no more is started there, until another agent comes."""
+        """Its agent is stopping: nothing more is started there until an agent reconnects."""
         node = self.c.nodes.get(name)
         if node is not None:
-            node.leaving, node.state, node.reason = True, t.NodeState.CORDONED, "is about to end"
+            node.leaving, node.state, node.reason = True, t.NodeState.CORDONED, "its agent is stopping"
 
     def cordon(self, event: CordonRequested) -> list[Action]:
         node = self.find(event.node)
         if event.on:
             node.history.cordoned = True
-            node.state, node.reason = t.NodeState.CORDONED, "cordoned by hand"
+            node.state, node.reason = t.NodeState.CORDONED, "cordoned by an operator"
         else:
             node.history.pardon()
             if node.connected:
@@ -183,16 +183,16 @@ class Membership:
         return [Record("node", node.name, node.history.to_doc())]
 
     def evict(self, name: str, now: Instant) -> list[Action]:
-        """By hand, what recovery does by itself: out at once, and a restart without it if it holds ranks."""
+        """Evict the node now, as recovery does by itself, and restart the job without it if it runs ranks."""
         node, brain = self.find(name), self.roster.holder(name)
-        actions = self.alerts.evict(node.name, "evicted by hand", now, barred=True, by_hand=True)
+        actions = self.alerts.evict(node.name, "evicted by an operator", now, barred=True, by_hand=True)
         if brain is None or brain.c.job.stop_asked:
             return actions
         finding = Finding(
             kind=t.FindingKind.EVICTION,
             severity=t.Severity.WARNING,
             subject=node.name,
-            text=f"{node.name} is taken out by hand",
+            text=f"{node.name} was evicted by an operator",
             since=now.wall,
             at=now.wall,
             node=node.name,
@@ -204,5 +204,5 @@ class Membership:
         """UsageError when there is no such node."""
         node = self.c.nodes.get(name)
         if node is None:
-            raise UsageError(f"no node {name!r}; there are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
+            raise UsageError(f"no node {name!r}; known are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
         return node

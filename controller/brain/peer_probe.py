@@ -63,7 +63,7 @@ class PeerProbe:
         reached = sorted(peer for peer, behind in heard.items() if behind == "answers")
         if reached:
             kind = t.FindingKind.NODE_PARTITIONED
-            text = f"{name} is silent here, but its agent answers {', '.join(reached)}: the way between us is cut"
+            text = f"{name} is silent, but its agent answers {', '.join(reached)}: its path to the controller is cut"
         elif heard and set(heard.values()) == {"unreachable"}:
             kind = t.FindingKind.NODE_UNREACHABLE
             text = f"{name} is silent, and {', '.join(sorted(heard))} cannot reach its host either"

@@ -42,7 +42,7 @@ class Quarantine:
 
     def _test(self, node: Node, now: Instant) -> list[Action]:
         self._count += 1
-        id, why = f"{self.c.commands.boot}-q{self._count}", f"it failed under job {node.history.failed_job}"
+        id, why = f"{self.c.commands.boot}-q{self._count}", f"node failure in job {node.history.failed_job}"
         self._tested_at[node.name] = now.mono
         try:
             begun = self.diagnoses.begin(id, (node.name,), "quick", (), False, why, now)

@@ -91,7 +91,7 @@ def restore(
         raise
     except Exception as error:
         why = f"{type(error).__name__} {error}"
-        raise UsageError(f"the journal's newest job cannot be taken up ({why}); {REMEDY}") from error
+        raise UsageError(f"the journal's newest job cannot be restored ({why}); {REMEDY}") from error
 
 
 def _restore(
@@ -153,7 +153,7 @@ def _restore_job(
         kind=t.FindingKind.CONTROLLER_RESTART,
         severity=t.Severity.WARNING,
         subject="controller",
-        text=f"the controller was gone and is back; {_before(job)} when it died",
+        text=f"the controller restarted; {_before(job)} when it stopped",
         since=last_alive,
         at=now.wall,
     )
@@ -162,11 +162,11 @@ def _restore_job(
         state.book.attach(live, finding)
     elif job.nodes:  # one that waits for its nodes has missed nothing
         incident = state.book.open(finding, now)
-        incident.action, incident.reason = policy.Move.WATCH.value, "wait for the agents to report what runs"
+        incident.action, incident.reason = policy.Move.WATCH.value, "waiting for the agents to report what runs"
 
 
 def _before(job: Job) -> str:
-    """What was under way by the journal: all that is known before nodes have reported."""
+    """The last state in the journal: all that is known before the nodes report."""
     if job.stop_asked:
         return "the job was being stopped"
     if job.launching:
@@ -174,5 +174,5 @@ def _before(job: Job) -> str:
     if job.state is JobStatus.RUNNING:
         return f"generation {job.generation} was running"
     if job.state is JobStatus.PENDING:
-        return "the job waited in the queue"
-    return f"generation {job.generation} was being ended" if job.generation else "the job was being placed"
+        return "the job was queued"
+    return f"generation {job.generation} was being stopped" if job.generation else "the job was being placed"

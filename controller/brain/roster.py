@@ -22,7 +22,7 @@ class Roster:
     def add(self, job: Job) -> JobBrain:
         """A job that was submitted, or that an earlier life of the controller knew. UsageError: too many."""
         if sum(not brain.c.job.state.ended for brain in self.brains.values()) >= MAX_JOBS:
-            raise UsageError(f"{MAX_JOBS} jobs run or wait already: no more are taken; stop one first")
+            raise UsageError(f"{MAX_JOBS} jobs are running or queued, the maximum: stop one first")
         self.c.jobs[job.spec.id] = job
         brain = self.brains[job.spec.id] = self._build(job)
         self._forget()
@@ -82,7 +82,7 @@ class Roster:
         if not job:
             if len(active) > 1:
                 names = ", ".join(f"{brain.c.job.spec.name} ({brain.c.job.spec.id})" for brain in active)
-                raise UsageError(f"several jobs are there: {names}; name one with --job")
+                raise UsageError(f"several jobs are active: {names}; name one with --job")
             if not active:
                 raise UsageError("no job is running")
             return active[0]
@@ -90,6 +90,6 @@ class Roster:
             if job in (brain.c.job.spec.id, brain.c.job.spec.name):
                 return brain
         if (over := self.brains.get(job)) is not None:
-            raise UsageError(f"job {job} is {over.c.job.state.value} already")
+            raise UsageError(f"job {job} is already {over.c.job.state.value}")
         known = [name for brain in active for name in (brain.c.job.spec.id, brain.c.job.spec.name)]
         raise UsageError(f"no job {job!r} is running{nearest(job, known)}; `holdfast jobs` lists them")

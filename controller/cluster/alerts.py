@@ -54,7 +54,7 @@ class Alerts:
         if finding.severity is t.Severity.INFO:
             return [Say("notice", {"node": finding.node, "text": finding.text})]
         incident = self.c.book.open(finding, job, now)
-        incident.action, incident.reason = "alert", "people are told; nothing that a restart would mend"
+        incident.action, incident.reason = "alert", "reported as an alert; a restart would not help"
         return books.closed(incident, IncidentState.CLOSED, now)
 
     def found(self, finding: Finding, now: Instant) -> list[Action]:

@@ -61,8 +61,8 @@ def suppressed_finding(finding: Finding, total: int) -> Finding:
         kind=t.FindingKind.ALERTS_SUPPRESSED,
         severity=t.Severity.WARNING,
         subject=source,
-        text=f"{source} gives cause for more than {MAX_ALERTS} alerts a minute, or for the same one again: "
-        f"further ones are counted only, such as: {finding.text[:200]}",
+        text=f"{source} causes more than {MAX_ALERTS} alerts a minute, or repeats the same one: "
+        f"further alerts are only counted, for example: {finding.text[:200]}",
         since=finding.since,
         at=finding.at,
         node=finding.node,

@@ -88,7 +88,7 @@ def cut_off(heard: dict[tuple[str, str], str]) -> list[str]:
 
 def _says(name: str, heard: dict[tuple[str, str], str], now: Instant) -> Finding:
     peers = sorted({other for pair in heard if name in pair for other in pair if other != name})
-    text = f"training stands still: {name} and its peers ({', '.join(peers)}) do not reach each other, and it is here"
+    text = f"training stands still: {name} reaches the controller, but none of its peers ({', '.join(peers)})"
     return finding(
         t.FindingKind.NODE_CUT_OFF, name, text, now, node=name, signature="cut-off",
         evidence={"heard": {f"{a} at {b}": behind for (a, b), behind in heard.items() if name in (a, b)}},

@@ -157,7 +157,7 @@ class PauseWatch:
         assert pause is not None
         one = pause.ranks[0] if len(pause.ranks) == 1 else -1
         times = int(job.pauses.get(self.place, [0.0, 0.0])[0])
-        again = f"; restarted {times} times at this place before, each time with twice the limit" if times else ""
+        again = f"; restarted {times} times at this place before, the limit doubled each time" if times else ""
         is_operation = self.place.startswith(("in ", "before ", "outside "))
         where = f"{' ' if is_operation else ' at '}{self.place}" if self.place else ""
         seconds = pause.still if pause.life is not Life.IDLE else self._idle(pause, now)

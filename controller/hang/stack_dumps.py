@@ -48,7 +48,7 @@ class StackDumps:
         """Ask all agents that hold workers. UsageError when nothing runs."""
         job = self.c.active
         if job is None or self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is running: there are no stacks to look at")
+            raise UsageError("no job is running: there are no stacks")
         nodes = [name for name in job.nodes if name in self.c.nodes and self.c.nodes[name].connected]
         order = msg.DumpStacks()
         sends = [self.c.commands.issue(name, job.spec.id, job.generation, order, self._on_answer) for name in nodes]
@@ -86,7 +86,7 @@ class StackDumps:
                 held.stacks.append(Stack(expand(entry["ranks"]), str(entry["thread"]), tuple(entry["frames"])))
             held.states |= {int(rank): str(state) for rank, state in json.loads(result.data["states"]).items()}
         except (ValueError, KeyError, TypeError) as error:
-            held.errors[node] = f"an answer that is no stacks: {type(error).__name__}"
+            held.errors[node] = f"the answer has no stacks: {type(error).__name__}"
         return True
 
     @property

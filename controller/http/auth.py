@@ -39,11 +39,11 @@ class Auth:
     def __post_init__(self) -> None:
         for token in (self.token, self.reader_token):
             if token is not None and not token.strip():
-                raise ValueError("the API token is empty; leave it unset for open loopback access, or give one")
+                raise ValueError("the API token is empty; leave it unset for open loopback access, or set one")
         if self.reader_token is not None and self.token is None:
-            raise UsageError("a reader's token needs an operator's beside it, or anybody could change things")
+            raise UsageError("a reader token needs an operator token too: without one, any client could make changes")
         if self.reader_token is not None and self.reader_token == self.token:
-            raise UsageError("the reader's token is the operator's: make another one, or leave it unset")
+            raise UsageError("the reader token equals the operator token: create another one, or leave it unset")
 
     def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> Refusal | None:
         """Why a request is refused; None when it is not. Decided from its head: the body need not be there yet.
@@ -58,9 +58,9 @@ class Auth:
         if _same(given, self.token):
             return None
         if self.reader_token is None or not _same(given, self.reader_token):
-            text = "this needs the API token: send `Authorization: Bearer TOKEN`"
+            text = "this request needs the API token: send `Authorization: Bearer TOKEN`"
             return Refusal(401, text, {"www-authenticate": "Bearer"})
-        return None if method in READING else Refusal(403, "a reader's token changes nothing: use an operator's", {})
+        return None if method in READING else Refusal(403, "a reader token permits no changes: use an operator's", {})
 
     def _foreign(self, headers: Mapping[str, str], is_open: bool) -> str:
         """Why another site's page is refused; empty when none speaks. The page itself opens from any link."""

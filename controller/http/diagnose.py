@@ -13,14 +13,14 @@ from holdfast.controller.http.facade import Facade
 
 class DiagnoseSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    nodes: list[str] = Field(default=[], description="Which nodes; empty: all that are idle.")
-    suite: Literal["quick", "full"] = Field(default="quick", description="Under 1 minute, or under 10.")
+    nodes: list[str] = Field(default=[], description="Names of nodes; empty: all idle nodes.")
+    suite: Literal["quick", "full"] = Field(default="quick", description="quick takes under 1 minute, full under 10.")
     tests: list[str] = Field(default=[], description="Only these tests.")
-    busy: bool = Field(default=False, description="Also on nodes that train, which slows the job down.")
+    busy: bool = Field(default=False, description="Also run on nodes that train; this slows the job down.")
 
 
 class Begun(BaseModel):
-    id: str = Field(description="Look at it with GET /api/v1/diagnoses/ID.")
+    id: str = Field(description="Read it with GET /api/v1/diagnoses/ID.")
 
 
 class Verdict(BaseModel):
@@ -29,7 +29,7 @@ class Verdict(BaseModel):
     model_config = ConfigDict(extra="allow")
     node: str
     check: str
-    grade: Literal["pass", "degraded", "fail", "unable"] = Field(description="`unable`: it could not run: no pass.")
+    grade: Literal["pass", "degraded", "fail", "unable"] = Field(description="`unable`: it could not run; no pass.")
     severity: Literal["info", "warning", "critical"]
     metric: str
     component: str
@@ -37,9 +37,9 @@ class Verdict(BaseModel):
     unit: str
     bar: float | None = Field(description="The fixed limit, if there is one.")
     against: str = Field(description="What decided: bar, peers, past or fault.")
-    baseline: float | None = Field(description="The median that it was compared with.")
+    baseline: float | None = Field(description="The median of the baseline.")
     baseline_n: int
-    baseline_since: float = Field(description="Unix seconds of the oldest value of it; 0: of this diagnosis.")
+    baseline_since: float = Field(description="Unix seconds of the oldest value in the baseline; 0: of this diagnosis.")
     text: str
     evidence: dict[str, Any] = Field(description="What the check measured besides.")
     action: str = Field(description="What to do about it.")
@@ -60,11 +60,11 @@ class DiagnosisBrief(BaseModel):
     began: float | None
     ended: float | None
     failed: list[str]
-    cleared: list[str] = Field(description="Nodes that were tested and have nothing wrong.")
+    cleared: list[str] = Field(description="Nodes that passed all their tests.")
 
 
 class Diagnosis(DiagnosisBrief):
-    verdicts: list[Verdict] = Field(description="Empty until it is done.")
+    verdicts: list[Verdict] = Field(description="Empty until the diagnosis is done.")
 
 
 def routes(facade: Facade) -> APIRouter:

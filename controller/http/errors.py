@@ -18,11 +18,11 @@ from holdfast.controller.http.models import Problem
 log = logging.getLogger(__name__)
 
 MEANING = {
-    "400": "Something in the request is wrong.",
+    "400": "The request is invalid.",
     "401": "The API token is missing or wrong.",
     "403": "The token may only read.",
-    "404": "There is no such thing.",
-    "409": "Not in the present state.",
+    "404": "Not found.",
+    "409": "Not possible in the present state.",
 }
 
 
@@ -43,7 +43,7 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = error.detail
     if text == "Not Found":
-        text = f"there is no {request.url.path}; GET /openapi.json lists what there is"
+        text = f"no path {request.url.path}; GET /openapi.json lists all paths"
     elif text == "Method Not Allowed":
         text = f"{request.url.path} does not answer to {request.method}"
     return problem(error.status_code, text, error.headers)

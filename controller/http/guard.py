@@ -68,7 +68,7 @@ class Guard:
 
 async def _body(headers: Headers, receive: Receive) -> bytes | Refusal:
     """The whole body, if it is short enough and comes in time."""
-    too_long = Refusal(413, f"the body is longer than {BODY_BYTES >> 20} MiB, which nothing here needs", {})
+    too_long = Refusal(413, f"the body is longer than {BODY_BYTES >> 20} MiB, the limit", {})
     length = headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > BODY_BYTES:
         return too_long
@@ -78,7 +78,7 @@ async def _body(headers: Headers, receive: Receive) -> bytes | Refusal:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    return Refusal(400, "the connection ended before the body did", {})
+                    return Refusal(400, "the connection closed before the end of the body", {})
                 body += message.get("body", b"")
                 if len(body) > BODY_BYTES:
                     return too_long

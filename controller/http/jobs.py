@@ -22,7 +22,7 @@ from holdfast.controller.http.streams import Streams, stream
 
 ACTIVE = ("pending", "starting", "running", "recovering")
 JobKey = Annotated[str, Path(max_length=256, description="Id of a job, or its name.")]
-SpanJob = Annotated[str, Query(max_length=256, description="Another job, also one that is only on disk any more.")]
+SpanJob = Annotated[str, Query(max_length=256, description="Another job, also one whose spans are only on disk.")]
 Find = Callable[..., Awaitable[str]]
 """A dependency that gives the id of a request's job."""
 
@@ -86,7 +86,7 @@ def _named(facade: Facade) -> Which:
     async def commands(id: JobKey) -> str:
         found = find_job(facade, id)
         if found["state"] not in ACTIVE:
-            raise HTTPException(409, f"job {found['name']} ({found['id']}) is {found['state']} already")
+            raise HTTPException(409, f"job {found['name']} ({found['id']}) is already {found['state']}")
         return str(found["id"])
 
     async def spans(id: JobKey) -> str:
@@ -146,7 +146,7 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
     async def job(id: Annotated[str, Depends(which.reads)]) -> Response:
         return small(facade.job(id))
 
-    @api.get("/plan", response_model=models.Plan | None, summary="What it does in a step; null until it is known")
+    @api.get("/plan", response_model=models.Plan | None, summary="The plan of a step; null until it is known")
     async def plan(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
         data = facade.plan(id)
         return await answer(request, lambda: encode(data))
@@ -163,7 +163,7 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         sent."""
         job = facade.job(id)
         if job is None:
-            raise HTTPException(404, "no job was submitted yet")
+            raise HTTPException(404, "no job has been submitted")
         return EventStream(streams.logs(facade.log_lines(job["id"])))
 
     if not which.none_yet:  # without a job, /incidents has those of nodes, too
@@ -210,7 +210,7 @@ def _commands(facade: Facade, which: Which) -> APIRouter:
         await facade.restart((spec or models.RestartSpec()).dump, id)
         return small({"ok": True})
 
-    @api.post("/stacks", response_model=models.Stacks, summary="What all its workers are doing, as a tree of calls")
+    @api.post("/stacks", response_model=models.Stacks, summary="The stacks of all its workers, as one call tree")
     async def stacks(request: Request, id: Annotated[str, Depends(which.commands)]) -> Response:
         data = await facade.stacks(id)
         return await answer(request, lambda: encode(data))
@@ -226,7 +226,7 @@ def _commands(facade: Facade, which: Which) -> APIRouter:
 def _faults(facade: Facade, which: Which) -> APIRouter:
     api = APIRouter(tags=["do"])
 
-    @api.post("/inject", response_model=models.Injected, summary="Break something on purpose")
+    @api.post("/inject", response_model=models.Injected, summary="Inject a fault")
     async def inject(spec: models.FaultSpec, id: Annotated[str, Depends(which.faults)]) -> Response:
         return small(await facade.inject(spec.fault, id))
 

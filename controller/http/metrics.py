@@ -33,31 +33,31 @@ JOB_GAUGES = {
     "generation": ("generation", "Generation: goes up by one with every (re)start."),
     "goodput_ratio": ("goodput", "Productive training time over the job's wall time without the time in the queue."),
     "ranks": ("world_size", "Workers of the job."),
-    "priority": ("priority", "Jobs with a higher one get nodes first."),
+    "priority": ("priority", "Higher values get nodes first."),
 }
 # Gauges: a step done again after a fault takes the lost one's time back, and another job begins at nothing.
 JOB_TIMES = {
     "productive_seconds": "Job time in steps that can no longer be lost.",
     "unsaved_seconds": "Job time in steps that a fault could still take.",
     "queued_seconds": "Job time waiting for nodes: neither productive nor lost.",
-    "wall_seconds": "Job time altogether.",
+    "wall_seconds": "Total job time.",
 }
 JUST_ENDED_S = 3600.0
-"""How long the state of a job that ended is still told: an alert must not miss how it ended."""
+"""How long the state of an ended job is still exported: an alert must not miss it."""
 CONTROLLER_COUNTERS = {
     "frames": ("frames_total", "Heartbeat frames received."),
     "frame_bytes": ("frame_bytes_total", "Bytes of the heartbeat frames received."),
     "malformed_frames": ("malformed_total", "Heartbeat frames that could not be read."),
     "events": ("events_total", "Events received from agents."),
-    "alerts_suppressed": ("alerts_suppressed_total", "Alerts beyond what is kept of one node or subject a minute."),
-    "controller_bugs": ("bugs_total", "Events that the controller failed at: report each, its log has the traceback."),
+    "alerts_suppressed": ("alerts_suppressed_total", "Alerts beyond the limit of one node or subject per minute."),
+    "controller_bugs": ("bugs_total", "Errors in the controller itself: report each, its log has the traceback."),
     "spans": ("spans_total", "Spans received from workers."),
-    "spans_lost": ("spans_lost_total", "Spans that were dropped or overwritten on their way: blame lacks them."),
+    "spans_lost": ("spans_lost_total", "Spans dropped or overwritten on the way to the controller: blame lacks them."),
     "steps": ("steps_total", "Finished steps received from workers."),
     "journal_seconds": ("journal_seconds_total", "Time spent writing the journal."),
 }
 CONTROLLER_GAUGES = {
-    "controller_loop_lag_seconds": ("loop_lag_seconds", "How late the controller's event loop runs."),
+    "controller_loop_lag_seconds": ("loop_lag_seconds", "Lag of the controller's event loop."),
 }
 
 
@@ -111,14 +111,14 @@ class _Families:
 def _cluster(state: State) -> Iterable[Metric]:
     counts = state.status["counts"]
     yield _each("holdfast_nodes", "Nodes by state.", "state", {s: counts.get(s, 0) for s in NodeState})
-    yield GaugeMetricFamily("holdfast_diagnoses_running", "Diagnoses under way.", state.metrics["diagnoses_running"])
-    yield GaugeMetricFamily("holdfast_open_incidents", "Incidents under way.", state.status["open_incidents"])
+    yield GaugeMetricFamily("holdfast_diagnoses_running", "Diagnoses in progress.", state.metrics["diagnoses_running"])
+    yield GaugeMetricFamily("holdfast_open_incidents", "Open incidents.", state.status["open_incidents"])
 
 
 def _jobs(state: State) -> Iterable[Metric]:
     jobs = state.status["jobs"]
     counts = {name: sum(job["state"] == name for job in jobs) for name in JOB_STATES}
-    yield _each("holdfast_jobs", "Jobs by state: active ones, and of those that ended the newest.", "state", counts)
+    yield _each("holdfast_jobs", "Jobs by state: all active jobs, and the newest ended ones.", "state", counts)
     yield _states(state)
     for metric, (key, text) in JOB_GAUGES.items():
         yield _by_job(f"holdfast_job_{metric}", text, [(job["job"]["name"], job["job"][key]) for job in state.jobs])
@@ -126,16 +126,16 @@ def _jobs(state: State) -> Iterable[Metric]:
         yield _by_job(f"holdfast_job_{key}", text, [(job["job"]["name"], job[key]) for job in state.jobs])
     restarts = CounterMetricFamily("holdfast_job_restarts", "Restarts of the job.", labels=["job"])
     queued = GaugeMetricFamily(
-        "holdfast_job_queued", "1 while the job waits only because other jobs hold the nodes that it needs.",
+        "holdfast_job_queued", "1 while the job waits only for nodes of other jobs.",
         labels=["job"],
     )  # fmt: skip
     lost = CounterMetricFamily("holdfast_lost_seconds", "Job time lost, by reason.", labels=["job", "reason"])
     risk = GaugeMetricFamily(
-        "holdfast_job_at_risk_seconds", "Work that would be lost if a worker, a node or the whole job died now.",
+        "holdfast_job_at_risk_seconds", "Work that would be lost if a worker, a node or the whole job failed now.",
         labels=["job", "fault"],
     )  # fmt: skip
     paused = GaugeMetricFamily(
-        "holdfast_job_pause_seconds", "How long the job has stood still that may go on by itself; 0: it moves.",
+        "holdfast_job_pause_seconds", "Duration of a pause that may end by itself; 0: the job makes progress.",
         labels=["job", "state"],
     )  # fmt: skip
     for each in state.jobs:
@@ -181,7 +181,7 @@ def _by_job(name: str, text: str, values: Iterable[tuple[str, float | None]]) ->
 def _incidents(state: State) -> Iterable[Metric]:
     kinds: dict[str, float] = {kind: 0 for kind in FindingKind}
     found = kinds | state.metrics["findings_total"]
-    yield _each("holdfast_findings", "What the detectors said, by kind.", "kind", found, counter=True)
+    yield _each("holdfast_findings", "Findings of the detectors, by kind.", "kind", found, counter=True)
     by_kind = kinds | state.metrics["incidents_total"]
     yield _each("holdfast_incidents", "Incidents opened, by kind.", "kind", by_kind, counter=True)
     phases: dict[str, list[float]] = {}
@@ -190,7 +190,7 @@ def _incidents(state: State) -> Iterable[Metric]:
             if phase["end"] is not None:
                 phases.setdefault(phase["name"], []).append(phase["end"] - phase["start"])
     summary = SummaryMetricFamily(
-        "holdfast_incident_phase_seconds", "How long the phases of the incidents took.", labels=["phase"]
+        "holdfast_incident_phase_seconds", "Duration of the phases of the incidents.", labels=["phase"]
     )
     for phase_name, seconds in sorted(phases.items()):
         summary.add_metric([phase_name], len(seconds), math.fsum(seconds))
@@ -212,7 +212,7 @@ def _controller(metrics: Json) -> Iterable[Metric]:
         counter=True,
     )
     refused: dict[str, float] = dict.fromkeys(REASONS, 0)
-    text = "What of agents' messages was left out, by reason."
+    text = "Values dropped from agents' messages, by reason."
     yield _each("holdfast_ingest_malformed", text, "reason", refused | metrics["refused_total"], counter=True)
     for name, (key, text) in CONTROLLER_GAUGES.items():
         gauge = GaugeMetricFamily(f"holdfast_{name}", text)

@@ -16,7 +16,7 @@ RANK_COLUMNS = (
 )
 WORKER_COLUMNS = (
     ("mfu_ratio", "mfu", "Model FLOP/s of the whole job over the peak of its devices, in the rank's last step."),
-    ("memory_bytes", "memory_bytes", "The most memory that the rank has held: of its GPU, else of the host."),
+    ("memory_bytes", "memory_bytes", "Peak memory of the rank: of its GPU, else of the host."),
 )
 PART_TEXT = "Time that a part of the rank's last step took, as the rank itself measured it."
 NODE_GAUGES = (
@@ -24,7 +24,7 @@ NODE_GAUGES = (
     ("tx_bytes_per_second", "tx_bytes_per_s", "Bytes the node sends per second, all NICs."),
     ("rx_bytes_per_second", "rx_bytes_per_s", "Bytes the node receives per second, all NICs."),
     ("memory_bytes", "memory_bytes", "Memory of the node."),
-    ("slots", "slots", "Workers the node has room for."),
+    ("slots", "slots", "Worker slots of the node."),
 )
 HELP = {
     "gpu_utilization_ratio": "Share of time the GPU computed.",
@@ -34,19 +34,19 @@ HELP = {
     "gpu_ecc_errors_total": "Uncorrected memory errors of the GPU.",
     "host_cpu_ratio": "Share of the host's CPU time in use.",
     "host_memory_used_bytes": "Memory in use on the host.",
-    "host_warm_ready": "1 while the node's warm process is up, so that a worker can start at once.",
+    "host_warm_ready": "1 while the node's fork server is up, so that a worker can start at once.",
     "host_snapshot_step": "Steps in the newest snapshot that each worker of the node has in memory.",
-    "host_snapshot_age_seconds": "Age of the oldest worker's newest snapshot: work that a fault would cost.",
+    "host_snapshot_age_seconds": "Age of the oldest of the workers' newest snapshots: work that a fault would cost.",
     "host_snapshot_bytes": "Bytes of one snapshot of all workers of the node.",
     "host_snapshot_peer_step": "Steps in the newest snapshot that each worker has on another node, too.",
-    "host_snapshot_peer_seconds": "Time that the slowest worker's last copy to another node took.",
-    "host_snapshot_copies_bytes": "Bytes of one snapshot of all workers of other nodes that this one keeps copies for.",
+    "host_snapshot_peer_seconds": "Duration of the slowest worker's last copy to another node.",
+    "host_snapshot_copies_bytes": "Bytes of one snapshot of all workers of other nodes whose copies this node keeps.",
     "host_snapshot_repaired_chunks": "MiB of snapshots that changed in the host's memory and were repaired.",
     "host_checkpoint_step": "Steps in the newest checkpoint committed with this node's help.",
     "host_checkpoint_age_seconds": "Time since that checkpoint was committed.",
     "host_checkpoint_upload_seconds": "Time from snapshot to commit of that checkpoint.",
     "host_checkpoint_upload_bytes_per_second": "Rate at which the node wrote its parts of the last checkpoint.",
-    "host_checkpoint_failing": "1 from a failure of the store until something was written to it again.",
+    "host_checkpoint_failing": "1 from a failure of the store until the next successful write.",
 }
 DIAGNOSTIC_STATES = {"pass": 0, "degraded": 1, "fail": 2}
 GAUGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -74,7 +74,7 @@ def rank_families(jobs: Sequence[Json]) -> Iterator[str]:
     for ranks in each:
         states = [1 if state == "running" else 0 for state in ranks["states"]]
         running += [states[state] for state in ranks["state"]]
-    yield from family("holdfast_rank_running", "1 while the rank's process runs and is well.", labels, running)
+    yield from family("holdfast_rank_running", "1 while the rank's process runs and is healthy.", labels, running)
 
 
 def _rank_labels(job: Json) -> list[str]:
@@ -87,9 +87,9 @@ def _rank_labels(job: Json) -> list[str]:
 
 
 BLAME_COLUMNS = (
-    ("self_slowdown_ratio", "self_ratio", "The GPU's own computation over that of its peers: 1.1 is 10% slower."),
-    ("induced_wait_seconds_total", "induced_s", "What other GPUs waited because of this one, all of them together."),
-    ("victim_wait_seconds_total", "victim_s", "What this GPU waited for others beyond what the plan makes it wait."),
+    ("self_slowdown_ratio", "self_ratio", "The GPU's own computation time over that of its peers: 1.1 is 10% slower."),
+    ("induced_wait_seconds_total", "induced_s", "Total time that other GPUs waited because of this one."),
+    ("victim_wait_seconds_total", "victim_s", "Time that this GPU waited for others beyond the waits of the plan."),
 )
 
 
@@ -133,7 +133,7 @@ def node_families(nodes: Sequence[Json]) -> Iterator[str]:
         for name, node in zip(names, nodes, strict=True)
         for nic in node["nics"]
     ]
-    text = "What the NIC can carry."
+    text = "Link speed of the NIC."
     yield from family("holdfast_nic_speed_bytes_per_second", text, *_columns(ports))
 
 
@@ -144,13 +144,13 @@ def diagnostic_families(tests: Sequence[Json]) -> Iterator[str]:
     for name, test in zip(names, tests, strict=True):
         label = f'{{node="{name}",test="{test["test"]}"}} '
         worst[label] = max(worst.get(label, 0), DIAGNOSTIC_STATES.get(test["grade"], 0))
-    text = "What the node's last diagnosis said: 0 pass, 1 degraded, 2 fail."
+    text = "Verdict of the node's last diagnosis: 0 pass, 1 degraded, 2 fail."
     yield from family("holdfast_diagnostic_state", text, list(worst), list(worst.values()))
     figures = [
         (f'{{node="{name}",test="{test["test"]}",metric="{test["metric"]}"}} ', test["value"])
         for name, test in zip(names, tests, strict=True) if test["metric"]
     ]  # fmt: skip
-    text = "The node's worst part's figure in its last diagnosis, in the unit that docs/diagnostics.md gives."
+    text = "Figure of the node's worst part in its last diagnosis; docs/diagnostics.md gives the units."
     yield from family("holdfast_diagnostic_value", text, *_columns(figures))
 
 

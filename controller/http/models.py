@@ -31,30 +31,30 @@ class ProgramSpec(_Request):
     cwd: str = Field(default="", description="Working directory on the nodes; empty: the agent's own.")
     env: dict[str, str] = Field(default={}, description="Environment variables to add.")
     hooks: bool = Field(default=True, description="Watch optimizer steps and collectives of unmodified scripts.")
-    warm: bool = Field(default=True, description="Fork from the warm process; else a fresh interpreter.")
+    warm: bool = Field(default=True, description="Fork from the fork server; else start a fresh interpreter.")
 
 
 class JobLimits(_Request):
     hang_steps: float | None = Field(
-        default=None, gt=0, le=1e6, description="Median steps until a worker that cannot go on is dead."
+        default=None, gt=0, le=1e6, description="Median steps until a worker that cannot continue counts as dead."
     )
-    hang_floor: float | None = Field(default=None, ge=0, le=1e6, description="Seconds on top of that.")
+    hang_floor: float | None = Field(default=None, ge=0, le=1e6, description="Seconds added to that.")
     hang_limit_start: float | None = Field(
-        default=None, gt=0, le=1e8, description="Seconds instead, before the first step and where none are expected."
+        default=None, gt=0, le=1e8, description="Seconds, instead of both, before the first step and without steps."
     )
     stuck_limit: float | None = Field(
-        default=None, gt=0, le=1e8, description="Seconds without a byte in an operation that lacks nobody."
+        default=None, gt=0, le=1e8, description="Seconds without a byte in an operation that all ranks have entered."
     )
-    pause_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds of a busy pause.")
-    idle_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds of an idle one.")
+    pause_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds that a busy pause may last.")
+    idle_limit: float | None = Field(default=None, gt=0, le=1e8, description="Seconds that an idle pause may last.")
     idle_limit_start: float | None = Field(
         default=None, gt=0, le=1e8, description="The same before the first step, and where no steps are expected."
     )
-    pause_alert: float | None = Field(default=None, gt=0, le=1e8, description="Seconds until people are alerted.")
+    pause_alert: float | None = Field(default=None, gt=0, le=1e8, description="Seconds until an alert.")
 
 
 class RestartSpec(_Request):
-    dump: bool = Field(default=False, description="Keep the stacks of all workers with the incident first.")
+    dump: bool = Field(default=False, description="Record the stacks of all workers in the incident first.")
 
 
 class JobSpec(_Request):
@@ -62,24 +62,24 @@ class JobSpec(_Request):
         default="job",
         min_length=1,
         max_length=200,
-        description="For people and metrics. Where an active job has it already, a number is put behind it.",
+        description="Name on the page and in metrics. If an active job has the same name, a number is appended.",
     )
     program: ProgramSpec
     nnodes: int = Field(default=1, ge=1, description="How many nodes to train on.")
     nproc_per_node: int = Field(default=1, ge=1, description="How many workers on each.")
     max_restarts: int | None = Field(
-        default=None, ge=-1, description="Restarts before the job is given up; -1: as many as make progress."
+        default=None, ge=-1, description="Restarts before the job is marked failed; -1: while it advances."
     )
-    node_counts: list[int] = Field(default=[], description="Smaller numbers of nodes that will do as well.")
-    max_steps: int | None = Field(default=None, ge=1, description="Where the job ends, if known: for progress.")
+    node_counts: list[int] = Field(default=[], description="Smaller numbers of nodes that the job may run on.")
+    max_steps: int | None = Field(default=None, ge=1, description="Last step of the job, if known: for its progress.")
     faults: list[str] = Field(default=[], description='Faults to inject, such as `"kill@20:rank3"`.')
     limits: JobLimits | None = Field(default=None, description="Limits of this job, in place of the controller's.")
-    priority: int = Field(default=0, ge=-1000, le=1000, description="A job with a higher one gets nodes first.")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Higher values get nodes first.")
     preempt: bool = Field(default=False, description="Take nodes from running jobs with a lower priority.")
 
 
 class StopSpec(_Request):
-    grace: float = Field(default=10.0, ge=0, le=3600, description="Seconds from the polite signal to the hard one.")
+    grace: float = Field(default=10.0, ge=0, le=3600, description="Seconds from SIGTERM to SIGKILL.")
 
 
 class FaultSpec(_Request):
@@ -94,7 +94,7 @@ class FaultSpec(_Request):
 
 
 class Problem(BaseModel):
-    error: str = Field(description="One line: what is wrong, where, and what would be right.")
+    error: str = Field(description="One line: what is wrong, where, and how to correct it.")
 
 
 class Submitted(BaseModel):
@@ -107,7 +107,7 @@ class Done(BaseModel):
 
 class Injected(_Answer):
     id: str
-    armed: bool = Field(description="True: waits for its step. False: done.")
+    armed: bool = Field(description="True: the fault waits for its step. False: done.")
 
 
 class Program(_Answer):
@@ -122,40 +122,40 @@ class Placement(_Answer):
 
 
 class AtRisk(_Answer):
-    worker: Number = Field(description="Seconds of work lost if a worker died now.")
-    node: Number = Field(description="If a node died, and what is in its memory.")
-    job: Number = Field(description="If the whole job died.")
+    worker: Number = Field(description="Seconds of work lost if a worker failed now.")
+    node: Number = Field(description="The same if a node and its memory failed now.")
+    job: Number = Field(description="The same if the whole job failed now.")
 
 
 class Spent(_Answer):
-    wall: float = Field(description="Seconds since the job was submitted; the others add up to it.")
+    wall: float = Field(description="Seconds since the job was submitted: the sum of the others.")
     productive: float = Field(description="Steps that can no longer be lost.")
-    unsaved: float = Field(description="Steps that a fault could still take, and the one under way.")
+    unsaved: float = Field(description="Steps that a fault could still lose, and the running step.")
     queued: float = Field(description="Waiting for nodes: neither productive nor lost, and no part of the goodput.")
     lost: dict[str, Number] = Field(
-        description="By reason. Null: unknown. What a program did again that numbers no steps, nobody knows."
+        description="By reason. Null: unknown, as the repeated work of a program that does not number its steps."
     )
-    last_hour: Number = Field(description="Share of the last hour in steps that count, saved by now or not.")
+    last_hour: Number = Field(description="Share of the last hour in useful steps, saved or not.")
 
 
 class JobPause(_Answer):
-    life: Literal["busy", "idle", "unknown"] = Field(description="What those do that hold up the job.")
-    text: str = Field(description="Who does what, and how many wait for it.")
-    place: str = Field(description="Where in the script, as far as it is known.")
+    life: Literal["busy", "idle", "unknown"] = Field(description="Activity of the ranks that hold up the job.")
+    text: str = Field(description="The ranks, their activity, and the number of waiting ranks.")
+    place: str = Field(description="Place in the script, if known.")
     ranks: list[int]
     waiting: int = Field(description="How many ranks wait for them.")
     since: float = Field(description="When the last rank stopped moving, Unix time.")
     seconds: float
-    limit_seconds: Number = Field(description="After how long the job is restarted: of idleness, if it is idle.")
+    limit_seconds: Number = Field(description="Duration until the restart; of idleness, if it is idle.")
     usual_seconds: float = Field(description="The longest pause at the same place that ended by itself; 0: none.")
 
 
 class _AnyJob(_Answer):
     id: str
-    name: str = Field(description="No two active jobs have the same.")
+    name: str = Field(description="Unique among active jobs.")
     state: Literal["pending", "starting", "running", "recovering", "finished", "failed", "stopped"]
-    reason: str | None = Field(description="Why it is in this state.")
-    priority: int = Field(default=0, description="Jobs with a higher one get nodes first.")
+    reason: str | None = Field(description="Reason of this state.")
+    priority: int = Field(default=0, description="Higher values get nodes first.")
     preempt: bool = Field(default=False, description="Whether it takes nodes from jobs with a lower priority.")
     generation: int = Field(description="Goes up by one with every (re)start.")
     nnodes: int
@@ -170,28 +170,28 @@ class _AnyJob(_Answer):
 
 
 class JobBrief(_AnyJob):
-    nodes: list[str] = Field(description="That it holds, by group rank.")
+    nodes: list[str] = Field(description="Nodes of the job, by group rank.")
 
 
 class Job(_AnyJob):
     world_size: int
-    node_counts: list[int] = Field(description="Every number of nodes that it may run on; nnodes is how many it has.")
+    node_counts: list[int] = Field(description="All permitted numbers of nodes; nnodes is the present one.")
     program: Program
     loss: Number
     tokens_per_s: Number
     step_seconds: Number = Field(description="Median of the last steps.")
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
-    time: Spent = Field(description="Where its time went, in seconds.")
-    pause: JobPause | None = Field(default=None, description="Why no rank makes steps, while they may go on.")
-    at_risk: AtRisk | None = Field(description="What a fault would cost right now; null when the job has ended.")
-    sizes: tuple[int, int, int] | None = Field(description="Of the mesh: pp, dp, tp.")
+    time: Spent = Field(description="Use of the job time, in seconds.")
+    pause: JobPause | None = Field(default=None, description="Set if no rank finishes a step and none is dead.")
+    at_risk: AtRisk | None = Field(description="Cost of a fault now; null when the job has ended.")
+    sizes: tuple[int, int, int] | None = Field(description="Sizes of the mesh: pp, dp, tp.")
     assignment: list[Placement]
     steps_counted: bool = Field(
-        default=False, description="Counted by a hook, over all lives: the program itself numbers none."
+        default=False, description="A hook counts the steps of all attempts: the program numbers none."
     )
-    progress: str | None = Field(default=None, description="What its checkpoints, else its log, said last.")
-    queued: bool = Field(default=False, description="Waits only because other jobs hold the nodes that it needs.")
+    progress: str | None = Field(default=None, description="Latest progress in its checkpoints, else in its log.")
+    queued: bool = Field(default=False, description="The job waits only for nodes of other jobs.")
 
 
 class Layers(_Answer):
@@ -204,9 +204,9 @@ class Plan(_Answer):
     job: str
     generation: int
     schedule: str
-    micro_batches: int = Field(description="In one step of one replica.")
+    micro_batches: int = Field(description="Micro-batches per step and replica.")
     axes: list[tuple[str, int]] = Field(description="The mesh, slowest axis first.")
-    stages: list[Layers] = Field(description="By number of stage.")
+    stages: list[Layers] = Field(description="By stage number.")
     orders: list[list[str]] = Field(description="By pipeline rank, the ids of its actions: stage, op, micro-batch.")
 
 
@@ -227,9 +227,9 @@ class Finding(_Answer):
 
 class StackRow(_Answer):
     depth: int = Field(
-        description="Grows where ranks part; rows of the same ranks are calls, each from the one before it."
+        description="Increases where ranks diverge; rows of the same ranks are calls, each from the row before it."
     )
-    ranks: str = Field(description="Who is in it, e.g. `0-7`, `0-28/4`, `1,5,9-11`.")
+    ranks: str = Field(description="Ranks in this frame, e.g. `0-7`, `0-28/4`, `1,5,9-11`.")
     frame: str = Field(description="`file:line function`.")
 
 
@@ -237,14 +237,14 @@ class Stacks(_Answer):
     at: float
     job: str
     generation: int
-    missing: dict[str, str] = Field(description="Nodes that have not told, and why.")
-    states: dict[str, str] = Field(description="By rank: state of the process, and where in the kernel it waits.")
+    missing: dict[str, str] = Field(description="Nodes without an answer, and the reason.")
+    states: dict[str, str] = Field(description="By rank: state of the process, and its wait in the kernel.")
     rows: list[StackRow]
 
 
 class Incident(_Answer):
     id: str | int
-    job: str | None = Field(description="Id of the job that it is of; null: of a node that no job held.")
+    job: str | None = Field(description="Id of the affected job; null: a node without a job.")
     kind: str
     culprit: str = Field(description="`rank3`, `node1` or `job`.")
     severity: Literal["info", "warning", "critical"]
@@ -252,27 +252,27 @@ class Incident(_Answer):
     summary: str
     opened: float
     closed: Instant
-    action: str | None = Field(description="What was done about it.")
-    reason: str | None = Field(description="Why that.")
+    action: str | None = Field(description="The action of Holdfast.")
+    reason: str | None = Field(description="Reason of the action.")
     detect_s: Number = Field(description="From the fault to its detection.")
-    recover_s: Number = Field(description="From detection to training again.")
+    recover_s: Number = Field(description="From detection to the first new step.")
     source: str | None = Field(description="Where the state came from: memory, peer or store.")
-    restore_s: Number = Field(description="What reading the state took, of the time to recover.")
-    restored_bytes: int | None = Field(description="Read for it, by all ranks together.")
+    restore_s: Number = Field(description="Part of recover_s that the restore took.")
+    restored_bytes: int | None = Field(description="Bytes that all ranks read for the restore.")
     generation_from: int | None
     generation_to: int | None
     step_at_fault: int | None
     step_resumed: int | None
     phases: list[Phase]
     findings: list[Finding]
-    stacks: Stacks | None = Field(description="What the workers were doing when nobody moved.")
+    stacks: Stacks | None = Field(description="Stacks of the workers while no rank made progress.")
 
 
 class Status(_Answer):
     version: int = Field(description="Goes up with every visible change.")
     now: float
     started_at: float
-    job: Job | None = Field(description="The newest; in an event, the one that the stream follows.")
+    job: Job | None = Field(description="The newest job; in an event, the job that the stream follows.")
     jobs: list[JobBrief] = Field(description="As GET /jobs.")
     nodes: dict[str, str] = Field(description="State by node.")
     counts: dict[str, int] = Field(description="Nodes by state.")
@@ -310,7 +310,7 @@ class NodeBrief(_Answer):
     connected: bool
     switch: str
     slots: int
-    job: str | None = Field(description="Id of the job that holds it.")
+    job: str | None = Field(description="Id of the job on the node.")
     ranks: list[int]
     frame_age: Number = Field(description="Seconds since its last heartbeat.")
     tx_bytes_per_s: Number
@@ -337,12 +337,12 @@ class Offence(_Answer):
 
 class NodeHistory(_Answer):
     cordoned: bool
-    evicted: str = Field(description="Why it was taken out; empty when it was not.")
+    evicted: str = Field(description="Reason of the eviction; empty if the node is not evicted.")
     evicted_at: float
-    barred: bool = Field(description="Not even taken when nothing else is there.")
+    barred: bool = Field(description="Quarantined: not used even if no other node is available.")
     failed_job: str = Field(description="Other jobs get it only once it has passed a diagnosis; empty: it did.")
     outs: list[tuple[float, str]] = Field(description="When it was evicted for a fault, and the job that it failed.")
-    offences: list[Offence] = Field(description="Faults that began there and count against it, oldest first.")
+    offences: list[Offence] = Field(description="Node failures: faults of this node, oldest first.")
     verdicts: list[dict[str, Any]] = Field(description="The newest of each figure, with `at` and `diagnosis`.")
 
 
@@ -360,8 +360,8 @@ class Ranks(_Answer):
     step_seconds: list[Number]
     progress_age: list[Number] = Field(description="Seconds since its last step or change of phase.")
     mfu: list[Number]
-    part_seconds: dict[str, list[Number]] = Field(description="Where its last step's time went, by part.")
-    memory_bytes: list[Number] = Field(description="The most it has held: of its GPU, else of the host.")
+    part_seconds: dict[str, list[Number]] = Field(description="Time of its last step, by part.")
+    memory_bytes: list[Number] = Field(description="Peak memory of the rank: of its GPU, else of the host.")
     operation: list[int] = Field(description="Index into `operations`.")
     nodes: list[str]
     phases: list[str]
@@ -395,8 +395,8 @@ class NicTraffic(_Answer):
     name: str
     t0: float = Field(description="Unix milliseconds.")
     t: list[float] = Field(description="Milliseconds since `t0`, one per sample.")
-    tx: list[float] = Field(description="Bytes sent since the sample before.")
-    rx: list[float] = Field(description="Bytes received since the sample before.")
+    tx: list[float] = Field(description="Bytes sent since the previous sample.")
+    rx: list[float] = Field(description="Bytes received since the previous sample.")
 
 
 class Traffic(_Answer):

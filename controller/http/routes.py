@@ -73,7 +73,7 @@ def find_node(facade: Facade, name: str) -> Json:
 def _reads(facade: Facade) -> APIRouter:
     api = APIRouter(tags=["look"])
 
-    @api.get("/status", response_model=models.Status, summary="Everything at a glance")
+    @api.get("/status", response_model=models.Status, summary="Status of the cluster")
     async def status(request: Request) -> Response:
         data = facade.status()
         return await answer(request, lambda: encode(data))
@@ -81,7 +81,7 @@ def _reads(facade: Facade) -> APIRouter:
     @api.get("/nodes", response_model=list[models.Node], summary="All nodes")
     async def nodes(
         request: Request,
-        detail: Annotated[bool, Query(description="False: only what a list shows, for large clusters.")] = True,
+        detail: Annotated[bool, Query(description="False: only the columns of a list, for large clusters.")] = True,
     ) -> Response:
         rows = facade.nodes()
         if not detail:
@@ -92,7 +92,7 @@ def _reads(facade: Facade) -> APIRouter:
     async def node(name: str) -> Response:
         return small(find_node(facade, name))
 
-    @api.get("/nodes/{name}/history", response_model=models.NodeHistory, summary="What speaks for and against a node")
+    @api.get("/nodes/{name}/history", response_model=models.NodeHistory, summary="Failures and verdicts of a node")
     async def history(name: str) -> Response:
         find_node(facade, name)
         return small(facade.node_history(name))
@@ -124,19 +124,19 @@ def _reads(facade: Facade) -> APIRouter:
 def _commands(facade: Facade) -> APIRouter:
     api = APIRouter(tags=["do"])
 
-    @api.post("/nodes/{name}/cordon", response_model=models.Done, summary="Take a node out of future generations")
+    @api.post("/nodes/{name}/cordon", response_model=models.Done, summary="Cordon a node")
     async def cordon(name: str) -> Response:
         find_node(facade, name)
         await facade.cordon(name, True)
         return small({"ok": True})
 
-    @api.post("/nodes/{name}/uncordon", response_model=models.Done, summary="Let a node in again")
+    @api.post("/nodes/{name}/uncordon", response_model=models.Done, summary="Uncordon a node")
     async def uncordon(name: str) -> Response:
         find_node(facade, name)
         await facade.cordon(name, False)
         return small({"ok": True})
 
-    @api.post("/nodes/{name}/evict", response_model=models.Done, summary="Take a node out at once")
+    @api.post("/nodes/{name}/evict", response_model=models.Done, summary="Evict a node")
     async def evict(name: str) -> Response:
         find_node(facade, name)
         await facade.evict(name)
@@ -150,11 +150,11 @@ def _live(facade: Facade, streams: Streams) -> APIRouter:
 
     @api.get("/events", response_class=EventStream, responses=stream(), summary="Status and steps as they change")
     async def events(
-        job: Annotated[str, Query(max_length=256, description="Which job to follow; empty: always the newest.")] = "",
+        job: Annotated[str, Query(max_length=256, description="Job to follow; empty: always the newest.")] = "",
         since: Annotated[int, Query(ge=-1, description="Send the job's steps after this one.")] = -1,
         since_job: Annotated[
             str,
-            Query(max_length=256, description="Id of the job that `since` is of: another's are sent from its first."),
+            Query(max_length=256, description="Id of the job of `since`; another job's steps are sent from its first."),
         ] = "",
     ) -> Response:
         """Event `status`: as `/status`, but `job` is the one that is followed, and `jobs`, `nodes` and `incidents` are
@@ -184,7 +184,7 @@ def _observe(app: FastAPI, facade: Facade) -> APIRouter:
 
 
 def _open(app: FastAPI) -> None:
-    @app.get("/healthz", tags=["observe"], summary="Whether the controller's loop turns; needs no token")
+    @app.get("/healthz", tags=["observe"], summary="Health of the controller's event loop; needs no token")
     async def healthz() -> dict[str, bool]:
         return {"ok": True}
 

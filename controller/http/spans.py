@@ -15,8 +15,8 @@ from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.timeline import timeline
 from holdfast.diagnostics.timeline.lanes import lanes
 
-First = Annotated[int, Query(ge=-1, description="First step; -1: as far back as there is.")]
-Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have told.")]
+First = Annotated[int, Query(ge=-1, description="First step; -1: the oldest in memory.")]
+Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that all ranks have reported.")]
 
 
 class Culprit(BaseModel):
@@ -34,14 +34,14 @@ class Culprit(BaseModel):
     z: float | None = Field(description="How many usual spreads of its peers it is above their median.")
     peers: int = Field(description="How many it was compared with.")
     self_s: float
-    cost_s: float = Field(description="What the step would be shorter by, were it as fast as its peers.")
-    what_if_s: float = Field(description="How long the step would be then.")
-    induced_s: float = Field(description="What the other ranks together would wait less.")
+    cost_s: float = Field(description="Saved time per step if the rank were as fast as its peers.")
+    what_if_s: float = Field(description="Duration of the step in that case.")
+    induced_s: float = Field(description="Saved waiting time of all other ranks.")
     victims: int
-    text: str = Field(description="All of it in one line.")
+    text: str = Field(description="Summary in one line.")
     works: dict[str, float] = Field(default={}, description="Ratio over its peers by each work that is too slow.")
     by_design: bool = Field(
-        default=False, description="So since the job's first steps, the program's: for information."
+        default=False, description="Since the job's first steps, so caused by the program: for information."
     )
 
 
@@ -62,7 +62,7 @@ class BlameBrief(BaseModel):
 class Blame(BlameBrief):
     ranks: Json = Field(description="Columns by rank: work, wait, transfer, self, induced and victim seconds.")
     path: list[Json] = Field(description="The critical path of one step, its longest parts first.")
-    incomplete: list[int] = Field(description="Ranks of which spans are missing.")
+    incomplete: list[int] = Field(description="Ranks with missing spans.")
 
 
 class Heat(BaseModel):
@@ -77,8 +77,8 @@ class Heat(BaseModel):
     ranks: list[int]
     node_of: list[str] = Field(description="Each rank's node.")
     phases: list[str] = Field(description="Kinds of own work, then other, transfer, wait.")
-    seconds: list[list[float | None]] = Field(description="Of each rank in each phase, per step.")
-    ratio: list[list[float | None]] = Field(description="The same over the peers'; none of waiting.")
+    seconds: list[list[float | None]] = Field(description="Seconds of each rank in each phase, per step.")
+    ratio: list[list[float | None]] = Field(description="The same over the peers'; null for waiting.")
     nodes: list[str]
     steps: list[int]
     by_step: list[list[float | None]] = Field(description="Own work of each node's slowest rank over its peers'.")
@@ -92,8 +92,8 @@ class Lanes(BaseModel):
     zero: float = Field(description="Unix seconds.")
     first: int
     last: int
-    ranks: list[int] = Field(description="Whose spans are here.")
-    left_out: int = Field(description="Ranks that were wanted and did not fit.")
+    ranks: list[int] = Field(description="Ranks with spans in this answer.")
+    left_out: int = Field(description="Requested ranks that did not fit.")
     kinds: list[str]
     groups: list[str]
     rank: list[int]
@@ -121,7 +121,7 @@ def parse_ranks(text: str) -> list[int]:
             raise UsageError(f"ranks={text!r}: {part!r} is neither a rank nor a range; write 0-3,8")
         low, high = int(first), int(last or first)
         if high - low >= MOST_RANKS or len(found) >= MOST_RANKS:
-            raise UsageError(f"ranks={text!r}: more than {MOST_RANKS:,} ranks at once; name fewer")
+            raise UsageError(f"ranks={text!r}: more than {MOST_RANKS:,} ranks at once; request fewer")
         found.update(range(low, high + 1))
     return sorted(found)
 
@@ -131,7 +131,7 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
     api = APIRouter(tags=["look"])
     Job = Annotated[str, Depends(spans_of)]
 
-    @api.get("/blame", response_model=Blame, summary="Who is slow, who only waits, and what it costs")
+    @api.get("/blame", response_model=Blame, summary="Slow ranks, waiting ranks, and the cost")
     async def blame(request: Request, job: Job, first: First = -1, last: Last = -1) -> Response:
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(blame_report.report(*read())))
@@ -141,7 +141,7 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
         read = facade.spans(job, first, last)
         return await answer(request, lambda: encode(blame_report.heat_report(*read())))
 
-    @api.get("/blame/newest", response_model=BlameBrief | None, summary="The last look at it, at no cost")
+    @api.get("/blame/newest", response_model=BlameBrief | None, summary="The last result, at no cost")
     async def newest_blame(id: Annotated[str, Depends(reads)]) -> Response:
         return small(facade.newest_blame(id))
 
@@ -151,8 +151,8 @@ def routes(facade: Facade, reads: Callable[..., Awaitable[str]], spans_of: Calla
         job: Job,
         first: First = -1,
         last: Last = -1,
-        ranks: Annotated[str, Query(max_length=400, description='Which, as "0-3,8"; empty: all that fit.')] = "",
-        steps: Annotated[int, Query(ge=0, le=1000, description="Only the last so many; 0: all that fit.")] = 0,
+        ranks: Annotated[str, Query(max_length=400, description='Ranks, as "0-3,8"; empty: all that fit.')] = "",
+        steps: Annotated[int, Query(ge=0, le=1000, description="Only this many last steps; 0: all that fit.")] = 0,
     ) -> Response:
         chosen = parse_ranks(ranks)
         read = facade.spans(job, first, last)

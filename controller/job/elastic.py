@@ -57,12 +57,12 @@ class Elastic:
             kind=t.FindingKind.ROOM,
             severity=t.Severity.INFO,
             subject="job",
-            text=f"there is room again: {len(nodes)} nodes in place of {len(job.nodes)} ({', '.join(new)})",
+            text=f"capacity restored: {len(nodes)} nodes instead of {len(job.nodes)} ({', '.join(new)})",
             since=now.wall,
             at=now.wall,
         )
         incident = self.c.book.open(finding, now)
-        incident.action, incident.reason = policy.Move.GROW.value, "there is room again"
+        incident.action, incident.reason = policy.Move.GROW.value, "capacity restored"
         return [books.saved(incident), *self.recovery.recover(incident, job, now)]
 
 

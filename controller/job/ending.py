@@ -33,8 +33,8 @@ class Ending:
             return None
         ranks = sum(len(job.ranks_on(name)) for name in unreported)
         return (
-            f"all ranks that can be seen ended with 0; {ranks} of {job.world} did not report, for the agent of "
-            f"{', '.join(unreported)} never came back"
+            f"all visible ranks ended with 0; {ranks} of {job.world} did not report: the agent of "
+            f"{', '.join(unreported)} never reconnected"
         )
 
     def unreported(self, job: Job) -> list[str] | None:

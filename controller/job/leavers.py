@@ -64,7 +64,7 @@ class Leavers:
             return None  # it went on without
         at = f" after step {first.step}" if first.step >= 0 else ""
         told = first.node in set(leaving)
-        why = "; its node was told to end" if told else ""
+        why = "; its agent was stopping" if told else ""
         return finding(
             t.FindingKind.WORKER_PREEMPTED if told else t.FindingKind.WORKER_LEFT,
             f"rank{first.rank}",

@@ -262,9 +262,9 @@ class Lifecycle:
             return
         self.is_adopting = False
         held = [name for name in job.nodes if name not in self.repeated]
-        parts = [f"{', '.join(held)} held the workers of generation {job.generation}"] if held else []
-        parts += [f"it was started again on {', '.join(self.repeated)}, which lacked them"] if self.repeated else []
-        self.story = f"{'; '.join(parts)}: the launch was adopted, and nothing was ended"
+        parts = [f"{', '.join(held)} had the workers of generation {job.generation}"] if held else []
+        parts += [f"{', '.join(self.repeated)} lacked them and started them again"] if self.repeated else []
+        self.story = f"{'; '.join(parts)}: the launch was adopted, no worker was stopped"
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -288,8 +288,8 @@ class Lifecycle:
             del self.waiting[i]
 
     def node_back(self, job: Job, name: str, now: Instant, holds: bool = False) -> list[Action]:
-        """A node that left in the middle is told again what it may have missed, and so is one that was given up while
-        its workers run on. `holds`: its hello told of running workers of the job."""
+        """Repeat the commands that a reconnected node may have missed, also for a node that was marked lost while its
+        workers run on. `holds`: its hello reported running workers of the job."""
         if self.stage in (Stage.DRAINING, Stage.ENDING) and (holds or name in self.unstopped):
             self.unstopped.discard(name)
             self._give_time(now)
@@ -297,7 +297,7 @@ class Lifecycle:
         return []
 
     def overdue(self, now: Instant) -> list[Failure]:
-        """Commands that nobody answered in time: each node that owes one."""
+        """Commands without an answer in time, with their nodes."""
         if not self.waiting or now.mono < self.deadline:
             return []
         late = [Failure(what, node, "no answer in time") for what, node in self.waiting.values()]
@@ -306,7 +306,7 @@ class Lifecycle:
 
 
 def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> msg.StartWorkers:
-    """What this node is told to start of the running generation: all its ranks, or only these."""
+    """The start command of a node for the running generation: all its ranks, or only these."""
     program = job.spec.program
     if job.rollbacks:
         told = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}

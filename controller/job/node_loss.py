@@ -40,7 +40,7 @@ class NodeLoss:
             return []
         away = [n for n in job.nodes if not self.c.present(n)]
         if not away and is_up and watching:
-            live.reason = self.c.life.story or "the watcher is back, and no worker was ended"
+            live.reason = self.c.life.story or "the agent reconnected, no worker was stopped"
             self.c.life.story = ""
             return books.closed(live, IncidentState.CLOSED, now)
         if self.ending.unreported(job) is not None:
@@ -50,13 +50,13 @@ class NodeLoss:
         patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
         if now.mono - self.c.progress_at < patience or not (gone := self._overdue(away, job, now)):
             return []
-        actions = self._give_up(gone, "silent, and training stopped with it", now)
+        actions = self._give_up(gone, "silent, and training stopped", now)
         live.action = policy.Move.RESTART.value
-        live.reason = f"{', '.join(gone)} did not come back and training stopped: start again without"
+        live.reason = f"{', '.join(gone)} did not reconnect and training stopped: restarting without"
         return [*actions, *self.recovery.recover(live, job, now, phase="evicting")]
 
     def _give_up(self, names: list[str], reason: str, now: Instant) -> list[Action]:
-        """These nodes are lost. It counts against each, unless they went together."""
+        """Mark nodes lost. It counts as a node failure of each, except after a correlated loss."""
         live = self.c.book.live()
         together = live is not None and live.cause.kind is t.FindingKind.NODES_AWAY
         actions: list[Action] = []
@@ -71,7 +71,7 @@ class NodeLoss:
         return actions
 
     def gather(self, now: Instant) -> list[Action]:
-        """Many nodes away at once are one trouble: what they share is the cause, and none of them is to blame."""
+        """Many nodes lost at once are one incident: the cause is what they share, not a node."""
         live, job = self.c.book.live(), self.c.job
         if live is None or live.cause.kind is t.FindingKind.NODES_AWAY:
             return []
@@ -93,13 +93,13 @@ class NodeLoss:
         away = [n for n in self.c.life.unstopped if n not in known or not known[n].connected]
         lost = self.c.life.given_up | {n for n in away if n in known and known[n].state is t.NodeState.LOST}
         if gone := self._overdue([n for n in away if n not in lost], job, now):
-            actions += self._give_up(sorted(gone), "gone for too long", now)
+            actions += self._give_up(sorted(gone), "not connected for too long", now)
         if self._lacks_room(now):
             actions += self._capacity(now)
         return actions
 
     def _lacks_room(self, now: Instant) -> bool:
-        """Has the job waited for nodes for too long, and not only for its turn in the queue?"""
+        """Whether the job has waited for nodes for too long, and not only for its turn in the queue."""
         since = self.c.life.waiting_since
         if since is None or now.mono - since <= self.c.options.agent_grace or now.mono < self._room_looked_at + _LOOK_S:
             return False
@@ -107,7 +107,7 @@ class NodeLoss:
         return not self.c.is_queued()
 
     def _overdue(self, away: list[str], job: Job, now: Instant) -> list[str]:
-        """Those of them for which training waits no longer."""
+        """The nodes for which training no longer waits."""
         if not away:
             return []
         o = self.c.options
@@ -146,7 +146,7 @@ class NodeLoss:
             if any(i.cause.kind is t.FindingKind.CAPACITY and i.closed is None for i in self.c.book.own()):
                 return []
             live = self.c.book.open(finding, now)
-            live.action, live.reason = policy.Move.RESTART.value, "waiting for room"
+            live.action, live.reason = policy.Move.RESTART.value, "waiting for free nodes"
             live.state = IncidentState.RECOVERING
             live.generation_from = self.c.job.generation
             return [books.saved(live)]

@@ -22,36 +22,36 @@ RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that a decision rests on. Counts include the cause itself."""
+    """Input of a decision. Counts include the cause itself."""
 
     cause: Finding
     options: Options
     restarts: int = 0
     max_restarts: int = -1
     tries: int = 1
-    """Starts of the job in a row that made no progress."""
+    """Restart attempts in a row without progress."""
     tries_node: str = ""
     """The node at which all of them ended; empty when they differ."""
     stillborn: int = 0
-    """Lives in a row that the program itself ended before its first step, whatever its error."""
+    """Restart attempts in a row that the program itself ended before its first step, with any error."""
     node: str = ""
-    """Whom the finding is about, where that is a node or a worker on one."""
+    """The node of the finding; empty if it has none."""
     offences: int = 0
-    """What was found at this node first-hand, within the window."""
+    """Node failures of this node within the window."""
     evictions: int = 0
-    """Nodes taken out within the last hour."""
+    """Nodes evicted within the last hour."""
     tested: bool = False
-    """Was it diagnosed within the last hour?"""
+    """Whether it was diagnosed within the last hour."""
     replaceable: bool = False
-    """A spare waits, or the job may go on with fewer."""
+    """A spare is available, or the job may run on fewer nodes."""
     stored: bool = False
-    """Is there a checkpoint of this job in the store?"""
+    """Whether the store has a checkpoint of this job."""
     goes_back: bool = False
-    """Did the operator ask to go back where a finding of this kind is only told otherwise?"""
+    """Whether the operator configured a rollback for this kind, which otherwise only alerts."""
     no_room: bool = False
-    """Did a worker end for want of room, on a node of which a disk is full?"""
+    """Whether a worker ended for lack of disk space on a node with a full disk."""
     went_back: bool = False
-    """Did the job go back for the same steps before?"""
+    """Whether the job rolled back for the same steps before."""
 
     @property
     def row(self) -> Row:
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def limit(self) -> int:
-        """Fruitless starts after which the job is given back."""
+        """Restart attempts without progress after which the job is marked failed."""
         return self.options.tries if self.row.fault is Fault.PROGRAM else self.options.tries_fault
 
 
@@ -75,95 +75,95 @@ class Rule:
 
 def _again(case: Case) -> str:
     same = "the same traceback" if case.cause.kind is t.FindingKind.WORKER_EXCEPTION else case.cause.kind.value
-    return f"{same} {case.tries} times without a step of progress: {case.cause.text}"
+    return f"{same} {case.tries} times without progress: {case.cause.text}"
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "people took the node out",
+        "an operator evicted the node",
         lambda c: c.cause.kind is t.FindingKind.EVICTION,
         Move.EVICT,
-        lambda c: "by hand",
+        lambda c: "evicted by an operator",
     ),
     Rule(
-        "a pause is at its limit, and the job's `max_restarts` is used up: no pause makes a job failed",
+        "a pause reached its limit, and the job's `max_restarts` is used up: no pause marks a job failed",
         lambda c: is_pause(c.cause) and 0 <= c.max_restarts <= c.restarts,
         Move.ALERT,
-        lambda c: f"the job may be restarted {c.max_restarts} times and has been; a pause does not make it failed",
+        lambda c: f"the job has used its {c.max_restarts} restarts; a pause does not mark it failed",
     ),
     Rule(
         "the job's `max_restarts` is used up",
         lambda c: 0 <= c.max_restarts <= c.restarts and c.cause.kind is not t.FindingKind.RESTART,
         Move.STOP,
-        lambda c: f"the job may be restarted {c.max_restarts} times and has been",
+        lambda c: f"the job has used its {c.max_restarts} restarts",
     ),
     Rule(
-        "so many nodes went within the hour that it cannot be them (`max_evictions`), and this one should go",
+        "this node should be evicted, but too many were within the hour to be the cause (`max_evictions`)",
         lambda c: _should_go(c) and c.evictions >= c.options.max_evictions and c.tries < c.limit,
         Move.RESTART,
-        lambda c: f"{c.node} should go, but {c.evictions} nodes went within the hour: look for what they share",
+        lambda c: f"{c.node} should be evicted, but {c.evictions} nodes were within the hour: look for a shared cause",
     ),
     Rule(
-        "the node is broken for certain",
+        "the node is certainly faulty",
         lambda c: c.row.fault is Fault.BROKEN and bool(c.node),
         Move.EVICT,
-        lambda c: f"{c.node} cannot be used: {c.cause.text}",
+        lambda c: f"{c.node} is faulty: {c.cause.text}",
     ),
     Rule(
-        "a worker ended for want of room on its node, of which a disk is full, and there is another to take",
+        "a worker ended for lack of disk space on a node with a full disk, and another node is available",
         lambda c: c.no_room and bool(c.node) and c.replaceable,
         Move.EVICT,
-        lambda c: f"a disk of {c.node} is full: take another; {c.cause.text}",
+        lambda c: f"a disk of {c.node} is full: moving to another node; {c.cause.text}",
     ),
     Rule(
-        "the node and its peers do not reach each other, and there is another to take",
+        "the node has no connectivity with its peers, and another node is available",
         lambda c: _is_cut_off(c),
         Move.EVICT,
-        lambda c: f"nobody can train with {c.node}: take another",
+        lambda c: f"{c.node} has no connectivity with its peers: using another node",
     ),
     Rule(
-        "the same node for the `offences`-th time within a day, and there is another to take",
+        "the `node_failures`-th failure of the same node within a day, and another node is available",
         lambda c: _should_go(c),
         Move.EVICT,
-        lambda c: f"{c.node} for the {_ordinal(c.offences)} time within a day: take another",
+        lambda c: f"{_ordinal(c.offences)} failure of {c.node} within a day: using another node",
     ),
     Rule(
-        "as many starts in a row as the kind allows ended at the same node, and there is another to take",
+        "the restart attempts of the kind are used up, all ended at one node, and another node is available",
         lambda c: c.tries == c.limit and c.replaceable and c.row.fault is Fault.NODE and bool(c.tries_node),
         Move.EVICT,
-        lambda c: f"{c.tries} starts ended at {c.tries_node} without a step of progress: try another node",
+        lambda c: f"{c.tries} restart attempts ended at {c.tries_node} without progress: using another node",
     ),
     Rule(
-        "as many starts in a row ended like this, without a step of progress, as the kind allows",
+        "the restart attempts of the kind are used up, without progress",
         lambda c: c.tries >= c.limit,
         Move.STOP,
         _again,
     ),
     Rule(
-        "as many starts in a row as `tries_fault` were ended by the program itself before its first step, by any error",
+        "the program itself ended `restart_attempts_fault` attempts in a row before their first step, with any error",
         lambda c: c.row.fault is Fault.PROGRAM and c.stillborn >= c.options.tries_fault,
         Move.STOP,
-        lambda c: f"{c.stillborn} starts in a row ended before the first step, the last with: {c.cause.text}",
+        lambda c: f"{c.stillborn} restart attempts in a row ended before the first step, the last with: {c.cause.text}",
     ),
     Rule(
-        "a loss is no number again, without a good step since the restart, and there is a checkpoint in the store",
+        "the loss is NaN again, without a good step since the restart, and the store has a checkpoint",
         lambda c: c.cause.kind is t.FindingKind.LOSS_NONFINITE and c.tries >= 2 and c.stored,
         Move.ROLL_BACK,
-        lambda c: f"the newest state leads there again: {c.cause.text}",
+        lambda c: f"the newest state leads to it again: {c.cause.text}",
     ),
     Rule(
-        "the same node for the second time within a day; it was not tested within the hour, and there is another",
+        "the second failure of the same node within a day, not tested within the hour, and another node is available",
         lambda c: c.row.fault is Fault.NODE and bool(c.node) and c.offences >= 2 and c.replaceable and not c.tested,
         Move.DIAGNOSE,
-        lambda c: f"{c.node} for the {_ordinal(c.offences)} time within a day: test it before it trains again",
+        lambda c: f"{_ordinal(c.offences)} failure of {c.node} within a day: testing it before it trains again",
     ),
 )
-"""For kinds whose first move ends a life of the job; the first that holds, else the kind's own move."""
+"""For kinds whose first move restarts the job: the first rule that holds, else the kind's own move."""
 
 
 def _should_go(case: Case) -> bool:
     if not case.node or case.cause.secondary:
-        return False  # nobody goes on another's word
+        return False  # a node is never evicted on the evidence of another
     if case.row.fault is Fault.BROKEN or _is_cut_off(case):
         return True
     return case.row.fault is Fault.NODE and case.replaceable and case.offences >= case.options.offences
@@ -193,24 +193,24 @@ def decide(case: Case) -> Decision:
         if rule.holds(case):
             return Decision(rule.move, rule.reason(case))
     if not counts_as_try(case.cause):
-        return Decision(move, "start again from the newest whole state; it counts neither as a try nor against a node")
-    return Decision(move, f"start again from the newest whole state (try {case.tries} of {case.limit})")
+        return Decision(move, "restarting from the newest complete state; counts as no attempt and no node failure")
+    return Decision(move, f"restarting from the newest complete state (attempt {case.tries} of {case.limit})")
 
 
 def _if_it_helps(case: Case) -> Decision:
-    """Going back because the operator wants it so: never in a circle, and never the end of a job that trains."""
+    """Roll back because the operator asked for it: never in a loop, and never the end of a job that trains."""
     if case.went_back:
-        return Decision(Move.ALERT, f"the job went back for it before, and it came again: {case.cause.text}")
+        return Decision(Move.ALERT, f"the job rolled back for it before, and it repeated: {case.cause.text}")
     if not case.stored:
-        return Decision(Move.ALERT, "there is no checkpoint to go back to")
+        return Decision(Move.ALERT, "there is no checkpoint to roll back to")
     if 0 <= case.max_restarts <= case.restarts:
-        return Decision(Move.ALERT, f"the job may be restarted {case.max_restarts} times and has been")
-    return Decision(Move.ROLL_BACK, f"as is wished for {case.cause.kind}: {case.cause.text}")
+        return Decision(Move.ALERT, f"the job has used its {case.max_restarts} restarts")
+    return Decision(Move.ROLL_BACK, f"as configured for {case.cause.kind}: {case.cause.text}")
 
 
 _WHY = {
-    Move.WATCH: "training may go on without its watcher; recover only if it stops",
-    Move.ALERT: "nothing that a restart would mend",
+    Move.WATCH: "training may continue without its agent; recovery starts only if it stops",
+    Move.ALERT: "a restart would not help",
 }
 
 
@@ -259,7 +259,7 @@ def is_pause(cause: Finding) -> bool:
 
 
 def counts_as_try(cause: Finding) -> bool:
-    """Does the life of the job that it ended count towards giving the job up?"""
+    """Whether it counts as a restart attempt."""
     return is_failure(cause.kind) and cause.kind is not t.FindingKind.RESTART and not is_pause(cause)
 
 

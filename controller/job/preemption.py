@@ -48,7 +48,7 @@ class Preemption:
         job = self.c.job
         text = (
             f"{by.spec.name} ({by.spec.id}, priority {by.spec.priority}) takes the nodes of this job "
-            f"(priority {job.spec.priority}): it waits in the queue and goes on from its newest checkpoint"
+            f"(priority {job.spec.priority}): it waits in the queue and resumes from its newest checkpoint"
         )
         found = finding(t.FindingKind.JOB_PREEMPTED, "job", text, now, evidence={"by": by.spec.id})
         incident = self.c.book.live()

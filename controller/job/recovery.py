@@ -129,7 +129,7 @@ class Recovery:
         at_most = max(0, step - int(self.c.tuning.limit(cause.kind, "steps_back")))
         job.rollbacks.append(Rollback(at_most, job.generation + 1))
         job.rolled_at = step
-        return f"back to a checkpoint of at most {at_most} steps"
+        return f"rolling back to a checkpoint of at most {at_most} steps"
 
     def _note_fault(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
         """Count a failed life of the job, and what it says against its node."""
@@ -190,7 +190,7 @@ class Recovery:
         )
 
     def take_out(self, name: str, reason: str, now: Instant, barred: bool) -> list[Action]:
-        """Evict: no later generation starts there. Its workers end with the generation, or at once if it has none."""
+        """Evict a node: no later generation starts there. Its workers stop with the generation, if any, or at once."""
         return self.alerts.evict(name, reason, now, barred, job=self.c.job.spec.id)
 
     def recover(self, incident: Incident, job: Job, now: Instant, phase: str = "suspended") -> list[Action]:
@@ -232,13 +232,13 @@ class Recovery:
         return []
 
     def _tell_of_change(self, incident: Incident) -> None:
-        """What came of it: the same nodes again, another one, fewer, more."""
+        """Add the change of nodes to the incident: replaced, fewer, or more."""
         gone, new = self.c.life.dropped, self.c.life.taken
         if not gone and not new:
             return
         if len(gone) == len(new):
             incident.action = policy.Move.EVICT.value
-            change = f"{', '.join(new)} for {', '.join(gone)}"
+            change = f"{', '.join(new)} in place of {', '.join(gone)}"
         elif len(gone) > len(new):
             incident.action = policy.Move.SHRINK.value
             change = f"without {', '.join(gone)}" + (f", with {', '.join(new)}" if new else "")
@@ -322,8 +322,8 @@ class Recovery:
         """Its workers are still there, and nobody can end them. The next generation has a store of its own, which they
         do not know: it begins without the node, unless so many go that it cannot be them."""
         few = self.c.evictions(now) < self.c.options.max_evictions
-        out = self.take_out(name, f"did not end its workers when told to: {error}", now, barred=False) if few else []
-        blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not end: {error}", now)
+        out = self.take_out(name, f"did not stop its workers: {error}", now, barred=False) if few else []
+        blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not stop: {error}", now)
         return [*out, *self.found(blocked, now)]
 
     def stray_logs(self, now: Instant) -> list[Action]:

@@ -65,7 +65,7 @@ class Requests:
         job = self.c.job
         text = next((text for text, sent in job.unanswered.items() if sent == result.id), None)
         if text is None:
-            return []  # one by hand
+            return []  # requested by an operator
         del job.unanswered[text]
         return [Record("job", job.spec.id, job.to_doc())]
 
@@ -84,11 +84,11 @@ class Requests:
         """Ask rank 0 for a checkpoint. UsageError when nothing trains, or nobody there could hear it."""
         job = self.c.active
         if job is None or self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is training: there is nothing to make a checkpoint of")
+            raise UsageError("no job is training: a checkpoint needs a running job")
         name = job.node_of(0)
         node = self.c.nodes.get(name)
         if node is None or not node.connected:
-            raise UsageError(f"node {name}, which has rank 0, is away: ask again when it is back")
+            raise UsageError(f"node {name}, which has rank 0, is not connected: try again when it is")
         return [
             Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
             self.c.commands.issue(name, job.spec.id, job.generation, msg.RequestCheckpoint()),
@@ -126,14 +126,14 @@ def injection(
     UsageError when that cannot be.
     """
     if fault.kind in fault_syntax.CONTROLLER_KINDS:
-        raise UsageError(f"fault {str(fault)!r}: a controller does not kill itself on request; kill its process")
+        raise UsageError(f"fault {str(fault)!r}: the controller does not kill itself on request; kill its process")
     names = job.nodes if job is not None and job.nodes else sorted(cluster.nodes, key=natural)
     if fault.rank >= 0 and (job is None or not job.nodes):
         raise UsageError(f"fault {str(fault)!r}: no job is running")
     fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
     node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
     if node not in cluster.nodes or not cluster.nodes[node].connected:
-        raise UsageError(f"fault {str(fault)!r}: {node} is away, nobody there could do it; try again when it is back")
+        raise UsageError(f"fault {str(fault)!r}: {node} is not connected; try again when it is")
     job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
     send = cluster.commands.issue(node, job_id, generation, msg.Inject(fault.order, fault.rank), answered)
     return Say("inject", {"fault": str(fault), "node": node}), send

@@ -35,7 +35,7 @@ class StageEvent(StrEnum):
     STARTED = "started"
     """Every node has answered that its workers are started."""
     END = "end"
-    """The job is to end for good: finished, stopped by hand, or failed."""
+    """The job is to end for good: finished, stopped by an operator, or failed."""
     GONE = "gone"
     """The last worker has ended."""
     RESUME = "resume"
@@ -46,7 +46,7 @@ class StageEvent(StrEnum):
 
 TRANSITIONS: Mapping[tuple[Stage, StageEvent], Stage] = MappingProxyType({
     (Stage.IDLE, StageEvent.BEGIN): Stage.DRAINING,
-    (Stage.IDLE, StageEvent.END): Stage.ENDING,  # stopped by hand just before the controller restarted
+    (Stage.IDLE, StageEvent.END): Stage.ENDING,  # stopped by an operator just before the controller restarted
     (Stage.IDLE, StageEvent.RESUME): Stage.UP,
     (Stage.IDLE, StageEvent.ADOPT): Stage.LAUNCHING,
     (Stage.DRAINING, StageEvent.BEGIN): Stage.DRAINING,  # no rendezvous endpoint, or preempted

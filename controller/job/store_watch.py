@@ -43,7 +43,7 @@ class StoreWatch:
         said = Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text})
         self._open = incident = self.c.book.open(finding, now)
         incident.action = policy.Move.ALERT.value
-        incident.reason = "training goes on; checkpoints wait in memory and are caught up on"
+        incident.reason = "training continues; checkpoints wait in memory and are uploaded later"
         return [said, books.saved(incident)]
 
     def tick(self, now: Instant) -> list[Action]:
@@ -58,7 +58,7 @@ class StoreWatch:
         incident, self._open = self._open, None
         after = f"after {now.wall - incident.since:.0f} s"
         over = self.c.active is None
-        incident.reason = f"the job is over, {after}" if over else f"checkpoints can be stored again, {after}"
+        incident.reason = f"the job ended, {after}" if over else f"checkpoints can be stored again, {after}"
         return books.closed(incident, IncidentState.CLOSED, now)
 
     def _look(self) -> None:

@@ -120,7 +120,7 @@ class Journal:
                 try:
                     doc = json.loads(raw)
                     if not isinstance(doc, dict):
-                        raise ValueError("no document of JSON")
+                        raise ValueError("not a JSON document")
                 except _OF_THE_ROW as error:
                     self.damaged.append(f"{kind} {key}: {error}")
                     if kind == "job":
@@ -186,5 +186,5 @@ def _plain(value: Any) -> Any:
 
 def _int(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r:.40} is no whole number")
+        raise TypeError(f"{value!r:.40} is not a whole number")
     return value

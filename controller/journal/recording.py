@@ -145,11 +145,11 @@ def read(path: Path) -> Iterator[Start | Told]:
                 continue
             raise UsageError(f"{path}, line {number}: not a line of a recording: {error}") from None
         if not begun and not isinstance(one, Start):
-            raise UsageError(f"{path}: a recording begins with what the controller began from; this does not")
+            raise UsageError(f"{path}: a recording begins with the initial state of the controller; this file does not")
         begun = True
         yield one
     if not begun:
-        raise UsageError(f"{path} is no recording: `holdfast controller --record FILE` writes one")
+        raise UsageError(f"{path} is not a recording: `holdfast controller --record FILE` writes one")
 
 
 def _start(doc: Json) -> Start:

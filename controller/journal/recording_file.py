@@ -33,7 +33,7 @@ def go_on(path: Path) -> IO[bytes]:
     """Open it to append a life: plain, or compressed if the name ends with .gz. UsageError in one line otherwise."""
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"recording {path}: not a regular file; name one that is not there yet")
+            raise UsageError(f"recording {path}: not a regular file; name a new file")
         private.make_file(path)
         _mend(path)
         return gzip.open(path, "ab") if path.suffix == ".gz" else open(path, "ab")  # type: ignore[return-value]
@@ -52,7 +52,7 @@ def _mend(path: Path) -> None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             end = _kept(content, path.suffix == ".gz")
         if end is None:
-            raise UsageError(f"recording {path}: there is something else in it; name a file of its own")
+            raise UsageError(f"recording {path}: it has other content; name another file")
         os.ftruncate(file.fileno(), end)
 
 
@@ -82,7 +82,7 @@ def lines(path: Path) -> Iterator[bytes]:
         if path.suffix != ".gz":
             while line := file.readline(_LINE_BYTES):
                 if len(line) == _LINE_BYTES:
-                    raise UsageError(f"recording {path}: damaged, or none: a line of {_LINE_BYTES >> 20} MiB or more")
+                    raise UsageError(f"recording {path}: damaged or foreign: a line of {_LINE_BYTES >> 20} MiB or more")
                 yield line
             return
         for life in _lives(file):

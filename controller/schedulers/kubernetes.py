@@ -89,11 +89,11 @@ def _connect() -> Any:
     try:
         from kubernetes import client, config
     except ModuleNotFoundError:
-        raise UsageError("scheduler kubernetes needs its client: pip install 'holdfast[kubernetes]'") from None
+        raise UsageError("scheduler kubernetes needs its client library: pip install 'holdfast[kubernetes]'") from None
     try:
         config.load_config()  # type: ignore[no-untyped-call]  # of the pod's service account, or of the user
     except config.ConfigException as error:
-        raise UsageError(f"scheduler kubernetes: no cluster to speak to: {' '.join(str(error).split())}") from None
+        raise UsageError(f"scheduler kubernetes: no cluster is configured: {' '.join(str(error).split())}") from None
     return client.CoreV1Api()
 
 
@@ -107,7 +107,7 @@ async def _ask(call: Callable[[], Any], missing_is_fine: bool = False) -> Any:
     except ApiException as error:
         if missing_is_fine and error.status == 404:
             return None
-        raise Unavailable(f"Kubernetes says {error.status} {error.reason}: {_message(error)}") from None
+        raise Unavailable(f"Kubernetes answered {error.status} {error.reason}: {_message(error)}") from None
     except (HTTPError, OSError) as error:
         raise Unavailable(f"Kubernetes does not answer: {' '.join(str(error).split())[:300]}") from None
 

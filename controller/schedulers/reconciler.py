@@ -69,7 +69,7 @@ class SchedulerReconciler:
             except Unavailable as error:
                 if order.node not in self._refused:  # it may not know the name, and will not know it next time
                     self._refused.add(order.node)
-                    self._tell(order.node, f"{self._scheduler.name} did not take it out: {error}")
+                    self._tell(order.node, f"{self._scheduler.name} did not drain it: {error}")
             else:
                 self._refused.discard(order.node)
                 log.event("scheduler.out", scheduler=self._scheduler.name, node=order.node, reason=order.reason)

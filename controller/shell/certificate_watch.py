@@ -51,7 +51,7 @@ def due(known: Collection[Used], told: Collection[str], limits: Mapping[str, flo
             continue
         whose = {AUTHORITY: "the authority's certificate", CONTROLLER: "the controller's certificate"}
         name = whose.get(one.subject, f"the certificate of {one.subject}")
-        when = f"ended {abs(left):.1f} days ago" if left <= 0 else f"ends in {left:.1f} days"
+        when = f"expired {abs(left):.1f} days ago" if left <= 0 else f"expires in {left:.1f} days"
         text = f"{name} {when}; {one.renew}"
         severity = t.Severity.WARNING if grade == "warning" else t.Severity.CRITICAL
         evidence = {"ends": one.ends, "days_left": round(left, 3), "limits": dict(limits)}

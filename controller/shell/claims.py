@@ -47,7 +47,7 @@ def judge(holder: Claim, silent_s: float, cadence: float, newcomer: Claim) -> st
     what = "end one of the two, or give this one another --node-name and --state-dir" if here else (
         "give another --node-name, or end that one"
     )  # fmt: skip
-    return f"the node name {old.node!r} is taken by an agent on {where}: {what}"
+    return f"the node name {old.node!r} is used by an agent on {where}: {what}"
 
 
 def taken_finding(holder: Claim, newcomer: Claim, now: Instant) -> Finding:
@@ -58,7 +58,7 @@ def taken_finding(holder: Claim, newcomer: Claim, now: Instant) -> Finding:
     return finding(
         t.FindingKind.NODE_NAME_TAKEN,
         old.node,
-        f"{old.node} is the agent on {hosts[0]}; {second} says the same name and is refused",
+        f"{old.node} is the agent on {hosts[0]}; {second} uses the same name and is refused",
         now,
         node=old.node,
         signature=f"{new.hostname} {newcomer.address}",

@@ -68,20 +68,20 @@ class Extras:
             return Judged(t.Severity.WARNING)
         node = shape.node_of(rank)
         if _extra(blame).get(rank, 0.0) > _GROWN * at_first + _MORE * blame.step_s:
-            return Judged(t.Severity.WARNING, "since the first steps of this life, but more by now")
+            return Judged(t.Severity.WARNING, "since the first steps of this generation, but more now")
         if rank not in self.first:
             then = [r for r in self.first if self._first_node(r, shape) == node and r not in self.life]
             if node and then:
-                return Judged(t.Severity.WARNING, f"as rank {then[0]} was when it ran there: it stays with node {node}")
+                return Judged(t.Severity.WARNING, f"as rank {then[0]} was on it: the slowness stays with node {node}")
             return Judged(t.Severity.WARNING)
         before = self._first_node(rank, shape)
         if node and before and before != node:
-            why = f"for information: it stayed with rank {rank} from node {before} to {node}, so it is the program's"
+            why = f"for information: it moved with rank {rank} from node {before} to {node}, so the program causes it"
             return Judged(t.Severity.INFO, why)
         if _is_scaled(culprit) or not self._is_usual(rank, shape):
             return Judged(t.Severity.WARNING, "since the first steps of the job")
         return Judged(
-            t.Severity.INFO, f"for information: so since the first steps of the job, what rank {rank} does by design"
+            t.Severity.INFO, f"for information: since the first steps of the job, extra work of rank {rank} by design"
         )
 
     def _first_node(self, rank: int, shape: JobShape) -> str:

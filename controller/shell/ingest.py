@@ -43,7 +43,7 @@ HANDSHAKE_S = 10.0
 _IDLE_S = 60.0  # of a connection without any stream
 _WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
 _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
-_NO_ROOM = f"there are {MAX_NODES} nodes already, each of them in use: no more names are taken"
+_NO_ROOM = f"{MAX_NODES} nodes are in use, the maximum: no new name is accepted"
 _TOLD_AGAIN = 600.0  # seconds between two findings of what one node is refused for
 _MOST_TOLD = 10_000
 
@@ -90,7 +90,7 @@ class Ingest:
         cadence = self.shell.brain.c.cadence
         session.send(msg.Welcome(protocol, cadence, session.durable_frames, session.events))
         if before is not None:
-            before.send(msg.Refused(f"another agent says it is {session.node}"))
+            before.send(msg.Refused(f"another agent uses the name {session.node}"))
             before.out.put_nowait(None)
         log.event("node.joined", node=session.node, incarnation=session.incarnation, workers=len(hello.workers))
         self.shell.handle(AgentJoined(hello))
@@ -110,7 +110,7 @@ class Ingest:
         """The hello, of which only so many are waited for at the same time."""
         name = min(_names(context), default="") if self.verified else ""
         if self._waiting[name] >= (MOST_WAITING if self.verified else MOST_UNNAMED):
-            raise ProtocolError("too many streams that have not said hello")
+            raise ProtocolError("too many streams without a hello")
         self._waiting[name] += 1
         try:
             return await self._hello(context)
@@ -123,7 +123,7 @@ class Ingest:
         async with asyncio.timeout(HELLO_S):
             data = await context.read()
         if data is grpc.aio.EOF:
-            raise ProtocolError("the stream ended before a hello")
+            raise ProtocolError("the stream ended before its hello")
         refused: Refused = {}
         hello = admitted(wire.decode_agent(data), refused)
         if not isinstance(hello, msg.Hello):

@@ -159,7 +159,7 @@ class Report:
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
         newest = self._c.newest
         if not job and newest is None:
-            raise UsageError("no job was submitted yet")
+            raise UsageError("no job has been submitted")
         job = job or (newest.spec.id if newest is not None else "")
         window = self.shell.spans.of(job)
         known = self._c.jobs.get(job)

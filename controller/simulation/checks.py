@@ -28,9 +28,9 @@ def after(world: State, actions: Sequence[Action]) -> None:
         wall = world.instant.wall
         total = sum(c.time.totals(wall).values())
         if abs(total - c.time.wall(wall)) > 1e-3 * max(1.0, c.time.wall(wall)):
-            raise BrokenInvariant(f"{total:.3f} s are booked of {c.time.wall(wall):.3f} s")
+            raise BrokenInvariant(f"{total:.3f} s are accounted for, of {c.time.wall(wall):.3f} s")
     if "node" in kinds and world.evicted and not world.evicted[-1][1]:
-        raise BrokenInvariant(f"{world.evicted[-1][0]} was taken out, and nothing was wrong with it")
+        raise BrokenInvariant(f"{world.evicted[-1][0]} was evicted, but it was healthy")
 
 
 def may_start(world: State, host: Host, generation: int) -> None:
@@ -49,4 +49,4 @@ def not_in_silence(world: State) -> None:
         return
     live = world.live()
     if live is None or not any(finding.kind.value == "capacity" for finding in live.findings):
-        raise BrokenInvariant(f"no training since {world.now - world.stopped_at:.0f} s, and nobody was told")
+        raise BrokenInvariant(f"no training since {world.now - world.stopped_at:.0f} s, and no alert was sent")

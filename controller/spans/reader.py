@@ -24,7 +24,7 @@ def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> R
     """Steps `first` to `last` of what is in memory; -1: the newest that are whole. UsageError where there are none."""
     whole = window.whole_steps()
     if whole is None:
-        raise UsageError("no spans of a whole step yet")
+        raise UsageError("no spans of a complete step yet")
     last = whole[1] if last < 0 else last
     first = max(whole[0], last - _NEWEST + 1) if first < 0 else first
     first = window.first_within(first, last, MOST_SPANS)

@@ -14,7 +14,7 @@ KEPT = 50
 class History:
     cordoned: bool = False
     evicted: str = ""
-    """Why it was taken out; empty when it was not."""
+    """Reason of the eviction; empty if the node is not evicted."""
     evicted_at: float = 0.0
     """Wall time of that, if it was our own decision."""
     tested_at: float = 0.0

@@ -12,7 +12,7 @@ def check_life(job: Job) -> None:
     for fault in job.spec.faults:
         parse_fault(fault)
     if not 0 <= job.generation <= MAX_GENERATION:
-        raise UsageError(f"a job's generation is from 0 to {MAX_GENERATION}, not {job.generation}")
+        raise UsageError(f"a job's generation is between 0 and {MAX_GENERATION}, not {job.generation}")
     if len(job.nodes) > job.spec.nnodes:
         raise UsageError(f"a job for {job.spec.nnodes} nodes cannot have {len(job.nodes)}")
 

@@ -152,7 +152,7 @@ class JobSpec:
     limits: dict[str, float] = field(default_factory=dict)
     """Its own `LIMITS`, in place of the controller's."""
     priority: int = 0
-    """Jobs with a higher one get nodes first."""
+    """Higher values get nodes first."""
     preempt: bool = False
     """May it take nodes from jobs with a lower priority, which go back to the queue?"""
 

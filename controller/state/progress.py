@@ -133,15 +133,15 @@ def pattern_text(lives: list[Life], alike: int, cause: str) -> str:
     length = f"{_range(steps, 0)} steps" if min(steps) else f"{_range(seconds, 0)} s"
     saved = sum(life.saves > 0 for life in lives)
     if saved == len(lives):
-        gain = "each of them finished a checkpoint, so the job may well get on"
+        gain = "each of them finished a checkpoint, so the job may make progress"
     elif saved:
         gain = f"{saved} of them finished a checkpoint"
     else:
-        gain = "no checkpoint was seen in any of them: the job may do the same steps again and again"
+        gain = "none of them finished a checkpoint: the job may repeat the same steps"
     return (
-        f"the last {alike} lives ended alike after {length} ({_range(seconds, 1)} s each): {cause}; {gain}. "
-        "Look for what grows until it does not fit (a leak), what ends them regularly (a preemption, a time limit), "
-        "or what is in the data at that place"
+        f"the last {alike} restart attempts ended alike after {length} ({_range(seconds, 1)} s each): {cause}; {gain}. "
+        "Look for a leak, for a regular end (a preemption, a time limit), "
+        "or for a bad record in the data at that place"
     )
 
 

@@ -28,7 +28,7 @@ def away_together(job_nodes: Sequence[str], nodes: Mapping[str, Node], now: Inst
         kind=t.FindingKind.NODES_AWAY,
         severity=t.Severity.CRITICAL,
         subject=subject,
-        text=f"{what} went away together",
+        text=f"correlated loss: {what} were lost at the same time",
         since=now.wall - max(0.0, max(now.mono - node.frame_at for node in away)),
         at=now.wall,
         evidence={"nodes": sorted(node.name for node in away)},

@@ -1,4 +1,4 @@
-"""What is told of input that was not taken: of agents, of the journal, of a node's name."""
+"""Findings for refused input: of agents and of the journal."""
 
 from collections.abc import Sequence
 
@@ -8,23 +8,23 @@ from holdfast.wire import types as t
 
 _WHAT = {
     "message": "a message that cannot be decoded",
-    "worker": "a worker's state with values that cannot be",
-    "step": "a step with numbers that cannot be",
-    "gauge": "gauges that are no numbers, or too many",
+    "worker": "a worker state with impossible values",
+    "step": "a step with impossible values",
+    "gauge": "gauges that are NaN or infinite, or too many gauges",
     "device": "more devices than a node has",
-    "spans": "spans that cannot be",
+    "spans": "spans with impossible values",
     "text": "a text that is too long",
-    "foreign": "news of ranks that the node does not hold",
+    "foreign": "reports about ranks that the node does not run",
 }
 
 
 def refused_finding(node: str, reason: str, many: int, now: Instant) -> Finding:
-    """Something that an agent sent was left out; the rest of its message counts."""
+    """Part of an agent's message was dropped; the rest is used."""
     what = _WHAT.get(reason, reason)
     return finding(
         t.FindingKind.INPUT_REFUSED,
         node,
-        f"{node} sent {what} ({many} so far): left out, the rest of what it sends counts",
+        f"{node} sent {what} ({many} so far): these values are dropped, the rest of the message is used",
         now,
         node=node,
         signature=f"refused:{reason}",
@@ -33,7 +33,7 @@ def refused_finding(node: str, reason: str, many: int, now: Instant) -> Finding:
 
 
 def journal_finding(what: str, rows: Sequence[str], now: Instant) -> Finding:
-    """Of the controller's own memory something could not be read or written."""
+    """Rows of the controller's journal could not be read or written."""
     return finding(
         t.FindingKind.JOURNAL_DAMAGED,
         "controller",

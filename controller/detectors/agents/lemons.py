@@ -24,7 +24,7 @@ def lemon_finding(node: str, history: History, limits: Mapping[str, float], now:
         t.FindingKind.NODE_LEMON,
         node,
         f"{node} was evicted for faults {len(recent)} times within {days:g} days, under {jobs} "
-        f"job{'s' if jobs > 1 else ''}: it is kept out until people uncordon it; replace its hardware",
+        f"job{'s' if jobs > 1 else ''}: it is quarantined until an operator uncordons it; replace its hardware",
         now,
         node=node,
         signature=f"lemon:{len(recent)}",

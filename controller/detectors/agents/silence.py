@@ -58,7 +58,7 @@ def stream_finding(node: Node, now: Instant) -> Finding:
         kind=t.FindingKind.AGENT_EXIT,
         severity=t.Severity.WARNING,
         subject=node.name,
-        text=f"the stream of {node.name}'s agent broke; its workers may live on",
+        text=f"the stream of {node.name}'s agent broke; its workers may still run",
         since=now.wall - max(0.0, now.mono - node.frame_at) if node.frame_at else now.wall,
         at=now.wall,
         node=node.name,

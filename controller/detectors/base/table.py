@@ -159,7 +159,7 @@ def _response(row: Row, value: str, where: str) -> Response:
         choices = "act, alert, roll-back or off" if row.kind in SPIKES else "act, alert or off"
         raise UsageError(f"{where}: action must be {choices}, not {value!r}")
     if row.fixed and value != Response.ACT:
-        raise UsageError(f"{where}: {row.kind} is a fact and no suspicion: it cannot be silenced")
+        raise UsageError(f"{where}: {row.kind} is a fact, not a suspicion: it cannot be silenced")
     return Response(value)
 
 

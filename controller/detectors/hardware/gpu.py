@@ -75,7 +75,7 @@ class GpuDetector:
             gpu = _Gpu(node.name, index, now)
             lost = values.get("lost", 0.0) > 0
             if self._new(gpu, _K.GPU_LOST, lost):
-                found += gpu.says(_K.GPU_LOST, "the driver cannot reach it any more")
+                found += gpu.says(_K.GPU_LOST, "the driver lost it")
             if lost:
                 continue
             found += self._recovery(gpu, values)
@@ -93,11 +93,11 @@ class GpuDetector:
         number = int(values.get("recovery_action", 0))
         action, words = RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else RECOVERY_ACTIONS[0]
         if self._new(gpu, _K.GPU_DRAIN, action is Action.DRAIN):
-            text = "the driver asks to drain it and to reset it then: what runs may go on, at less than its capacity"
+            text = "the driver requests to drain it and then to reset it: running work may continue below full capacity"
             return gpu.says(_K.GPU_DRAIN, text, number=number)
         if not self._new(gpu, _K.GPU_RECOVERY, action.takes_gpu_away):
             return []
-        return gpu.says(_K.GPU_RECOVERY, f"the driver asks to {words}", number=number)
+        return gpu.says(_K.GPU_RECOVERY, f"the driver requests to {words}", number=number)
 
     def _ecc(self, gpu: _Gpu, values: Values) -> list[Finding]:
         limits = self._tuning.limits(_K.GPU_ECC)
@@ -114,10 +114,10 @@ class GpuDetector:
 
     def _remapped(self, gpu: _Gpu, values: Values) -> list[Finding]:
         if self._new(gpu, "failed", values.get("remapped_rows_failed", 0) > 0):
-            text = "a memory row could not be replaced: the GPU must be exchanged"
+            text = "a row remap failed: replace the GPU"
             return gpu.says(_K.GPU_ROW_REMAP, text, signature="failed", severity=t.Severity.CRITICAL)
         if self._new(gpu, "pending", values.get("remapped_rows_pending", 0) > 0):
-            text = "a memory row waits to be replaced: reset the GPU when the job can spare it"
+            text = "a row remap is pending: reset the GPU when the job can spare it"
             return gpu.says(_K.GPU_ROW_REMAP, text, signature="pending")
         return []
 
@@ -133,7 +133,7 @@ class GpuDetector:
         if not self._new(gpu, _K.GPU_THROTTLE, state.share > limits["share"]):
             return []
         warm = f" at {values['temperature_celsius']:.0f} °C" if "temperature_celsius" in values else ""
-        text = f"its hardware slows it down{warm}, {state.share:.0%} of the time"
+        text = f"its hardware throttles it{warm}, {state.share:.0%} of the time"
         reasons = hex(int(values.get("clock_event_reasons", 0)))
         share, limit = state.share, limits["share"]
         return gpu.says(_K.GPU_THROTTLE, text, seconds=limits["seconds"], share=share, limit=limit, reasons=reasons)
@@ -148,7 +148,7 @@ class GpuDetector:
         if self._new(gpu, "down", down > fewest_down, limits["seconds"]):
             text, severity = f"{down:g} of its {links:g} NVLinks are down", t.Severity.CRITICAL
             if fewest >= links:
-                text, severity = f"{text}, and none was ever seen up: is it without a bridge?", t.Severity.WARNING
+                text, severity = f"{text}, and none was ever up: is the bridge missing?", t.Severity.WARNING
             found += gpu.says(_K.GPU_NVLINK, text, signature="down", severity=severity, down=down)
         grown = {n: self._errors.see((gpu.key, n), values[n], gpu.now.mono) for n in _LINK_ERRORS if n in values}
         total, limit = sum(grown.values()), limits["errors_per_hour"]

@@ -32,10 +32,10 @@ class HostDetector:
                 case "disk_free_bytes":
                     found += self._disk(node, which, value, now)
                 case "worker_blocked" if which.isdecimal():
-                    found += self._worker(_K.WORKER_BLOCKED, "cannot be interrupted: it waits in the kernel",
+                    found += self._worker(_K.WORKER_BLOCKED, "is in uninterruptible sleep in the kernel",
                                           node, which, value, now)  # fmt: skip
                 case "worker_zombie" if which.isdecimal():
-                    found += self._worker(_K.WORKER_ZOMBIE, "is dead, and nobody took note of it",
+                    found += self._worker(_K.WORKER_ZOMBIE, "is a zombie: its parent has not reaped it",
                                           node, which, value, now)  # fmt: skip
         return found + self._memory(node, now) + self._clock(node, now)
 

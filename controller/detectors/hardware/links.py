@@ -97,9 +97,9 @@ class LinkDetector:
     def _errors(self, node: str, port: str, values: Mapping[str, float], now: Instant) -> list[Finding]:
         limits = self._tuning.limits(_K.NETWORK_ERRORS)
         groups = (
-            ("broken", _BROKEN, limits["severe_per_hour"], "errors that no working link has"),
+            ("broken", _BROKEN, limits["severe_per_hour"], "errors that no healthy link has"),
             ("errors", _ERRORS, limits["errors_per_hour"], "link errors"),
-            ("retransmits", _RETRANSMITS, limits["retransmits_per_hour"], "packets sent again or out of order"),
+            ("retransmits", _RETRANSMITS, limits["retransmits_per_hour"], "retransmitted or out-of-order packets"),
         )
         found = []
         for name, counters, limit, what in groups:
@@ -125,7 +125,7 @@ class LinkDetector:
             rate, usual = rates.see((port, counter), values[counter], now.mono)
             high = rate > floor and rate > limits["times"] * usual
             if self._latch.see((counter, node, port), high, now.mono, limits["seconds"], 600.0):
-                text = f"is congested: {counter} grows by {rate:.0f} a second, its usual is {usual:.0f}"
+                text = f"is congested: {counter} grows by {rate:.0f} per second, usually by {usual:.0f}"
                 said: dict[str, object] = {"per_s": rate, "usual_per_s": usual, "floor_per_s": floor}
                 found.append(_says(_K.NETWORK_CONGESTION, node, port, text, now, said, signature=counter))
         return found

@@ -86,7 +86,7 @@ class TrafficDetector:
         # One that stops stops all others: who is heard of first says nothing.
         of_all = 2 * silent > known > 1
         who = f"{silent} of {known} nodes send and receive" if of_all else f"{node} sends and receives"
-        text = f"{who} next to nothing for {quiet:.1f} s while training (usual {state.rate / 1e6:.2f} MB/s)"
+        text = f"{who} almost nothing for {quiet:.1f} s while training (usual {state.rate / 1e6:.2f} MB/s)"
         return finding(
             _KIND, "job" if of_all else node, text, now, seconds=quiet, node="" if of_all else node,
             signature="traffic", evidence={"usual_bytes_per_s": state.rate, "limit_s": limit},

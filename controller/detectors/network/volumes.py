@@ -234,7 +234,7 @@ class VolumeDetector:
         of_all = trouble.kind is _K.TRAFFIC_DECLINE and bool(others) and together > len(others) / 2
         subject = "job" if of_all else node
         if trouble.kind is _K.TRAFFIC_UNSTEADY:
-            text = f"{node} {trouble.what} now more, now less in each step: half of them are {trouble.share:.0%} off"
+            text = f"{node} {trouble.what} a varying volume per step: half of the steps are {trouble.share:.0%} off"
         else:
             text = f"{node} {trouble.what} {trouble.share:.0%} of its usual {trouble.usual / 1e6:.2f} MB in each step"
         if of_all:

@@ -43,24 +43,24 @@ def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
 def _explain(event: t.WorkerExited) -> tuple[t.FindingKind, str]:
     who = f"rank {event.rank} (pid {event.pid})"
     if event.oom_killed:
-        return t.FindingKind.WORKER_OOM, f"{who} was killed by the kernel: out of memory"
+        return t.FindingKind.WORKER_OOM, f"{who} was killed by the OOM killer"
     if event.signal in _CRASHES:
         core = ", core dumped" if event.core_dumped else ""
         return t.FindingKind.WORKER_SEGFAULT, f"{who} crashed with {_signal_name(event.signal)}{core}"
     if event.signal == signal.SIGKILL:
-        return t.FindingKind.WORKER_KILLED, f"{who} was killed with SIGKILL"
+        return t.FindingKind.WORKER_KILLED, f"{who} received SIGKILL, but not from the OOM killer"
     if signal.SIGTERM in (event.signal, event.code - 128):
         said = _last_words(event)
-        return t.FindingKind.WORKER_PREEMPTED, f"{who} was told to end (SIGTERM)" + (said and f": {said[:300]}")
+        return t.FindingKind.WORKER_PREEMPTED, f"{who} ended after SIGTERM" + (said and f": {said[:300]}")
     if event.signal:
         return t.FindingKind.WORKER_EXIT, f"{who} ended by {_signal_name(event.signal)}"
     if event.error:
         last = event.error.strip().splitlines()[-1][:300]
         return t.FindingKind.WORKER_EXCEPTION, f"{who} raised {last}"
     if _is_unwitnessed(event):
-        return t.FindingKind.WORKER_EXIT, f"{who} ended while nobody was there to learn how"
+        return t.FindingKind.WORKER_EXIT, f"{who} ended, and its exit status is lost"
     said = _last_words(event)
-    said = f"; its last words: {said[:300]}" if said else ""
+    said = f"; last line: {said[:300]}" if said else ""
     return t.FindingKind.WORKER_EXIT, f"{who} exited with code {event.code}{said}"
 
 

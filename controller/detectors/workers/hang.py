@@ -266,7 +266,7 @@ class HangDetector:
                 kind=t.FindingKind.WORKER_HANG,
                 severity=t.Severity.CRITICAL,
                 subject="job" if rank < 0 else f"rank{rank}",
-                text=f"nobody has moved for {idle:.2f} s: {verdict.text}{self._seen(ranks, rank)}",
+                text=f"no rank has made progress for {idle:.2f} s: {verdict.text}{self._seen(ranks, rank)}",
                 since=now.wall - idle,
                 at=now.wall,
                 rank=rank,
@@ -311,7 +311,7 @@ def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verd
             f"{named(sorted(inside - behind))} did and that holds {named(sorted(others))}"
         )
         return dataclasses.replace(verdict, reason=Reason.ORDER, text=text)
-    text = f"ranks {compact(inside)} wait in ddp:backward for all others, of which {compact(others)} wait in {names}"
+    text = f"ranks {compact(inside)} wait in ddp:backward for all ranks, but ranks {compact(others)} wait in {names}"
     odd = min(inside, others, key=len) if len(inside) != len(others) else inside | others
     return dataclasses.replace(verdict, reason=Reason.ORDER, suspects=tuple(sorted(odd)), text=text)
 
@@ -339,7 +339,7 @@ def _by_stacks(verdict: Verdict, stacks: Sequence[Stack]) -> Verdict:
     odd = odd_ranks(stacks, inside.ranks)
     if not odd:
         return verdict
-    text = f"{named(odd)} stands elsewhere in {inside.operation} than its peers (see the stacks)"
+    text = f"{named(odd)} is at another place in {inside.operation} than its peers (see the stacks)"
     return Verdict(Reason.STACK, odd, text, verdict.waits)
 
 

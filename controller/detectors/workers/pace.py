@@ -94,7 +94,7 @@ class PaceDetector:
         if self._drifting < self._drift["stretches"]:
             return []
         self._drift_told = True
-        text = f"steps have slowly grown to {middle:.3f} s, {middle / usual:.2f} times as long as at the start"
+        text = f"the step time has slowly grown to {middle:.3f} s, {middle / usual:.2f} times as long as at the start"
         return [_says(_K.STEP_TIME_DRIFT, text, record, middle, usual, error, now)]
 
 

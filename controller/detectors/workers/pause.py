@@ -45,7 +45,7 @@ class Pause:
         who = named(self.ranks) if self.waiting or len(self.ranks) == 1 else f"all {len(self.ranks)} ranks"
         parts = list(dict.fromkeys(sight.text for sight in self.sights))
         if len(self.ranks) > 1:
-            parts = [f"{len(parts)} kinds of waits, first: {parts[0]}" if len(parts) > 2 else " or ".join(parts)]
+            parts = [f"{len(parts)} kinds of waits, the first: {parts[0]}" if len(parts) > 2 else " or ".join(parts)]
             return f"{who}, each: {parts[0]}{self._others()}"
         return f"{who} {parts[0]}{self._others()}"
 

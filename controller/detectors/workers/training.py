@@ -15,7 +15,7 @@ def loss_finding(record: t.StepRecord, node: str, now: Instant) -> Finding | Non
         severity=t.Severity.CRITICAL,
         subject=f"rank{record.rank}",
         text=(
-            f"the parameters of rank {record.rank} are not finite: by step {record.step} most hold NaN or infinity"
+            f"the parameters of rank {record.rank} are not finite: at step {record.step} most are NaN or infinite"
             if record.loss == t.SPOILT
             else f"the loss of step {record.step} is not finite (rank {record.rank})"
         ),

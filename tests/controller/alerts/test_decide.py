@@ -31,7 +31,7 @@ def test_what_is_over_before_anybody_could_look_is_news_only() -> None:
     one.end(IncidentState.CLOSED, 101.3)
     assert look(decider, 102.0, one) == []
     (news,) = look(curious, 102.0, one)
-    assert (news.severity, news.title) == (t.Severity.INFO, "worker-hang on rank3: over after 1.3 s")
+    assert (news.severity, news.title) == (t.Severity.INFO, "worker-hang on rank3: closed after 1.3 s")
     assert look(curious, 103.0, one) == []
 
 
@@ -40,14 +40,14 @@ def test_what_drags_on_is_told_once_and_so_is_its_end() -> None:
     assert look(decider, 109.0, one) == []
     (told,) = look(decider, 110.0, one)
     assert (told.key, told.severity, told.closed) == ("i1", t.Severity.CRITICAL, None)
-    assert told.title == "worker-hang on rank3: under way"
+    assert told.title == "worker-hang on rank3: in progress"
     assert "rank 3 made no progress" in told.text
     assert look(decider, 200.0, one) == []
     one.source, one.step_resumed = "memory", 42
     one.end(IncidentState.CLOSED, 210.0)
     (over,) = look(decider, 211.0, one)
     assert (over.key, over.closed) == ("i1", 210.0)
-    assert "training goes on at step 42 from memory" in over.text
+    assert "training resumed at step 42 from memory" in over.text
     assert look(decider, 212.0, one) == []
 
 
@@ -56,7 +56,7 @@ def test_a_job_that_is_given_up_is_told_at_once() -> None:
     one.reason = "the same traceback 3 times"
     one.end(IncidentState.FAILED, 101.0)
     (told,) = look(decider, 101.0, one)
-    assert (told.severity, told.title) == (t.Severity.CRITICAL, "worker-hang on rank3: given up")
+    assert (told.severity, told.title) == (t.Severity.CRITICAL, "worker-hang on rank3: failed")
     assert "3 times" in told.text
 
 
@@ -68,7 +68,7 @@ def test_a_storm_of_the_same_alert_is_one_message_and_a_count() -> None:
     assert other.kind == "clock-offset"
     late = alert(70, 800.0)
     (told,) = look(decider, 800.0, *storm, late)
-    assert "49 more of the kind" in told.text
+    assert "49 more of this kind" in told.text
 
 
 def test_an_earlier_life_told_its_own() -> None:

@@ -124,7 +124,7 @@ def test_slack_shows_what_a_job_says_and_obeys_none_of_it(text: str) -> None:
     sent = formats.slack(hostile(text), "https://page.example/")
     (body,) = sent["attachments"]
     assert (sent["mrkdwn"], sent["link_names"], sent["unfurl_links"], body["mrkdwn_in"]) == (False, False, False, [])
-    assert (body["title"], body["title_link"]) == ("Look at it", "https://page.example/")
+    assert (body["title"], body["title_link"]) == ("Open the incident", "https://page.example/")
     for shown in (sent["text"], body["text"], body["fallback"]):
         assert not set(shown) & set("<>\x1b\r")
         assert re.fullmatch(r"(?:[^&]|&(?:amp|lt|gt);)*", shown)
@@ -140,7 +140,7 @@ def test_dingtalk_shows_what_a_job_says_and_obeys_none_of_it(text: str) -> None:
     assert sent["at"] == {"isAtAll": False}
     printed = text.replace("\x1b", "\ufffd").replace("\r", " ")
     made = markdown_it.MarkdownIt("js-default").render(sent["markdown"]["text"])
-    link = '<p><a href="https://page.example/">Look at it</a></p>'
+    link = '<p><a href="https://page.example/">Open the incident</a></p>'
     whole = f"<h3>log-rule on {printed}: over</h3>|<p>{printed}</p>|<p>{printed} {printed}</p>"
     assert html.unescape(made.replace(link, "").replace(">\n<", ">|<").strip()) == whole
     assert made.count("<a ") == 1

@@ -45,10 +45,10 @@ NODES = ("node0", "node1")
 @pytest.mark.parametrize(
     ("orders", "answers", "told"),
     [
-        ((), NODES, "node0, node1 held the workers of generation 1"),
-        (("node1",), (), "node0 held the workers of generation 1; it was started again on node1, which lacked them"),
-        (NODES, (), "it was started again on node0, node1"),
-        ((), ("node0",), "node0, node1 held"),
+        ((), NODES, "node0, node1 had the workers of generation 1"),
+        (("node1",), (), "node0 had the workers of generation 1; node1 lacked them and started them again"),
+        (NODES, (), "node0, node1 lacked them and started them again"),
+        ((), ("node0",), "node0, node1 had"),
     ],
 )
 def test_a_launch_that_was_under_way_is_adopted(orders: tuple[str, ...], answers: tuple[str, ...], told: str) -> None:
@@ -64,9 +64,9 @@ def test_a_launch_that_was_under_way_is_adopted(orders: tuple[str, ...], answers
     assert set(v.started.values()) == {1}
     (incident,) = v.incidents
     assert incident.cause.kind is t.FindingKind.CONTROLLER_RESTART
-    assert incident.cause.text == "the controller was gone and is back; generation 1 was being launched when it died"
+    assert incident.cause.text == "the controller restarted; generation 1 was being launched when it stopped"
     assert told in incident.reason
-    assert incident.reason.endswith("the launch was adopted, and nothing was ended")
+    assert incident.reason.endswith("the launch was adopted, no worker was stopped")
 
 
 def test_the_launch_of_a_restart_is_adopted_and_its_incident_goes_on() -> None:
@@ -138,7 +138,7 @@ def test_what_was_under_way_is_said_as_it_was() -> None:
     v.restart_controller()
     v.run(0.5)
     (incident,) = v.incidents
-    assert incident.cause.text.endswith("generation 1 was running when it died")
+    assert incident.cause.text.endswith("generation 1 was running when it stopped")
     assert "training" not in incident.reason
     assert v.job.generation == 1
 

@@ -62,7 +62,7 @@ def test_jobs_wait_for_nodes_by_priority_then_by_submission() -> None:
     assert [state(v, job) for job in ("later", "last", "urgent")] == [JobStatus.PENDING] * 3
     held = "waiting for nodes: 0 nodes are free, 2 are wanted; job job (first, priority 0) holds 2"
     assert brain(v, "urgent").c.job.reason == held
-    assert brain(v, "last").c.job.reason == f"{held}; job-4 (urgent) comes first in the queue"
+    assert brain(v, "last").c.job.reason == f"{held}; job-4 (urgent) is first in the queue"
     started = []
     for _ in range(3):
         running = next(job for job in v.brain.jobs.brains if state(v, job) is JobStatus.RUNNING)
@@ -166,7 +166,7 @@ def test_waiting_for_a_node_in_place_of_a_lost_one_is_a_loss() -> None:
 
 def test_requests_name_their_job_where_there_are_several() -> None:
     v = two_jobs()
-    with pytest.raises(UsageError, match=r"several jobs are there: job \(a\), job-2 \(b\); name one with --job"):
+    with pytest.raises(UsageError, match=r"several jobs are active: job \(a\), job-2 \(b\); name one with --job"):
         v.feed(CheckpointRequested())
     _, send = v.feed(CheckpointRequested("job-2"))
     assert (send.node, send.command.job) == ("node2", "b")
@@ -174,7 +174,7 @@ def test_requests_name_their_job_where_there_are_several() -> None:
         v.feed(StopRequested(0.0, "c"))
     v.feed(StopRequested(0.0, "a"))
     v.run(2.0)
-    with pytest.raises(UsageError, match="job a is stopped already"):
+    with pytest.raises(UsageError, match="job a is already stopped"):
         v.feed(StopRequested(0.0, "a"))
     assert state(v, "b") is JobStatus.RUNNING
 
@@ -230,7 +230,7 @@ def test_a_node_that_failed_under_one_job_passes_a_diagnosis_before_another_gets
     checks = [send for send in v.sent if isinstance(send.command.order, msg.RunCheck)]
     assert {send.node for send in checks} == {"node0"}, "it is tested as soon as somebody waits for it"
     (doc,) = v.brain.diagnoses.all_docs()
-    assert "failed under job a" in doc["why"]
+    assert "node failure in job a" in doc["why"]
     v.brain.c.history("node0").failed_job = ""  # as an outcome `pass` does: tests/controller/diagnosis
     v.run(1.0)
     assert brain(v, "b").c.job.nodes == ["node0"]

@@ -248,5 +248,5 @@ def test_a_bug_in_taking_up_a_job_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("not possible")
 
     monkeypatch.setattr(restore, "fresh_table", broken)
-    with pytest.raises(UsageError, match=r"cannot be taken up \(AssertionError not possible\); stop the job's workers"):
+    with pytest.raises(UsageError, match=r"cannot be restored \(AssertionError not possible\); stop the job's workers"):
         taken_up(v, doc)

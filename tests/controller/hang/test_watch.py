@@ -79,7 +79,7 @@ def test_an_answer_that_is_no_stacks_is_told_and_not_taken(data: dict[str, str])
     v.feed(ResultSeen(send.node, msg.CommandResult(send.command.id, True, data=data)))
     tree = v.brain.jobs.newest.hangs.stacks.tree()
     assert tree is not None
-    assert tree["missing"][send.node].startswith("an answer that is no stacks")
+    assert tree["missing"][send.node].startswith("the answer has no stacks")
 
 
 def test_without_a_job_there_is_nothing_to_look_at() -> None:

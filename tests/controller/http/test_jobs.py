@@ -118,7 +118,7 @@ def test_a_command_for_a_job_that_ended_says_so(facade: FakeFacade, path: str) -
     facade.job_state = "failed"
     path = path.removeprefix("job/")
     answer = ask(facade, "POST", f"{JOBS}/demo/{path}", json={"fault": "kill:rank1"} if path == "inject" else None)
-    assert (answer.status_code, error(answer)) == (409, "job demo (job-1) is failed already")
+    assert (answer.status_code, error(answer)) == (409, "job demo (job-1) is already failed")
 
 
 def test_a_name_means_the_active_job_before_one_that_ended(facade: FakeFacade) -> None:

@@ -176,8 +176,8 @@ def test_cordon_and_uncordon(facade: FakeFacade) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
-        ("GET", "/api/v1/nowhere", None, 404, "there is no /api/v1/nowhere"),
-        ("GET", "/static/nowhere.js", None, 404, "there is no /static/nowhere.js"),
+        ("GET", "/api/v1/nowhere", None, 404, "no path /api/v1/nowhere"),
+        ("GET", "/static/nowhere.js", None, 404, "no path /static/nowhere.js"),
         ("DELETE", "/api/v1/status", None, 405, "does not answer to DELETE"),
         ("GET", "/api/v1/nodes/x", None, 404, "no node is called 'x'"),
         ("GET", "/api/v1/nodes/x/traffic", None, 404, "no node is called 'x'"),

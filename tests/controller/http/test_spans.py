@@ -92,7 +92,7 @@ def test_a_look_is_told_of_its_job_only(tmp_path: Path) -> None:
 def test_ranks_are_named_one_by_one_or_by_range() -> None:
     assert parse_ranks("") == []
     assert parse_ranks("0-3, 8,2") == [0, 1, 2, 3, 8]
-    for text, says in [("a", "neither a rank nor a range"), ("3-", "write 0-3,8"), ("0-99999", "name fewer")]:
+    for text, says in [("a", "neither a rank nor a range"), ("3-", "write 0-3,8"), ("0-99999", "request fewer")]:
         with pytest.raises(UsageError, match=says):
             parse_ranks(text)
 
@@ -132,5 +132,5 @@ def test_what_is_not_there_is_one_clear_line(shell: Shell, path: str, says: str)
 
 def test_before_the_first_job_there_is_nothing(tmp_path: Path) -> None:
     shell = make_shell(tmp_path)
-    assert "no job was submitted yet" in error(ask(shell, "/blame"))
+    assert "no job has been submitted" in error(ask(shell, "/blame"))
     shell.journal.close()

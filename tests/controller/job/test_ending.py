@@ -17,7 +17,7 @@ def test_an_agent_that_was_killed_and_never_comes_back() -> None:
     v.run_until(lambda: v.job.state.ended, 60.0)
     assert (v.job.state, v.job.exit_code, v.job.generation) == (JobStatus.FINISHED, 0, 1)
     assert v.job.reason == (
-        "all ranks that can be seen ended with 0; 4 of 8 did not report, for the agent of node1 never came back"
+        "all visible ranks ended with 0; 4 of 8 did not report: the agent of node1 never reconnected"
     )
     assert [(i.cause.kind, i.action, i.state.value) for i in v.incidents] == [("agent-exit", "watch", "closed")]
     assert v.job.reason in v.incidents[0].reason

@@ -12,7 +12,7 @@ FULL = (
 
 
 def says_full(v: Virtual, node: str) -> None:
-    text = "cannot write /s/logs/j1/g1/rank4.out: No space left on device; workers go on"
+    text = "cannot write /s/logs/j1/g1/rank4.out: No space left on device; workers continue"
     v.feed(EventSeen(node, t.AgentNotice(int(v.instant.wall * 1e9), "disk-full", t.Severity.CRITICAL, text)))
 
 

@@ -119,7 +119,7 @@ def test_ranks_that_end_early_by_design_end_nothing() -> None:
 
 def test_a_rank_whose_node_was_told_to_end_was_preempted() -> None:
     v = training()
-    notice = t.AgentNotice(int(v.instant.wall * 1e9), "drain", t.Severity.WARNING, "this node is told to end")
+    notice = t.AgentNotice(int(v.instant.wall * 1e9), "drain", t.Severity.WARNING, "the agent is stopping")
     v.feed(EventSeen("node1", notice))
     for rank in (4, 5, 6, 7):
         v.exit(rank, code=0)  # a handler of SIGTERM that ends with 0
@@ -127,7 +127,7 @@ def test_a_rank_whose_node_was_told_to_end_was_preempted() -> None:
     v.run(0.2)
     live = v.incidents[-1]
     assert (live.cause.kind, live.cause.node) == (t.FindingKind.WORKER_PREEMPTED, "node1")
-    assert "its node was told to end" in live.cause.text
+    assert "its agent was stopping" in live.cause.text
 
 
 def echo(v: Virtual, rank: int, later: float) -> Finding:

@@ -40,7 +40,7 @@ def test_what_foretells_trouble_asks_for_a_checkpoint_now_and_then() -> None:
 
 def test_a_node_that_is_about_to_end_is_left_until_it_is_back() -> None:
     v = training(nodes=3)
-    notice = t.AgentNotice(int(v.instant.wall * 1e9), "drain", t.Severity.WARNING, "this node is told to end")
+    notice = t.AgentNotice(int(v.instant.wall * 1e9), "drain", t.Severity.WARNING, "the agent is stopping")
     assert asked(v.feed(EventSeen("node1", notice))) == 1
     v.exit(5, code=143)
     trains_again(v, 2)
@@ -57,7 +57,7 @@ def test_a_node_that_is_about_to_end_is_left_until_it_is_back() -> None:
 def test_nothing_is_broken_where_nobody_is() -> None:
     v = training()
     v.kill_agent("node1")
-    with pytest.raises(UsageError, match="fault 'kill:rank5': node1 is away"):
+    with pytest.raises(UsageError, match="fault 'kill:rank5': node1 is not connected"):
         v.feed(FaultRequested("kill:rank5"))
 
 
@@ -68,7 +68,7 @@ def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     assert (send.node, send.command.order, send.command.generation) == ("node0", msg.RequestCheckpoint(), 1)
     v.lose_node("node0")
     v.run(3.0)
-    with pytest.raises(UsageError, match="node node0, which has rank 0, is away"):
+    with pytest.raises(UsageError, match="node node0, which has rank 0, is not connected"):
         v.feed(CheckpointRequested())
     with pytest.raises(UsageError, match="no job is running"):
         Virtual().feed(CheckpointRequested())

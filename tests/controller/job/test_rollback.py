@@ -41,8 +41,8 @@ def test_what_comes_again_from_the_newest_state_goes_back_to_an_older_one() -> N
     tell(v, bad, float("inf"))
     v.run(0.05)
     assert v.rollbacks == (Rollback(bad - 10, 3),)
-    assert "the newest state leads there again" in v.incidents[-1].reason
-    assert f"back to a checkpoint of at most {bad - 10} steps" in v.incidents[-1].reason
+    assert "the newest state leads to it again" in v.incidents[-1].reason
+    assert f"rolling back to a checkpoint of at most {bad - 10} steps" in v.incidents[-1].reason
     v.run(6.0)
     last = v.incidents[-1]
     assert (last.action, last.state) == ("roll-back", IncidentState.CLOSED)
@@ -135,7 +135,7 @@ def test_a_leap_that_comes_again_at_the_same_place_is_only_told() -> None:
         found = finding.observe(step, 30.0 if step > seen + 6 else 1.0 + step % 2 / 100, v.instant)
     v.brain.jobs.newest.recovery.found(found[0], v.instant)
     assert [i.action for i in v.incidents] == ["roll-back", "alert"]
-    assert "it came again" in v.incidents[-1].reason
+    assert "it repeated" in v.incidents[-1].reason
     assert v.job.generation == 2
 
 

@@ -8,7 +8,7 @@ from tests.controller.support.virtual import Virtual, training, trains_again
 
 def fails(v: Virtual, node: str) -> list[Action]:
     v.brain.c.nodes[node].host["checkpoint_failing"] = 1.0
-    text = "checkpoints of job j1 cannot be stored: No space left on device; they are tried again and wait in memory"
+    text = "checkpoints of job j1 cannot be stored: No space left on device; retrying, the snapshots wait in memory"
     notice = t.AgentNotice(int(v.instant.wall * 1e9), "checkpoint-store", t.Severity.WARNING, text)
     return v.feed(EventSeen(node, notice))
 
@@ -98,7 +98,7 @@ def test_it_ends_with_the_job() -> None:
     v.run(10.0)
     (incident,) = of_the_store(v)
     assert not incident.is_open
-    assert "the job is over, after" in incident.reason
+    assert "the job ended, after" in incident.reason
 
 
 def test_a_new_controller_knows_of_it() -> None:

@@ -138,7 +138,7 @@ def test_nothing_is_written_to_what_is_no_recording(name: str, content: bytes, t
     path = tmp_path / name
     path.write_bytes(content)
     if content != b"{" or path.suffix == ".gz":
-        with pytest.raises(UsageError, match=f"{name}: there is something else in it; name a file of its own"):
+        with pytest.raises(UsageError, match=f"{name}: it has other content; name another file"):
             a_life(path, "one", 1)
         assert path.read_bytes() == content
     else:  # what is left of a first line

@@ -146,7 +146,7 @@ def test_a_node_goes_out_with_its_agent_and_comes_in_again(api: ApiServer, sched
 
 
 def test_a_node_that_it_does_not_know_is_one_line(scheduler: Kubernetes) -> None:
-    with pytest.raises(Unavailable, match=r"^Kubernetes says 404 .*n9") as caught:
+    with pytest.raises(Unavailable, match=r"^Kubernetes answered 404 .*n9") as caught:
         asyncio.run(scheduler.take_out(Out("n9", "why")))
     assert "\n" not in str(caught.value)
 

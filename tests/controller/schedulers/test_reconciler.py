@@ -64,12 +64,12 @@ def test_after_the_changes_all_is_as_wanted_but_for_what_others_took_out(
 
 def test_evicted_cordoned_and_lost_nodes_are_out() -> None:
     histories = {"a": History(evicted="three hangs"), "b": History(cordoned=True), "c": History()}
-    lost = Node("d", t.Identity("d", "d", "1"), state=t.NodeState.LOST, reason="gone for too long")
+    lost = Node("d", t.Identity("d", "d", "1"), state=t.NodeState.LOST, reason="not connected for too long")
     well = Node("e", t.Identity("e", "e", "1"), state=t.NodeState.HEALTHY)
     assert {name: out.reason for name, out in outs({"d": lost, "e": well}, histories).items()} == {
         "a": "three hangs",
         "b": "cordoned",
-        "d": "lost: gone for too long",
+        "d": "lost: not connected for too long",
     }
 
 
@@ -108,7 +108,7 @@ def test_a_name_that_it_does_not_know_is_told_once_and_holds_up_nobody(monkeypat
     for _ in range(3):
         asyncio.run(one.once())
     assert scheduler.out == {"b"}
-    assert told == ["a: memory did not take it out: no node a"]
+    assert told == ["a: memory did not drain it: no node a"]
 
 
 def test_a_job_that_waits_asks_once_each_time() -> None:

@@ -32,12 +32,12 @@ def said(days: float, told: set[str] | None = None) -> list[tuple[str, str]]:
     ("days", "expected"),
     [
         (30.1, []),
-        (30.0, [("warning", "the certificate of node1 ends in 30.0 days; run this")]),
-        (7.1, [("warning", "the certificate of node1 ends in 7.1 days; run this")]),
-        (7.0, [("critical", "the certificate of node1 ends in 7.0 days; run this")]),
-        (0.5, [("critical", "the certificate of node1 ends in 0.5 days; run this")]),
-        (0.0, [("critical", "the certificate of node1 ended 0.0 days ago; run this")]),
-        (-2.0, [("critical", "the certificate of node1 ended 2.0 days ago; run this")]),
+        (30.0, [("warning", "the certificate of node1 expires in 30.0 days; run this")]),
+        (7.1, [("warning", "the certificate of node1 expires in 7.1 days; run this")]),
+        (7.0, [("critical", "the certificate of node1 expires in 7.0 days; run this")]),
+        (0.5, [("critical", "the certificate of node1 expires in 0.5 days; run this")]),
+        (0.0, [("critical", "the certificate of node1 expired 0.0 days ago; run this")]),
+        (-2.0, [("critical", "the certificate of node1 expired 2.0 days ago; run this")]),
     ],
 )
 def test_when_it_is_told(days: float, expected: list[tuple[str, str]]) -> None:
@@ -50,7 +50,7 @@ def test_each_grade_is_told_once_however_often_one_looks(looks: list[float]) -> 
     for passed in sorted(looks):
         for one in due([Used("controller", ends, "")], told, LIMITS, Instant(0.0, passed * DAY)):
             told.add(one.signature)
-            grades.append("over" if "ended" in one.text else one.severity.value)
+            grades.append("over" if "expired" in one.text else one.severity.value)
     assert len(grades) == len(set(grades)) <= 3
     assert grades == sorted(grades, key=["warning", "critical", "over"].index)
     assert ("over" in grades) == (max(looks) >= 40)

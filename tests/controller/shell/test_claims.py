@@ -49,10 +49,10 @@ def test_in_a_big_cluster_a_holder_speaks_less_often() -> None:
 
 def test_the_refusal_says_who_has_it_and_what_to_change() -> None:
     assert judge(claim(), 0.0, 0.25, claim(incarnation="i2", hostname="host2")) == (
-        "the node name 'node0' is taken by an agent on host1 (10.0.0.1): give another --node-name, or end that one"
+        "the node name 'node0' is used by an agent on host1 (10.0.0.1): give another --node-name, or end that one"
     )
     assert judge(claim(), 0.0, 0.25, claim(incarnation="i2")) == (
-        "the node name 'node0' is taken by an agent on this host: "
+        "the node name 'node0' is used by an agent on this host: "
         "end one of the two, or give this one another --node-name and --state-dir"
     )
 
@@ -60,7 +60,7 @@ def test_the_refusal_says_who_has_it_and_what_to_change() -> None:
 def test_the_finding_names_both_hosts() -> None:
     found = taken_finding(claim(), claim(incarnation="i2", hostname="host2", address=""), Instant(1.0, 2.0))
     assert found.text == (
-        "node0 is the agent on host1 (10.0.0.1); an agent on host2 (10.9.9.9) says the same name and is refused"
+        "node0 is the agent on host1 (10.0.0.1); an agent on host2 (10.9.9.9) uses the same name and is refused"
     )
     assert "a second agent there" in taken_finding(claim(), claim(incarnation="i2"), Instant(1.0, 2.0)).text
 
@@ -90,7 +90,7 @@ def test_a_controller_that_comes_back_waits_for_the_agent_with_the_workers() -> 
     waits = v.brain.membership.waits_for_another
     clone, right = msg.Hello(HOLDER), msg.Hello(HOLDER, kept)
     clone, right = (dataclasses.replace(h, identity=dataclasses.replace(HOLDER, node="node1")) for h in (clone, right))
-    assert "waits for the agent of node1 that holds ranks of its job" in waits(clone, v.instant)
+    assert "waits for the agent of node1 that runs ranks of its job" in waits(clone, v.instant)
     assert not waits(right, v.instant)
     assert not waits(dataclasses.replace(clone, identity=HOLDER_OF_NOTHING), v.instant)
     v.join("node1")

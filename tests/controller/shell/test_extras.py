@@ -45,7 +45,7 @@ def judged(extras: Extras, culprits: list[Culprit], shape: JobShape = AB) -> dic
 def test_what_rank_0_does_more_since_the_first_step_is_information() -> None:
     (found,) = judged(begun(LOGS), LOGS).values()
     assert found.severity is t.Severity.INFO
-    assert found.why.startswith("for information: so since the first steps of the job")
+    assert found.why.startswith("for information: since the first steps of the job")
 
 
 def test_an_extra_that_was_only_just_seen_at_first_is_the_same_extra() -> None:
@@ -103,7 +103,7 @@ def test_over_restarts_it_stays_information_and_moves_with_its_rank() -> None:
     assert judged(begun(LOGS, extras, 2), LOGS)[0].is_design
     found = judged(begun(LOGS, extras, 3, BA), LOGS, BA)[0]
     assert found.is_design
-    assert "stayed with rank 0 from node a to b" in found.why
+    assert "moved with rank 0 from node a to b" in found.why
 
 
 def test_an_extra_that_stays_with_its_node_is_the_nodes() -> None:
@@ -111,7 +111,7 @@ def test_an_extra_that_stays_with_its_node_is_the_nodes() -> None:
     there = [Culprit(2, "optimizer", SIXTY_MS)]  # on node a, after the nodes changed places
     found = judged(begun(there, extras, 2, BA), there, BA)[2]
     assert found.severity is t.Severity.WARNING
-    assert found.why == "as rank 0 was when it ran there: it stays with node a"
+    assert found.why == "as rank 0 was on it: the slowness stays with node a"
 
 
 def test_what_a_later_life_begins_with_is_a_warning() -> None:

@@ -206,12 +206,12 @@ def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     asyncio.run(story())
     reasons = {record.fields["reason"] for record in caplog.records if record.message == "controller.away"}  # type: ignore[attr-defined]
     assert reasons == {
-        "the controller refuses: the node name 'node0' is taken by an agent on host (127.0.0.1): "
+        "the controller refuses: the node name 'node0' is used by an agent on host (127.0.0.1): "
         "give another --node-name, or end that one"
     }
     told = [i for i in incidents if i.cause.kind is t.FindingKind.NODE_NAME_TAKEN]
     assert [i.cause.text for i in told] == [
-        "node0 is the agent on host (127.0.0.1); an agent on elsewhere (127.0.0.1) says the same name and is refused"
+        "node0 is the agent on host (127.0.0.1); an agent on elsewhere (127.0.0.1) uses the same name and is refused"
     ]
     assert told[0].cause.evidence["newcomer"]["incarnation"] == "i2"
 

@@ -120,7 +120,7 @@ def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
         shell.handle(StopRequested(1.0))
     shell.handle(JobSubmitted(SPEC))
     shell.logs.add(msg.LogChunk("j1", 1, 0, "out", "kept"))
-    with pytest.raises(UsageError, match="there is a job j1 already"):
+    with pytest.raises(UsageError, match="a job j1 already exists"):
         shell.handle(JobSubmitted(JobSpec("j1", "job", msg.Program("x"), 1, 1)))
     shell.handle(JobSubmitted(JobSpec("j2", "job", msg.Program("x"), 1, 1)))
     assert [chunk.text for chunk in shell.logs._jobs["j1"].tail] == ["kept"]  # the running job's log goes on

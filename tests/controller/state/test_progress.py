@@ -58,10 +58,10 @@ def test_equally_long_lives_are_told_and_not_ended() -> None:
     assert v.job.state is JobStatus.RUNNING
     first, second = patterns(v)
     assert first.action == "alert"
-    assert "the last 3 lives ended alike after" in first.cause.text
+    assert "the last 3 restart attempts ended alike after" in first.cause.text
     assert "ValueError: a bug" in first.cause.text
-    assert "no checkpoint was seen" in first.cause.text
-    assert "the last 6 lives" in second.cause.text
+    assert "none of them finished a checkpoint" in first.cause.text
+    assert "the last 6 restart attempts" in second.cause.text
 
 
 def test_such_a_loop_ends_with_the_restarts_that_the_job_may_have() -> None:
@@ -72,7 +72,7 @@ def test_such_a_loop_ends_with_the_restarts_that_the_job_may_have() -> None:
         v.run_until(lambda: v.job.life_steps >= 10 or v.job.state.ended)
     assert v.job.state is JobStatus.FAILED
     assert v.job.restarts == 4
-    assert "may be restarted 4 times" in v.job.reason
+    assert "has used its 4 restarts" in v.job.reason
 
 
 def test_the_same_error_within_few_steps_of_the_start_ends_it() -> None:
@@ -146,7 +146,7 @@ def test_starts_that_the_program_ends_with_another_error_each_time_are_given_up(
         v.exit(0, code=1, error=BUG.replace("ValueError: a bug", ("KeyError", "OSError", "E", "F", "G")[life] + ": x"))
     v.run(1.0)
     assert v.job.state is JobStatus.FAILED
-    assert "5 starts in a row ended before the first step" in v.job.reason
+    assert "5 restart attempts in a row ended before the first step" in v.job.reason
 
 
 def test_steps_are_added_up_over_lives_and_none_of_them_is_called_repeated() -> None:
@@ -247,7 +247,7 @@ def test_a_nan_that_was_saved_is_no_progress() -> None:
         spoilt(v)
     v.run(1.0)
     assert v.job.state is JobStatus.FAILED
-    assert v.job.reason.startswith("loss-nonfinite 3 times without a step of progress: the parameters of rank 0")
+    assert v.job.reason.startswith("loss-nonfinite 3 times without progress: the parameters of rank 0")
 
 
 def test_a_nan_after_many_steps_is_found_again_and_again() -> None:

@@ -78,7 +78,7 @@ class FakeFacade(FakeTraining):
         if id:
             return next(job for job in active if job.id == id)
         if len(active) != 1:
-            raise UsageError("no job is running" if not active else "several jobs are there")
+            raise UsageError("no job is running" if not active else "several jobs are active")
         return active[0]
 
     def _present(self) -> "list[FakeFacade]":
@@ -378,7 +378,7 @@ class FakeFacade(FakeTraining):
 
     async def evict(self, node: str) -> None:
         row = {r["name"]: r for r in self.node_rows}[node]
-        row["state"], row["reason"] = NodeState.FAULTY, "evicted by hand"
+        row["state"], row["reason"] = NodeState.FAULTY, "evicted by an operator"
         self.serial += 1
 
     async def cordon(self, node: str, on: bool) -> None:

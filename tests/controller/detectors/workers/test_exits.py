@@ -26,8 +26,8 @@ def test_the_cause_comes_before_its_echo_whatever_the_clocks_say() -> None:
 
 
 def test_who_was_told_to_end_comes_before_those_who_end_with_it() -> None:
-    told = "holdfast train: rank 3 was told to end (SIGTERM): step 20 is in the store\n"
-    follows = "holdfast train: rank 0 ends with a worker that was told to: step 20 is in the store\n"
+    told = "holdfast train: rank 3 received SIGTERM: step 20 is in the store\n"
+    follows = "holdfast train: rank 0 ends with a worker that received SIGTERM: step 20 is in the store\n"
     echo, cause = exited(0, 5.0, code=143, tail=follows), exited(3, 5.2, code=143, tail=told)
     assert (echo.kind, cause.kind) == (t.FindingKind.WORKER_PREEMPTED,) * 2
     assert (echo.secondary, cause.secondary, cause.exit_code) == (True, False, 143)

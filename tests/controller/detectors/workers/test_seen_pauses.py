@@ -154,7 +154,7 @@ def ddp(inside: set[int], other: str = "broadcast") -> HangDetector:
 def test_one_rank_in_another_operation_than_ddp_is_named_and_not_those_in_ddp() -> None:
     (finding,) = ddp(set(range(1, 8))).found  # type: ignore[attr-defined]
     assert (finding.subject, finding.evidence["reason"]) == ("rank0", "order")
-    assert "of which 0 wait in broadcast" in finding.text
+    assert "but ranks 0 wait in broadcast" in finding.text
 
 
 def test_one_that_skipped_a_broadcast_is_named_and_not_its_root() -> None:

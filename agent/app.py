@@ -162,7 +162,7 @@ class Agent:
         self.link.send(self.outbox.event(event))
 
     def _bug(self, part: str, error: Exception) -> None:
-        text = f"a fault of Holdfast's own in {part}, which goes on: {type(error).__name__}: {str(error)[:300]}"
+        text = f"an error in Holdfast's own {part}, which continues: {type(error).__name__}: {str(error)[:300]}"
         self.tell(t.AgentNotice(time.time_ns(), "bug", t.Severity.WARNING, text))
 
     def _last_steps(self, steps: tuple[t.StepRecord, ...]) -> None:
@@ -171,17 +171,17 @@ class Agent:
         self.link.send(self.outbox.frame(frame, self.link.connected))
 
     def _lost_steps(self, rank: int, count: int) -> None:
-        text = f"{count} steps of rank {rank} were overwritten before they were read: the agent was away too long"
+        text = f"{count} steps of rank {rank} were overwritten before they were read: the agent was down too long"
         self.tell(t.AgentNotice(time.time_ns(), "probe", t.Severity.WARNING, text))
 
     def _look_at_outbox(self) -> None:
         if self.outbox.lost_steps > self._steps_told and self.link.connected:
             count, self._steps_told = self.outbox.lost_steps - self._steps_told, self.outbox.lost_steps
-            text = f"{count} steps did not fit into what is kept for a controller that is away, the oldest went"
+            text = f"{count} steps exceeded the buffer for an unreachable controller: the oldest were dropped"
             self.tell(t.AgentNotice(time.time_ns(), "steps", t.Severity.WARNING, text))
 
     def _dropped_spans(self, count: int) -> None:
-        text = f"{count} spans dropped, more may follow: the controller does not take them as fast as they come"
+        text = f"{count} spans dropped, more may follow: the controller receives them too slowly"
         self.tell(t.AgentNotice(time.time_ns(), "spans", t.Severity.WARNING, text))
 
     def _clock_told(self, told: msg.ClockTold) -> None:
@@ -207,7 +207,7 @@ class Agent:
         if self._loop is None or now - self._full_told < _FULL_APART:
             return
         self._full_told = now
-        text = f"cannot write {path}: {error.strerror}; workers go on, what they print is sent but missing there"
+        text = f"cannot write {path}: {error.strerror}; workers continue, their output is sent but missing there"
         kind = "disk-full" if error.errno in output_memory.FULL else "logs"
         notice = t.AgentNotice(time.time_ns(), kind, t.Severity.CRITICAL, text)
         self._loop.call_soon_threadsafe(self.tell, notice)
@@ -328,7 +328,7 @@ class Agent:
 
     async def _drain(self) -> None:
         """This node is about to go: its workers are told, so that their jobs save their state and go on elsewhere."""
-        text = f"this node is told to end: its workers have {self.config.drain:g} s to save their state"
+        text = f"the agent is stopping: its workers have {self.config.drain:g} s to save their state"
         self.tell(t.AgentNotice(time.time_ns(), "drain", t.Severity.WARNING, text))
         try:
             await self.workers.drain(self.config.drain)

@@ -90,7 +90,7 @@ class Commands:
             answer = msg.CommandResult(command.id, False, f"{type(error).__name__}: {error}")
         except Exception as error:
             self._guard.caught("commands", error)
-            answer = msg.CommandResult(command.id, False, f"a fault of Holdfast's own: {error!r}"[:1000])
+            answer = msg.CommandResult(command.id, False, f"an error in Holdfast itself: {error!r}"[:1000])
         log.event("command", id=command.id, order=type(command.order).__name__, ok=answer.ok, error=answer.error)
         self._answer(answer)
 

@@ -244,7 +244,7 @@ class CloseLook:
     ) -> tuple[Wait, str, tuple[int, int] | None]:
         """Also the wait channel, and how long and how often the thread has run (nanoseconds, turns)."""
         if stat.state in "ZX":
-            wait = Wait() if state in "ZX" else Wait("its other threads (its main thread has ended)")
+            wait = Wait() if state in "ZX" else Wait("its other threads (the main thread has ended)")
             return wait, "", None
         look = ProcessLook(self.pid, self._host, stat.state, now, children)
         task = f"{self._folder}/task/{self.pid}"

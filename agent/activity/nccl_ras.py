@@ -94,7 +94,7 @@ def ask(address: str = ADDRESS, patience: float = PATIENCE_S, most: int = MOST_B
             talk = _Talk(connection, deadline)
             talk.say("client protocol 2")
             if not (line := talk.line()).upper().startswith("SERVER PROTOCOL "):
-                raise ProtocolError(f"{address} is no RAS of NCCL: it says {line!r:.80}")
+                raise ProtocolError(f"{address} is not an NCCL RAS server: it sent {line!r:.80}")
             talk.say(f"timeout {LEG_S}")
             talk.line()  # an error where it wants whole seconds
             is_json = False
@@ -104,7 +104,7 @@ def ask(address: str = ADDRESS, patience: float = PATIENCE_S, most: int = MOST_B
             talk.say("verbose status")
             answer = talk.rest(most).decode("utf-8", "replace")
     except ConnectionRefusedError:
-        raise Absent(f"nobody listens at {address}") from None
+        raise Absent(f"no server listens at {address}") from None
     except OSError as error:  # time-outs too
         raise Unavailable(f"NCCL's RAS at {address}: {error}") from None
     return parse_json(answer) if is_json else parse_text(answer)
@@ -124,7 +124,7 @@ class _Talk:
     def line(self) -> str:
         while b"\n" not in self._read:
             if len(self._read) > _MOST_LINE:
-                raise ProtocolError("NCCL's RAS sends a line without an end")
+                raise ProtocolError("NCCL's RAS sent an unterminated line")
             if not (more := self._more()):
                 raise Unavailable("NCCL's RAS closed the connection")
             self._read += more

@@ -120,7 +120,7 @@ def _register_stacks(path: str) -> None:
     try:
         file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        print(f"holdfast: the stacks of this process cannot be asked for: {error.strerror}", file=sys.stderr)
+        print(f"holdfast: stack dumps of this process are not available: {error.strerror}", file=sys.stderr)
         return
     faulthandler.register(probe_layout.STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 

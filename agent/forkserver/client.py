@@ -1,4 +1,4 @@
-"""The agent's side of the warm process: start it or find it again, start and end workers, hear of their ends."""
+"""The agent's side of the fork server: start it or find it again, start and end workers, hear of their ends."""
 
 import asyncio
 import itertools
@@ -86,7 +86,7 @@ class Warm:
         ready_timeout: float = READY_TIMEOUT_S,
         idle_exit: float | None = None,
     ) -> Self:
-        """Connect to the warm process of `run_dir`, starting one if none lives there.
+        """Connect to the fork server of `run_dir`, starting one if none lives there.
 
         `preload` and `env` (its environment; ours by default) count for a new one only. Raises Unavailable when it
         is not ready after `ready_timeout` seconds.
@@ -106,12 +106,12 @@ class Warm:
         while not await self._connect():
             if self._started and (ended := _ended(self._started)) is not None:
                 if ended != 3:  # 3: somebody else was faster
-                    raise Unavailable(f"the warm process ended with {ended} at its start: {self._log_tail()}")
+                    raise Unavailable(f"the fork server ended with {ended} at its start: {self._log_tail()}")
                 self._started = 0
             elif not self._started:
                 self._started = _spawn(self.run_dir, preload, env, idle_exit)
             if time.monotonic() > end:
-                raise Unavailable(f"the warm process did not start within {ready_timeout:g} s: {self._log_tail()}")
+                raise Unavailable(f"the fork server did not start within {ready_timeout:g} s: {self._log_tail()}")
             await asyncio.sleep(0.02)
         self._listener = asyncio.create_task(self._listen(), name="holdfast-warm")
         try:
@@ -120,7 +120,7 @@ class Warm:
             await self.close()
             if self._started:
                 _ended(self._started)  # no zombie, should it have died; one that imports is left for the next try
-            raise Unavailable(f"the warm process is not ready: {error}; {self._log_tail()}") from None
+            raise Unavailable(f"the fork server is not ready: {error}; {self._log_tail()}") from None
         self.pid = hello["pid"]
         if self._started not in (0, self.pid):
             # Another agent's start was faster. Ours must not linger and take over when the other one ends.
@@ -181,12 +181,12 @@ class Warm:
         return int((await self._ask("kill", CALL_TIMEOUT_S, **ask))["killed"])
 
     async def ack_exit(self, job: str, generation: int, rank: int) -> None:
-        """The end of this worker is safe with us: the warm process may forget it."""
+        """The end of this worker is safe with us: the fork server may forget it."""
         await self._ask("ack_exit", CALL_TIMEOUT_S, job=job, generation=generation, rank=rank)
         self.outputs.pop((job, generation, rank), None)
 
     async def shutdown(self) -> None:
-        """End all workers, the stores and the warm process."""
+        """End all workers, the stores and the fork server."""
         self.on_lost = None
         pid = self.pid
         unanswered: Unavailable | None = None
@@ -213,7 +213,7 @@ class Warm:
             with suppress(OSError):
                 await self._writer.wait_closed()
             self._writer = None
-        self._fail_calls("the connection to the warm process was closed")
+        self._fail_calls("the connection to the fork server was closed")
 
     async def _connect(self) -> bool:
         try:
@@ -225,7 +225,7 @@ class Warm:
 
     async def _ask(self, do: str, timeout: float, **fields: Any) -> dict[str, Any]:
         if self._writer is None or self._listener is None or self._listener.done():
-            raise Unavailable(f"cannot {do}: not connected to the warm process")
+            raise Unavailable(f"cannot {do}: not connected to the fork server")
         number = next(self._ids)
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
@@ -235,7 +235,7 @@ class Warm:
                 await self._writer.drain()
                 reply = await answer
         except TimeoutError:
-            raise Unavailable(f"the warm process did not answer {do} within {timeout:g} s") from None
+            raise Unavailable(f"the fork server did not answer {do} within {timeout:g} s") from None
         except OSError as error:
             raise Unavailable(f"cannot {do}: {error}") from None
         finally:
@@ -252,8 +252,8 @@ class Warm:
         except OSError:
             pass  # a reset is an end, too
         except ValueError as error:
-            self._fail_calls(f"the warm process speaks no JSON lines: {error}")
-        self._fail_calls("the warm process ended")
+            self._fail_calls(f"the fork server sent invalid JSON lines: {error}")
+        self._fail_calls("the fork server ended")
         if self.pid:
             await _reaped(self.pid)
         if self.on_lost is not None:

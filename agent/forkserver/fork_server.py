@@ -35,7 +35,7 @@ SOCKET = "warm.sock"
 LOCK = "warm.lock"
 IDLE_EXIT_S = 600.0
 """Without workers and clients for so long it ends: an agent that never comes back must not cost memory for ever."""
-ASKED_FOR_GPUS = "asked for the GPUs when it was imported, which no worker forked after that could use: left out"
+ASKED_FOR_GPUS = "initialised the GPUs on import, so that no forked worker could use them: skipped"
 
 
 class Server:
@@ -230,8 +230,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.agent.forkserver.fork_server")
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the socket and the record of exits")
     parser.add_argument("--preload", default="", help="modules to import ahead, separated by commas")
-    parser.add_argument("--left-out", default="", help="of these, those that ask for GPUs when they are imported")
-    parser.add_argument("--sockets", type=int, nargs=2, help="listening socket and lock of who began anew as this one")
+    parser.add_argument("--left-out", default="", help="those of them that initialise GPUs on import")
+    parser.add_argument("--sockets", type=int, nargs=2, help="listening socket and lock, inherited across a restart")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT_S, help="seconds without work; 0: never")
     options = parser.parse_args()
     patient_streams.install()
@@ -249,7 +249,7 @@ def main() -> int:
     elif (taken := listen(options.run_dir.absolute())) is not None:
         listener, lock = taken
     else:
-        print(f"a warm process serves {options.run_dir} already", file=sys.stderr)
+        print(f"a fork server already serves {options.run_dir}", file=sys.stderr)
         return 3
 
     def begin_anew(left_out: list[str]) -> None:

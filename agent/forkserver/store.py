@@ -25,7 +25,7 @@ def _start(host: str) -> tuple[dict[str, object], object]:
     try:
         distributed = importlib.import_module("torch.distributed")
     except ImportError as error:
-        return {"error": f"no rendezvous store without torch on this node: {error}"}, None
+        return {"error": f"no rendezvous endpoint without torch on this node: {error}"}, None
     try:
         # Bound here and handed over: by itself a TCPStore listens on every address of the host.
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -36,5 +36,5 @@ def _start(host: str) -> tuple[dict[str, object], object]:
             host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
     except (OSError, RuntimeError) as error:
-        return {"error": f"cannot serve a rendezvous store on {host}: {error}".splitlines()[0]}, None
+        return {"error": f"cannot serve a rendezvous endpoint on {host}: {error}".splitlines()[0]}, None
     return {"port": port}, store

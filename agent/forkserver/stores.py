@@ -100,7 +100,7 @@ class Stores:
         except BlockingIOError:
             return
         except ValueError:
-            answer = {"error": "the store's process ended before it served; see store.log"}
+            answer = {"error": "the endpoint's process ended before it was ready; see store.log"}
         self.selector.unregister(store.pipe)
         os.close(store.pipe)
         store.pipe = -1

@@ -81,7 +81,7 @@ def install() -> None:
             _watch_collectives(torch)
             _watch_ddp(torch)
     except Exception as error:
-        print(f"holdfast: this torch cannot be watched fully: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"holdfast: this torch version cannot be watched fully: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class _Steps:

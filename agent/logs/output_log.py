@@ -16,7 +16,7 @@ from holdfast.base import private
 
 MOST_WAITING = 32 << 20
 """Bytes that may wait for the disk; more are left away."""
-_SLOW = "the disk takes them too slowly"
+_SLOW = "the disk is too slow"
 
 
 @dataclass(slots=True)

@@ -157,7 +157,7 @@ def _row(row: dict[str, Any], where: str) -> Rule:
     def text(field: str, default: str | None = None) -> str:
         value = row.get(field, default)
         if not isinstance(value, str) or (not value and default is None):
-            raise wrong(field, "missing" if field not in row else f"a text is needed, not {value!r}")
+            raise wrong(field, "missing" if field not in row else f"must be a string, not {value!r}")
         return value
 
     def regex(field: str) -> re.Pattern[str]:
@@ -174,7 +174,7 @@ def _row(row: dict[str, Any], where: str) -> Rule:
     def texts(field: str) -> tuple[str, ...]:
         found = row.get(field, [])
         if not isinstance(found, list) or not all(isinstance(needle, str) and needle for needle in found):
-            raise wrong(field, "a list of non-empty texts is needed")
+            raise wrong(field, "must be a list of non-empty strings")
         return tuple(found)
 
     for field in row:
@@ -182,9 +182,9 @@ def _row(row: dict[str, Any], where: str) -> Rule:
     secondary, lines = row.get("secondary", False), row.get("lines", 1)
     needles, well_needles = texts("needles"), texts("well_needles")
     if not isinstance(secondary, bool):
-        raise wrong("secondary", "true or false is needed")
+        raise wrong("secondary", "must be true or false")
     if type(lines) is not int or not 1 <= lines <= 1000:
-        raise wrong("lines", f"a number from 1 to 1000 is needed, not {lines!r}")
+        raise wrong("lines", f"must be a number from 1 to 1000, not {lines!r}")
     if lines > 1 and not ("well" in row and well_needles):
         raise wrong("lines", "more than one line needs well and well_needles, too")
     if lines > 1 and row.get("where") == "host":

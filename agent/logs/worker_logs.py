@@ -272,7 +272,7 @@ class WorkerLogs:
 
     def _read_memory(self, file: _File, disk: Disk, size: int) -> bool:
         if (begin := output_memory.begin(file.fd, file.at)) > file.at:  # nobody read for long, and the oldest had to go
-            self._log.skip(disk, begin - file.at, "they were printed while nobody read")
+            self._log.skip(disk, begin - file.at, "they were printed while no agent read them")
             file.at, file.rest = begin, b""
             file.backlog.dropped += 1
         to = size - self._share if size - file.at > MAX_BACKLOG else 0

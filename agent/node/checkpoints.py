@@ -133,7 +133,7 @@ class Checkpoints:
             if self._is_connected():
                 return
             self._hang_up()
-            self._notice(t.Severity.WARNING, "the checkpoint daemon died; snapshots stay, a new one takes over")
+            self._notice(t.Severity.WARNING, "the checkpoint daemon died; its snapshots stay, a new daemon takes over")
         if self._connect():
             return
         ended = self._ended()
@@ -142,7 +142,7 @@ class Checkpoints:
         if self._has_answered:
             ended = None  # its death was told when the line to it broke, which is before its end can be seen
         if ended is not None and ended < 0:  # which says nothing of the next one
-            text = f"the checkpoint daemon was killed at its start, by signal {-ended}; it is started again"
+            text = f"the checkpoint daemon was killed at its start, by signal {-ended}; restarting it"
             self._notice(t.Severity.WARNING, text)
         elif ended not in (None, _TAKEN):
             text = f"the checkpoint daemon ended with {ended} at its start: {self._log_tail()}"
@@ -283,7 +283,7 @@ class Checkpoints:
         failing = dict(failures(documents))
         for job, error in failing.items():
             if job not in self._failing:
-                text = f"checkpoints of job {job} cannot be stored: {error}; they are tried again and wait in memory"
+                text = f"checkpoints of job {job} cannot be stored: {error}; retrying, the snapshots wait in memory"
                 yield t.AgentNotice(time.time_ns(), STORE, t.Severity.WARNING, text, job)
         for job in self._failing.keys() - failing.keys():
             text = f"checkpoints of job {job} can be stored again"

@@ -29,7 +29,7 @@ class ProbeFile:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise ProtocolError(f"{path} is no probe file, nor any regular file")
+                raise ProtocolError(f"{path} is no probe file, not even a regular file")
             self.rank, self.generation = layout.read_header(path, fd, found.st_size)
         except OSError as error:
             os.close(fd)

@@ -22,7 +22,7 @@ _ONE_SAVE_NS = 1_000_000_000
 
 def leave_plan(data: bytes) -> None:
     """A `holdfast.wire.plans` message."""
-    _leave(layout.PLAN_SUFFIX, data, "the plan of this job is not told")
+    _leave(layout.PLAN_SUFFIX, data, "the plan of this job is not reported")
 
 
 def leave_restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
@@ -34,7 +34,7 @@ def leave_restored(step: int, source: str, seconds: float, num_bytes: int) -> No
         "seconds": took if took is not None and math.isfinite(took) else 0.0,
         "bytes": taken.whole(num_bytes, 0, bounds.MAX_COUNT, 0),
     }
-    _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "where the state came from is not told")
+    _leave(layout.RESTORED_SUFFIX, json.dumps(said).encode(), "the source of the state is not reported")
 
 
 def leave_saved(live: Memory, target: object, is_sure: bool, now: int) -> None:
@@ -50,7 +50,7 @@ def leave_saved(live: Memory, target: object, is_sure: bool, now: int) -> None:
     live.saves, live.saved, live.saved_at = live.saves + 1, name, now
     steps = _STEP_IN_PATH.findall(name)
     said = {"count": live.saves, "path": name[-500:], "number": int(steps[-1]) if steps else -1}
-    _leave(layout.SAVED_SUFFIX, json.dumps(said).encode(), "what was saved is not told")
+    _leave(layout.SAVED_SUFFIX, json.dumps(said).encode(), "the save is not reported")
 
 
 def _leave(suffix: str, data: bytes, otherwise: str) -> None:

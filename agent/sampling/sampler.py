@@ -226,7 +226,7 @@ class Sampler:
                     self._give_up(nic, error)
             elif not self._refused[nic] and self._open(nic):
                 self._away[nic] = False
-                self._notice(f"counters of {self.pairs[nic].name} are back")
+                self._notice(f"counters of {self.pairs[nic].name} are readable again")
         self._layout = self._list_live()
 
     def _give_up(self, nic: int, error: OSError | ValueError) -> None:

@@ -131,7 +131,7 @@ class Link:
         if isinstance(welcome, msg.Refused):
             raise RefusedError(welcome)
         if not isinstance(welcome, msg.Welcome):
-            raise ProtocolError("the controller did not welcome us")
+            raise ProtocolError("the controller did not send a welcome")
         self._refused = ""
         self.cadence = welcome.cadence
         self._on_durable(self.outbox.acknowledged(welcome.frames_acked, welcome.events_acked))
@@ -151,7 +151,7 @@ class Link:
             for task in (reader, writer):
                 if task.done():
                     task.result()
-            raise ProtocolError(f"the controller has not taken {_QUEUE} messages: the stream begins anew")
+            raise ProtocolError(f"the controller has not received {_QUEUE} messages: restarting the stream")
         finally:
             reader.cancel()
             writer.cancel()
@@ -237,11 +237,11 @@ def _handshake(details: str) -> str:
     """Why a TLS connection failed, in words; empty when something else was wrong."""
     _, failed, why = details.partition("CERTIFICATE_VERIFY_FAILED: ")
     if failed:
-        return f"the controller's certificate is not what --tls-ca vouches for: {why.partition(':')[0]}"
+        return f"the controller's certificate is not signed by --tls-ca: {why.partition(':')[0]}"
     if "Hostname Verification Check failed" in details:
         return "the controller's certificate is for another host: make one with `holdfast certs --host`"
     if any(sign in details for sign in ("ocket closed", "reset by peer", "Broken pipe")):
-        return "the controller hangs up on us: our certificate must come from its authority and be valid now"
+        return "the controller closed the connection: the agent's certificate must be valid and from its authority"
     return ""
 
 

@@ -61,7 +61,7 @@ class ExitReports:
             for chunk in self._logs.drain(*key):
                 self._on_log(chunk)
             self._progress.end(key, self._probes.path(key), mark)
-        unknown = exited.code == -1 and not exited.signal  # its parent, the warm process, had died before it
+        unknown = exited.code == -1 and not exited.signal  # its parent, the fork server, had died before it
         code = 0 if unknown and phase is t.Phase.DONE else exited.code
         killed = exited.signal == signal.SIGKILL and self._oom_killed(exited.pid)
         with self._guard("traceback"):

@@ -38,7 +38,7 @@ def shared_dir(state_dir: Path) -> Path:
 
 
 class Workers:
-    """Owns the connection to the warm process. `on_event` gets what the controller must hear."""
+    """Owns the connection to the fork server. `on_event` gets what the controller must hear."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Workers:
         self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
         self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
 
-    # --- the warm process ----------------------------------------------------------------------------------------
+    # --- the fork server ----------------------------------------------------------------------------------------
 
     @property
     def existing(self) -> bool:
@@ -85,7 +85,7 @@ class Workers:
         return self._warm is not None
 
     async def open(self) -> Warm:
-        """Connect to the warm process, starting it if need be; adopts the workers that it holds."""
+        """Connect to the fork server, starting it if need be; adopts the workers that it holds."""
         if self._warm is not None:
             return self._warm
         if self._opening is None:
@@ -108,7 +108,7 @@ class Workers:
         )
         self._warm, self._opening = warm, None
         for name, error in warm.preload_errors.items():
-            self._notice("warm", t.Severity.INFO, f"the warm process could not import {name}: {error}")
+            self._notice("warm", t.Severity.INFO, f"the fork server could not import {name}: {error}")
         self._stores.adopt(warm.stores)
         for worker in warm.kept:
             self._adopt(worker)
@@ -136,7 +136,7 @@ class Workers:
         if self._warm is not None:
             self._spawn(self._warm.close())
         self._warm = None
-        self._notice("warm", t.Severity.WARNING, "the warm process died; its workers run on, a new one is started")
+        self._notice("warm", t.Severity.WARNING, "the fork server died; its workers continue, a new one is started")
         self._spawn(self._reopen())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -152,7 +152,7 @@ class Workers:
 
     def _store_exited(self, exited: StoreExited) -> None:
         if self._stores.exited(exited.job):
-            self._notice("store", t.Severity.WARNING, f"the rendezvous store {exited.job} ended by itself")
+            self._notice("store", t.Severity.WARNING, f"the rendezvous endpoint {exited.job} ended by itself")
 
     def _notice(self, kind: str, severity: t.Severity, text: str) -> None:
         self._on_event(t.AgentNotice(time.time_ns(), kind, severity, text))
@@ -194,7 +194,7 @@ class Workers:
         self._ended.setdefault(key, asyncio.Event()).set()
 
     def durable(self, event: t.Event) -> None:
-        """The controller holds this event: the warm process may forget the exit, and we what it left behind."""
+        """The controller holds this event: the fork server may forget the exit, and we what it left behind."""
         if not isinstance(event, t.WorkerExited):
             return
         key = (event.job, event.generation, event.rank)
@@ -242,7 +242,7 @@ class Workers:
     async def _start(self, command: msg.Command, order: msg.StartWorkers) -> dict[str, str]:
         job, generation = command.job, command.generation
         if generation < self.newest.get(job, 0):
-            raise UsageError(f"generation {generation} of job {job} is over: {self.newest[job]} was here already")
+            raise UsageError(f"generation {generation} of job {job} ended: {self.newest[job]} already ran here")
         await self._stop(job, generation - 1, 0.0)
         self.newest[job] = generation
         self._told = {key for key in self._told if key[0] == job and key[1] >= generation - 1}
@@ -346,7 +346,7 @@ class Workers:
             return {"at": at}
         readers = {r.rank: r for r in self.readers()}
         if order.rank not in readers:
-            raise Unavailable(f"rank {order.rank} has no probe yet: it cannot be asked to break itself")
+            raise Unavailable(f"rank {order.rank} has no probe yet: a fault cannot be injected")
         readers[order.rank].inject(order.kind)
         return {"at": at}
 
@@ -361,19 +361,19 @@ class Workers:
     def _request_checkpoint(self, command: msg.Command) -> dict[str, str]:
         readers = [r for r in self.readers() if r.generation == command.generation]
         if not readers:
-            raise Unavailable(f"no worker of generation {command.generation} here can be asked for a checkpoint")
+            raise Unavailable(f"no worker of generation {command.generation} here can make a checkpoint")
         readers[0].request_checkpoint()
         return {"rank": str(readers[0].rank)}
 
     def leaders(self) -> list[int]:
-        """Processes from which everything here descends: the warm process, and workers whose warm process died."""
+        """Processes from which everything here descends: the fork server, and workers whose warm process died."""
         warm = [self._warm.pid] if self._warm is not None else []
         return warm + [worker.pid for worker in self.kept.values() if worker.running]
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def close(self, end_workers: bool) -> None:
-        """Leave the workers to the warm process, or end everything."""
+        """Leave the workers to the fork server, or end everything."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening}, timeout=5)

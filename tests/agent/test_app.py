@@ -148,7 +148,7 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
             here.shell.send("node0", msg.Command("c3", "j1", 3, msg.Inject("kill", 9)))
             answers = await answered(here, 3)
             assert [(a.id, a.ok) for a in answers] == [("c1", True), ("c2", False), ("c3", False)]
-            assert answers[1].error == "generation 2 of job j1 is over: 3 was here already"
+            assert answers[1].error == "generation 2 of job j1 ended: 3 already ran here"
             assert answers[2].error == "rank 9 of generation 3 does not run here"
 
     asyncio.run(story())
@@ -242,7 +242,7 @@ def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
             before = len(here.brain.of(FrameSeen))
             here.shell.send("node0", msg.Command("c2", "j1", 1, msg.DumpStacks()))
             _, answer = await answered(here, 2)
-            assert (answer.ok, answer.error) == (False, "a fault of Holdfast's own: MemoryError('_dump_stacks')")
+            assert (answer.ok, answer.error) == (False, "an error in Holdfast itself: MemoryError('_dump_stacks')")
             os.kill(worker.pid, signal.SIGKILL)
             await eventually(lambda: [s for s in here.brain.of(EventSeen) if isinstance(s.event, t.WorkerExited)])
             await eventually(lambda: len(here.brain.of(FrameSeen)) >= before + 8)

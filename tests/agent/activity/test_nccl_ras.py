@@ -128,7 +128,7 @@ def test_what_is_no_ras_is_refused() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=speak, daemon=True).start()
-        with pytest.raises(ProtocolError, match="is no RAS"):
+        with pytest.raises(ProtocolError, match="is not an NCCL RAS server"):
             ask(f"127.0.0.1:{server.getsockname()[1]}")
 
 

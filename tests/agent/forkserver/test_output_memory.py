@@ -150,7 +150,7 @@ def test_a_gap_is_counted_and_said_in_the_file(tmp_path: Path, monkeypatch: pyte
     assert sum(chunk.dropped for chunk in chunks) >= 1
     assert text(chunks).endswith(f"{100 * PAGE // 8 - 1:07d}\n")
     logs.close()
-    assert "bytes of output are missing here: they were printed while nobody read]" in out.read_text()
+    assert "bytes of output are missing here: they were printed while no agent read them]" in out.read_text()
 
 
 def test_rotation_keeps_every_line_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What outlives what: workers their agent, the record of their ends the warm process."""
+"""What outlives what: workers their agent, the record of their ends the fork server."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ def test_a_lost_warm_process_is_noticed_and_its_successor_takes_over(tmp_path: P
             os.kill(first.pid, signal.SIGKILL)
             async with asyncio.timeout(30):
                 await one.lost.wait()
-            with pytest.raises(Unavailable, match="not connected to the warm process"):
+            with pytest.raises(Unavailable, match="not connected to the fork server"):
                 await one.start(SLEEP, 5)
             await first.close()
             assert alive(pids[1])
@@ -140,7 +140,7 @@ def test_sigterm_and_idleness_end_it_with_all_it_has(tmp_path: Path) -> None:
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     async def story() -> None:
         (tmp_path / "sitecustomize.py").write_text("import sys; sys.stderr.write('no way\\n'); import os; os._exit(4)")
-        with pytest.raises(Unavailable, match=r"the warm process ended with 4 at its start: no way \(.*warm.log\)"):
+        with pytest.raises(Unavailable, match=r"the fork server ended with 4 at its start: no way \(.*warm.log\)"):
             await Warm.open(tmp_path / "run", env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
     asyncio.run(story())
@@ -154,11 +154,11 @@ def test_imports_that_take_too_long_run_into_the_deadline(tmp_path: Path) -> Non
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
         patient = asyncio.create_task(Warm.open(tmp_path / "run", preload=["slow"], env=env))
         await eventually((tmp_path / "pid").exists)
-        with pytest.raises(Unavailable, match=r"not ready: the warm process did not answer hello within"):
+        with pytest.raises(Unavailable, match=r"not ready: the fork server did not answer hello within"):
             await Warm.open(tmp_path / "run", ready_timeout=0.3)
         await eventually(lambda: (tmp_path / "pid").read_text())
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-        with pytest.raises(Unavailable, match=r"not ready: the warm process ended"):
+        with pytest.raises(Unavailable, match=r"not ready: the fork server ended"):
             await patient
 
     asyncio.run(story())

@@ -79,7 +79,7 @@ def test_why_a_rank_is_slow_is_told_and_where(tmp_path: Path, free_port: int) ->
             break
     assert right.keys() == EXPECTED.keys(), seen
     assert "asleep, at a lock or in a read, in forward" in right["sleep"]
-    assert "in what lies between its spans" in right["between"]
+    assert "in the time between its spans" in right["between"]
 
 
 EXPECTED: dict[str, tuple[object, ...]] = {

@@ -316,7 +316,7 @@ def test_a_store_without_torch_is_a_clear_refusal(tmp_path: Path) -> None:
         (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
         warm = await Warm.open(tmp_path / "run", env=env, idle_exit=30.0)
-        with pytest.raises(Unavailable, match="cannot start_store: no rendezvous store without torch on this node"):
+        with pytest.raises(Unavailable, match="cannot start_store: no rendezvous endpoint without torch on this node"):
             await warm.start_store("j", "127.0.0.1")
         await warm.shutdown()
 

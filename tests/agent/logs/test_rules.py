@@ -110,8 +110,8 @@ def test_a_users_rule_comes_first_and_replaces_ours(tmp_path: Path) -> None:
         ("[[rule]]", "[[rules]]", "r.toml: unknown key 'rules'"),
         ('"info"', "", "r.toml: Invalid value"),
         ('"info"', '"info"\nneedles = ["xyz"]', "r.toml: rule 1 (disk-full): needles: none of them is in the sample"),
-        ('"info"', '"info"\nneedles = "quota"', "r.toml: rule 1 (disk-full): needles: a list"),
-        ('"info"', '"info"\nsecondary = 1', "r.toml: rule 1 (disk-full): secondary: true or false"),
+        ('"info"', '"info"\nneedles = "quota"', "r.toml: rule 1 (disk-full): needles: must be a list"),
+        ('"info"', '"info"\nsecondary = 1', "r.toml: rule 1 (disk-full): secondary: must be true or false"),
     ],
 )
 def test_a_bad_rule_says_file_row_and_field(old: str, new: str, message: str) -> None:

@@ -218,10 +218,10 @@ def test_a_users_rule_may_ask_for_several_lines() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("lines = 2", "lines = 0", "r.toml: rule 1 (slow): lines: a number from 1 to 1000 is needed, not 0"),
-        ("lines = 2", "lines = true", "r.toml: rule 1 (slow): lines: a number from 1 to 1000 is needed, not True"),
+        ("lines = 2", "lines = 0", "r.toml: rule 1 (slow): lines: must be a number from 1 to 1000, not 0"),
+        ("lines = 2", "lines = true", "r.toml: rule 1 (slow): lines: must be a number from 1 to 1000, not True"),
         ("well = 'quick'\n", "", "r.toml: rule 1 (slow): lines: more than one line needs well and well_needles, too"),
-        ('["quick"]', '"quick"', "r.toml: rule 1 (slow): well_needles: a list of non-empty texts is needed"),
+        ('["quick"]', '"quick"', "r.toml: rule 1 (slow): well_needles: must be a list of non-empty strings"),
         (
             "lines = 2",
             "lines = 2\nwhere = 'host'",

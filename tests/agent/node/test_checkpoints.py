@@ -82,7 +82,9 @@ def test_a_daemon_that_dies_is_followed_by_another(agent: Checkpoints, told: lis
     agent.look()
     os.kill(first, signal.SIGKILL)
     until(lambda: (agent.look(), told)[1])
-    assert texts(told) == [(t.Severity.WARNING, "the checkpoint daemon died; snapshots stay, a new one takes over")]
+    assert texts(told) == [
+        (t.Severity.WARNING, "the checkpoint daemon died; its snapshots stay, a new daemon takes over")
+    ]
     until(lambda: (agent.look(), agent.is_connected)[1])
     assert daemon_pid(agent) != first
     agent.look()
@@ -103,7 +105,9 @@ def test_a_death_that_is_seen_bit_by_bit_is_told_once(
         agent.look()
     until(lambda: (agent.look(), agent.is_connected)[1])
     assert daemon_pid(agent) != first
-    assert texts(told) == [(t.Severity.WARNING, "the checkpoint daemon died; snapshots stay, a new one takes over")]
+    assert texts(told) == [
+        (t.Severity.WARNING, "the checkpoint daemon died; its snapshots stay, a new daemon takes over")
+    ]
 
 
 def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
@@ -113,7 +117,7 @@ def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints
     os.kill(pid, signal.SIGKILL)
     until(lambda: (agent.look(), told)[1])
     assert texts(told) == [
-        (t.Severity.WARNING, "the checkpoint daemon was killed at its start, by signal 9; it is started again")
+        (t.Severity.WARNING, "the checkpoint daemon was killed at its start, by signal 9; restarting it")
     ]
     assert not (agent.folder / "daemon.absent").exists()  # nobody goes on without what is in memory
     until(lambda: (agent.look(), agent.is_connected)[1])
@@ -255,8 +259,8 @@ def test_a_store_that_fails_and_comes_back_is_told_once(agent: Checkpoints, told
     say("Connection refused")
     say("", repairs=2)
     assert texts(told) == [
-        (t.Severity.WARNING, "checkpoints of job job cannot be stored: No space left on device; they are tried again "
-         "and wait in memory"),
+        (t.Severity.WARNING, "checkpoints of job job cannot be stored: No space left on device; retrying, "
+         "the snapshots wait in memory"),
         (t.Severity.INFO, "checkpoints of job job can be stored again"),
         (t.Severity.WARNING, "2 MiB of snapshots of job job changed in this host's memory; repaired"),
     ]  # fmt: skip

@@ -106,7 +106,10 @@ def test_a_nic_that_vanishes_is_dropped_said_once_and_taken_up_again(tmp_path: P
     sampler.sample()
     _, nics, _, _ = sampler.take(clock.seconds)
     assert [numbers(n.tx) for n in nics] == [[0, 0], [0, 5]]
-    assert notices == ["counters of eth1 cannot be read: [Errno 19] No such device", "counters of eth1 are back"]
+    assert notices == [
+        "counters of eth1 cannot be read: [Errno 19] No such device",
+        "counters of eth1 are readable again",
+    ]
     sampler.close()
 
 
@@ -228,7 +231,7 @@ def test_the_thread_goes_on_without_what_breaks_and_takes_it_up_again(
     finally:
         sampler.close()
     assert [notice.split(" cannot")[0] for notice in notices] == [
-        "counters of eth2", "counters of eth1", "counters of eth1 are back"
+        "counters of eth2", "counters of eth1", "counters of eth1 are readable again"
     ]  # fmt: skip
 
 

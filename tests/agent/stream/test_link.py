@@ -164,7 +164,7 @@ def test_a_malformed_message_is_passed_over(caplog: pytest.LogCaptureFixture) ->
     ("first", "reason"),
     [
         (msg.Refused("no room"), "the controller refuses: no room"),
-        (msg.Ack(1, 1, 0.1), "the controller did not welcome us"),
+        (msg.Ack(1, 1, 0.1), "the controller did not send a welcome"),
         (None, "the stream ended: ok"),
     ],
     ids=["refused", "no welcome", "hung up"],
@@ -212,14 +212,14 @@ def test_refused_later_on(caplog: pytest.LogCaptureFixture) -> None:
         async def script(context: Any) -> None:
             await context.read()
             await send(context, msg.Welcome(1, 0.1))
-            await send(context, msg.Refused("another agent says it is node0"))
+            await send(context, msg.Refused("another agent uses the name node0"))
             await stay(context)
 
         async with controller(script) as port, linked(port):
             await eventually(lambda: reasons(caplog))
 
     asyncio.run(story())
-    assert set(reasons(caplog)) == {"the controller refuses: another agent says it is node0"}
+    assert set(reasons(caplog)) == {"the controller refuses: another agent uses the name node0"}
 
 
 def test_nobody_there(free_port: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,8 +272,8 @@ def test_credentials(tmp_path: Path) -> None:
     [
         ("x: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK", "unable to get local issuer"),
         ("ipv4:1: Hostname Verification Check failed.", "for another host"),
-        ("last error: UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "our certificate"),
-        ("Connection reset by peer", "our certificate"),
+        ("last error: UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "the agent's certificate"),
+        ("Connection reset by peer", "the agent's certificate"),
         ("Connection refused", ""),
     ],
 )

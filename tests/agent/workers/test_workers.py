@@ -216,7 +216,7 @@ def test_the_next_agent_takes_the_workers_over(tmp_path: Path) -> None:
             await eventually(lambda: 1 in second.exits())
             assert second.exits()[1].signal == signal.SIGKILL
             await second.stepping(0)
-            with pytest.raises(UsageError, match="generation 0 of job j1 is over"):
+            with pytest.raises(UsageError, match="generation 0 of job j1 ended"):
                 await second.start("", generation=0)
             os.kill(pids[0], signal.SIGKILL)
             await eventually(lambda: 0 in second.exits())
@@ -229,7 +229,7 @@ def test_an_older_generation_is_never_started_and_a_newer_one_ends_it(tmp_path: 
         async with node(tmp_path) as one:
             await one.start(STEPS, generation=2)
             old = one.pid(generation=2)
-            with pytest.raises(UsageError, match="generation 1 of job j1 is over: 2 was here already"):
+            with pytest.raises(UsageError, match="generation 1 of job j1 ended: 2 already ran here"):
                 await one.start(STEPS, generation=1)
             assert alive(old)
             await one.start(STEPS, generation=3)

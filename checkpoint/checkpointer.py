@@ -66,7 +66,7 @@ class Checkpointer:
             group = ProcessGroup(self._group, watch.operation)
         own = own or {}
         if rng and "rng" in own:
-            raise UsageError("own: rng is what Checkpointer calls the generators: name yours otherwise, or rng=False")
+            raise UsageError("own: the name rng is reserved for the random generators: use another name, or rng=False")
         given = {**own, **({"rng": Randomness()} if rng else {})}
         equal = _as_json(settings or {})
         try:
@@ -193,7 +193,7 @@ def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
             if type(key) is not str or _without_tuples({key: value}) != json.loads(text):
                 raise ValueError("its keys are not all text")
         except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"settings: {str(key)!r} is no JSON: {error}") from None
+            raise UsageError(f"settings: {str(key)!r} is not JSON: {error}") from None
     return dict(json.loads(json.dumps(dict(settings))))
 
 

@@ -89,7 +89,7 @@ def claim(store: Store, job: str, generation: int) -> Fence:
             continue
         break
     else:
-        raise OSError(f"{store.url} was claimed by others {_TRIES} times in a row")
+        raise OSError(f"{store.url} was claimed by other writers {_TRIES} times in a row")
     shut_out(store, mine.term)
     return mine
 
@@ -130,4 +130,4 @@ def _bury(store: Store, work: str) -> None:
                 return
             continue  # its owner was still writing, and made the folder again
         return
-    raise OSError(f"{store.url}: {work} is being written to without end")
+    raise OSError(f"{store.url}: {work} is being written continuously")

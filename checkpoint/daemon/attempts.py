@@ -194,7 +194,7 @@ class Gathered:
         fence, leader = self._attempt.fence, self._leader
         parts = tuple(self._parts[worker] for worker in leader.writers)
         if not self._values:
-            raise Refused("no entry has the state that is no tensor")
+            raise Refused("no entry has the non-tensor state")
         manifest = Manifest(
             self._attempt.step, fence.term, self._attempt.id, fence.generation, fence.job, time.time(), leader.mesh,
             leader.tensors, parts, leader.state, merged(self._values),

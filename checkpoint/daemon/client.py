@@ -218,7 +218,7 @@ class DaemonClient:
             raise DaemonRefused(f"the checkpoint daemon does not answer: {error}") from None
         if not data:
             self.close()
-            raise DaemonRefused("the checkpoint daemon went away")
+            raise DaemonRefused("the checkpoint daemon closed the connection")
         self._in += data
         *lines, rest = self._in.split(b"\n")
         self._in = bytearray(rest)

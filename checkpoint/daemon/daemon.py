@@ -298,13 +298,13 @@ class _Session:
 
     def _welcome(self) -> Member:
         if self._member is None:
-            raise UsageError("say hello first")
+            raise UsageError("send hello first")
         return self._member
 
     def _current(self) -> Member:
         member = self._welcome()
         if member.job.members.get(member.hello.worker) is not member:
-            raise UsageError(f"generation {member.hello.generation} of job {member.job.name} is over, or did not join")
+            raise UsageError(f"generation {member.hello.generation} of job {member.job.name} ended, or did not join")
         return member
 
 
@@ -328,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="holdfast-checkpoint-daemon", description="Checkpoint daemon of a node.")
     parser.add_argument("--folder", type=Path, required=True, help="folder in memory for snapshots")
     parser.add_argument("--node", required=True, help="name of this node")
-    parser.add_argument("--switch", default="", help="switch that this node hangs on")
+    parser.add_argument("--switch", default="", help="switch of this node")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on for copies of other nodes")
     options = parser.parse_args(arguments)
     service.give_way()

@@ -65,7 +65,7 @@ class Member:
         """Take its orders. Raises UsageError, CheckpointError."""
         path = Path(order.arena)
         if path.parent != self.job.folder:
-            raise UsageError(f"join: {path} does not lie in {self.job.folder}")
+            raise UsageError(f"join: {path} is not in {self.job.folder}")
         try:
             arena = await in_thread(lambda: Arena.open(path))
         except OSError as error:
@@ -246,7 +246,7 @@ class Job:
         """The member that says hello. Raises UsageError when its generation is over."""
         if hello.generation < self.generation:
             raise UsageError(
-                f"generation {hello.generation} of job {self.name} is over: {self.generation} was here already"
+                f"generation {hello.generation} of job {self.name} ended: {self.generation} already ran here"
             )
         known = self.members.get(hello.worker)
         if known is not None and known.hello == hello:
@@ -256,7 +256,7 @@ class Job:
     async def join(self, member: Member, order: Join) -> None:
         """Take a member in; a newer generation ends all that is under way for older ones. Raises UsageError."""
         if member.hello.generation < self.generation:
-            raise UsageError(f"generation {member.hello.generation} of job {self.name} is over")
+            raise UsageError(f"generation {member.hello.generation} of job {self.name} ended")
         if member.hello.generation > self.generation:
             self.generation = member.hello.generation
             for older in self.members.values():

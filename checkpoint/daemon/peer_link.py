@@ -45,7 +45,7 @@ def _line(address: Address, job: str, secret: bytes) -> Iterator[Wire]:
         try:
             yield wire
         except ValueError as error:
-            raise PeerRefused(f"does not speak our language: {error}") from None
+            raise PeerRefused(f"sent an invalid message: {error}") from None
 
 
 def push(
@@ -210,7 +210,7 @@ class PeerServer:
         if message["bytes"] != what.num_bytes or len(sums) != -(-what.num_bytes // CHUNK_BYTES):
             raise SnapshotRefused(f"{message['bytes']} bytes and {len(sums)} checksums for {what.num_bytes} bytes")
         if generation < self._keeping.generation_of(what.job):
-            raise SnapshotRefused(f"generation {generation} of job {what.job} is over")
+            raise SnapshotRefused(f"generation {generation} of job {what.job} has ended")
         path.parent.mkdir(mode=0o700, exist_ok=True)
         arena = Arena.create(path, what)
         try:
@@ -228,7 +228,7 @@ class PeerServer:
                     chunk = memory[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
                     wire.receive_into(chunk)
                     if chunk_sum(chunk) != want:
-                        raise SnapshotRefused(f"MiB {index} arrived altered")
+                        raise SnapshotRefused(f"MiB {index} arrived corrupt")
             except BaseException:
                 arena.drop(slot)
                 raise
@@ -242,7 +242,7 @@ class PeerServer:
     def _alone(self, path: Path) -> Iterator[None]:
         with self._turn:
             if not self._turn.wait_for(lambda: path not in self._busy, _TURN_S):
-                raise SnapshotRefused("another copy of this worker is under way")
+                raise SnapshotRefused("another copy of this worker is in progress")
             self._busy.add(path)
         try:
             yield

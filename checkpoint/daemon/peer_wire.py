@@ -59,7 +59,7 @@ class Wire:
         while done < len(memory):
             count = self.sock.recv_into(memory[done:])
             if not count:
-                raise ConnectionError("the other end went away")
+                raise ConnectionError("the peer closed the connection")
             done += count
 
     def _exactly(self, length: int) -> bytes:
@@ -67,7 +67,7 @@ class Wire:
         while len(content) < length:  # grows with what arrives: a length alone takes no memory
             piece = self.sock.recv(min(length - len(content), 1 << 20))
             if not piece:
-                raise ConnectionError("the other end went away")
+                raise ConnectionError("the peer closed the connection")
             content += piece
         return bytes(content)
 
@@ -82,9 +82,9 @@ def greet(wire: Wire, job: str, secret: bytes) -> None:
         wire.send({"proof": _proof(secret, "client", job, mine, theirs)})
         proof = str(wire.receive(_GREETING_BYTES)["proof"])
     except (KeyError, ValueError):
-        raise PeerRefused("what listens there is no checkpoint daemon") from None
+        raise PeerRefused("the peer is not a checkpoint daemon") from None
     except ConnectionError:
-        raise PeerRefused("it knows the job not at all, or by another secret") from None
+        raise PeerRefused("it does not know the job, or has another secret") from None
     if not hmac.compare_digest(proof, _proof(secret, "server", job, mine, theirs)):
         raise PeerRefused("it does not know the job's secret")
     wire.sock.settimeout(IDLE_S)
@@ -97,12 +97,12 @@ def be_greeted(wire: Wire, secret_of: Callable[[str], bytes | None]) -> str:
         hello = wire.receive(_GREETING_BYTES)
         job, theirs = str(hello["job"]), str(hello["nonce"])
         if hello["version"] != VERSION or len(theirs) != 32:
-            raise PeerRefused("speaks another version")
+            raise PeerRefused("uses another version")
         mine = secrets.token_hex(16)
         wire.send({"nonce": mine})
         proof = str(wire.receive(_GREETING_BYTES)["proof"])
     except KeyError:
-        raise ValueError("a greeting that is none") from None
+        raise ValueError("an invalid greeting") from None
     known = secret_of(job)
     secret = known or secrets.token_bytes(32)
     if not hmac.compare_digest(proof.encode(), _proof(secret, "client", job, theirs, mine).encode()) or not known:

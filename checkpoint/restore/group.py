@@ -66,10 +66,10 @@ class Alone:
         return ok
 
     def send(self, payload: Buffer, to: int, tag: int = 0) -> Sending:
-        raise AssertionError("a group of one has nobody to send to")
+        raise AssertionError("a group of one has no receiver")
 
     def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
-        raise AssertionError("a group of one has nobody to receive from")
+        raise AssertionError("a group of one has no sender")
 
 
 class ProcessGroup:

@@ -251,5 +251,5 @@ def _seen_from_outside(where: str, slot_bytes: int) -> memoryview:
     finally:
         os.close(file)
     if whole[: len(key)] != key.encode():
-        raise ValueError("it belongs to somebody else")
+        raise ValueError("it has another owner")
     return whole[_PAGE:]

@@ -123,7 +123,7 @@ def _candidates(
         failed = f"{store.url}: {error.strerror or error}"
     if left_behind and not fitting and not failed:
         fitting = [min(left_behind)]
-        warn(f"no checkpoint is as old as was asked for: going back to the oldest, of step {fitting[0][0]}")
+        warn(f"no checkpoint is as old as requested: rolling back to the oldest, of step {fitting[0][0]}")
     return {"slots": fitting, "mismatch": mismatch, "failed": failed, "damaged": len(damaged)}
 
 
@@ -173,10 +173,10 @@ class _Nobody:
     rank = 0
 
     def send(self, payload: Buffer, to: int, tag: int = 0) -> Sending:
-        raise AssertionError("there is nobody to send to")
+        raise AssertionError("there is no receiver")
 
     def receive(self, num_bytes: int, source: int, tag: int = 0) -> memoryview:
-        raise AssertionError("there is nobody to receive from")
+        raise AssertionError("there is no sender")
 
 
 def load_whole(

@@ -125,7 +125,7 @@ class HdfsStore:
 
             def attempt() -> None:
                 if over.is_set():
-                    raise FileNotFoundError(errno.ENOENT, "removed: another was quicker", aside)
+                    raise FileNotFoundError(errno.ENOENT, "removed: another client was faster", aside)
                 self._write(aside, lambda: [content], closing)
 
             persist(attempt, self.timeout_s)

@@ -33,6 +33,6 @@ def reach(url: str, within_s: float = REACH_S) -> None:
         hosts = parts.netloc.rpartition("@")[2].replace(",", " and ")
         raise OSError(
             errno.EHOSTUNREACH,
-            f"no {parts.scheme} NameNode answers at {hosts}, asked again and again for {within_s:g} s: "
-            f"{error.strerror or error}; is host and port right, and does it run?",
+            f"no {parts.scheme} NameNode answers at {hosts} within {within_s:g} s: "
+            f"{error.strerror or error}; check host and port, and whether it runs",
         ) from None

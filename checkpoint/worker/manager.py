@@ -141,7 +141,9 @@ class CheckpointManager:
         if self.group.rank == 0:
             self.watch.restored(step, self.source, time.monotonic() - began, everywhere)
             if self.claim.fence is None:
-                self.watch.warn(f"{self.claim.down}: going on from {self.source} with step {step}; asked again later")
+                self.watch.warn(
+                    f"{self.claim.down}: resuming from {self.source} with step {step}; retrying the store later"
+                )
         return step
 
     def _find(self, places: Mapping[str, Sequence[Held]]) -> tuple[Restored, str] | None:
@@ -210,7 +212,7 @@ class CheckpointManager:
         with contextlib.suppress(OSError, CheckpointError):
             if (spared := spare(self.store, self.claim.fence.term)) is not None:
                 self.watch.warn(
-                    f"beginning anew in a store that has a checkpoint of step {spared.step}: {spared.folder} is now "
+                    f"starting over in a store that has a checkpoint of step {spared.step}: {spared.folder} is now "
                     "protected, until `holdfast checkpoint protect --off`"
                 )
 
@@ -254,7 +256,7 @@ class CheckpointManager:
         elif not is_end and (full or not (persist or (shots.every and steps % shots.every == 0))):
             return
         tensors, values = self.state.capture()
-        # Of one that was told to end nobody knows how long it has: an upload that is under way gives way.
+        # After SIGTERM the remaining time is unknown: a running upload yields.
         shots.begin(steps, values, tensors, persist)
         if persist:
             self._wanted, self._asked_at, self._failing = False, time.monotonic(), False
@@ -311,7 +313,7 @@ class CheckpointManager:
                     shots.notes()
                     time.sleep(0.005)
         where = "in the store" if is_stored else "nowhere" if shots is None else "in memory"
-        why = "was told to end (SIGTERM)" if self._notice.given else "ends with a worker that was told to"
+        why = "received SIGTERM" if self._notice.given else "ends with a worker that received SIGTERM"
         self.watch.warn(f"rank {self.run.rank} {why}: step {steps} is {where}")
         raise Preempted
 

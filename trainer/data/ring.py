@@ -139,7 +139,7 @@ class Ring:
         """Why there will be no batch for `step`."""
         if self._head[_FAILED] and step + 1 >= self._head[_FAILED]:
             return self._text(_TEXT + _TEXT_BYTES // 2)
-        return "the loader of this node died again and again" if self._head[_GONE] else None
+        return "the loader of this node died repeatedly" if self._head[_GONE] else None
 
     # --- the loader ----------------------------------------------------------------------------------------------
 

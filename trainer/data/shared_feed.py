@@ -96,7 +96,7 @@ class Loader:
             written = self.ring.steps_written
             how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
             again = fruitless < _FRUITLESS
-            what = "starting another" if again else "it was not the first that did nothing, no more of them"
+            what = "starting another" if again else "the one before it did nothing either, giving up"
             print(f"holdfast train: this node's loader died ({how}): {what}", file=sys.stderr, flush=True)
             if not again:
                 self.ring.give_up()

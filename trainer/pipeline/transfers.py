@@ -44,7 +44,7 @@ def add_transfers(orders: Sequence[Order], rank_of: Sequence[int]) -> list[Order
                 done[peer].append(Action(receive, stage, m))
         if sum(at) == before:
             stuck = [order[at[rank]].id for rank, order in enumerate(orders) if at[rank] < len(order)]
-            raise ValueError(f"the lists wait for each other for ever, at {', '.join(stuck)}")
+            raise ValueError(f"the lists deadlock, at {', '.join(stuck)}")
     return [tuple(actions) for actions in done]
 
 

@@ -161,7 +161,7 @@ def test_if_none_is_old_enough_the_oldest_is_taken(store: FileStore) -> None:
     fill(store, 20, 30)
     found, warnings = restore_all(store, TWO, counts=lambda manifest: manifest.step <= 5)
     assert_step(found, 20, TWO)
-    assert warnings == ["no checkpoint is as old as was asked for: going back to the oldest, of step 20"]
+    assert warnings == ["no checkpoint is as old as requested: rolling back to the oldest, of step 20"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])

@@ -24,7 +24,7 @@ def test_nonsense_is_refused_in_one_line(start: Start, store: FileStore, fence: 
     for hello, why in ((Hello("../x", 1, 0, 1), "no name for a job"), (Hello("job", 1, 3, 2), "no worker 3 of 2")):
         with pytest.raises(DaemonRefused, match=why):
             client.hello(hello)
-    with pytest.raises(DaemonRefused, match="say hello first"):
+    with pytest.raises(DaemonRefused, match="send hello first"):
         client.join(worker.order)
     client.hello(Hello("job", 1, 1, 2))
     with pytest.raises(DaemonRefused, match="another worker"):

@@ -241,7 +241,7 @@ def test_what_arrives_altered_is_refused(link: SimpleNamespace, monkeypatch: pyt
     monkeypatch.setattr(peer_link, "_send", altered)
     with pytest.raises((PeerRefused, ConnectionError)) as caught:
         push(link.address, SECRET, "n0", link.arena, made, Pace(0))
-    assert "arrived altered" in str(caught.value) or caught.type is not PeerRefused
+    assert "arrived corrupt" in str(caught.value) or caught.type is not PeerRefused
     assert kept(link) == []
 
 

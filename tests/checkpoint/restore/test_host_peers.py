@@ -138,7 +138,7 @@ def test_another_process_sees_the_slots_and_nobody_elses() -> None:
     done = subprocess.run([sys.executable, "-c", code, slots.where], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [this_host(), str(SLOTS * MIB), "99"]
     pid, number, _ = slots.where.split()
-    with pytest.raises(ValueError, match="somebody else"):
+    with pytest.raises(ValueError, match="another owner"):
         _seen_from_outside(f"{pid} {number} {'0' * 32}", MIB)
     slots.close_file()
     assert np.frombuffer(slots.memory, np.uint8).sum() == 99

@@ -74,7 +74,7 @@ def test_a_run_that_begins_anew_does_not_remove_what_is_there(tmp_path: Path, ca
         other.step(step)
         other.close()
     said = capsys.readouterr().err
-    assert said.count("beginning anew in a store that has a checkpoint of step 5000: step-00005000-t0001 is now") == 1
+    assert said.count("starting over in a store that has a checkpoint of step 5000: step-00005000-t0001 is now") == 1
     url = str(tmp_path / "store")
     assert [(found.step, found.protected) for found in list_checkpoints(url)] == [(2, False), (1, True), (5000, True)]
     third = checkpointer(tmp_path)

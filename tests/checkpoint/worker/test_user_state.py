@@ -227,13 +227,13 @@ def test_names_that_we_have_ourselves(tmp_path: Path) -> None:
             Checkpointer(str(tmp_path), {name: Thing({})}, rng=False)  # type: ignore[dict-item]
     with pytest.raises(UsageError, match=r"worker\.00003\.rng is called as one worker's own state is"):
         Checkpointer(str(tmp_path), {"worker": Thing({"00003": {"rng": torch.ones(1)}})}, rng=False)
-    with pytest.raises(UsageError, match="rng is what Checkpointer calls the generators"):
+    with pytest.raises(UsageError, match="the name rng is reserved for the random generators"):
         Checkpointer(str(tmp_path), {}, own={"rng": Thing({})})
 
 
 def test_settings_are_json(tmp_path: Path) -> None:
     for bad in ({"lr": float("nan")}, {"f": len}, {"d": {1: 2}}, {1: 2}):
-        with pytest.raises(UsageError, match=f"settings: '{next(iter(bad))}' is no JSON"):
+        with pytest.raises(UsageError, match=f"settings: '{next(iter(bad))}' is not JSON"):
             Checkpointer(str(tmp_path), {"s": Thing({})}, rng=False, settings=bad)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
     for _ in range(2):

@@ -47,7 +47,7 @@ WRONG = [
         2,
         "recording gone: No such file or directory; `holdfast controller --record FILE` writes one",
     ),
-    (["replay", "empty"], 2, "empty is no recording"),
+    (["replay", "empty"], 2, "empty is not a recording"),
     (["simulate", "--rates", "ours"], 2, "one of llama3, megascale"),
     (["simulate", "--days", "nan"], 2, "--days"),
     (["simulate", "--days", "inf"], 2, "--days"),

@@ -98,7 +98,7 @@ def test_the_token_is_sent(capsys: Capture, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("secret\n")
         base = ["nodes", "--controller", controller.address]
         assert main(base) == 2
-        assert "this needs the API token" in capsys.readouterr().err
+        assert "this request needs the API token" in capsys.readouterr().err
         assert main([*base, "--api-token", "secret"]) == 0
         assert main([*base, "--api-token-file", str(tmp_path / "token")]) == 0
     finally:

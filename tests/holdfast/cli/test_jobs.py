@@ -17,7 +17,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def two(fake: FakeController) -> FakeController:
     """`train` (j1) runs and is the newest, `eval` (j2) waits, `old` (j0) failed."""
-    waits = {"nodes": [], "step": -1, "reason": "waiting for nodes: train (j1) comes first in the queue"}
+    waits = {"nodes": [], "step": -1, "reason": "waiting for nodes: train (j1) is first in the queue"}
     fake.others = [
         job_as("pending", id="j2", name="eval", priority=-5, preempt=True, max_steps=None, **waits),
         job_as("failed", id="j0", name="old", nodes=[], ended_at=9.0),
@@ -36,7 +36,7 @@ def test_the_list_of_jobs(two: FakeController, capsys: Capture) -> None:
     assert head == ["QUEUE", "NAME", "ID", "STATE", "PRIORITY", "NODES", "STEP", "SINCE", "WHY"]
     assert first[:7] == ["1", "train", "j1", "running", "0", "1/2", "7/10"]
     assert second[:7] == ["2", "eval", "j2", "pending", "-5+", "0/2", "-"]
-    assert " ".join(second[9:]) == "waiting for nodes: train (j1) comes first in the queue"
+    assert " ".join(second[9:]) == "waiting for nodes: train (j1) is first in the queue"
     assert third[:4] == ["-", "old", "j0", "failed"]
     assert main(["jobs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == two.jobs()
@@ -224,7 +224,7 @@ def test_run_stays_with_its_own_job_when_another_is_submitted(
 def test_run_says_once_why_its_job_waits(
     fake: FakeController, capsys: Capture, script: str, until: Callable[..., None]
 ) -> None:
-    fake.job = job_as("pending", reason="waiting for nodes: old (j0) comes first in the queue")
+    fake.job = job_as("pending", reason="waiting for nodes: old (j0) is first in the queue")
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(main(["run", script])))
     thread.start()
@@ -232,7 +232,7 @@ def test_run_says_once_why_its_job_waits(
     fake.end("finished", exit_code=0)
     thread.join(timeout=15)
     assert codes == [0]
-    assert capsys.readouterr().err == "holdfast: job j1 is waiting for nodes: old (j0) comes first in the queue\n"
+    assert capsys.readouterr().err == "holdfast: job j1 is waiting for nodes: old (j0) is first in the queue\n"
 
 
 def test_a_job_that_the_controller_lost_is_one_line(fake: FakeController, capsys: Capture, script: str) -> None:

@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str, path: str, body: Json | None) -> None:
         self.fake.asked.append((method, path, body))
         if self.fake.token and self.headers.get("Authorization") != f"Bearer {self.fake.token}":
-            code, data = 401, {"error": "this needs the API token"}
+            code, data = 401, {"error": "this request needs the API token"}
         else:
             code, data = self.fake.answer(method, path, body)  # type: ignore[assignment]
         content = json.dumps(data).encode()

@@ -259,7 +259,7 @@ def test_loaders_that_die_at_once_end_the_run(
     loader = Loader(batches(shards), 8, 1, 2, 100)
     feed = SharedFeed(Ring.open(loader.ring.path), 0, 0, 20.0)
     try:
-        with pytest.raises(TrainingError, match="died again and again"):
+        with pytest.raises(TrainingError, match="died repeatedly"):
             feed.read(0)
         assert len(capfd.readouterr().err.splitlines()) == 3
     finally:

@@ -18,7 +18,7 @@ class Zygote:
     """Runs jobs of ranks forked from a warm process; see zygote.py."""
 
     def __init__(self, around: Sequence[str] = ()) -> None:
-        """`around`: a command that runs the warm process as its arguments."""
+        """`around`: a command that runs the fork server as its arguments."""
         self._process = subprocess.Popen(
             [*around, sys.executable, str(Path(__file__).with_name("zygote.py"))],
             stdin=subprocess.PIPE,
@@ -53,5 +53,5 @@ class Zygote:
     def _answer(self, deadline_s: float) -> Any:
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], deadline_s)
-        assert ready, f"the warm process said nothing for {deadline_s:g} s"
+        assert ready, f"the fork server said nothing for {deadline_s:g} s"
         return json.loads(self._process.stdout.readline())

@@ -130,7 +130,7 @@ def test_what_rank_0_does_by_design_is_shown_and_alerts_nobody(cluster: LocalClu
     for culprits in looks.values():
         (culprit,) = (one for one in culprits if one["rank"] == 0)
         assert (culprit["kind"], culprit["by_design"]) == ("waiting", True), culprit["text"]
-        assert "for information: so since the first steps of the job" in culprit["text"]
+        assert "for information: since the first steps of the job" in culprit["text"]
     cluster.client.stop(grace=1.0)
     wait_for(lambda: (cluster.client.job() or {})["state"] == "stopped", 30)
     ours = cluster.client.incidents()[: len(cluster.client.incidents()) - before]

@@ -39,5 +39,5 @@ def test_an_agent_that_is_killed_for_good_keeps_no_finished_job_open(holdfast: C
     assert run.wait(60) == 0, run.err[-3000:]
     job = httpx.get(f"http://{http}/api/v1/job", trust_env=False).json()
     assert (job["state"], job["exit_code"], job["generation"]) == ("finished", 0, 1)
-    assert f"1 of 2 did not report, for the agent of {killed} never came back" in job["reason"]
+    assert f"1 of 2 did not report: the agent of {killed} never reconnected" in job["reason"]
     assert sorted(path.name.split("-")[1] for path in tmp_path.glob("done-*")) == ["0", "1"]  # each once

@@ -151,10 +151,10 @@ def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tm
 
     wait_for(told, 30, lambda: cluster.client.incidents())
     (incident,) = told()
-    assert incident["summary"].endswith("generation 1 was being launched when it died")
+    assert incident["summary"].endswith("generation 1 was being launched when it stopped")
     assert incident["reason"].startswith("node0")
-    assert "held the workers of generation 1" in incident["reason"]
-    assert incident["reason"].endswith(": the launch was adopted, and nothing was ended")
+    assert "had the workers of generation 1" in incident["reason"]
+    assert incident["reason"].endswith(": the launch was adopted, no worker was stopped")
     (tmp_path / "end").touch()
     ends(cluster)
     assert starts(tmp_path) == expected(1)

@@ -145,7 +145,7 @@ def test_a_script_that_goes_on_from_its_own_nan_is_given_up(
     out, job, incidents = run(holdfast, cluster, tmp_path, code, 1, ends="failed")
     assert out.count("begins at 0") == 1
     assert (job["state"], job["generation"]) == ("failed", 3)
-    assert job["reason"].startswith("loss-nonfinite 3 times without a step of progress: the parameters of rank 0")
+    assert job["reason"].startswith("loss-nonfinite 3 times without progress: the parameters of rank 0")
     assert {one["kind"] for one in acted_on(incidents)} == {"loss-nonfinite"}
     assert acted_on(incidents)[-1]["action"] == "stop-job"
 

@@ -55,13 +55,13 @@ def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp
     assert run.process.returncode == 0, run.err
     assert run.out.count("done") == 2
     (away,) = events(second, "controller.away")
-    assert "the node name 'node0' is taken by an agent on this host" in away["reason"]
+    assert "the node name 'node0' is used by an agent on this host" in away["reason"]
     assert "give this one another --node-name and --state-dir" in away["reason"]
     assert len(events(first, "controller.joined")) == 1
     assert len(events(controller, "node.joined")) == 1
     told = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
     assert [one["culprit"] for one in told] == ["node0"]
-    assert "a second agent there says the same name and is refused" in told[0]["summary"]
+    assert "a second agent there uses the same name and is refused" in told[0]["summary"]
     first.signal(signal.SIGKILL)
     first.wait(10)
     second.says("controller.joined", 15)
@@ -80,7 +80,7 @@ def test_a_copy_of_a_live_folder_displaces_nobody_and_ends_no_worker(holdfast: C
     second = agent(holdfast, rpc, tmp_path / "b")
     second.says("controller.away")
     (away,) = events(second, "controller.away")
-    assert "the node name 'node0' is taken by an agent on this host" in away["reason"]
+    assert "the node name 'node0' is used by an agent on this host" in away["reason"]
     assert not events(second, "worker.adopted")
     second.signal(signal.SIGTERM)
     second.wait(20)
@@ -100,11 +100,11 @@ def test_a_clone_under_another_hostname_is_refused_and_both_hosts_are_named(hold
     second.says("controller.away")
     (away,) = events(second, "controller.away")
     here = socket.gethostname()
-    assert f"the node name 'node0' is taken by an agent on {here} (127.0.0.1): give another" in away["reason"]
+    assert f"the node name 'node0' is used by an agent on {here} (127.0.0.1): give another" in away["reason"]
     assert len(events(controller, "node.joined")) == 1
     (told,) = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
     assert told["summary"] == (
-        f"node0 is the agent on {here} (127.0.0.1); an agent on clone7 (127.0.0.1) says the same name and is refused"
+        f"node0 is the agent on {here} (127.0.0.1); an agent on clone7 (127.0.0.1) uses the same name and is refused"
     )
 
 

@@ -79,4 +79,4 @@ def test_nothing_is_lost_by_who_is_told_to_end(cluster: LocalCluster, holdfast: 
     os.kill(cluster.pids()["node1"], signal.SIGTERM)
     goes_on(cluster, 3, store)
     told = [one["summary"] for one in cluster.client.incidents()]
-    assert any("this node is told to end" in line for line in told), told
+    assert any("the agent is stopping" in line for line in told), told

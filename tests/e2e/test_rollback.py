@@ -67,6 +67,6 @@ def test_a_bad_state_is_left_behind_and_the_result_is_that_of_a_good_run(holdfas
     assert resumed[0] == 0
     assert 27 <= resumed[1] < 40
     # Ten steps before the loss that was bad at once; copies are kept every five, the last may not be in the store yet.
-    assert f"back to a checkpoint of at most {resumed[1] - 10} steps" in last["reason"]
+    assert f"rolling back to a checkpoint of at most {resumed[1] - 10} steps" in last["reason"]
     assert resumed[1] - 20 < resumed[2] <= resumed[1] - 10
     assert f"the sum is {4 * sum(range(60))}" in run.out

@@ -110,8 +110,8 @@ def test_only_the_right_certificate_joins(fort: Fort) -> None:
     assert "the certificate is not for node 'node1'" in reasons["another node's"]
     assert "holdfast certs --node node1" in reasons["another node's"]
     for name in ("wrong authority", "expired"):
-        assert reasons[name].startswith("the controller hangs up on us: our certificate"), reasons
-    assert "the controller's certificate is not what --tls-ca vouches for" in reasons["does not trust the controller"]
+        assert reasons[name].startswith("the controller closed the connection: the agent's certificate"), reasons
+    assert "the controller's certificate is not signed by --tls-ca" in reasons["does not trust the controller"]
     assert "the controller's certificate is for another host" in reasons["another address"]
     assert right.process.poll() is None
     assert fort.controller.process.poll() is None

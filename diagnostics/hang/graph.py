@@ -226,7 +226,8 @@ def _past_sizes(known: Mapping[int, State], waits: tuple[Wait, ...]) -> Verdict 
         odd = tuple(sorted(s.rank for s in states if s.sizes[group] != usual or count * 2 <= len(states)))
         if count < len(states):
             named = ("rank " if len(odd) == 1 else "ranks ") + compact(odd)
-            text = f"all ranks are in {waits[0].operation}, but an earlier operation of {group} had another size on {named}"
+            where = waits[0].operation
+            text = f"all ranks are in {where}, but an earlier operation of {group} had another size on {named}"
             return Verdict(Reason.ORDER, odd, text, waits)
     return None
 

@@ -22,7 +22,7 @@ from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.node.checkpoints import Checkpoints
 from holdfast.agent.node.faults import NodeFaults
 from holdfast.agent.node.identity import read_identity
-from holdfast.agent.node.peers import Door
+from holdfast.agent.node.peers import ProbeListener
 from holdfast.agent.processes.guard import Guard
 from holdfast.agent.sampling.sampler import Sampler
 from holdfast.agent.sampling.sweeps import COMPILED
@@ -60,7 +60,7 @@ _LAST_NEWS_S = 2.0  # to get the news of the workers' ends through
 
 def run(config: AgentConfig) -> int:
     """Serve until a signal comes. Exit codes as in holdfast.base.service."""
-    service.come_first()
+    service.raise_priority()
     sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: Agent(config).main(stop), grace=config.drain + _END_S)
 
@@ -103,22 +103,22 @@ class Agent:
             )
         self.outbox = Outbox(config.buffer_frames)
         self.guard = Guard(self._bug)
-        self._full_told = -math.inf
+        self._full_reported = -math.inf
         self.logs = WorkerLogs(
-            self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.tell(found),
+            self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.report(found),
             on_full=self._disk_refuses,
         )  # fmt: skip
         self.sampler = Sampler(pairs, config.sample_interval, notice=self._sampler_notice)
         self.link = Link(
             config.address(), self.outbox, self.hello, lambda command: self.commands.obey(command), self.durable,
-            read_credentials(config.tls_ca, config.tls_cert, config.tls_key), self._clock_told,
+            read_credentials(config.tls_ca, config.tls_cert, config.tls_key), self._clock_reply,
         )  # fmt: skip
         self.checkpoints = Checkpoints(
-            self.state_dir, self.identity.node, config.switch, self.link.own_address, self.tell
+            self.state_dir, self.identity.node, config.switch, self.link.own_address, self.report
         )
         self.workers = Workers(
             self.state_dir, self.logs, self.kernel, self.link.own_address,
-            on_event=self.tell, on_log=self.link.send, on_last_steps=self._last_steps,
+            on_event=self.report, on_log=self.link.send, on_last_steps=self._last_steps,
             on_last_reader=lambda reader: self.spans.take(reader),
             preload=config.preload if config.warm else (),
             environ={**os.environ, **self.checkpoints.environment()},
@@ -141,51 +141,55 @@ class Agent:
             str(self.state_dir),
         )  # fmt: skip
         self.spans = SpanSender(self.workers.readers, self.link.send, self._dropped_spans)
-        self._steps_told = 0
+        self._steps_reported = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._cadence = self._look_every = _LOOK_EVERY  # of the frame that fills
+        self._heartbeat_interval = self._look_every = _LOOK_EVERY  # of the frame that fills
         self._looks = 1  # until it goes
         self._looked_at = 0.0
-        self._clock_asked, self._clock_asked_at = 0, 0.0
+        self._clock_request, self._clock_request_at = 0, 0.0
         self._clock_seen: dict[str, float] = {}
         self._checkpoints_seen: dict[str, float] = {}
         self._printing = asyncio.Event()
-        self.door = Door()
+        self.probe_listener = ProbeListener()
 
     # --- up ------------------------------------------------------------------------------------------------------
 
     def hello(self) -> msg.Hello:
-        identity = dataclasses.replace(self.identity, address=self.link.own_address(), ping_port=self.door.port)
+        identity = dataclasses.replace(
+            self.identity, address=self.link.own_address(), ping_port=self.probe_listener.port
+        )
         return msg.Hello(identity, self.workers.hello_workers(), wire.PROTOCOL, wire.PROTOCOL, time.time_ns())
 
-    def tell(self, event: t.Event) -> None:
+    def report(self, event: t.Event) -> None:
         self.link.send(self.outbox.event(event))
 
     def _bug(self, part: str, error: Exception) -> None:
         text = f"an error in Holdfast's own {part}, which continues: {type(error).__name__}: {str(error)[:300]}"
-        self.tell(t.AgentNotice(time.time_ns(), "bug", t.Severity.WARNING, text))
+        self.report(t.AgentNotice(time.time_ns(), "bug", t.Severity.WARNING, text))
 
     def _last_steps(self, steps: tuple[t.StepRecord, ...]) -> None:
         """Steps of a worker that is gone travel ahead of the news of its end."""
-        frame = t.Frame(0, time.time_ns(), time.monotonic_ns(), steps=steps, cadence=self.link.cadence)
+        frame = t.Frame(
+            0, time.time_ns(), time.monotonic_ns(), steps=steps, heartbeat_interval=self.link.heartbeat_interval
+        )
         self.link.send(self.outbox.frame(frame, self.link.connected))
 
     def _lost_steps(self, rank: int, count: int) -> None:
         text = f"{count} steps of rank {rank} were overwritten before they were read: the agent was down too long"
-        self.tell(t.AgentNotice(time.time_ns(), "probe", t.Severity.WARNING, text))
+        self.report(t.AgentNotice(time.time_ns(), "probe", t.Severity.WARNING, text))
 
     def _look_at_outbox(self) -> None:
-        if self.outbox.lost_steps > self._steps_told and self.link.connected:
-            count, self._steps_told = self.outbox.lost_steps - self._steps_told, self.outbox.lost_steps
+        if self.outbox.lost_steps > self._steps_reported and self.link.connected:
+            count, self._steps_reported = self.outbox.lost_steps - self._steps_reported, self.outbox.lost_steps
             text = f"{count} steps exceeded the buffer for an unreachable controller: the oldest were dropped"
-            self.tell(t.AgentNotice(time.time_ns(), "steps", t.Severity.WARNING, text))
+            self.report(t.AgentNotice(time.time_ns(), "steps", t.Severity.WARNING, text))
 
     def _dropped_spans(self, count: int) -> None:
         text = f"{count} spans dropped, more may follow: the controller receives them too slowly"
-        self.tell(t.AgentNotice(time.time_ns(), "spans", t.Severity.WARNING, text))
+        self.report(t.AgentNotice(time.time_ns(), "spans", t.Severity.WARNING, text))
 
-    def _clock_told(self, told: msg.ClockTold) -> None:
-        self.spans.clock.answered(told.sent_ns, told.wall_ns, time.monotonic_ns())
+    def _clock_reply(self, reported: msg.ClockReply) -> None:
+        self.spans.clock.answered(reported.sent_ns, reported.wall_ns, time.monotonic_ns())
 
     def _clock_gauges(self) -> dict[str, float]:
         """How far this host's Unix time is ahead of the controller's, and how well that is known."""
@@ -199,18 +203,18 @@ class Agent:
     def _sampler_notice(self, text: str) -> None:
         notice = t.AgentNotice(time.time_ns(), "nic", t.Severity.WARNING, text)
         if self._loop is not None:  # called from the sampler's thread
-            self._loop.call_soon_threadsafe(self.tell, notice)
+            self._loop.call_soon_threadsafe(self.report, notice)
 
     def _disk_refuses(self, path: str, error: OSError) -> None:
         """Called from the thread that writes the logs, perhaps often."""
         now = time.monotonic()
-        if self._loop is None or now - self._full_told < _FULL_APART:
+        if self._loop is None or now - self._full_reported < _FULL_APART:
             return
-        self._full_told = now
+        self._full_reported = now
         text = f"cannot write {path}: {error.strerror}; workers continue, their output is sent but missing there"
         kind = "disk-full" if error.errno in output_memory.FULL else "logs"
         notice = t.AgentNotice(time.time_ns(), kind, t.Severity.CRITICAL, text)
-        self._loop.call_soon_threadsafe(self.tell, notice)
+        self._loop.call_soon_threadsafe(self.report, notice)
 
     def durable(self, events: list[t.Event]) -> None:
         for done in events:
@@ -224,16 +228,18 @@ class Agent:
         self._looks -= 1
         if self._looks <= 0:
             self.link.send(self.outbox.frame(self._frame(), self.link.connected))
-            self._cadence = self.link.cadence if self.link.connected else max(self.link.cadence, 0.5)
-            self._looks = math.ceil(self._cadence / _LOOK_EVERY)
-            self._look_every = self._cadence / self._looks
+            self._heartbeat_interval = (
+                self.link.heartbeat_interval if self.link.connected else max(self.link.heartbeat_interval, 0.5)
+            )
+            self._looks = math.ceil(self._heartbeat_interval / _LOOK_EVERY)
+            self._look_every = self._heartbeat_interval / self._looks
         return self._look_every
 
     def _frame(self) -> t.Frame:
         """A node that lives is not silent, whatever is wrong with what it would say."""
-        frame = t.Frame(0, time.time_ns(), time.monotonic_ns(), cadence=self._cadence)
+        frame = t.Frame(0, time.time_ns(), time.monotonic_ns(), heartbeat_interval=self._heartbeat_interval)
         with self.guard("frames"):
-            frame = self.heart.frame(self._cadence)
+            frame = self.heart.frame(self._heartbeat_interval)
         return frame
 
     def _look(self, now: float) -> None:
@@ -255,10 +261,10 @@ class Agent:
             with part("checkpoints"):
                 self._checkpoints_seen = self.checkpoints.look()
             # They take all of the host's gauges along: in a big cluster only when those come anyway.
-            if self.link.cadence < _NEWS_EVERY or crossed(before, now, _HOST_EVERY):
-                warm = {"warm_ready": float(self.workers.is_warm)}
-                self.heart.tell_host(self._checkpoints_seen | self._clock_seen | warm)
-        if crossed(before, now, max(_SPANS_EVERY, 2 * self.link.cadence)):  # a big cluster speaks less often
+            if self.link.heartbeat_interval < _NEWS_EVERY or crossed(before, now, _HOST_EVERY):
+                warm = {"warm_ready": float(self.workers.has_fork_server)}
+                self.heart.report_host(self._checkpoints_seen | self._clock_seen | warm)
+        if crossed(before, now, max(_SPANS_EVERY, 2 * self.link.heartbeat_interval)):  # a big cluster speaks less often
             with part("spans"):
                 self._look_at_spans(now)
 
@@ -266,7 +272,7 @@ class Agent:
         for line in self.kernel.poll():
             found = event(line, self.rules, time.time_ns())
             if found is not None:
-                self.tell(found)
+                self.report(found)
 
     def _look_at_logs(self) -> bool:
         """Whether workers had printed something, or there is more to do with what they printed."""
@@ -281,16 +287,16 @@ class Agent:
         self.spans.read()
         if not self.link.connected:
             self.spans.clock.forget()  # perhaps another controller answers next
-            self._clock_asked = 0
+            self._clock_request = 0
             return
-        if self._clock_asked < _CLOCK_FIRST or now - self._clock_asked_at > _CLOCK_EVERY:
-            self._clock_asked, self._clock_asked_at = self._clock_asked + 1, now
+        if self._clock_request < _CLOCK_FIRST or now - self._clock_request_at > _CLOCK_EVERY:
+            self._clock_request, self._clock_request_at = self._clock_request + 1, now
             # By itself: what else this look sends would be part of the round trip.
             asyncio.get_running_loop().call_later(_ASIDE, self._ask_clock)
         self.spans.flush(self.link.backlog, time.monotonic_ns())
 
     def _ask_clock(self) -> None:
-        self.link.send(msg.ClockAsked(time.monotonic_ns()))
+        self.link.send(msg.ClockRequest(time.monotonic_ns()))
 
     async def _follow_logs(self) -> None:
         """Look often while workers print; while they are quiet, the beat looks."""
@@ -313,23 +319,23 @@ class Agent:
         _, late = await asyncio.wait({reading}, timeout=_DRIVER_TIMEOUT)
         if late:
             text = f"the GPU driver has not answered for {_DRIVER_TIMEOUT:g} s; training may be stuck in it too"
-            self.tell(t.AgentNotice(time.time_ns(), "gpu", t.Severity.CRITICAL, text))
+            self.report(t.AgentNotice(time.time_ns(), "gpu", t.Severity.CRITICAL, text))
         await reading
         if self.gpus.events_available and not self.kernel.available:
             for fault in await asyncio.to_thread(self.gpus.poll_xids):
-                self.tell(xid_event(fault, time.time_ns()))
+                self.report(xid_event(fault, time.time_ns()))
 
     async def _warm_up(self) -> None:
         try:
             await self.workers.open()
             log.event("warm.ready")
         except HoldfastError as error:
-            self.tell(t.AgentNotice(time.time_ns(), "warm", t.Severity.CRITICAL, str(error)))
+            self.report(t.AgentNotice(time.time_ns(), "warm", t.Severity.CRITICAL, str(error)))
 
     async def _drain(self) -> None:
         """This node is about to go: its workers are told, so that their jobs save their state and go on elsewhere."""
         text = f"the agent is stopping: its workers have {self.config.drain:g} s to save their state"
-        self.tell(t.AgentNotice(time.time_ns(), "drain", t.Severity.WARNING, text))
+        self.report(t.AgentNotice(time.time_ns(), "drain", t.Severity.WARNING, text))
         try:
             await self.workers.drain(self.config.drain)
         except HoldfastError as error:
@@ -342,8 +348,8 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self.sampler.start()
         self.kernel.follow()
-        with suppress(OSError):  # no route to the controller yet: peers will not be able to knock
-            await self.door.open(self.link.own_address())
+        with suppress(OSError):  # no route to the controller yet: peers will not be able to probe peer
+            await self.probe_listener.open(self.link.own_address())
         self.checkpoints.adopt()
         if self.workers.existing:
             # What an earlier agent left running is part of our hello.
@@ -369,7 +375,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(warming, *loops, return_exceptions=True)
         await self.commands.close()
-        await self.door.close()
+        await self.probe_listener.close()
         self.heart.activities.close()
         await self.workers.close(self.config.end_with_workers)
         self.checkpoints.close(self.config.end_with_workers)

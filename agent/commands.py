@@ -8,7 +8,7 @@ from holdfast.agent.node import death as node_death
 from holdfast.agent.node.checkpoints import Checkpoints
 from holdfast.agent.node.checks import Checks
 from holdfast.agent.node.faults import NodeFaults
-from holdfast.agent.node.peers import knock
+from holdfast.agent.node.peers import probe_peer
 from holdfast.agent.processes.guard import Guard
 from holdfast.agent.workers.workers import Workers
 from holdfast.base import log
@@ -47,7 +47,7 @@ class Commands:
             return
         if isinstance(command.order, msg.RunCheck):
             self._checks.begin(command, command.order)
-        elif isinstance(command.order, msg.DumpStacks | msg.KnockAt):
+        elif isinstance(command.order, msg.DumpStacks | msg.ProbePeer):
             if isinstance(command.order, msg.DumpStacks):
                 self._disturb()
             self._spawn(self._do(command))  # a stop that follows must not wait for it
@@ -79,8 +79,8 @@ class Commands:
             order = command.order
             if isinstance(order, msg.Inject) and self._faults.inject(order.kind):
                 data = {"at": str(time.time_ns())}
-            elif isinstance(order, msg.KnockAt):
-                data = {"behind": await knock(order.host, order.port)}
+            elif isinstance(order, msg.ProbePeer):
+                data = {"behind": await probe_peer(order.host, order.port)}
             else:
                 data = await self._workers.obey(command)
             answer = msg.CommandResult(command.id, True, data=data)

@@ -79,11 +79,11 @@ def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
     if loss is None:
         loss = math.nan  # none reported; a loss that is NaN is reported as infinite: both mean not finite
     elif type(loss) is not float or not math.isfinite(loss):
-        loss = _told(loss)
+        loss = _reported(loss)
     live.record_step(n, loss, 0 if tokens is None else tokens)
 
 
-def _told(loss: object) -> float:
+def _reported(loss: object) -> float:
     """A loss as the record has it: of a tensor its number, so that nothing of it is kept alive."""
     number = taken.real(loss)
     return math.nan if number is None else number if math.isfinite(number) else math.inf

@@ -225,7 +225,7 @@ def main() -> None:
                     (f"{name}: worst 5 s", f"{found['cpu_share_worst_5s']:.2%}", ""),
                     (f"{name}: bare", f"{found['bare_cpu_share']:.2%}", ""),
                     (f"{name}: RSS / PSS, MB", f"{found['rss_mb']:.1f} / {found['pss_mb']:.1f}", "<= 60"),
-                    (f"{name}: warm process without torch, PSS MB", found["warm_pss_mb"], ""),
+                    (f"{name}: fork server without torch, PSS MB", found["warm_pss_mb"], ""),
                     (f"{name}: samples taken per second and NIC", found["samples_per_second"], f"{1 / interval:g}"),
                     (f"{name}: steps per second", found["steps_per_second"], "10"),
                 ]

@@ -191,7 +191,7 @@ def play(cluster: LocalCluster, drawn: list[Case], steps: int, small: int, secon
             reach(cluster, step_of(cluster) + MARGIN)
 
 
-def draw(dice: random.Random, layout: str, cases: int, clean: int, percents: list[int], works: list[str]) -> list[Case]:
+def draw(rng: random.Random, layout: str, cases: int, clean: int, percents: list[int], works: list[str]) -> list[Case]:
     mesh = mesh_of(layout)
     ends = (0, mesh.size("pp") - 1)
     kinds = [(what, percent) for what in works for percent in percents]
@@ -200,10 +200,10 @@ def draw(dice: random.Random, layout: str, cases: int, clean: int, percents: lis
         what, percent = kinds[i % len(kinds)]
         # The ranks of stages in the middle read nothing.
         able = [r for r in range(mesh.world) if what != "load" or mesh.coordinate(r)["pp"] in ends]
-        rank = dice.choice(able)
-        peer = dice.choice(neighbours(mesh, rank)) if what == "link" else -1
+        rank = rng.choice(able)
+        peer = rng.choice(neighbours(mesh, rank)) if what == "link" else -1
         drawn.append(Case(layout, rank, peer, what, percent))
-    dice.shuffle(drawn)
+    rng.shuffle(drawn)
     for i in range(clean):
         drawn.insert(i * (len(drawn) + 1) // max(clean, 1), Case(layout, -1, -1, "nothing", 0))
     return drawn
@@ -283,9 +283,9 @@ def measure(
 
 def judged_again(kept: Path) -> Iterator[Json]:
     """The cases of all jobs in a folder that --keep made."""
-    for told in sorted(kept.glob("*.json")):
-        for case in json.loads(told.read_text()):
-            yield judged(Case(**case), told.with_suffix("")) | {"job": told.stem, "spans": 0, "spans_lost": 0}
+    for reported in sorted(kept.glob("*.json")):
+        for case in json.loads(reported.read_text()):
+            yield judged(Case(**case), reported.with_suffix("")) | {"job": reported.stem, "spans": 0, "spans_lost": 0}
 
 
 def counted(cluster: LocalCluster, name: str) -> int:

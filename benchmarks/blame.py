@@ -29,12 +29,12 @@ SCORINGS = ("blame", "busiest", "median")
 MESHES = {64: (2, 4, 8), 1024: (8, 16, 8), 12288: (12, 128, 8)}
 
 
-def draw(dice: random.Random, job: Job, count: int) -> list[Culprit]:
+def draw(rng: random.Random, job: Job, count: int) -> list[Culprit]:
     world = job.pp * job.dp * job.tp
     found = []
-    for rank in dice.sample(range(world), count):
-        what = dice.choice(("forward", "backward", "compute", "link"))
-        found.append(Culprit(rank, what, dice.choice((1.0, 2.0, 3.0) if what == "link" else (0.1, 0.2, 0.3))))
+    for rank in rng.sample(range(world), count):
+        what = rng.choice(("forward", "backward", "compute", "link"))
+        found.append(Culprit(rank, what, rng.choice((1.0, 2.0, 3.0) if what == "link" else (0.1, 0.2, 0.3))))
     return found
 
 
@@ -89,8 +89,8 @@ def main() -> None:
                     scores[name].append((len(answer & truth), len(answer)))
             row: Json = {"ranks": size, "culprits": count, "spans": spans, "seconds": max(seconds)}
             for name, pairs in scores.items():
-                right, told = sum(r for r, _ in pairs), sum(n for _, n in pairs)
-                row[name] = {"precision": right / told if told else None, "named": told,
+                right, reported = sum(r for r, _ in pairs), sum(n for _, n in pairs)
+                row[name] = {"precision": right / reported if reported else None, "named": reported,
                              "recall": right / (count * given.rounds) if count else None}  # fmt: skip
             results.append(row)
     head = ("ranks", "culprits", "spans", "seconds", *(f"{n}: precision, recall, named" for n in SCORINGS))

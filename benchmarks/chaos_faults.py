@@ -226,7 +226,7 @@ KINDS: dict[str, Kind] = {
     "controller killed": Kind(_controller, ("controller-restart",), "controller", _WATCH),
     "checkpoint daemon killed": Kind(_kills("holdfast.checkpoint.daemon.daemon"), ("agent",), _NODE, _ALERT,
                                      beside=("traffic-decline", "traffic-unsteady")),  # copies pause
-    "warm process killed": Kind(_kills("holdfast.agent.forkserver.fork_server"), ("agent",), _NODE, _ALERT),
+    "fork server killed": Kind(_kills("holdfast.agent.forkserver.fork_server"), ("agent",), _NODE, _ALERT),
     # A host.
     "host restarts": Kind(_injects("node-kill"), ("agent-exit",), _NODE, RESTART + EVICT),  # by how soon it is back
     "power lost": Kind(_power, ("node-silent", "agent-exit"), _NODE, EVICT, ("node-unreachable",)),

@@ -2,7 +2,7 @@
 
 python benchmarks/group_init.py [--json] [--full | --worlds 4,8] [--repeat 3]
 
-Ranks are forked from a warm process and start together; each joins, makes the mesh (pp, dp, tp) and does one
+Ranks are forked from a fork server and start together; each joins, makes the mesh (pp, dp, tp) and does one
 all-reduce over all ranks and one in each of its groups, so that connections put off are paid for too. Ours: groups
 made by their members alone, gloo connects when two ranks first talk; `torch`: every rank takes part in making every
 group, all connect with all. `barriers`: TORCH_DIST_INIT_BARRIER=1, as before torch 2.10 or so. Every store is a

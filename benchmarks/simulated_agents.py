@@ -68,7 +68,7 @@ class Traffic:
                 self.totals[n][way] += sum(values)
                 columns.append(b"".join(v.to_bytes(4, "little") for v in values))
             nics.append(t.NicSamples(f"mlx5_{n}", *self.totals[n], *columns))
-        frame = t.Frame(0, 0, 0, offsets=offsets, nics=tuple(nics), cadence=0.0)
+        frame = t.Frame(0, 0, 0, offsets=offsets, nics=tuple(nics), heartbeat_interval=0.0)
         return controller_pb2.AgentMessage.FromString(wire.encode_agent(frame)).frame.SerializeToString()
 
 
@@ -119,15 +119,15 @@ class SimulatedAgent:
             for r in self.ranks
         )  # fmt: skip
         records: tuple[t.StepRecord, ...] = ()
-        if step > 0 and step != self.told:
-            done = range(max(self.told, step - 5), step)
+        if step > 0 and step != self.reported:
+            done = range(max(self.reported, step - 5), step)
             end = int((self.began + step * self.options.step) * 1e9)
             records = tuple(
                 t.StepRecord(r.rank, self.generation, s, end, self.options.step, 2.0, 4096)
                 for s in done
                 for r in self.ranks
             )
-            self.told = step
+            self.reported = step
         gauges = {
             "utilization_ratio": 0.97,
             "memory_used_bytes": 61e9,
@@ -142,13 +142,13 @@ class SimulatedAgent:
             gpus=tuple(t.GpuGauges(g, gauges) for g in range(self.options.slots)),
             workers=workers,
             steps=records,
-            cadence=self.options.every,
+            heartbeat_interval=self.options.every,
         )
         message = controller_pb2.AgentMessage.FromString(wire.encode_agent(own)).frame.SerializeToString()
         body = self.traffic.at(int(now)) + message
         return _FRAME_TAG + varint(len(body)) + body
 
-    told = 0
+    reported = 0
 
     async def run(self) -> None:
         options = [
@@ -210,7 +210,7 @@ class SimulatedAgent:
                 case msg.StartWorkers() as order:
                     self.job, self.generation, self.ranks = message.job, message.generation, order.ranks
                     self.began = self.options.began
-                    self.told = int((time.time() - self.began) / self.options.step)
+                    self.reported = int((time.time() - self.began) / self.options.step)
                 case msg.StopWorkers():
                     self.ranks = ()
             self.queue.put_nowait(wire.encode_agent(msg.CommandResult(message.id, True, data=data)))
@@ -226,7 +226,7 @@ async def main() -> None:
         await asyncio.sleep(0.002)
     for agent in agents:
         await agent.welcome.wait()
-    tell({"ready": True})
+    report({"ready": True})
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -236,7 +236,7 @@ async def main() -> None:
             break
         if ask["do"] == "report":
             # The monotonic clock of a host is one for all its processes.
-            tell({
+            report({
                 "sent": sum(a.seq for a in agents),
                 "unacknowledged": sum(len(a.sent_at) for a in agents),
                 "acks": [pair for a in agents for pair in a.acks if pair[0] >= ask["since"]],
@@ -247,13 +247,13 @@ async def main() -> None:
         else:
             agent = agents[ask["node"] - options.first]
             agent.silent = ask["do"] == "silence"
-            tell({"last_sent": agent.last_sent})
+            report({"last_sent": agent.last_sent})
     for task in tasks:
         task.cancel()
     os._exit(0)  # a thousand streams need not be closed one by one
 
 
-def tell(answer: dict[str, Any]) -> None:
+def report(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 

@@ -104,20 +104,20 @@ class _Recorder:
 
 def simulate(job: Job, culprits: list[Culprit], steps: int = 1, seed: int = 0) -> tuple[SpanTable, Plan]:
     """All spans of so many steps, and the plan behind them."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     plan = job.plan()
     lanes = job.dp * job.tp
     ranks = np.arange(job.pp * lanes).reshape(job.pp, lanes)
     spans = _Recorder()
     begin = np.zeros((job.pp, lanes))
     for step in range(steps):
-        begin = _step(job, plan, culprits, ranks, spans, begin, step, dice)
+        begin = _step(job, plan, culprits, ranks, spans, begin, step, rng)
     return spans.table(job.measures_cpu), plan
 
 
 def _step(
     job: Job, plan: Plan, culprits: list[Culprit], ranks: npt.NDArray[np.int64], spans: _Recorder, begin: Floats,
-    step: int, dice: np.random.Generator,
+    step: int, rng: np.random.Generator,
 ) -> Floats:  # fmt: skip
     lanes = job.dp * job.tp
     now = [begin[p] + 1e-6 for p in range(job.pp)]
@@ -140,10 +140,10 @@ def _step(
         return factor
 
     def took(p: int, seconds: float, *what: str) -> Floats:
-        return seconds * slow(p, *what) * dice.lognormal(0.0, job.noise, lanes)
+        return seconds * slow(p, *what) * rng.lognormal(0.0, job.noise, lanes)
 
     def woken() -> Floats:
-        return dice.exponential(job.wakeup, lanes) if job.wakeup else np.zeros(lanes)
+        return rng.exponential(job.wakeup, lanes) if job.wakeup else np.zeros(lanes)
 
     def together(p: int, axis: int, group: str, kind: str, seconds: float) -> None:
         start = now[p]
@@ -151,7 +151,7 @@ def _step(
         late = np.broadcast_to(folded.max(axis=axis, keepdims=True), folded.shape)
         factor = slow(p, "link", "reduce") if group == "dp" else slow(p, "link")
         slowest = np.broadcast_to(factor.reshape(job.dp, job.tp).max(axis=axis, keepdims=True), folded.shape)
-        jitter = dice.lognormal(0.0, 2 * job.noise, folded.max(axis=axis, keepdims=True).shape)
+        jitter = rng.lognormal(0.0, 2 * job.noise, folded.max(axis=axis, keepdims=True).shape)
         apart = edge(p).reshape(job.dp, job.tp) if group == "dp" else 1.0
         end = (late + seconds * slowest * apart * jitter).ravel() + woken()
         spans.add(ranks[p], kind, start, end, group=GROUPS.index(group), step=step, bytes=round(seconds * 1e9))

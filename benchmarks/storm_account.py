@@ -76,7 +76,7 @@ def resolve(hits: Sequence[Hit], findings: Iterable[Json], reports: Mapping[str,
     found = list(findings)
     for hit in hits:
         if hit.state == "open":
-            times = [one["at"] for one in found if _tells(hit, one)]
+            times = [one["at"] for one in found if _reports(hit, one)]
             if hit.kind == "worker-asleep" and reports.get(hit.subject, 0.0) >= hit.at:
                 times.append(reports[hit.subject])
             if times:
@@ -90,7 +90,7 @@ def resolve(hits: Sequence[Hit], findings: Iterable[Json], reports: Mapping[str,
     return all(hit.state != "open" for hit in hits)
 
 
-def _tells(hit: Hit, finding: Json) -> bool:
+def _reports(hit: Hit, finding: Json) -> bool:
     return finding["at"] >= hit.at and finding["kind"] in KINDS[hit.kind] and finding["subject"] == hit.subject
 
 

@@ -4,7 +4,7 @@ python benchmarks/trainer_cpu.py [--processes 1 2 8] [--starts 1] [--rounds 8] [
 
 All systems of one size run at the same time, and all but one wait at a gate: they take turns, so many steps a turn,
 in an order that alternates from round to round. Each has as many ranks, one thread a rank, the same sizes, precision,
-optimizer, tokens a step and micro-batches. Ranks are forked from one warm process. `ddp` without another rank is the
+optimizer, tokens a step and micro-batches. Ranks are forked from one fork server. `ddp` without another rank is the
 bare model. `holdfast` keeps all state on every replica, as `ddp` does; `watched` writes the probe's shared memory too.
 With `zero 1` replicas share out the optimizer's state, with `zero 3` all, as `fsdp2` does, layer by layer. The `fsdp2`
 script reduces gradients once a step and keeps them whole until then, as `zero 3 once`; `zero 3` reduces them after each
@@ -59,15 +59,15 @@ class Gate:
         self.line.connect(where)
         self.orders = self.line.makefile("r")
         self.steps, self.times = steps, list[float]()
-        self.tell({"system": system})
+        self.report({"system": system})
 
-    def tell(self, what: Json) -> None:
+    def report(self, what: Json) -> None:
         self.line.sendall(json.dumps(what).encode() + b"\n")
 
     def __call__(self, step: int) -> None:
         if step % self.steps == 0:
             if self.times:
-                self.tell({"seconds": time.perf_counter() - self.times[1]})
+                self.report({"seconds": time.perf_counter() - self.times[1]})
             if not self.orders.readline():
                 os._exit(0)
             self.times.clear()
@@ -136,7 +136,7 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def store() -> tuple[int, int]:
-    """A rendezvous store in a process of its own, and its port: the warm process must have no threads."""
+    """A rendezvous store in a process of its own, and its port: the fork server must have no threads."""
     reader, writer = os.pipe()
 
     def serve() -> None:

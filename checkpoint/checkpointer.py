@@ -170,10 +170,10 @@ def _require_same_places(group: Group, mine: Mapping[str, str]) -> None:
     """
     if group.size == 1:
         return
-    told = group.gather(json.dumps({name: at for name, at in mine.items() if name != at}).encode())
+    reported = group.gather(json.dumps({name: at for name, at in mine.items() if name != at}).encode())
     known: dict[str, str] = {}
     problem = ""
-    for rank, theirs in enumerate(map(json.loads, told)):
+    for rank, theirs in enumerate(map(json.loads, reported)):
         for name, at in theirs.items():
             if known.setdefault(name, at) != at:
                 problem = problem or f"{name} is {at} on rank {rank}, and {known[name]} on an earlier one"

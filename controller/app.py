@@ -51,14 +51,14 @@ _SWITCH = 0.0005  # seconds that a thread (one that writes metrics, say) may kee
 
 def run(config: ControllerConfig) -> int:
     """Serve until a signal comes. Exit codes as in holdfast.base.service."""
-    service.come_first()
+    service.raise_priority()
     sys.setswitchinterval(_SWITCH)
     return service.run(lambda stop: _main(config, stop))
 
 
 def _options(config: ControllerConfig) -> Options:
     return Options(
-        cadence=config.heartbeat_interval,
+        heartbeat_interval=config.heartbeat_interval,
         silence_floor=config.silence_floor,
         silence_beats=config.silence_beats,
         hang_steps=config.hang_steps,
@@ -72,9 +72,9 @@ def _options(config: ControllerConfig) -> Options:
         agent_grace=config.agent_grace,
         grow_after=config.grow_after,
         spare_grace=config.spare_grace,
-        tries=config.restart_attempts,
-        tries_fault=config.restart_attempts_fault,
-        offences=config.node_failures,
+        restart_attempts=config.restart_attempts,
+        restart_attempts_fault=config.restart_attempts_fault,
+        node_failures=config.node_failures,
         max_evictions=config.max_evictions,
         start_timeout=config.start_timeout,
         stop_timeout=config.stop_timeout,

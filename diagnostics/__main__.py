@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     choose(Suite.FULL, tuple(given.checks))
     options = parse_options(given.options, folder=given.folder)
     if not options.polite:
-        service.come_first()  # what other programs do on an idle node is noise
+        service.raise_priority()  # what other programs do on an idle node is noise
     for name in given.checks:
         result = run_check(name, options)
         print(result.to_json() if given.json else _lines(result), flush=True)

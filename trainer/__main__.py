@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.plain import one_line, plain
-from holdfast.base.service import gathering
+from holdfast.base.service import gc_paused
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.load import load, parse_override
@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
             _do_instead(config, instead)
             return 0
         # Only now: a wrong flag should be told in no time, and torch takes seconds.
-        with gathering():
+        with gc_paused():
             from holdfast.trainer.run.loop import run
             from holdfast.trainer.settings.launch import from_environment
 

@@ -139,10 +139,10 @@ class NcclOperations:
 
     def _address(self, pid: int) -> str:
         if pid not in self._addresses:
-            self._addresses[pid] = self._told(pid) or os.environ.get(ENV_ADDRESS) or ADDRESS
+            self._addresses[pid] = self._reported(pid) or os.environ.get(ENV_ADDRESS) or ADDRESS
         return self._addresses[pid]
 
-    def _told(self, pid: int) -> str:
+    def _reported(self, pid: int) -> str:
         """What its environment says. A process in state D is not asked: that could block."""
         stat = parse_stat(read(f"{self._proc}/{pid}/stat"))
         if stat is None or stat.state in "DZX":

@@ -49,6 +49,6 @@ class ThreadWaits:
     def words(self) -> str:
         """Of the rarest first: pools of threads all wait for the same. Empty where that tells nothing."""
         counts = Counter(words for _, words, _ in self._known.values())
-        told = [words for words in counts if words not in _TELLS_NOTHING and not words.startswith(_SERVES)]
-        rarest = sorted(told, key=lambda words: counts[words])[:_MOST_NAMED]
+        reported = [words for words in counts if words not in _TELLS_NOTHING and not words.startswith(_SERVES)]
+        rarest = sorted(reported, key=lambda words: counts[words])[:_MOST_NAMED]
         return "; ".join(f"{words}, {counts[words]} times" if counts[words] > 1 else words for words in rarest)

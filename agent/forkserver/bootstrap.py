@@ -1,6 +1,6 @@
 """From a fresh or forked interpreter to the user's script running as `__main__`, watched.
 
-The warm process calls `main` in a forked child; a worker that wants an interpreter of its own runs
+The fork server calls `main` in a forked child; a worker that wants an interpreter of its own runs
 `python -m holdfast.agent.forkserver.bootstrap SPECFILE`. Both end with the exit code that `python script.py` would
 have.
 """

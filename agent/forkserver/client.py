@@ -46,14 +46,14 @@ class StoreExited:
 
 
 @dataclass
-class Warm:
-    """A connection to this node's warm process. Made by `open`; all awaits end by a deadline with Unavailable."""
+class ForkServer:
+    """A connection to this node's fork server. Made by `open`; all awaits end by a deadline with Unavailable."""
 
     run_dir: Path
     on_exit: Callable[[WorkerExited], None] | None = None
     on_store_exit: Callable[[StoreExited], None] | None = None
     on_lost: Callable[[], None] | None = None
-    """The warm process died or dropped us. Not called after `close` or `shutdown`."""
+    """The fork server died or dropped us. Not called after `close` or `shutdown`."""
     pid: int = 0
     preload_errors: dict[str, str] = field(default_factory=dict)
     kept: tuple[KeptWorker, ...] = ()
@@ -201,7 +201,7 @@ class Warm:
             raise unanswered  # else it ended before its answer came: that is what was asked
 
     async def close(self) -> None:
-        """Disconnect. The warm process and its workers live on. Harmless to repeat."""
+        """Disconnect. The fork server and its workers live on. Harmless to repeat."""
         self.on_lost = None
         if self._listener is not None:
             self._listener.cancel()

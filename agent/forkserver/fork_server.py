@@ -1,4 +1,4 @@
-"""The warm process: one per node, with everything heavy imported, from which workers are forked in milliseconds.
+"""The fork server: one per node, with everything heavy imported, from which workers are forked in milliseconds.
 
     python -m holdfast.agent.forkserver.fork_server --run-dir DIR [--preload MODULE,...]
 
@@ -86,7 +86,7 @@ class Server:
         while self.running:
             for key, mask in self.selector.select(self.workers.patience()):
                 key.data(mask)
-            self.workers.tend(is_read=bool(self.clients))
+            self.workers.collect(is_read=bool(self.clients))
             now = time.monotonic()
             if self.clients or self.workers.running:
                 self.busy_until = now
@@ -157,7 +157,7 @@ class Server:
 
     def start_worker(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
         pid = self.workers.start(ask["spec"])
-        return {"pid": pid, "outputs": self.workers.told_outputs()}
+        return {"pid": pid, "outputs": self.workers.reported_outputs()}
 
     def hello(self, client: Connection, ask: dict[str, Any]) -> dict[str, Any]:
         workers = [asdict(worker) for worker in self.workers.kept()]
@@ -168,7 +168,7 @@ class Server:
             "threads": forked_children.threads(),
             "workers": workers,
             "exits": [asdict(ended) for ended in self.workers.exits.values()],
-            "outputs": self.workers.told_outputs(),
+            "outputs": self.workers.reported_outputs(),
             "sample": self.sample,
             "stores": self.workers.stores.ports(),
         }
@@ -209,7 +209,7 @@ def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[
 
 
 def listen(run_dir: Path) -> tuple[socket.socket, int] | None:
-    """The listening socket and the lock that makes us the only one; None when another warm process serves here."""
+    """The listening socket and the lock that makes us the only one; None when another fork server serves here."""
     private.make_folder(run_dir)
     lock = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -257,11 +257,11 @@ def main() -> int:
         sockets = listener.fileno(), lock
         for descriptor in sockets:
             os.set_inheritable(descriptor, True)
-        told = ["--left-out", ",".join(left_out), "--sockets", *map(str, sockets)]
-        os.execv(sys.executable, [*sys.orig_argv, *told])
+        reported = ["--left-out", ",".join(left_out), "--sockets", *map(str, sockets)]
+        os.execv(sys.executable, [*sys.orig_argv, *reported])
 
     modules, left_out = ([name for name in names.split(",") if name] for names in (options.preload, options.left_out))
-    with service.gathering():
+    with service.gc_paused():
         errors = preload(modules, left_out, begin_anew)
     gc.collect()
     gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages

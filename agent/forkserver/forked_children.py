@@ -1,4 +1,4 @@
-"""The children of the warm process: how one is forked, what the child does first, how its end is read.
+"""The children of the fork server: how one is forked, what the child does first, how its end is read.
 
 Everything here runs in a process with a single thread (fork copies only the calling one, and locks held by others
 would stay held for ever).

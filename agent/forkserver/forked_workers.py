@@ -1,4 +1,4 @@
-"""The workers of the warm process: started, watched by process descriptor, ended, remembered until acknowledged."""
+"""The workers of the fork server: started, watched by process descriptor, ended, remembered until acknowledged."""
 
 import os
 import selectors
@@ -28,12 +28,12 @@ IDLE_S = 1.0
 class _Running:
     started: Started
     pidfd: int
-    ours: bool  # False: started by a warm process before us, so the kernel tells us that it ended but not how
+    ours: bool  # False: started by a fork server before us, so the kernel tells us that it ended but not how
     killed: bool = False
 
 
 class Workers:
-    """All workers of this node's warm process, and through `stores` its rendezvous stores."""
+    """All workers of this node's fork server, and through `stores` its rendezvous stores."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Workers:
         return pid
 
     def watch_kept(self) -> None:
-        """Take over the workers that a warm process before us left behind."""
+        """Take over the workers that a fork server before us left behind."""
         for key, started in self.journal.started.items():
             try:
                 self._watch(started, ours=False)
@@ -107,7 +107,7 @@ class Workers:
             elif (outputs := _of_process(started.worker.pid)) is not None:
                 self.outputs[key] = outputs
 
-    def told_outputs(self) -> list[list[Any]]:
+    def reported_outputs(self) -> list[list[Any]]:
         """Job, generation, rank, and the descriptors here of standard output and error."""
         return [[*key, *pair] for key, pair in self.outputs.items()]
 
@@ -161,7 +161,7 @@ class Workers:
         """Seconds until `tend` wants to run again."""
         return SWEEP_S if self._sweeps else IDLE_S
 
-    def tend(self, is_read: bool) -> None:
+    def collect(self, is_read: bool) -> None:
         """What is due without any event: end what dead workers left behind, keep an eye on the OOM killer.
 
         `is_read`: is there an agent that reads what workers print?
@@ -257,7 +257,7 @@ def _in_memory() -> tuple[int, int] | None:
 
 
 def _of_process(pid: int) -> tuple[int, int] | None:
-    """The output in memory of a worker that a warm process before us started; None where it has none of its own."""
+    """The output in memory of a worker that a fork server before us started; None where it has none of its own."""
     paths = [output_memory.path(pid, number) for number in (1, 2)]
     if not all(map(output_memory.is_ours, paths)):
         return None

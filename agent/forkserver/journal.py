@@ -1,4 +1,4 @@
-"""What the warm process must not forget when it dies: which workers it started, and how they ended.
+"""What the fork server must not forget when it dies: which workers it started, and how they ended.
 
 `exits.jsonl` in the run folder, one JSON object a line: `{"started": ...}`, `{"exited": ...}`, `{"acked": KEY}`. A
 line cut off by a crash is left out. Nothing is flushed to disk: this has to outlive a process, not the host (the
@@ -114,7 +114,7 @@ class Journal:
 
 
 def forget(run_dir: Path) -> None:
-    """Of a folder that was copied: the workers in it are those of the warm process of the original."""
+    """Of a folder that was copied: the workers in it are those of the fork server of the original."""
     (run_dir / NAME).unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
 """A worker's output in memory that belongs to no file system: it neither blocks nor fails, whoever reads or does not.
 
 The worker appends to an anonymous file (memfd). A pipe would block it while nobody reads, and end it when the reader
-dies; a file on a disk fails when the disk is full. The warm process holds the descriptors, so that an agent which was
+dies; a file on a disk fails when the disk is full. The fork server holds the descriptors, so that an agent which was
 restarted goes on reading. What was read is given back to the kernel: offsets grow for ever, memory does not.
 """
 

@@ -1,6 +1,6 @@
 """A rendezvous store in a process of its own: it survives workers, agent and generations, one per job.
 
-Runs in a child of the warm process, because the store starts a thread and the warm process may have none.
+Runs in a child of the fork server, because the store starts a thread and the fork server may have none.
 """
 
 import importlib

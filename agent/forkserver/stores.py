@@ -1,4 +1,4 @@
-"""The rendezvous stores of the warm process: one child per job, its port learned through a pipe."""
+"""The rendezvous stores of the fork server: one child per job, its port learned through a pipe."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class _Store:
 
 
 class Stores:
-    """Stores by job. They live across generations, until stopped or until the warm process ends."""
+    """Stores by job. They live across generations, until stopped or until the fork server ends."""
 
     def __init__(
         self,

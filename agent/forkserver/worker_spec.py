@@ -1,4 +1,4 @@
-"""What the agent asks the warm process to start: one worker, whole and serialisable."""
+"""What the agent asks the fork server to start: one worker, whole and serialisable."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,7 +29,7 @@ class WorkerSpec:
     probe_path: str = ""
     """The worker's probe file; "" for a worker that is not watched."""
     in_memory: bool = False
-    """Does output go to memory that the warm process holds (`output_memory`), where there is such?"""
+    """Does output go to memory that the fork server holds (`output_memory`), where there is such?"""
 
     @property
     def key(self) -> Key:
@@ -52,7 +52,7 @@ class WorkerSpec:
         return env
 
     def to_json(self) -> dict[str, Any]:
-        """A field that is as ever stays away: a warm process of an older version may still serve here."""
+        """A field that is as ever stays away: a fork server of an older version may still serve here."""
         fields = asdict(self)
         return fields if self.in_memory else {name: fields[name] for name in fields if name != "in_memory"}
 

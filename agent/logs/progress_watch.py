@@ -47,14 +47,14 @@ class ProgressWatch:
         self._on_event, self._clock = on_event, clock
         self._saved: dict[Key, int] = {}  # mtime of what was told last, in ns
         self._marks: dict[Key, int] = {}
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
 
     def look(self, key: Key, probe: Path, mark: Mark | None, is_end: bool = False) -> None:
         """`mark`: of the worker's output, if it is followed."""
         self._look_at_saves(key, probe.with_name(probe.name + SAVED_SUFFIX), is_end)
         if mark is not None and mark.count > self._marks.get(key, 0) and self._may("log", is_end):
             self._marks[key] = mark.count
-            self._tell(key, "log", mark.number, mark.count, mark.line)
+            self._report(key, "log", mark.number, mark.count, mark.line)
 
     def end(self, key: Key, probe: Path, mark: Mark | None) -> None:
         """The worker is gone."""
@@ -71,16 +71,16 @@ class ProgressWatch:
             self._saved[key] = changed
             said = json.loads(files.head(path, _MOST_SAVED))
             number, count = (max(-1, min(int(said[name]), 2**62)) for name in ("number", "count"))
-            self._tell(key, "checkpoint", number, max(count, 0), str(said["path"]))
+            self._report(key, "checkpoint", number, max(count, 0), str(said["path"]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # nothing was saved, or by somebody who does not speak as we do
 
     def _may(self, source: str, is_end: bool) -> bool:
         now = self._clock()
-        if is_end or now - self._told_at.get(source, now - APART_S) >= APART_S:
-            self._told_at[source] = now
+        if is_end or now - self._reported_at.get(source, now - APART_S) >= APART_S:
+            self._reported_at[source] = now
             return True
         return False
 
-    def _tell(self, key: Key, source: str, number: int, count: int, text: str) -> None:
+    def _report(self, key: Key, source: str, number: int, count: int, text: str) -> None:
         self._on_event(t.ProgressSeen(*key, time.time_ns(), source, number, count, bounds.text(text, 500)))

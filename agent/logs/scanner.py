@@ -75,7 +75,7 @@ class Scanner:
                     break
             self._is_over = self._is_over and bool(self._waiting)
         for (key, rule), line, count in self._limit.flush(self._clock()):
-            self._tell(key, rule, line, count)
+            self._report(key, rule, line, count)
 
     def finish(self, key: Key) -> None:
         """The worker is gone: look at the end of what it printed now."""
@@ -98,9 +98,9 @@ class Scanner:
         for line, rule in self._streaks.look(key, piece, list(self._rules.scan(piece))):
             count = self._limit.admit((key, rule), line, self._clock())
             if count:
-                self._tell(key, rule, line, count)
+                self._report(key, rule, line, count)
 
-    def _tell(self, key: Key, rule: Rule, line: str, count: int) -> None:
+    def _report(self, key: Key, rule: Rule, line: str, count: int) -> None:
         if count > 1:
             line = f"{line} [{count} times]"
         self._on_match(LogMatched(*key, self._wall(), rule.name, rule.kind, rule.severity, line), rule)

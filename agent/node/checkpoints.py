@@ -57,14 +57,14 @@ class Checkpoints:
         node: str,
         switch: str,
         own_address: Callable[[], str],
-        tell: Callable[[t.Event], None],
+        report: Callable[[t.Event], None],
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`own_address`: where other nodes' daemons reach this one's. `tell` gets notices."""
         self.folder = snapshots_dir(state_dir, node)
         self._log, self._pid_file = state_dir / "run" / _LOG, state_dir / "run" / _PID
-        self._node, self._switch, self._own_address, self._tell = node, switch, own_address, tell
+        self._node, self._switch, self._own_address, self._report = node, switch, own_address, report
         self._environ, self._clock = environ, clock
         self._is_wanted = False
         self._sock: socket.socket | None = None
@@ -102,7 +102,7 @@ class Checkpoints:
         self._keep()
         documents = self._read()
         for event in self._changes(documents):
-            self._tell(event)
+            self._report(event)
         return gauges(documents, time.time())
 
     def close(self, end: bool) -> None:
@@ -297,7 +297,7 @@ class Checkpoints:
             self._repairs[document["job"]] = repairs
 
     def _notice(self, severity: t.Severity, text: str) -> None:
-        self._tell(self._event(severity, text))
+        self._report(self._event(severity, text))
 
     def _event(self, severity: t.Severity, text: str) -> t.AgentNotice:
         return t.AgentNotice(time.time_ns(), "checkpoint", severity, text)

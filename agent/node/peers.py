@@ -1,4 +1,4 @@
-"""Can agents reach each other? Every agent opens a door that only says a word; others knock when the controller asks.
+"""Can agents reach each other? Every agent has a listener that sends one word; peers probe it when the controller asks.
 
 The word comes from the agent's own event loop: a frozen agent's kernel still takes the connection, but says nothing.
 """
@@ -12,7 +12,7 @@ WORD = b"holdfast\n"
 PATIENCE = 1.5  # seconds
 
 
-class Door:
+class ProbeListener:
     """Says the word to everybody who comes, and nothing else. Reads nothing."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Door:
             self._server, self.port = None, 0
 
 
-async def knock(host: str, port: int, patience: float = PATIENCE) -> str:
+async def probe_peer(host: str, port: int, patience: float = PATIENCE) -> str:
     """What is behind a peer's door: "answers", "frozen" (taken, but nobody speaks), "refused" (the host is there, its
     agent is not) or "unreachable"."""
     try:

@@ -160,7 +160,7 @@ class Memory:
         self.write_state()
         if code := self.words[layout.WORD_INJECT]:
             self.words[layout.WORD_INJECT] = 0
-            self.suffer(code, n)
+            self.inject(code, n)
 
     def record_span(self, start: int, end: int, num_bytes: int, step: int, cpu: int, names: tuple[int, ...]) -> None:
         """`names`: kind, stage, turn, group, micro-batch, sequence number; `cpu` in units of 100 ns, up to 7 min."""
@@ -193,7 +193,7 @@ class Memory:
             return
         self.map[layout.AT_METERS : layout.AT_METERS + 8 + len(payload)] = layout.seal(payload)
 
-    def suffer(self, code: int, n: int) -> None:
+    def inject(self, code: int, n: int) -> None:
         kind = layout.INJECTIONS[code & 0xFF] if 0 < code & 0xFF < len(layout.INJECTIONS) else ""
         if kind == "nan":
             self.poisoned = True

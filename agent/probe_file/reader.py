@@ -19,7 +19,7 @@ from holdfast.agent.probe_file.groups import read_groups
 from holdfast.base import bounds
 from holdfast.base.errors import UsageError
 from holdfast.wire import span_rows
-from holdfast.wire.types import PHASES, Meters, Phase, Standing, StepRecord, WorkerSample
+from holdfast.wire.types import PHASES, Meters, PendingCollective, Phase, StepRecord, WorkerSample
 
 _WORD = struct.Struct("<q")
 _MOST_STEPS = 2 * layout.STEPS
@@ -170,7 +170,7 @@ class ProbeReader:
                 operation, operation_age = name, _age(now_ns, since)
             if still_age > STANDS:
                 is_handed = _word(head, layout.WORD_HANDED) == record
-                standing = self._standing(kind, slot, number, is_handed, size)
+                standing = self._pending(kind, slot, number, is_handed, size)
         meters = None
         if step != self._metered:
             self._metered = step
@@ -201,7 +201,7 @@ class ProbeReader:
             sizes=sizes,
             meters=meters,
             still_age=still_age,
-            standing=standing,
+            pending=standing,
             job=self.job,
         )
 
@@ -295,13 +295,13 @@ class ProbeReader:
             self._stat = None
         self._map.close()
 
-    def _standing(self, kind: int, slot: int, number: int, is_handed: bool, size: int) -> Standing:
+    def _pending(self, kind: int, slot: int, number: int, is_handed: bool, size: int) -> PendingCollective:
         groups = read_groups(self._map)
         if not 0 < slot <= len(groups):
             slot, number, size = 0, -1, 0
         number = bounds.whole(number, -1, bounds.MAX_COUNT)
         name = layout.OPERATION_KINDS[kind] if 0 <= kind < len(layout.OPERATION_KINDS) else ""
-        return Standing(name, slot - 1, number, is_handed, tuple(groups), max(size, 0))
+        return PendingCollective(name, slot - 1, number, is_handed, tuple(groups), max(size, 0))
 
     def _records(self) -> Iterator[_Step]:
         """The unread records, while `_next` is moved on; those that the writer has counted all at once."""

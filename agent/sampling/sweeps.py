@@ -87,8 +87,8 @@ class Sweeps:
             found, size = array("I", bytes(4 * many * (counters + 1))), 4 * many
             a, b, c, d = (part.buffer_info()[0] for part in (rows, last, scales, found))
             if not self._library.holdfast_grown(a, many, self.stride, counters, since, b, c, d):
-                told = found.tobytes()
-                return [told[i * size : (i + 1) * size] for i in range(counters + 1)]
+                reported = found.tobytes()
+                return [reported[i * size : (i + 1) * size] for i in range(counters + 1)]
         return columns(rows, self.stride, since, last, scales)
 
     def run(self, files: "array[int]", ticks: Ticks | None, most: int) -> End:

@@ -45,7 +45,7 @@ class Heartbeat:
         self.activities.uses = self._uses.of
         self._failed: set[str] = set()  # probes that we could not read for a fault of our own
 
-    def frame(self, cadence: float) -> t.Frame:
+    def frame(self, heartbeat_interval: float) -> t.Frame:
         """Everything since the last one; its number is the outbox's to give."""
         offsets, nics, wall_ns, mono_ns = self._sampler.take(time.monotonic())
         samples, steps = self.workers()
@@ -61,7 +61,7 @@ class Heartbeat:
             gpus=gpus,
             workers=samples,
             steps=steps,
-            cadence=cadence,
+            heartbeat_interval=heartbeat_interval,
         )
 
     def read_host(self) -> None:
@@ -76,7 +76,7 @@ class Heartbeat:
             self._read[f"worker_zombie/{reader.rank}"] = float(state == "Z")
         self._host = self._read | self._more
 
-    def tell_host(self, more: dict[str, float]) -> None:
+    def report_host(self, more: dict[str, float]) -> None:
         """Gauges that come more often than the host's own. A frame has all or none: the last one is what counts."""
         if more != self._more:
             self._more = more

@@ -44,14 +44,14 @@ class Link:
         on_command: Callable[[msg.Command], None],
         on_durable: Callable[[list[t.Event]], None],
         credentials: grpc.ChannelCredentials | None = None,
-        on_clock: Callable[[msg.ClockTold], None] = lambda told: None,
+        on_clock: Callable[[msg.ClockReply], None] = lambda reported: None,
     ) -> None:
         self.address, self.outbox = address, outbox
         self._hello, self._on_command, self._on_durable = hello, on_command, on_durable
         self._credentials = credentials
         self._on_clock = on_clock
         self._queue: asyncio.Queue[msg.AgentMessage] | None = None
-        self.cadence = 0.25
+        self.heartbeat_interval = 0.25
         self._refused = ""
         self._stalled = asyncio.Event()
         self.unsendable = 0
@@ -89,10 +89,10 @@ class Link:
             try:
                 await self._serve()
             except RefusedError as error:
-                self._tell(error)
+                self._report(error)
                 pause = error.retry_after
             except (grpc.RpcError, ProtocolError, TimeoutError, OSError) as error:
-                self._tell(error)
+                self._report(error)
             except Exception as error:
                 # A bug of ours in one stream must not take the node's watcher with it: the next one begins anew.
                 log.exception("link.bug", error=repr(error))
@@ -102,7 +102,7 @@ class Link:
                 delays = policy.delays()
             await asyncio.sleep(max(next(delays), pause))
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         """Say why, once for every new reason."""
         reason = str(error) or type(error).__name__
         if isinstance(error, grpc.aio.AioRpcError):
@@ -133,7 +133,7 @@ class Link:
         if not isinstance(welcome, msg.Welcome):
             raise ProtocolError("the controller did not send a welcome")
         self._refused = ""
-        self.cadence = welcome.cadence
+        self.heartbeat_interval = welcome.heartbeat_interval
         self._on_durable(self.outbox.acknowledged(welcome.frames_acked, welcome.events_acked))
         queue: asyncio.Queue[msg.AgentMessage] = asyncio.Queue()
         for message in self.outbox.unacknowledged():
@@ -195,11 +195,11 @@ class Link:
                 continue
             match message:
                 case msg.Ack():
-                    self.cadence = message.cadence
+                    self.heartbeat_interval = message.heartbeat_interval
                     self._on_durable(self.outbox.acknowledged(message.frames, message.events))
                 case msg.Command():
                     self._on_command(message)
-                case msg.ClockTold():
+                case msg.ClockReply():
                     self._on_clock(message)
                 case msg.Refused():
                     raise RefusedError(message)

@@ -36,23 +36,23 @@ class Announcements:
 
     def __init__(self, on_event: Callable[[t.Event], None]) -> None:
         self._on_event = on_event
-        self._told: set[tuple[Key, str]] = set()
+        self._reported: set[tuple[Key, str]] = set()
 
     def expects(self, key: Key) -> bool:
         """Whether this worker may leave something yet. Only rank 0 leaves anything."""
-        return key[2] == 0 and any((key, suffix) not in self._told for suffix in _KINDS)
+        return key[2] == 0 and any((key, suffix) not in self._reported for suffix in _KINDS)
 
     def look(self, key: Key, probe: Path) -> None:
         """Tell what this worker left and was not told yet."""
         for suffix in _KINDS if key[2] == 0 else ():
-            if (key, suffix) not in self._told:
+            if (key, suffix) not in self._reported:
                 self._look(key, suffix, probe.with_name(probe.name + suffix))
 
     def end(self, key: Key, probe: Path) -> None:
         """The worker is gone: tell what was not told yet, and remove the files."""
         self.look(key, probe)
         for suffix in _KINDS if key[2] == 0 else ():
-            self._told.discard((key, suffix))
+            self._reported.discard((key, suffix))
             probe.with_name(probe.name + suffix).unlink(missing_ok=True)
 
     def _look(self, key: Key, suffix: str, path: Path) -> None:
@@ -64,7 +64,7 @@ class Announcements:
             return  # not yet, or never: a script of the user's own has no plan
         except OSError:
             data = b""  # nothing that can be read
-        self._told.add((key, suffix))
+        self._reported.add((key, suffix))
         what = suffix.lstrip(".")
         if not data or len(data) > _MAX_BYTES[suffix]:
             log.warning(f"{what}.refused", job=job, generation=generation, bytes=size, limit=_MAX_BYTES[suffix])

@@ -5,7 +5,7 @@ torch gives an agent's store no prefix for each restart, so one store for all wo
 
 from collections.abc import Iterable
 
-from holdfast.agent.forkserver.client import Warm
+from holdfast.agent.forkserver.client import ForkServer
 
 
 class RendezvousStores:
@@ -17,14 +17,14 @@ class RendezvousStores:
     def adopt(self, names: Iterable[str]) -> None:
         self._running |= set(names)
 
-    async def start(self, warm: Warm, job: str, generation: int, host: str) -> int:
+    async def start(self, warm: ForkServer, job: str, generation: int, host: str) -> int:
         """Its port. Raises HoldfastError."""
         name = f"{job}@{generation}"
         port = await warm.start_store(name, host)
         self._running.add(name)
         return port
 
-    async def stop(self, warm: Warm | None, job: str, generation: int) -> None:
+    async def stop(self, warm: ForkServer | None, job: str, generation: int) -> None:
         """Those of the job up to this generation."""
         for name in [one for one in self._running if one.startswith(f"{job}@") and _generation(one) <= generation]:
             self._running.discard(name)

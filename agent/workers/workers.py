@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 from holdfast.agent.collectors.kernel_log import KernelLog
-from holdfast.agent.forkserver.client import StoreExited, Warm
+from holdfast.agent.forkserver.client import ForkServer, StoreExited
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec
 from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
@@ -62,32 +62,32 @@ class Workers:
         self._progress = ProgressWatch(on_event)
         self._exits = ExitReports(self.run_dir, logs, kernel, self._probes, self._progress, on_log, guard or Guard())
         self._preload, self._environ, self._has_time = preload, dict(environ), has_time
-        self._warm: Warm | None = None
-        self._opening: asyncio.Task[Warm] | None = None
+        self._fork_server: ForkServer | None = None
+        self._opening: asyncio.Task[ForkServer] | None = None
         self._tasks: set[asyncio.Future[None]] = set()
         self._stores = RendezvousStores()
         self.kept: dict[Key, msg.KeptWorker] = {}
         self._ended: dict[Key, asyncio.Event] = {}
         self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
-        self._told: set[Key] = set()  # exits that were reported: a warm process tells again what it was not acked
+        self._reported: set[Key] = set()  # exits that were reported: a fork server tells again what it was not acked
         self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
 
     # --- the fork server ----------------------------------------------------------------------------------------
 
     @property
     def existing(self) -> bool:
-        """Did an earlier agent leave a warm process here?"""
+        """Did an earlier agent leave a fork server here?"""
         return (self.run_dir / "warm.sock").exists()
 
     @property
-    def is_warm(self) -> bool:
+    def has_fork_server(self) -> bool:
         """Can a worker be forked at once?"""
-        return self._warm is not None
+        return self._fork_server is not None
 
-    async def open(self) -> Warm:
+    async def open(self) -> ForkServer:
         """Connect to the fork server, starting it if need be; adopts the workers that it holds."""
-        if self._warm is not None:
-            return self._warm
+        if self._fork_server is not None:
+            return self._fork_server
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
         try:
@@ -97,8 +97,8 @@ class Workers:
                 self._opening = None
             raise
 
-    async def _open(self) -> Warm:
-        warm = await Warm.open(
+    async def _open(self) -> ForkServer:
+        warm = await ForkServer.open(
             self.run_dir,
             preload=self._preload,
             env=self._environ,
@@ -106,7 +106,7 @@ class Workers:
             on_store_exit=self._store_exited,
             on_lost=self._lost,
         )
-        self._warm, self._opening = warm, None
+        self._fork_server, self._opening = warm, None
         for name, error in warm.preload_errors.items():
             self._notice("warm", t.Severity.INFO, f"the fork server could not import {name}: {error}")
         self._stores.adopt(warm.stores)
@@ -121,21 +121,21 @@ class Workers:
         self.newest[worker.job] = max(worker.generation, self.newest.get(worker.job, 0))
         known = key in self.kept
         self.kept[key] = worker
-        outputs = self._warm.outputs.get(key) if self._warm is not None else None
+        outputs = self._fork_server.outputs.get(key) if self._fork_server is not None else None
         self._ended.setdefault(key, asyncio.Event())
         if not known and worker.running:
             self._logs.paths(*key, from_end=True)
-        if outputs is not None and key not in self._told:
+        if outputs is not None and key not in self._reported:
             self._logs.paths(*key)
             self._logs.follow(*key, outputs)
         if not known and worker.running:
             log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
 
     def _lost(self) -> None:
-        """The warm process died: a new one takes its workers over, and learns of their ends though not how."""
-        if self._warm is not None:
-            self._spawn(self._warm.close())
-        self._warm = None
+        """The fork server died: a new one takes its workers over, and learns of their ends though not how."""
+        if self._fork_server is not None:
+            self._spawn(self._fork_server.close())
+        self._fork_server = None
         self._notice("warm", t.Severity.WARNING, "the fork server died; its workers continue, a new one is started")
         self._spawn(self._reopen())
 
@@ -183,9 +183,9 @@ class Workers:
     def _exited(self, exited: t.WorkerExited) -> None:
         """Called once for each worker, as soon as the kernel knows."""
         key = (exited.job, exited.generation, exited.rank)
-        if key in self._told:
+        if key in self._reported:
             return
-        self._told.add(key)
+        self._reported.add(key)
         worker = self.kept.get(key)
         self.kept[key] = msg.KeptWorker(
             *key, local_rank=worker.local_rank if worker else 0, pid=exited.pid, running=False
@@ -202,13 +202,13 @@ class Workers:
         self._ended.pop(key, None)
         self._exits.forget(key)
         self._probes.path(key).unlink(missing_ok=True)
-        if self._warm is not None:
+        if self._fork_server is not None:
             self._spawn(self._ack(key))
 
     async def _ack(self, key: Key) -> None:
-        if self._warm is not None:
+        if self._fork_server is not None:
             try:
-                await self._warm.ack_exit(*key)
+                await self._fork_server.ack_exit(*key)
             except Unavailable as error:
                 log.debug("warm.ack", error=str(error))  # it will report the exit again, and we will drop it again
 
@@ -223,13 +223,13 @@ class Workers:
                 return await self._start(command, order)
             case msg.StopWorkers() as order:
                 stopped = await self._stop(command.job, command.generation, order.grace)
-                await self._stores.stop(self._warm, command.job, command.generation)
+                await self._stores.stop(self._fork_server, command.job, command.generation)
                 return stopped
             case msg.Inject() as order:
                 return await self._inject(command, order)
             case msg.RequestCheckpoint():
                 return self._request_checkpoint(command)
-            case msg.RunCheck() | msg.KnockAt():
+            case msg.RunCheck() | msg.ProbePeer():
                 raise AssertionError("the agent's own: no worker has a part in it")
             case msg.DumpStacks():
                 return await self._dump_stacks(command)
@@ -245,14 +245,14 @@ class Workers:
             raise UsageError(f"generation {generation} of job {job} ended: {self.newest[job]} already ran here")
         await self._stop(job, generation - 1, 0.0)
         self.newest[job] = generation
-        self._told = {key for key in self._told if key[0] == job and key[1] >= generation - 1}
+        self._reported = {key for key in self._reported if key[0] == job and key[1] >= generation - 1}
         warm = await self.open()
         private.shared_folder(self.shm)
         with contextlib.suppress(OSError):
             self._exits.make_folder()
         for place in order.ranks:
             key = (job, generation, place.rank)
-            if key in self._told:  # a controller that was restarted asks again, and this one has run
+            if key in self._reported:  # a controller that was restarted asks again, and this one has run
                 continue
             try:
                 out, err = self._logs.paths(*key)
@@ -313,7 +313,9 @@ class Workers:
             key = (worker.job, worker.generation, worker.rank)
             if key in late and worker.running:
                 self.kept.setdefault(key, worker)
-                if (outputs := self._warm.outputs.get(key) if self._warm is not None else None) is not None:
+                if (
+                    outputs := self._fork_server.outputs.get(key) if self._fork_server is not None else None
+                ) is not None:
                     self._logs.paths(*key)
                     self._logs.follow(*key, outputs)
         self._unanswered -= late
@@ -366,8 +368,8 @@ class Workers:
         return {"rank": str(readers[0].rank)}
 
     def leaders(self) -> list[int]:
-        """Processes from which everything here descends: the fork server, and workers whose warm process died."""
-        warm = [self._warm.pid] if self._warm is not None else []
+        """Processes from which everything here descends: the fork server, and workers whose fork server died."""
+        warm = [self._fork_server.pid] if self._fork_server is not None else []
         return warm + [worker.pid for worker in self.kept.values() if worker.running]
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -377,8 +379,8 @@ class Workers:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening}, timeout=5)
-        if self._warm is not None:
-            await (self._warm.shutdown() if end_workers else self._warm.close())
+        if self._fork_server is not None:
+            await (self._fork_server.shutdown() if end_workers else self._fork_server.close())
         self._probes.close()
         if end_workers and self.shm.is_dir():
             for path in self.shm.iterdir():

@@ -76,18 +76,18 @@ class Holdfast(System):
         whole = {name: GlobalTensor(name, tuple(tensor.shape), "F32") for name, tensor in state.items()}
         description = Description("bench", 0, 1, "", whole, [(name, one.box) for name, one in whole.items()])
         self.arena = Arena.create(folder / "own.snap", description)
-        self.shooter = Snapshotter(self.arena, torch.device("cpu"))
+        self.snapshotter = Snapshotter(self.arena, torch.device("cpu"))
         self._tensors = list(state.values())
 
     def begin(self, step: int) -> None:
-        assert self.shooter.begin(step, 0, {"step": step}, self._tensors)
+        assert self.snapshotter.begin(step, 0, {"step": step}, self._tensors)
 
     def save(self, step: int) -> None:
         self.begin(step)
-        self.shooter.wait_copied()
+        self.snapshotter.wait_copied()
 
     def settle(self) -> None:
-        made = self.shooter.finish()
+        made = self.snapshotter.finish()
         assert made is not None
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Holdfast(System):
         held, one = self.arena.held(newest.slot), next(iter(self.state))
         assert not self.arena.broken(newest)
         assert held[one][0].data.tobytes() == self.state[one].numpy().tobytes()
-        self.shooter.close()
+        self.snapshotter.close()
         self.arena.close()
 
 
@@ -273,7 +273,7 @@ def _overlapped(system: Holdfast, saves: int, step: int, copy_s: float) -> dict[
         began = time.perf_counter()
         begin.append(timed(lambda: system.begin(step + 1 + number)))  # noqa: B023
         compute()
-        wait.append(timed(system.shooter.wait_copied))
+        wait.append(timed(system.snapshotter.wait_copied))
         beside.append(time.perf_counter() - began)
         system.settle()
     return {"alone_s": alone, "beside_s": beside, "begin_s": begin, "wait_s": wait}

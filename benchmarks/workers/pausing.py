@@ -79,7 +79,7 @@ class SlowFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = 0) -> int:
         return self.file.seek(offset, whence)
 
-    def tell(self) -> int:
+    def report(self) -> int:
         return self.file.tell()
 
     def fileno(self) -> int:

@@ -112,9 +112,9 @@ class Worker:
         end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
             with contextlib.suppress(OSError, ValueError):  # it is replaced as a whole
-                told = json.loads((self.arena.path.parent / STATUS).read_bytes())["workers"]["0"]
-                if told["committed"] and told["committed"]["token"] == token:
-                    return float(told["upload"]["write_seconds"])
+                reported = json.loads((self.arena.path.parent / STATUS).read_bytes())["workers"]["0"]
+                if reported["committed"] and reported["committed"]["token"] == token:
+                    return float(reported["upload"]["write_seconds"])
             time.sleep(0.05)
         raise SystemExit("the daemon does not tell of its upload")
 

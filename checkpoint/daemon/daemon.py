@@ -237,10 +237,10 @@ class _Session:
         except Exception as error:
             log.exception("daemon.bug", do=str(message.get("do")))
             answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        self.tell(answer)
+        self.report(answer)
         return not self._writer.is_closing()
 
-    def tell(self, message: Json) -> None:
+    def report(self, message: Json) -> None:
         """One line to the other end; one that does not read is dropped."""
         if self._writer.is_closing():
             return
@@ -253,8 +253,8 @@ class _Session:
         """The connection is gone."""
         if self._job is not None:
             self._job.seen = now
-        if self._member is not None and self._member.tell == self.tell:
-            self._member.tell = None
+        if self._member is not None and self._member.report == self.report:
+            self._member.report = None
             self._member.job.changed()
 
     async def _obey(self, message: Json) -> Json:
@@ -269,7 +269,7 @@ class _Session:
             case "join":
                 member = self._welcome()
                 await member.job.join(member, join_from(message))
-                member.tell = self.tell
+                member.report = self.report
                 return {}
             case "snapshot":
                 await self._current().take(taken_from(message))
@@ -291,8 +291,8 @@ class _Session:
         member = self._welcome()
         job = member.job
         self._member, self._job = None, None
-        if member.tell == self.tell:
-            member.tell = None
+        if member.report == self.report:
+            member.report = None
         self._daemon.left(job, forget)
         return {}
 

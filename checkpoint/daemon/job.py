@@ -35,7 +35,7 @@ _STATUS_EVERY = 0.2
 _IN_MEMORY_TWICE = 2
 
 Json = dict[str, Any]
-Tell = Callable[[Json], None]
+Report = Callable[[Json], None]
 
 
 class Member:
@@ -43,7 +43,7 @@ class Member:
 
     def __init__(self, job: Job, hello: Hello, node: str) -> None:
         self.job, self.hello, self.node = job, hello, node
-        self.tell: Tell | None = None
+        self.report: Report | None = None
         """To its connection; None while there is none."""
         self.order: Join | None = None
         self.path = Path()
@@ -216,8 +216,8 @@ class Member:
     def _say(self, note: Json) -> None:
         say = log.debug if note["note"] == "peer" else log.event  # that one may come every step
         say("note", job=self.hello.job, worker=self.hello.worker, **note)
-        if self.tell is not None:
-            self.tell(note)
+        if self.report is not None:
+            self.report(note)
 
 
 class Job:
@@ -235,7 +235,7 @@ class Job:
         self.is_forgotten = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._told = -1.0
+        self._reported = -1.0
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._before: Json = {}
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -275,7 +275,7 @@ class Job:
 
     @property
     def is_connected(self) -> bool:
-        return any(member.tell is not None for member in self.members.values())
+        return any(member.report is not None for member in self.members.values())
 
     def received(self, node: str, what: Description, snapshot: Snapshot, now: float) -> None:
         """A copy of another node's snapshot is complete here."""
@@ -327,11 +327,11 @@ class Job:
     def changed(self) -> None:
         """Write the status file soon."""
         if self._timer is None:
-            wait = max(0.0, self._told + _STATUS_EVERY - self._loop.time())
+            wait = max(0.0, self._reported + _STATUS_EVERY - self._loop.time())
             self._timer = self._loop.call_later(wait, self._write)
 
     def _write(self) -> None:
-        self._timer, self._told = None, self._loop.time()
+        self._timer, self._reported = None, self._loop.time()
         if self.is_forgotten:
             return
         body = {

@@ -36,12 +36,12 @@ class Pusher:
         node: str,
         path: Path,
         pace: Pace,
-        tell: Callable[[Json], None],
+        report: Callable[[Json], None],
         changed: Callable[[], None],
     ) -> None:
         """`path`: the worker's arena; `node`: where it is. `tell` gets notes."""
         self._peer, self._secret, self._node, self._path, self._pace = peer, secret, node, path, pace
-        self._tell, self._changed = tell, changed
+        self._report, self._changed = report, changed
         self._wanted = 0
         self._news = asyncio.Event()
         self._over = threading.Event()
@@ -94,7 +94,7 @@ class Pusher:
         snapshot, num_bytes = done
         seconds = round(time.monotonic() - began, 6)
         self._done = {"step": snapshot.step, "at": time.time(), "bytes": num_bytes, "seconds": seconds, "error": ""}
-        self._tell({"note": "peer", "step": snapshot.step, "bytes": num_bytes, "seconds": seconds})
+        self._report({"note": "peer", "step": snapshot.step, "bytes": num_bytes, "seconds": seconds})
         self._changed()
 
     def _send(self, seq: int) -> tuple[Snapshot, int] | None:
@@ -118,5 +118,5 @@ class Pusher:
         text = str(getattr(error, "strerror", None) or error or type(error).__name__)
         if text != self._done["error"]:
             self._done["error"] = text
-            self._tell({"note": "peer-failing", "error": text, "step": self._done["step"]})
+            self._report({"note": "peer-failing", "error": text, "step": self._done["step"]})
             self._changed()

@@ -143,7 +143,7 @@ class Upload:
         pace: Pace,
         outcomes: Outcomes,
         repair: Callable[[Pinned, list[int]], Awaitable[None]],
-        tell: Callable[[dict[str, Any]], None],
+        report: Callable[[dict[str, Any]], None],
         changed: Callable[[], None],
         store_error: str = "",
     ) -> None:
@@ -151,7 +151,13 @@ class Upload:
         `tell` gets notes; `changed` is called, from any thread, when there is progress. `store_error`: how the store
         failed when it was last written to."""
         self._store, self._order, self._worker, self._pace = store, order, worker, pace
-        self._pinned, self._outcomes, self._repair, self._tell, self._changed = pinned, outcomes, repair, tell, changed
+        self._pinned, self._outcomes, self._repair, self._report, self._changed = (
+            pinned,
+            outcomes,
+            repair,
+            report,
+            changed,
+        )
         self.attempt = attempt
         self._over = threading.Event()
         self.num_bytes = 0
@@ -285,7 +291,7 @@ class Upload:
     def _through(self, pieces: Iterator[Buffer]) -> Iterator[Buffer]:
         """Count, and stop or slow down where that is wanted."""
         self.progress.bytes_done = 0
-        told = time.monotonic()
+        reported = time.monotonic()
         for piece in pieces:
             view = memoryview(piece)
             for at in range(0, len(view), self._pace.piece):
@@ -295,13 +301,13 @@ class Upload:
                 self._pace.take(len(part))
                 yield part
                 self.progress.bytes_done += len(part)
-                if time.monotonic() - told > 0.2:
-                    told = time.monotonic()
+                if time.monotonic() - reported > 0.2:
+                    reported = time.monotonic()
                     self._changed()
 
     def _note(self, kind: str, **more: Any) -> None:
         seconds = round(time.monotonic() - self.progress.began, 6)
-        self._tell({"note": kind, "step": self.attempt.step, "seconds": seconds, **more})
+        self._report({"note": kind, "step": self.attempt.step, "seconds": seconds, **more})
         self._changed()
 
 

@@ -174,7 +174,7 @@ def _places(box: Box, edges: list[list[int]]) -> Iterator[tuple[int, ...]]:
 
 
 def _joined(found: list[Cell], dim: int) -> list[Cell]:
-    """Neighbours along `dim` that differ in nothing else, as one."""
+    """HostPeers along `dim` that differ in nothing else, as one."""
 
     def across(cell: Cell) -> tuple[Any, ...]:
         rest = [(o, s) for d, (o, s) in enumerate(zip(cell.box.offset, cell.box.size, strict=True)) if d != dim]

@@ -22,7 +22,7 @@ from holdfast.checkpoint.format.arrays import Buffer, Held, to_bytes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.parts import Part
 from holdfast.checkpoint.format.tiles import Box, runs
-from holdfast.checkpoint.restore.host_peers import AHEAD, Neighbours, Sending, Wire
+from holdfast.checkpoint.restore.host_peers import AHEAD, HostPeers, Sending, Wire
 from holdfast.checkpoint.restore.reading import Delivery, Span
 
 _IN_FLIGHT = 8
@@ -42,7 +42,7 @@ def fetch(
     copies: Source,
     wire: Wire,
     places: Mapping[str, Sequence[Held]],
-    near: Neighbours | None = None,
+    near: HostPeers | None = None,
 ) -> list[str]:
     """Do this worker's part of the plan: fill `places`. Called by all workers together.
 
@@ -50,7 +50,7 @@ def fetch(
     span: nobody may use anything unless all workers got none.
     """
     problems: list[str] = []
-    me, near = wire.rank, near or Neighbours(wire)
+    me, near = wire.rank, near or HostPeers(wire)
     mine = [span for span in plan if span.reader == me or any(me in d.targets for d in span.deliveries)]
     reads = _read_ahead(manifest, [span for span in mine if span.reader == me], copies, near, problems)
     far = _Far(wire, near)
@@ -88,7 +88,7 @@ def _targets(span: Span) -> set[int]:
 class _Far:
     """Boxes on their way from host to host. In each line of workers the first has them, and each sends to two more."""
 
-    def __init__(self, wire: Wire, near: Neighbours) -> None:
+    def __init__(self, wire: Wire, near: HostPeers) -> None:
         self._wire, self._near = wire, near
         self._sending: deque[tuple[Sending, Buffer]] = deque()
 
@@ -126,7 +126,7 @@ class _Far:
 
 
 def _read_ahead(
-    manifest: Manifest, spans: Sequence[Span], copies: Source, near: Neighbours, problems: list[str]
+    manifest: Manifest, spans: Sequence[Span], copies: Source, near: HostPeers, problems: list[str]
 ) -> Iterator[tuple[memoryview, int]]:
     """The bytes of each span in turn, and the slot where neighbours see them too; a thread reads the next ones."""
     ready: queue.Queue[tuple[memoryview, int] | BaseException] = queue.Queue(AHEAD)

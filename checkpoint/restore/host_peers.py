@@ -72,7 +72,7 @@ def this_host() -> str:
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{processes}"
 
 
-class Neighbours:
+class HostPeers:
     """Who is where, and the slots. But for `put` it is used from one thread."""
 
     def __init__(
@@ -163,15 +163,15 @@ class Neighbours:
         self._free.put(slot)
 
 
-def find_neighbours(group: Talk, plan: Sequence[Span]) -> Neighbours:
+def find_host_peers(group: Talk, plan: Sequence[Span]) -> HostPeers:
     """Slots in memory for what the plan lets workers of one host share. Called by all workers together.
 
     Where they cannot be had, on whichever worker, all is sent as messages.
     """
-    apart = Neighbours(group)
+    apart = HostPeers(group)
     if not plan:
         return apart
-    hosts = _told(group, group.host)
+    hosts = _reported(group, group.host)
     found = speakers(plan, hosts)
     if not found:
         return apart
@@ -180,7 +180,7 @@ def find_neighbours(group: Talk, plan: Sequence[Span]) -> Neighbours:
     if group.rank in found:
         with contextlib.suppress(OSError):
             own = _Slots(slot)
-    where = _told(group, own.where if own is not None else "")
+    where = _reported(group, own.where if own is not None else "")
     others: dict[int, memoryview] = {}
     try:
         for rank in found:
@@ -194,10 +194,10 @@ def find_neighbours(group: Talk, plan: Sequence[Span]) -> Neighbours:
         own.close_file()  # its mappings stay
     if not ok:
         return apart
-    return Neighbours(group, hosts, own.memory if own is not None else None, others, slot)
+    return HostPeers(group, hosts, own.memory if own is not None else None, others, slot)
 
 
-def _told(group: Talk, text: str) -> list[str]:
+def _reported(group: Talk, text: str) -> list[str]:
     """What each worker says, everywhere."""
     everyone = [one.decode() for one in group.gather(text.encode())]
     found: list[str] = json.loads(group.broadcast(json.dumps(everyone).encode()))

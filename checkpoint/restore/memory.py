@@ -20,7 +20,7 @@ from holdfast.checkpoint.format.parts import Part
 from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.worker_state import merged, without_missing
 from holdfast.checkpoint.restore.exchange import fetch, take
-from holdfast.checkpoint.restore.host_peers import find_neighbours
+from holdfast.checkpoint.restore.host_peers import find_host_peers
 from holdfast.checkpoint.restore.reading import SPAN_BYTES, read_plan, without_targets
 from holdfast.checkpoint.restore.restore import Peers, Restored, always, choose
 from holdfast.checkpoint.snapshots.arena import Arena
@@ -130,8 +130,8 @@ def restore_from_memory(
     Called by all workers together. Steps before `at_least` are of no use: the store has newer ones. A part that is not
     what was written is passed over, as is said by `warn` at rank 0, and the next best is taken.
     """
-    told = group.gather(json.dumps([node, [_to_json(copy) for copy in look(folder, node)]]).encode())
-    everyone = [json.loads(one) for one in told]
+    reported = group.gather(json.dumps([node, [_to_json(copy) for copy in look(folder, node)]]).encode())
+    everyone = [json.loads(one) for one in reported]
     ranks: dict[str, list[int]] = {}
     found: dict[tuple[str, str, int], Copy] = {}
     for rank, (where, copies) in enumerate(everyone):
@@ -153,7 +153,7 @@ def restore_from_memory(
         if group.all_agree(not problems):
             assert restored is not None
             return restored, answer["source"]
-        for line in (line for told in group.gather(json.dumps(problems).encode()) for line in json.loads(told)):
+        for line in (line for reported in group.gather(json.dumps(problems).encode()) for line in json.loads(reported)):
             where, file, slot, reason = line
             warn(f"snapshot of step {found[where, file, slot].snapshot.step} passed over: {file} of {where}: {reason}")
             found.pop((where, file, slot), None)
@@ -184,7 +184,7 @@ def _load(
                 if own and group.rank in beside[span.part]:
                     take(own, memory.read_once(manifest.parts[span.part], span.start, span.stop), span.start, filled)
             left = without_targets(plan, beside)
-            fetch(manifest, left, memory, group, filled, find_neighbours(group, left))
+            fetch(manifest, left, memory, group, filled, find_host_peers(group, left))
         problems = [(slots[file][0], file, slots[file][1], reason) for file, reason in memory.bad.items()]
         return None if filled is None else Restored(manifest, filled, memory.bytes_read), problems
 
@@ -247,8 +247,10 @@ def _to_json(copy: Copy) -> dict[str, Any]:
         "values": dict(one.values), "sums": sums}}  # fmt: skip
 
 
-def _from_json(node: str, told: Mapping[str, Any]) -> Copy:
-    one = dict(told["snapshot"])
+def _from_json(node: str, reported: Mapping[str, Any]) -> Copy:
+    one = dict(reported["snapshot"])
     text = one.pop("sums")
     sums = tuple(int(text[at : at + 16], 16) for at in range(0, len(text), 16))
-    return Copy(node, told["file"], Description.decode(told["description"].encode()), Snapshot(sums=sums, **one))
+    return Copy(
+        node, reported["file"], Description.decode(reported["description"].encode()), Snapshot(sums=sums, **one)
+    )

@@ -20,7 +20,7 @@ from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.worker_state import without_missing
 from holdfast.checkpoint.restore.copies import Copies
 from holdfast.checkpoint.restore.exchange import fetch
-from holdfast.checkpoint.restore.host_peers import Sending, Talk, find_neighbours
+from holdfast.checkpoint.restore.host_peers import Sending, Talk, find_host_peers
 from holdfast.checkpoint.restore.inspect import Progress
 from holdfast.checkpoint.restore.reading import read_plan
 from holdfast.checkpoint.restore.same_step import SameStep
@@ -152,11 +152,11 @@ def _load(
     plan = read_plan(manifest, layout)
     filled = choose(places, layout, group.rank)
     copies = Copies(stores, slot.folder, warn, SameStep(snapshots, manifest) if snapshots is not None else None)
-    problems = fetch(manifest, plan, copies, group, filled, find_neighbours(group, plan))
+    problems = fetch(manifest, plan, copies, group, filled, find_host_peers(group, plan))
     if group.all_agree(not problems):
         return Restored(manifest, filled, copies.bytes_read), ""
-    told = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in problems).encode())
-    return None, _summary(told) if group.rank == 0 else ""
+    reported = group.gather("\n".join(f"{slot.folder}/{problem}" for problem in problems).encode())
+    return None, _summary(reported) if group.rank == 0 else ""
 
 
 def choose(places: Mapping[str, Sequence[Held]] | None, layout: Layout, worker: int) -> Mapping[str, Sequence[Held]]:

@@ -245,10 +245,10 @@ class Arena:
         made = Snapshot(slot, seq, step, generation, time.time(), dict(values), tuple(sums))
         body = {key: value for key, value in asdict(made).items() if key not in ("slot", "sums")}
         body["sums"] = "".join(f"{one:016x}" for one in made.sums)
-        told = json.dumps(body["values"]).encode()
-        if len(told) > _TEXT // 2:
+        reported = json.dumps(body["values"]).encode()
+        if len(reported) > _TEXT // 2:
             try:
-                body["values"] = long_values.put(self.path, slot, told)
+                body["values"] = long_values.put(self.path, slot, reported)
             except SnapshotRefused:
                 self._lock(slot, fcntl.F_UNLCK)
                 raise

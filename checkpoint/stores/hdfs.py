@@ -207,8 +207,8 @@ class HdfsStore:
         if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | PermissionError):
             number = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST}.get(type(error), error.errno)
             return type(error)(number, text.split("\n")[0])
-        told = _RPC_ERROR.search(text)
-        return hadoop_error(told[1], told[2]) if told else hadoop_error("", text)
+        reported = _RPC_ERROR.search(text)
+        return hadoop_error(reported[1], reported[2]) if reported else hadoop_error("", text)
 
 
 class _Calls(Bounded):

@@ -28,7 +28,7 @@ def first_of(
     race.begin(began := began + 1)
     while True:
         try:
-            number, failure = race.told.get(timeout=patience_s if last_waits and began < copies else None)
+            number, failure = race.reported.get(timeout=patience_s if last_waits and began < copies else None)
         except queue.Empty:
             last_waits = False
             race.begin(began := began + 1)
@@ -52,7 +52,7 @@ class _Race(Generic[T]):
         self._lock = threading.Lock()
         self.results: list[T] = []
         """At most one."""
-        self.told: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
+        self.reported: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
         """Which call only waits, has failed (and how), or was the first."""
 
     def begin(self, number: int) -> None:
@@ -60,14 +60,14 @@ class _Race(Generic[T]):
 
     def _run(self, number: int) -> None:
         try:
-            result = self._call(lambda: self.told.put((number, None)))
+            result = self._call(lambda: self.reported.put((number, None)))
         except BaseException as error:  # whatever it is, it is the caller's to raise
-            self.told.put((number, error))
+            self.reported.put((number, error))
             return
         with self._lock:
             is_first = not self.results
             if is_first:
                 self.results.append(result)
-        self.told.put((number, None))
+        self.reported.put((number, None))
         if not is_first:
             self._discard(result)

@@ -78,7 +78,7 @@ class Bounded:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._asked: queue.SimpleQueue[Callable[[], Any] | None] | None = None
-        self._told: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._reported: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._what = ""
         """What the call is that was started and not waited for."""
 
@@ -90,8 +90,8 @@ class Bounded:
     def start(self, call: Callable[[], Any], what: str) -> None:
         """Have `call` made while this thread does something else; `wait` for it before the next."""
         if self._asked is None:
-            self._asked, self._told = queue.SimpleQueue(), queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(self._asked, self._told), daemon=True, name="hdfs").start()
+            self._asked, self._reported = queue.SimpleQueue(), queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(self._asked, self._reported), daemon=True, name="hdfs").start()
         self._what = what
         self._asked.put(call)
 
@@ -101,7 +101,7 @@ class Bounded:
             return None
         what, self._what = self._what, ""
         try:
-            result, error = self._told.get(timeout=self.timeout_s)
+            result, error = self._reported.get(timeout=self.timeout_s)
         except queue.Empty:
             self.close()
             raise TimeoutError(errno.ETIMEDOUT, f"no answer within {self.timeout_s:g} s to {what}") from None
@@ -117,13 +117,13 @@ class Bounded:
 
 
 def _serve(
-    asked: queue.SimpleQueue[Callable[[], Any] | None], told: queue.SimpleQueue[tuple[Any, BaseException | None]]
+    asked: queue.SimpleQueue[Callable[[], Any] | None], reported: queue.SimpleQueue[tuple[Any, BaseException | None]]
 ) -> None:
     while (call := asked.get()) is not None:
         try:
-            told.put((call(), None))
+            reported.put((call(), None))
         except BaseException as error:  # a panic in native code is no Exception
-            told.put((None, error))
+            reported.put((None, error))
 
 
 def cut(content: Iterable[Buffer], clock: Callable[[], float] = time.monotonic) -> Iterator[bytes]:

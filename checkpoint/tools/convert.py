@@ -38,9 +38,9 @@ class _Watched(Throttled):
         self._done: dict[str, int] = {}
 
     def create(self, path: str, content: Content) -> None:
-        self.inner.create(path, lambda: self._told(path, content))
+        self.inner.create(path, lambda: self._reported(path, content))
 
-    def _told(self, path: str, content: Content) -> Iterator[Buffer]:
+    def _reported(self, path: str, content: Content) -> Iterator[Buffer]:
         self._done[path] = 0  # it may begin again
         for piece in content():
             yield piece

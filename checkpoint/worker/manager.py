@@ -96,7 +96,7 @@ class CheckpointManager:
         """False when the job's last state is not in the store. Known to all workers alike."""
         self.snapshots: Snapshots | None = None
         self._number = 0
-        self._told = ""
+        self._reported = ""
         self._device = device
         self.node = find_node(run, group, options.peers, watch) if options.snapshot_every else None
         self.claim = StoreClaim(self.store, run, group, options.timeout_s)
@@ -395,7 +395,7 @@ class CheckpointManager:
         elif self.group.rank == 0:
             good = "none" if saved.last_good is None else f"step {saved.last_good}"
             text = f"checkpoint of step {steps} failed: {saved.reason}; last good: {good}"
-            if text != self._told:  # the last one is tried again and again
+            if text != self._reported:  # the last one is tried again and again
                 self.watch.warn(text)
-            self._told = text
+            self._reported = text
         return saved

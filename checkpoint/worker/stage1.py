@@ -62,16 +62,16 @@ def find_node(run: Run, group: Group, with_peers: bool, watch: Watch) -> Node | 
     None on all of them when there is no daemon on some node: then there is no memory to go on from.
     """
     folder = os.environ.get(FOLDER_VARIABLE, "")
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     client = None
     if folder:
         try:
             client = DaemonClient(Path(folder))
             place = client.hello(Hello(run.job, run.generation, run.rank, run.world))
-            told = {"node": place.node, "switch": place.switch, "address": place.address}
+            reported = {"node": place.node, "switch": place.switch, "address": place.address}
         except (OSError, HoldfastError) as error:
-            told = {"error": f"rank {run.rank}: {error}"}
-    everyone = [json.loads(one) for one in group.gather(json.dumps(told).encode())]
+            reported = {"error": f"rank {run.rank}: {error}"}
+    everyone = [json.loads(one) for one in group.gather(json.dumps(reported).encode())]
     answer: dict[str, Any] = {}
     if everyone and all("node" in one for one in everyone):
         nodes = {one["node"]: one for one in everyone}
@@ -86,7 +86,7 @@ def find_node(run: Run, group: Group, with_peers: bool, watch: Watch) -> Node | 
             client.close()
         return None
     assert client is not None
-    name = told["node"]
+    name = reported["node"]
     peer = answer["peers"].get(name)
     host, port = answer["addresses"][peer] if peer else ("", 0)
     return Node(name, Path(folder) / run.job, client, Peer(peer, (host, port)) if peer else None,
@@ -103,7 +103,7 @@ class Snapshots:
         """`every`: steps between snapshots that nobody asked for; 0: none. `keep`: files of snapshots that belong here,
         empty where another worker of the node sees to that."""
         self.node, self.arena, self.run, self.every, self.order = node, arena, run, every, order
-        self.shooter = Snapshotter(arena, device)
+        self.snapshotter = Snapshotter(arena, device)
         self._watch, self._keep = watch, keep
         self._persist = False
         self._begun = False
@@ -115,7 +115,7 @@ class Snapshots:
 
     def has_room(self) -> bool:
         """Whether a slot is there, and free, for the next snapshot. Raises SnapshotRefused when none will ever be."""
-        return self.shooter.is_ready and self.arena.has_room()
+        return self.snapshotter.is_ready and self.arena.has_room()
 
     def begin(self, steps: int, values: Mapping[str, Any], held: Tensors, persist: bool) -> None:
         """Start the snapshot of the state after `steps` steps; nothing may change it until `settle` returns.
@@ -125,7 +125,7 @@ class Snapshots:
         tensors: Sequence[Tensor] = [tensor for _, _, tensor in held.values()]
         give_up = time.monotonic() + _SLOT_TIMEOUT
         # A copy to the peer may have begun a moment ago; the others are under way, so it is worth the wait.
-        while not self.shooter.begin(steps, self.run.generation, values, tensors):
+        while not self.snapshotter.begin(steps, self.run.generation, values, tensors):
             if time.monotonic() > give_up:
                 raise CheckpointError(f"no slot of {self.arena.path} was free for {_SLOT_TIMEOUT:g} s")
             time.sleep(0.001)
@@ -135,7 +135,7 @@ class Snapshots:
         """Return when what the snapshot is of may change again."""
         if self._begun:
             with self._watch.operation("snapshot:wait"):
-                self.shooter.wait_copied()
+                self.snapshotter.wait_copied()
 
     def settle(self) -> None:
         """Wait until the snapshot that was begun is complete, and tell the daemon."""
@@ -143,7 +143,7 @@ class Snapshots:
             return
         self._begun = False
         with self._watch.operation("snapshot:wait"):
-            made = self.shooter.finish()
+            made = self.snapshotter.finish()
         assert made is not None
         self.taken += 1
         if self.node.peer is None:
@@ -173,7 +173,7 @@ class Snapshots:
     def close(self, forget: bool) -> None:
         """Leave the daemon. `forget`: the job came to its end, and nobody will go on from here."""
         self.settle()
-        self.shooter.close()
+        self.snapshotter.close()
         self.node.client.leave(forget)
         self.arena.close()
 
@@ -218,12 +218,12 @@ def open_snapshots(
     except (OSError, HoldfastError) as error:
         problem = f"rank {run.rank}: {error}"
     everyone = [json.loads(one) for one in group.gather(json.dumps([node.name, path.name, problem]).encode())]
-    told = json.loads(group.broadcast(json.dumps(everyone).encode()))
-    problems = [what for _, _, what in told if what]
+    reported = json.loads(group.broadcast(json.dumps(everyone).encode()))
+    problems = [what for _, _, what in reported if what]
     if not problems:
         assert arena is not None
-        files = current_files([(name, file) for name, file, _ in told], node.peers)[node.name]
-        is_first = next(rank for rank, (name, _, _) in enumerate(told) if name == node.name) == run.rank
+        files = current_files([(name, file) for name, file, _ in reported], node.peers)[node.name]
+        is_first = next(rank for rank, (name, _, _) in enumerate(reported) if name == node.name) == run.rank
         every = options.snapshot_every
         return Snapshots(node, arena, device, run, every, order, files if is_first else set(), watch)
     if run.rank == 0:

@@ -30,7 +30,7 @@ class Message:
 
 @dataclass(slots=True)
 class _Group:
-    told_at: float
+    reported_at: float
     more: int = 0
 
 
@@ -75,7 +75,7 @@ class Decider:
     def _grouped(self, one: Incident, now: Instant) -> list[Message]:
         key = (one.cause.kind.value, one.cause.subject)
         group = self._groups.get(key)
-        if group is not None and now.mono - group.told_at < self.window:
+        if group is not None and now.mono - group.reported_at < self.window:
             group.more += 1
             return []
         self._groups[key] = _Group(now.mono)

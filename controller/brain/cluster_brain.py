@@ -195,8 +195,8 @@ class ClusterBrain:
         else:
             actions = []
         # What the host itself says (its kernel, its GPU driver) comes before the worker feels it.
-        foretells = brain is not None and matched.severity is not t.Severity.INFO
-        return actions + (brain.requests.precaution(now) if foretells and brain is not None else [])
+        predicts = brain is not None and matched.severity is not t.Severity.INFO
+        return actions + (brain.requests.precaution(now) if predicts and brain is not None else [])
 
     def _noticed(self, notice: t.AgentNotice, name: str, now: Instant) -> list[Action]:
         if notice.kind == "checkpoint-store" and notice.severity is t.Severity.WARNING:
@@ -235,7 +235,7 @@ class ClusterBrain:
 
     def _found_at_idle(self, finding: Finding, now: Instant) -> list[Action]:
         broken = self.c.tuning.response(finding.kind) is Response.ACT and policy.is_broken(finding.kind)
-        out = self.alerts.evict(finding.node, finding.text, now, barred=True) if broken else []
+        out = self.alerts.evict(finding.node, finding.text, now, quarantined=True) if broken else []
         return [*out, *self.alerts.found(finding, now)]
 
     # --- answers -----------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class ClusterBrain:
         away = max(0.0, event.lag - event.worked)
         absent = away >= _ABSENT
         if absent:
-            self._pardon(away, now)
+            self._extend_deadlines(away, now)
         # What waited while we were busy is read within about as long.
         self._late = max(event.lag - (away if absent else 0.0), self._late - (now.mono - self._ticked_at))
         self._ticked_at = now.mono
@@ -314,13 +314,13 @@ class ClusterBrain:
         ordered = [self.jobs.brains[job.spec.id].preemption.order(first, now) for job in victims]
         return [action for one in ordered for action in one]
 
-    def _pardon(self, away: float, now: Instant) -> None:
+    def _extend_deadlines(self, away: float, now: Instant) -> None:
         """We stood still ourselves (stopped, starved, a laptop asleep): that time counts against nobody, not even
         in the next tick, which may come before the first frame that waited for us is read."""
         for node in self.c.nodes.values():
             node.frame_at = min(now.mono, node.frame_at + away) if node.frame_at else 0.0
         for brain in self.jobs.active():
-            brain.pardon(away, now)
+            brain.extend_deadlines(away, now)
 
 
 def _free_name(name: str, taken: set[str]) -> str:

@@ -30,7 +30,7 @@ class Heartbeats:
         node, frame = self.c.nodes.get(event.node), event.frame
         if node is None:
             return []
-        note_arrival(node, now.mono, frame.cadence)
+        note_arrival(node, now.mono, frame.heartbeat_interval)
         actions: list[Action] = []
         if node.state in _BACK and node.connected:
             # One that was given up has its orders to stop in that stream; while a generation ends, we wait for them.
@@ -47,7 +47,7 @@ class Heartbeats:
         for sample in frame.workers:
             brain = self._of(node, sample.job, sample.generation, sample.rank)
             if brain is not None and brain.c.active is not None:
-                actions += brain.frames.sample(sample, node, frame.cadence, now)
+                actions += brain.frames.sample(sample, node, frame.heartbeat_interval, now)
         holder = self.roster.holder(node.name)
         busy = holder is not None and holder.frames.is_busy(node.name)
         actions += self._gauges(node, frame, busy, now)

@@ -85,7 +85,7 @@ class JobBrain:
         if not self.c.job.ranks_on(node) and not self.c.job.state.ended:
             self.c.drop("foreign")
             return []
-        return self.stores.told(node, finding, now)
+        return self.stores.reported(node, finding, now)
 
     def progressed(self, seen: t.ProgressSeen) -> list[Action]:
         job = self.c.job
@@ -143,7 +143,7 @@ class JobBrain:
         actions += self.suspects.tick(job, now)
         actions += self.elastic.tick(job, now) if job.spec.node_counts else []
         actions += self.preemption.tick(now)
-        actions += self.recovery.stray_logs(now)
+        actions += self.recovery.orphan_logs(now)
         if self.c.life.is_adopting and now.mono >= self.c.reconcile_until:
             self.c.life.unreported.clear()  # whoever has not come back is awaited as in any running generation
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(now):
@@ -152,7 +152,7 @@ class JobBrain:
         actions += self.exits.finish_if_done(job, now)
         return [*actions, *self.advance(now)]
 
-    def pardon(self, away: float, now: Instant) -> None:
+    def extend_deadlines(self, away: float, now: Instant) -> None:
         """The controller stood still for so long: that time counts against nobody."""
         self.c.progress_at = min(now.mono, self.c.progress_at + away)
         self.c.life.deadline += away

@@ -26,11 +26,11 @@ class JobFrames:
     ) -> None:
         self.c, self.recovery, self.requests, self.hangs, self.detectors = job, recovery, requests, hangs, detectors
 
-    def sample(self, sample: t.WorkerSample, node: Node, cadence: float, now: Instant) -> list[Action]:
+    def sample(self, sample: t.WorkerSample, node: Node, heartbeat_interval: float, now: Instant) -> list[Action]:
         """The state of a rank that the node holds or held."""
         if sample.generation != self.c.job.generation:
             return []
-        self.c.ranks.update(sample, now.mono, node.lag, cadence)
+        self.c.ranks.update(sample, now.mono, node.lag, heartbeat_interval)
         if sample.meters is None:
             return []
         return self.recovery.found_at_nodes(self.detectors.gradients(sample.step, sample.meters, now), now)

@@ -1,4 +1,4 @@
-"""Nodes come and go: what a hello says against what should run, strays ended, absences told."""
+"""Nodes come and go: what a hello says against what should run, orphans ended, absences told."""
 
 from holdfast.base.bounds import MAX_NODES
 from holdfast.base.errors import UsageError
@@ -31,10 +31,10 @@ class Membership:
             node.leaving = False
         self.c.connected += not node.connected
         node.identity, node.connected = hello.identity, True
-        # Silence is judged against a fresh start: the gap of its absence says nothing of its cadence.
-        node.frame_at, node.cadence = now.mono, max(self.c.cadence, node.cadence)
+        # Silence is judged against a fresh start: the gap of its absence says nothing of its heartbeat interval.
+        node.frame_at, node.heartbeat_interval = now.mono, max(self.c.heartbeat_interval, node.heartbeat_interval)
         self.c.set_healthy(node)
-        actions = self._end_strays(node, hello)
+        actions = self._end_orphans(node, hello)
         for brain in self.roster.active():
             actions += self._reported(brain, hello, now)
         return actions
@@ -88,25 +88,25 @@ class Membership:
         idle = [n for n in self.c.nodes.values() if not n.connected and n.name not in placed and n.history.is_blank]
         return min(idle, key=lambda node: node.left_at, default=None)
 
-    def _end_strays(self, node: Node, hello: msg.Hello) -> list[Action]:
+    def _end_orphans(self, node: Node, hello: msg.Hello) -> list[Action]:
         """Workers of jobs or generations that are over must not run on. A job that comes after them waits for it."""
-        strays, unread = set(), set()
+        orphans, unread = set(), set()
         for worker in hello.workers:
             job = self.c.jobs.get(worker.job)
             if worker.job in self.c.unread_jobs:
                 unread |= {worker.job} if worker.running else set()
                 continue
             if worker.running and (job is None or job.state.ended or worker.generation < job.generation):
-                strays.add((worker.job, worker.generation))
+                orphans.add((worker.job, worker.generation))
         node.draining = {f"job {job} of a damaged journal" for job in unread}
         actions: list[Action] = [Say("node.unread-job", {"node": node.name, "job": job}) for job in sorted(unread)]
-        for job_id, generation in sorted(strays):
+        for job_id, generation in sorted(orphans):
             send = self.c.commands.issue(node.name, job_id, generation, msg.StopWorkers(0.0), self._drained)
             holder = self.c.holder(node.name)
             if holder is None or holder.spec.id != job_id:
                 node.draining.add(send.command.id)
             actions.append(send)
-            actions.append(Say("node.strays", {"node": node.name, "job": job_id, "generation": generation}))
+            actions.append(Say("node.orphans", {"node": node.name, "job": job_id, "generation": generation}))
         return actions
 
     def _drained(self, result: msg.CommandResult, now: Instant) -> list[Action]:
@@ -118,7 +118,7 @@ class Membership:
         if result.ok:
             return []
         return self.alerts.evict(
-            node.name, f"orphaned workers of an ended job do not stop: {result.error}", now, barred=False
+            node.name, f"orphaned workers of an ended job do not stop: {result.error}", now, quarantined=False
         )
 
     def _lost(self, brain: JobBrain, name: str, hello: msg.Hello) -> list[int]:
@@ -177,7 +177,7 @@ class Membership:
             node.history.cordoned = True
             node.state, node.reason = t.NodeState.CORDONED, "cordoned by an operator"
         else:
-            node.history.pardon()
+            node.history.reset()
             if node.connected:
                 self.c.set_healthy(node)
         return [Record("node", node.name, node.history.to_doc())]
@@ -185,7 +185,7 @@ class Membership:
     def evict(self, name: str, now: Instant) -> list[Action]:
         """Evict the node now, as recovery does by itself, and restart the job without it if it runs ranks."""
         node, brain = self.find(name), self.roster.holder(name)
-        actions = self.alerts.evict(node.name, "evicted by an operator", now, barred=True, by_hand=True)
+        actions = self.alerts.evict(node.name, "evicted by an operator", now, quarantined=True, by_hand=True)
         if brain is None or brain.c.job.stop_asked:
             return actions
         finding = Finding(

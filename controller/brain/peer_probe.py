@@ -30,14 +30,14 @@ class PeerProbe:
         self._rounds: dict[str, _Round] = {}  # by silent node
 
     def ask(self, node: Node) -> list[Action]:
-        """Let some peers knock at this node, those with ranks of the same job first."""
+        """Let some peers probe peer at this node, those with ranks of the same job first."""
         if not node.identity.ping_port:
             return []
         job = self.c.holder(node.name)
         holders = set(job.nodes) if job is not None else set(self.c.holders)
         peers = [n for n in self.c.nodes.values() if n is not node and n.connected and n.state in _UP]
         peers.sort(key=lambda n: (n.name not in holders, n.name))
-        order = msg.KnockAt(node.identity.address, node.identity.ping_port)
+        order = msg.ProbePeer(node.identity.address, node.identity.ping_port)
         sends = [self.c.commands.issue(peer.name, "", 0, order, self._answered) for peer in peers[:_PEERS]]
         self._rounds[node.name] = _Round({send.command.id: send.node for send in sends})
         return [*sends]

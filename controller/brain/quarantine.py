@@ -60,5 +60,7 @@ class Quarantine:
             del self._tests[id]
             if outcome is not None and name in outcome.failed:
                 bad = next(v for v in outcome.verdicts if v.node == name and v.grade == "fail")
-                actions += self.alerts.evict(name, f"failed its diagnosis: {bad.check}: {bad.text}", now, barred=True)
+                actions += self.alerts.evict(
+                    name, f"failed its diagnosis: {bad.check}: {bad.text}", now, quarantined=True
+                )
         return actions

@@ -62,11 +62,11 @@ class Alerts:
         return [] if self.c.tuning.response(finding.kind) is Response.OFF else self.noted(finding, None, now)
 
     def evict(
-        self, name: str, reason: str, now: Instant, barred: bool, by_hand: bool = False, job: str = ""
+        self, name: str, reason: str, now: Instant, quarantined: bool, by_hand: bool = False, job: str = ""
     ) -> list[Action]:
         """No later generation starts on this node. `job`: whose generation it failed."""
         history = self.c.history(name)
-        history.evict(reason, 0.0 if by_hand else now.wall, barred)
+        history.evict(reason, 0.0 if by_hand else now.wall, quarantined)
         if job:
             history.failed_job = job
             history.outs = [*history.outs, (now.wall, job)][-KEPT:]
@@ -82,7 +82,7 @@ class Alerts:
         found = lemon_finding(name, history, self.c.tuning.limits(t.FindingKind.NODE_LEMON), now)
         if found is None or self.c.tuning.response(found.kind) is Response.OFF:
             return []
-        history.barred = history.barred or self.c.tuning.response(found.kind) is Response.ACT
+        history.quarantined = history.quarantined or self.c.tuning.response(found.kind) is Response.ACT
         return self.noted(found, None, now)
 
 

@@ -77,7 +77,7 @@ class ClusterState:
     # --- nodes -------------------------------------------------------------------------------------------------
 
     @property
-    def cadence(self) -> float:
+    def heartbeat_interval(self) -> float:
         """Seconds between frames that each agent is asked for."""
         return frame_interval(self.connected, self.options)
 

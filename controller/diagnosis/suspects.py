@@ -21,12 +21,12 @@ class Suspects:
 
     def tick(self, job: Job, now: Instant) -> list[Action]:
         """Start the diagnosis once the workers are gone; go on with what it says, or without it when it takes long."""
-        held = self.c.life.held_for
+        held = self.c.life.pending_diagnosis
         if held is None:
             return []
         live = self.c.book.live()
         if live is None or self.c.life.stage is not Stage.DRAINING:
-            self.c.life.held_for = None
+            self.c.life.pending_diagnosis = None
             return []
         id = f"{live.id}-{job.generation}"
         if self.c.life.stopping:
@@ -48,17 +48,17 @@ class Suspects:
         bad = next(v for v in outcome.verdicts if v.node == held and v.grade == "fail")
         live.action, live.reason = policy.Move.EVICT.value, f"{held} failed its diagnosis: {bad.check}: {bad.text}"
         live.enter("evicting", now.wall)
-        out = self.recovery.take_out(held, live.reason, now, barred=True)
+        out = self.recovery.evict(held, live.reason, now, quarantined=True)
         return [*out, books.saved(live), *self._go_on(job, now)]
 
     def _late(self, now: Instant) -> list[Action]:
         """Neither an answer nor an end of the workers: a job does not wait for ever to learn who is to blame."""
-        if now.mono - self.c.life.held_since > _LIMIT:
-            self.c.life.held_for = None
+        if now.mono - self.c.life.pending_since > _LIMIT:
+            self.c.life.pending_diagnosis = None
         return []
 
     def _go_on(self, job: Job, now: Instant) -> list[Action]:
-        self.c.life.held_for = None
+        self.c.life.pending_diagnosis = None
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
 

@@ -15,15 +15,15 @@ from holdfast.controller.state.model import Finding, Instant
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
-_PEERS = 3  # each node knocks at so many; as many knock at it
-_PATIENCE = 3.0  # seconds for all answers, twice what a knock at a door that is not there takes
+_PEERS = 3  # each node probes at so many; as many probe peer at it
+_PATIENCE = 3.0  # seconds for all answers, twice what a probe peer at a door that is not there takes
 
 
 @dataclass(slots=True)
 class _Round:
     at: float
     waiting: dict[str, tuple[str, str]]
-    """Command -> who knocks, and at whose door."""
+    """Command -> who probes, and at whose door."""
     heard: dict[tuple[str, str], str]
 
 
@@ -47,7 +47,7 @@ class Connectivity:
         waiting, sends = {}, []
         for i, node in enumerate(doors):
             for peer in (doors[(i + step) % len(doors)] for step in range(1, _PEERS + 1)):
-                order = msg.KnockAt(peer.identity.address, peer.identity.ping_port)
+                order = msg.ProbePeer(peer.identity.address, peer.identity.ping_port)
                 sends.append(self.c.commands.issue(node.name, "", 0, order, self._answered))
                 waiting[sends[-1].command.id] = node.name, peer.name
         self._round = _Round(now.mono, waiting, {})

@@ -36,7 +36,7 @@ class HangWatch:
         """At every tick of a job that is up."""
         steps = list(self.c.ledger.recent)
         limits = self.detector.options = self._limits(job)
-        since = self.detector.standing_since(self.c.ranks, job.generation, steps, now)
+        since = self.detector.pending_since(self.c.ranks, job.generation, steps, now)
         # Stacks are gone once the workers are: they are asked for before anybody is sure.
         actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.connectivity.ask_once(since, now)]
         if self.connectivity.is_open(now):

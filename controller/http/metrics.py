@@ -158,13 +158,13 @@ def _states(state: State) -> Metric:
     """Of jobs that ended a while ago, too: how a job ended is seen nowhere else."""
     family = GaugeMetricFamily("holdfast_job_state", "1 for the state the job is in.", labels=["job", "state"])
     shown = {job["job"]["id"] for job in state.jobs}
-    told: set[str] = set()
+    reported: set[str] = set()
     for job in state.status["jobs"]:  # active ones first, then the newest: the name is theirs
         name, ended = str(job["name"]), job["ended_at"]
         is_new = ended is None or state.status["now"] - ended < JUST_ENDED_S
-        if name in told or not (is_new or job["id"] in shown):
+        if name in reported or not (is_new or job["id"] in shown):
             continue
-        told.add(name)
+        reported.add(name)
         for each in JOB_STATES:
             family.add_metric([name, each], float(each == job["state"]))
     return family

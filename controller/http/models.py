@@ -324,13 +324,13 @@ class Node(NodeBrief):
     cpus: int
     memory_bytes: int
     versions: dict[str, str]
-    cadence: Number = Field(description="Seconds between its heartbeats.")
+    heartbeat_interval: Number = Field(description="Seconds between its heartbeats.")
     gpus: list[Gpu]
     nics: list[Nic]
     host: dict[str, Number]
 
 
-class Offence(_Answer):
+class NodeFailure(_Answer):
     at: float
     kind: str = Field(description="Kind of the finding.")
 
@@ -339,10 +339,10 @@ class NodeHistory(_Answer):
     cordoned: bool
     evicted: str = Field(description="Reason of the eviction; empty if the node is not evicted.")
     evicted_at: float
-    barred: bool = Field(description="Quarantined: not used even if no other node is available.")
+    quarantined: bool = Field(description="Quarantined: not used even if no other node is available.")
     failed_job: str = Field(description="Other jobs get it only once it has passed a diagnosis; empty: it did.")
     outs: list[tuple[float, str]] = Field(description="When it was evicted for a fault, and the job that it failed.")
-    offences: list[Offence] = Field(description="Node failures: faults of this node, oldest first.")
+    node_failures: list[NodeFailure] = Field(description="Node failures: faults of this node, oldest first.")
     verdicts: list[dict[str, Any]] = Field(description="The newest of each figure, with `at` and `diagnosis`.")
 
 

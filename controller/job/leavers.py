@@ -63,10 +63,10 @@ class Leavers:
         if first.step >= 0 and reached > first.step + _STEPS:
             return None  # it went on without
         at = f" after step {first.step}" if first.step >= 0 else ""
-        told = first.node in set(leaving)
-        why = "; its agent was stopping" if told else ""
+        reported = first.node in set(leaving)
+        why = "; its agent was stopping" if reported else ""
         return finding(
-            t.FindingKind.WORKER_PREEMPTED if told else t.FindingKind.WORKER_LEFT,
+            t.FindingKind.WORKER_PREEMPTED if reported else t.FindingKind.WORKER_LEFT,
             f"rank{first.rank}",
             f"rank {first.rank} ended with exit code 0{at} while {first.others} ranks were still training{why}; "
             f"then {echo.text}",

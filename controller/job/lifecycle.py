@@ -52,8 +52,8 @@ class Lifecycle:
     final: tuple[JobStatus, str, int] | None = None
     waiting_since: float | None = None  # no room for the next generation since
     missing: str = ""
-    held_for: str | None = None  # the node that is tested before the next generation starts
-    held_since: float = 0.0
+    pending_diagnosis: str | None = None  # the node that is tested before the next generation starts
+    pending_since: float = 0.0
     dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
     taken: list[str] = field(default_factory=list)  # and those that it has in addition
     unreported: set[str] = field(default_factory=set)  # after our own restart: nodes of whose launch nothing is known
@@ -143,7 +143,7 @@ class Lifecycle:
             self.machine.apply(StageEvent.STARTED)
             self.up_at = now.mono
             job.state, job.launching = JobStatus.RUNNING, False
-            self._tell_of_adoption(job)
+            self._report_adoption(job)
             return [Record("job", job.spec.id, job.to_doc())]
         if self.stage is Stage.ENDING and not self._outstanding("stop") and self.final:
             self.machine.apply(StageEvent.GONE)
@@ -195,7 +195,7 @@ class Lifecycle:
             if not job.generation:  # nothing runs yet, and a node that just came up may still import
                 self.deadline = max(self.deadline, now.mono + self.options.start_timeout)
             actions.append(self.send(job, chosen[0], "store", msg.StartStore("")))
-        if self.waiting or self._blocked(nodes) or not self.store or self.held_for is not None:
+        if self.waiting or self._blocked(nodes) or not self.store or self.pending_diagnosis is not None:
             return actions
         if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
             self.store = ""  # somebody left meanwhile: ask again, on the new first node
@@ -257,7 +257,7 @@ class Lifecycle:
         self.repeated.append(name)
         return [self.send(job, name, "start", _start_order(job, name, missing))]
 
-    def _tell_of_adoption(self, job: Job) -> None:
+    def _report_adoption(self, job: Job) -> None:
         if not self.is_adopting:
             return
         self.is_adopting = False
@@ -309,8 +309,8 @@ def _start_order(job: Job, name: str, only: Collection[int] | None = None) -> ms
     """The start command of a node for the running generation: all its ranks, or only these."""
     program = job.spec.program
     if job.rollbacks:
-        told = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
-        program = replace(program, env={**program.env, **told})
+        reported = {rollback.VARIABLE: rollback.to_text(job.rollbacks)}
+        program = replace(program, env={**program.env, **reported})
     host, _, port = job.store.rpartition(":")
     group = job.nodes.index(name)
     return msg.StartWorkers(

@@ -4,7 +4,7 @@ import math
 
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.cluster.placement import has_spare, may_shrink
-from holdfast.controller.detectors.agents.correlated_loss import away_together
+from holdfast.controller.detectors.agents.correlated_loss import correlated_loss
 from holdfast.controller.job import policy
 from holdfast.controller.job.ending import Ending
 from holdfast.controller.job.recovery import Recovery
@@ -75,7 +75,7 @@ class NodeLoss:
         live, job = self.c.book.live(), self.c.job
         if live is None or live.cause.kind is t.FindingKind.NODES_AWAY:
             return []
-        finding = away_together(job.nodes, self.c.nodes, now)
+        finding = correlated_loss(job.nodes, self.c.nodes, now)
         if finding is None or not self.c.book.attach(live, finding):
             return []
         return [Say("finding", {"kind": finding.kind.value, "subject": finding.subject, "text": finding.text}),

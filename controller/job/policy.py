@@ -28,15 +28,15 @@ class Case:
     options: Options
     restarts: int = 0
     max_restarts: int = -1
-    tries: int = 1
+    fruitless: int = 1
     """Restart attempts in a row without progress."""
-    tries_node: str = ""
+    fruitless_node: str = ""
     """The node at which all of them ended; empty when they differ."""
     stillborn: int = 0
     """Restart attempts in a row that the program itself ended before its first step, with any error."""
     node: str = ""
     """The node of the finding; empty if it has none."""
-    offences: int = 0
+    node_failures: int = 0
     """Node failures of this node within the window."""
     evictions: int = 0
     """Nodes evicted within the last hour."""
@@ -60,7 +60,7 @@ class Case:
     @property
     def limit(self) -> int:
         """Restart attempts without progress after which the job is marked failed."""
-        return self.options.tries if self.row.fault is Fault.PROGRAM else self.options.tries_fault
+        return self.options.restart_attempts if self.row.fault is Fault.PROGRAM else self.options.restart_attempts_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Rule:
 
 def _again(case: Case) -> str:
     same = "the same traceback" if case.cause.kind is t.FindingKind.WORKER_EXCEPTION else case.cause.kind.value
-    return f"{same} {case.tries} times without progress: {case.cause.text}"
+    return f"{same} {case.fruitless} times without progress: {case.cause.text}"
 
 
 RULES: tuple[Rule, ...] = (
@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "this node should be evicted, but too many were within the hour to be the cause (`max_evictions`)",
-        lambda c: _should_go(c) and c.evictions >= c.options.max_evictions and c.tries < c.limit,
+        lambda c: _should_go(c) and c.evictions >= c.options.max_evictions and c.fruitless < c.limit,
         Move.RESTART,
         lambda c: f"{c.node} should be evicted, but {c.evictions} nodes were within the hour: look for a shared cause",
     ),
@@ -125,37 +125,39 @@ RULES: tuple[Rule, ...] = (
         "the `node_failures`-th failure of the same node within a day, and another node is available",
         lambda c: _should_go(c),
         Move.EVICT,
-        lambda c: f"{_ordinal(c.offences)} failure of {c.node} within a day: using another node",
+        lambda c: f"{_ordinal(c.node_failures)} failure of {c.node} within a day: using another node",
     ),
     Rule(
         "the restart attempts of the kind are used up, all ended at one node, and another node is available",
-        lambda c: c.tries == c.limit and c.replaceable and c.row.fault is Fault.NODE and bool(c.tries_node),
+        lambda c: c.fruitless == c.limit and c.replaceable and c.row.fault is Fault.NODE and bool(c.fruitless_node),
         Move.EVICT,
-        lambda c: f"{c.tries} restart attempts ended at {c.tries_node} without progress: using another node",
+        lambda c: f"{c.fruitless} restart attempts ended at {c.fruitless_node} without progress: using another node",
     ),
     Rule(
         "the restart attempts of the kind are used up, without progress",
-        lambda c: c.tries >= c.limit,
+        lambda c: c.fruitless >= c.limit,
         Move.STOP,
         _again,
     ),
     Rule(
         "the program itself ended `restart_attempts_fault` attempts in a row before their first step, with any error",
-        lambda c: c.row.fault is Fault.PROGRAM and c.stillborn >= c.options.tries_fault,
+        lambda c: c.row.fault is Fault.PROGRAM and c.stillborn >= c.options.restart_attempts_fault,
         Move.STOP,
         lambda c: f"{c.stillborn} restart attempts in a row ended before the first step, the last with: {c.cause.text}",
     ),
     Rule(
         "the loss is NaN again, without a good step since the restart, and the store has a checkpoint",
-        lambda c: c.cause.kind is t.FindingKind.LOSS_NONFINITE and c.tries >= 2 and c.stored,
+        lambda c: c.cause.kind is t.FindingKind.LOSS_NONFINITE and c.fruitless >= 2 and c.stored,
         Move.ROLL_BACK,
         lambda c: f"the newest state leads to it again: {c.cause.text}",
     ),
     Rule(
         "the second failure of the same node within a day, not tested within the hour, and another node is available",
-        lambda c: c.row.fault is Fault.NODE and bool(c.node) and c.offences >= 2 and c.replaceable and not c.tested,
+        lambda c: (
+            c.row.fault is Fault.NODE and bool(c.node) and c.node_failures >= 2 and c.replaceable and not c.tested
+        ),
         Move.DIAGNOSE,
-        lambda c: f"{_ordinal(c.offences)} failure of {c.node} within a day: testing it before it trains again",
+        lambda c: f"{_ordinal(c.node_failures)} failure of {c.node} within a day: testing it before it trains again",
     ),
 )
 """For kinds whose first move restarts the job: the first rule that holds, else the kind's own move."""
@@ -166,7 +168,7 @@ def _should_go(case: Case) -> bool:
         return False  # a node is never evicted on the evidence of another
     if case.row.fault is Fault.BROKEN or _is_cut_off(case):
         return True
-    return case.row.fault is Fault.NODE and case.replaceable and case.offences >= case.options.offences
+    return case.row.fault is Fault.NODE and case.replaceable and case.node_failures >= case.options.node_failures
 
 
 def _is_cut_off(case: Case) -> bool:
@@ -194,7 +196,7 @@ def decide(case: Case) -> Decision:
             return Decision(rule.move, rule.reason(case))
     if not counts_as_try(case.cause):
         return Decision(move, "restarting from the newest complete state; counts as no attempt and no node failure")
-    return Decision(move, f"restarting from the newest complete state (attempt {case.tries} of {case.limit})")
+    return Decision(move, f"restarting from the newest complete state (attempt {case.fruitless} of {case.limit})")
 
 
 def _if_it_helps(case: Case) -> Decision:
@@ -223,19 +225,19 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
     is_nan = cause.kind is t.FindingKind.LOSS_NONFINITE
     ended_at_its_start = job.progress.ended_at_its_start(life, by_steps=is_nan)
     if job.numbers_steps:
-        # One that begins at 0 each time has no checkpoints: a bug at one place is told by lives of one length.
+        # One that begins at 0 each time has no checkpoints: a bug at one place is told by attempts of one length.
         began_anew = job.generation > 1 and job.life_first == 0
-        got_on = job.best_step > job.tries_step or (began_anew and job.progress.is_longer_or_shorter())
+        got_on = job.best_step > job.fruitless_step or (began_anew and job.progress.is_longer_or_shorter())
     else:
         got_on = not ended_at_its_start
     is_stillborn = ended_at_its_start and not life.steps and rows()[cause.kind].fault is Fault.PROGRAM
     job.progress.stillborn = job.progress.stillborn + 1 if is_stillborn else 0
     if got_on or job.signature != cause.signature:
-        job.tries, job.tries_node = 1, cause.node
+        job.fruitless, job.fruitless_node = 1, cause.node
     else:
-        job.tries += 1
-        job.tries_node = cause.node if cause.node == job.tries_node else ""
-    job.tries_step, job.signature = job.best_step, cause.signature
+        job.fruitless += 1
+        job.fruitless_node = cause.node if cause.node == job.fruitless_node else ""
+    job.fruitless_step, job.signature = job.best_step, cause.signature
 
 
 def is_alert(kind: t.FindingKind) -> bool:

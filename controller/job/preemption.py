@@ -62,6 +62,6 @@ class Preemption:
         incident.enter("suspended", now.wall)
         job.uncounted_restarts += 1  # it is no fault of the job's
         self.c.traffic.reset()
-        self.c.life.held_for = None
+        self.c.life.pending_diagnosis = None
         actions = self.c.life.requeue(job, self.c.nodes, now)
         return [books.saved(incident), *actions, *self.recovery.entered(job, now)]

@@ -65,7 +65,7 @@ class Recovery:
         if decision.move is not policy.Move.EVICT:
             return [books.saved(incident)]
         incident.action, incident.reason = decision.move.value, decision.reason
-        return [*self.take_out(finding.node, decision.reason, now, barred=True), books.saved(incident)]
+        return [*self.evict(finding.node, decision.reason, now, quarantined=True), books.saved(incident)]
 
     def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
         """What a node reports of its own hardware: the job's trouble only if the job is there."""
@@ -76,7 +76,7 @@ class Recovery:
         if response is Response.OFF:
             return []
         broken = response is Response.ACT and policy.is_broken(finding.kind)
-        out = self.take_out(finding.node, finding.text, now, barred=True) if broken else []
+        out = self.evict(finding.node, finding.text, now, quarantined=True) if broken else []
         return [*out, *self.noted(finding, now)]
 
     def found_at_nodes(self, findings: list[Finding], now: Instant) -> list[Action]:
@@ -107,11 +107,11 @@ class Recovery:
         })  # fmt: skip
         if decision.move in policy.RECOVERS:
             if decision.move is policy.Move.EVICT:
-                noted = self.take_out(case.node, decision.reason, now, barred=case.row.fault is policy.Fault.BROKEN)
+                noted = self.evict(case.node, decision.reason, now, quarantined=case.row.fault is policy.Fault.BROKEN)
             if decision.move is policy.Move.ROLL_BACK:
                 incident.reason += f"; {self._go_back(cause, job)}"
             if decision.move is policy.Move.DIAGNOSE:
-                self.c.life.held_for, self.c.life.held_since = case.node, now.mono
+                self.c.life.pending_diagnosis, self.c.life.pending_since = case.node, now.mono
                 self.c.history(case.node).tested_at = now.wall
             phase = "evicting" if decision.move is policy.Move.EVICT else "suspended"
             return [*noted, said, *self.recover(incident, job, now, phase)]
@@ -136,27 +136,27 @@ class Recovery:
         if not policy.counts_as_try(cause):
             return []
         policy.count_try(job, cause, now)
-        told = self._pattern(cause, job, now)
+        reported = self._pattern(cause, job, now)
         name = self._node_of(cause)
         # The same again without a step of progress may well be the script's, whose own bug counts against nobody.
-        if not name or job.tries > 1 or not policy.counts_against(cause):
-            return told
-        return [*told, *self.offend(name, cause.kind, now)]
+        if not name or job.fruitless > 1 or not policy.counts_against(cause):
+            return reported
+        return [*reported, *self.offend(name, cause.kind, now)]
 
     def _pattern(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
         """Lives that end alike again and again are told, and go on: of a program that numbers no steps nobody knows
         that it does not get on."""
-        lives = [] if job.numbers_steps else job.progress.pattern()
-        if not lives or self.c.tuning.response(t.FindingKind.LIVES_ALIKE) is Response.OFF:
+        attempts = [] if job.numbers_steps else job.progress.pattern()
+        if not attempts or self.c.tuning.response(t.FindingKind.LIVES_ALIKE) is Response.OFF:
             return []
         found = finding(
             t.FindingKind.LIVES_ALIKE,
             cause.subject,
-            pattern_text(lives, job.progress.alike, cause.text),
+            pattern_text(attempts, job.progress.alike, cause.text),
             now,
             node=cause.node,
             rank=cause.rank,
-            evidence={"lives": [dataclasses.asdict(life) for life in lives], "told": job.progress.told},
+            evidence={"attempts": [dataclasses.asdict(life) for life in attempts], "reported": job.progress.reported},
         )
         return self.alert(found, now)
 
@@ -175,11 +175,11 @@ class Recovery:
             options=o,
             restarts=job.restarts - job.uncounted_restarts,
             max_restarts=job.spec.max_restarts,
-            tries=job.tries if policy.counts_as_try(cause) else 1,
-            tries_node=job.tries_node,
+            fruitless=job.fruitless if policy.counts_as_try(cause) else 1,
+            fruitless_node=job.fruitless_node,
             stillborn=job.progress.stillborn,
             node=name,
-            offences=self.c.history(name).recent(now.wall, o.offence_window) if name else 0,
+            node_failures=self.c.history(name).recent(now.wall, o.failure_window) if name else 0,
             evictions=self.c.evictions(now),
             tested=bool(name) and self.c.history(name).tested_at > now.wall - 3600.0,
             replaceable=has_spare(job.spec, self.c.free_nodes(), job.nodes) or may_shrink(job.spec, job.nodes),
@@ -189,9 +189,9 @@ class Recovery:
             went_back=bool(job.rollbacks) and cause.evidence.get("step", math.inf) <= job.rolled_at + _SAME_PLACE,
         )
 
-    def take_out(self, name: str, reason: str, now: Instant, barred: bool) -> list[Action]:
+    def evict(self, name: str, reason: str, now: Instant, quarantined: bool) -> list[Action]:
         """Evict a node: no later generation starts there. Its workers stop with the generation, if any, or at once."""
-        return self.alerts.evict(name, reason, now, barred, job=self.c.job.spec.id)
+        return self.alerts.evict(name, reason, now, quarantined, job=self.c.job.spec.id)
 
     def recover(self, incident: Incident, job: Job, now: Instant, phase: str = "suspended") -> list[Action]:
         """End the generation, begin the next one: what all moves of `policy.RECOVERS` come to."""
@@ -223,7 +223,7 @@ class Recovery:
                     self.c.set_healthy(node)
             if live is not None and recovering:
                 live.generation_to = job.generation
-                self._tell_of_change(live)
+                self._report_change(live)
                 live.enter("starting", now.wall)
                 return [books.saved(live)]
         if self.c.life.stage is Stage.UP and live is not None and recovering and live.phase == "starting":
@@ -231,7 +231,7 @@ class Recovery:
             return [books.saved(live)]
         return []
 
-    def _tell_of_change(self, incident: Incident) -> None:
+    def _report_change(self, incident: Incident) -> None:
         """Add the change of nodes to the incident: replaced, fewer, or more."""
         gone, new = self.c.life.dropped, self.c.life.taken
         if not gone and not new:
@@ -275,12 +275,16 @@ class Recovery:
         """A finding that only tells: evidence in the live incident, else an alert."""
         return self.alerts.noted(finding, self.c.job, now)
 
-    def restored(self, told: t.StateRestored, now: Instant) -> list[Action]:
+    def restored(self, reported: t.StateRestored, now: Instant) -> list[Action]:
         """Where a generation's state came from. The incident it was started for may be over already."""
-        incident = self.c.book.of_generation(told.generation)
+        incident = self.c.book.of_generation(reported.generation)
         if incident is None:
             return []
-        incident.source, incident.restore_s, incident.restored_bytes = told.source, told.seconds, told.num_bytes
+        incident.source, incident.restore_s, incident.restored_bytes = (
+            reported.source,
+            reported.seconds,
+            reported.num_bytes,
+        )
         if incident.live and incident.phase == "restoring":
             incident.enter("resuming", now.wall)
         return [books.saved(incident)]
@@ -322,11 +326,11 @@ class Recovery:
         """Its workers are still there, and nobody can end them. The next generation has a store of its own, which they
         do not know: it begins without the node, unless so many go that it cannot be them."""
         few = self.c.evictions(now) < self.c.options.max_evictions
-        out = self.take_out(name, f"did not stop its workers: {error}", now, barred=False) if few else []
+        out = self.evict(name, f"did not stop its workers: {error}", now, quarantined=False) if few else []
         blocked = self.command_finding(t.FindingKind.WORKER_BLOCKED, name, f"its workers do not stop: {error}", now)
         return [*out, *self.found(blocked, now)]
 
-    def stray_logs(self, now: Instant) -> list[Action]:
+    def orphan_logs(self, now: Instant) -> list[Action]:
         """A critical line that no fault followed is an alert of its own."""
         actions: list[Action] = []
         while self.logs and now.mono - self.logs[0][0] > 5.0 and self.c.book.live() is None:

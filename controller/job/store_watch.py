@@ -35,7 +35,7 @@ class StoreWatch:
         if self._open is not None and self.c.active is not None:
             self._failing = dict.fromkeys(self.c.active.nodes, now.mono)
 
-    def told(self, node: str, finding: Finding, now: Instant) -> list[Action]:
+    def reported(self, node: str, finding: Finding, now: Instant) -> list[Action]:
         """A node cannot store."""
         self._failing[node] = self._failed_at = now.mono
         if self._open is not None:

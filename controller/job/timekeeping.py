@@ -60,16 +60,16 @@ def step(c: JobState, job: Job, record: t.StepRecord, now: Instant) -> None:
     c.time.step(record.step, record.seconds, record.end_wall_ns / 1e9, now.wall)
 
 
-def frame(c: JobState, job: Job, node: str, told: t.Frame) -> None:
+def frame(c: JobState, job: Job, node: str, reported: t.Frame) -> None:
     """What a heartbeat says of checkpoints, and of phases of the program's own."""
-    if told.host and job.ranks_on(node):
-        stored = told.host.get("checkpoint_step", -1.0) - 1
+    if reported.host and job.ranks_on(node):
+        stored = reported.host.get("checkpoint_step", -1.0) - 1
         # Of a job that went back, what is told until it has saved anew may be of the steps that it left behind.
         if 0 <= stored <= (job.life_last if job.rollbacks else job.best_step):
             c.time.saved(int(stored))
-        elif "snapshot_step" in told.host:
-            c.time.tells = True
-    if any(sample.rank == 0 and sample.phase in _OWN for sample in told.workers):
+        elif "snapshot_step" in reported.host:
+            c.time.reports = True
+    if any(sample.rank == 0 and sample.phase in _OWN for sample in reported.workers):
         c.time.aside = True
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.controller.journal.recording import Start, Told, incident_records
+from holdfast.controller.journal.recording import Reported, Start, incident_records
 from holdfast.controller.journal.summary import UNKNOWN, IncidentSummary
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.diagnostics.hang.stillness import Life
@@ -93,22 +93,22 @@ class LifeComparison:
         self._pause = ""
         self._pauses: dict[str, str] = {}  # by incident of then: the pause of now when it was opened
 
-    def add(self, told: Told, actions: Sequence[Action], lines: Sequence[str]) -> None:
+    def add(self, reported: Reported, actions: Sequence[Action], lines: Sequence[str]) -> None:
         """`actions` and `lines`: what is decided now, in two forms."""
         self._note_pause(actions, lines)
         known = set(self.then)
-        self._note(self.then, told, told.did)
+        self._note(self.then, reported, reported.did)
         self._pauses.update(dict.fromkeys(self.then.keys() - known, self._pause))
         known = set(self.now)
-        self._note(self.now, told, lines)
+        self._note(self.now, reported, lines)
         stopped = self._stopped_then - self._stopped_now
         for action in actions:
             if isinstance(action, Record) and action.kind == "incident" and action.id not in known:
                 if _ended_generation(action.doc) in stopped:
                     self.aftermath[action.id] = self.now[action.id]
                 known.add(action.id)
-        self._generation = max(_ordered("StartWorkers", told.did), default=self._generation)
-        self._stopped_then |= _ordered("StopWorkers", told.did)
+        self._generation = max(_ordered("StartWorkers", reported.did), default=self._generation)
+        self._stopped_then |= _ordered("StopWorkers", reported.did)
         self._stopped_now |= _ordered("StopWorkers", lines)
 
     def finish(self, entities: Sequence[tuple[str, str, Mapping[str, Any]]] = ()) -> None:
@@ -149,12 +149,14 @@ class LifeComparison:
                 found.append(IncidentChange(old, new, pause))
         return sorted(found, key=lambda change: change.line)
 
-    def _note(self, traces: dict[str, IncidentTrace], told: Told, lines: Sequence[str]) -> None:
+    def _note(self, traces: dict[str, IncidentTrace], reported: Reported, lines: Sequence[str]) -> None:
         for key, checksum, summary in incident_records(lines):
             one = traces.get(key)
             if one is None:
                 carried = key in self._carried
-                traces[key] = IncidentTrace(key, told.line, checksum, told.at.wall, self._generation, summary, carried)
+                traces[key] = IncidentTrace(
+                    key, reported.line, checksum, reported.at.wall, self._generation, summary, carried
+                )
             else:
                 one.checksum, one.summary = checksum, summary
 

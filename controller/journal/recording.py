@@ -20,6 +20,7 @@ from holdfast.controller.journal import recording_file
 from holdfast.controller.journal.summary import UNKNOWN, IncidentSummary
 from holdfast.controller.state import events as e
 from holdfast.controller.state.events import Action, BrainEvent
+from holdfast.controller.state.former_names import current
 from holdfast.controller.state.ledger import StepRow
 from holdfast.controller.state.model import Finding, Instant, Job, JobSpec, Options
 from holdfast.wire import codec as wire
@@ -56,7 +57,7 @@ class Start:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     line: int
     event: BrainEvent
     at: Instant
@@ -133,13 +134,13 @@ def incident_records(lines: Iterable[str]) -> Iterator[tuple[str, str, IncidentS
             yield found[2], found[3], IncidentSummary.from_fields(json.loads(found[4])) if found[4] else UNKNOWN
 
 
-def read(path: Path) -> Iterator[Start | Told]:
+def read(path: Path) -> Iterator[Start | Reported]:
     """UsageError names the line that is not one of a recording. Where a life was cut off in a line, it is left out."""
     begun = False
     for number, line in enumerate(recording_file.lines(path), 1):
         try:
             doc = json.loads(line)
-            one = _start(doc) if "holdfast" in doc else _told(number, doc)
+            one = _start(doc) if "holdfast" in doc else _reported(number, doc)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, HoldfastError) as error:
             if begun and not line.endswith(b"\n"):
                 continue
@@ -180,10 +181,10 @@ def _steps(doc: Any) -> Steps:
     return [_filled(StepRow, row) for row in doc]
 
 
-def _told(number: int, doc: Json) -> Told:
+def _reported(number: int, doc: Json) -> Reported:
     did = [str(line) for line in doc["did"]]
     list(incident_records(did))  # a summary that is no JSON is an error of this line
-    return Told(number, _event(doc["event"], doc["data"]), Instant(*doc["at"]), did)
+    return Reported(number, _event(doc["event"], doc["data"]), Instant(*doc["at"]), did)
 
 
 def _data(event: BrainEvent) -> Json:
@@ -245,6 +246,7 @@ _PLAIN: Mapping[str, type[Any]] = {_stem(one.__name__): one for one in _PLAIN_EV
 def _known(cls: type[Any], data: Json) -> Json:
     """Without the fields that only other versions have; lists become tuples, as JSON has none."""
     names = {one.name for one in dataclasses.fields(cls)}
+    data = current(data, {"tries": "restart_attempts"} if cls is Options else None)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in names}
 
 

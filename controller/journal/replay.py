@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast.base.errors import HoldfastError
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.journal.changes import IncidentChange, IncidentTrace, LifeComparison
-from holdfast.controller.journal.recording import REFUSED, Start, Told, compared, did, read
+from holdfast.controller.journal.recording import REFUSED, Reported, Start, compared, did, read
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Incident
 
@@ -81,17 +81,17 @@ def replay(path: Path, through: bool = False) -> Replay:
     return found
 
 
-def decide(brain: ClusterBrain, told: Told) -> tuple[list[Action], list[str]]:
+def decide(brain: ClusterBrain, reported: Reported) -> tuple[list[Action], list[str]]:
     """What is decided now: the actions, and their lines."""
     try:
-        actions = brain.handle(told.event, told.at)
+        actions = brain.handle(reported.event, reported.at)
     except HoldfastError:
         return [], [REFUSED]
     return actions, did(actions)
 
 
-def _difference(told: Told, did_then: list[str], did_now: list[str]) -> Difference:
+def _difference(reported: Reported, did_then: list[str], did_now: list[str]) -> Difference:
     length = max(len(did_then), len(did_now))
     then, after = ([*lines, *[""] * (length - len(lines))] for lines in (did_then, did_now))
     first = next(i for i in range(length) if then[i] != after[i])
-    return Difference(told.line, type(told.event).__name__, then[first], after[first])
+    return Difference(reported.line, type(reported.event).__name__, then[first], after[first])

@@ -7,7 +7,7 @@ import { count, known, percent, seconds } from "./format.js";
 import { fill } from "./glance.js";
 import { whileShown } from "./live.js";
 import { link, replace, route } from "./router.js";
-import { on, state, tell } from "./store.js";
+import { on, state, notify } from "./store.js";
 
 const PATH_PARTS = 40;
 const WORTH = 0.001; // of the path: shorter parts are not listed
@@ -20,7 +20,7 @@ async function poll() {
     shown = await getLarge(step === null ? "/blame" : `/blame?first=${step}&last=${step}`);
     state.blamed = shown;
     problem = "";
-    tell("blamed");
+    notify("blamed");
   } catch (error) {
     [shown, problem] = [null, error.message];
   }
@@ -101,7 +101,7 @@ function culpritList() {
   return [make("ol", { class: "plain" }, ...items)];
 }
 
-/** A step now, with each culprit alone cured, and with all of them. */
+/** A step now, with each culprit taken out of it, and with all of them. */
 function whatIf() {
   const rows = [
     ["as it is", shown.step_s],

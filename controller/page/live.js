@@ -3,7 +3,7 @@
 
 import { get, getLarge, listen } from "./api.js";
 import { pinned, route } from "./router.js";
-import { now, on, state, tell } from "./store.js";
+import { now, on, state, notify } from "./store.js";
 
 const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
 const COLUMNS = ["step", "loss", "seconds", "tokens", "at", "generation"];
@@ -59,15 +59,15 @@ function changeJob() {
   Object.assign(state, { ranks: null, blame: null, blamed: null });
   line.abort();
   get("/incidents").then(mergeIncidents, () => {});
-  tell("incidents");
-  tell("steps");
+  notify("incidents");
+  notify("steps");
 }
 
 function setConnection(name, pause = 0) {
   const changed = state.connection.state !== name;
   const since = changed ? now() : state.connection.since;
   state.connection = { state: name, since, retryAt: now() + pause };
-  if (changed || name === "lost") tell("connection");
+  if (changed || name === "lost") notify("connection");
 }
 
 function takeStatus(status) {
@@ -76,7 +76,7 @@ function takeStatus(status) {
   state.status = { nodes, jobs, ...status };
   if (status.job?.id !== state.steps.job) resetSteps(status.job?.id ?? null);
   if (status.incidents) mergeIncidents(status.incidents);
-  tell("status");
+  notify("status");
 }
 
 function mergeIncidents(incidents) {
@@ -85,7 +85,7 @@ function mergeIncidents(incidents) {
     // Of another job it is no answer to what happens to this one; of no job it may be: a node, the controller.
     if (!job || !incident.job || incident.job === job) state.incidents.set(incident.id, incident);
   }
-  tell("incidents");
+  notify("incidents");
 }
 
 function resetSteps(job) {
@@ -103,22 +103,22 @@ function takeSteps(rows) {
   }
   const surplus = steps.step.length - MOST_STEPS;
   if (surplus > 0) for (const column of COLUMNS) steps[column].splice(0, surplus);
-  tell("steps");
+  notify("steps");
 }
 
 async function pollRanks() {
   state.ranks = await getLarge("/ranks");
-  tell("ranks");
+  notify("ranks");
 }
 
 async function pollNodes() {
   state.nodes = await get("/nodes?detail=false");
-  tell("nodes");
+  notify("nodes");
 }
 
 async function pollBlame() {
   state.blame = await get("/blame/newest");
-  tell("blame");
+  notify("blame");
 }
 
 /** Calls `work` while one of `views` is shown: at once when it comes, again after a pause, and when the address changes

@@ -11,7 +11,7 @@ import { whileShown } from "./live.js";
 import { flowOf, groupsOf } from "./neighbours.js";
 import { link, route } from "./router.js";
 import { announce, clearSelection, indexOf, select } from "./select.js";
-import { on, state, tell } from "./store.js";
+import { on, state, notify } from "./store.js";
 import { blameLines, drawMesh3d, hit3d, place3d, sameMesh } from "./mesh3d_draw.js";
 import { colour } from "./theme.js";
 
@@ -36,7 +36,7 @@ const refresh = framed(rebuild);
 async function poll() {
   if (!plan) plan = await get("/job/plan");
   state.blamed = await getLarge("/blame").catch(() => null);
-  tell("blamed");
+  notify("blamed");
   refresh();
 }
 

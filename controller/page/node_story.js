@@ -35,7 +35,7 @@ function show() {
   if (!name) return fill(byId("history"), make("p", { class: "muted" }, "Choose a node in the list."));
   if (history?.name !== name) return fill(byId("history"), make("p", { class: "muted" }, "…"));
   if (history.error) return fill(byId("history"), make("p", { class: "muted" }, history.error));
-  fill(byId("history"), ...standing(), ...past(name), ...verdicts());
+  fill(byId("history"), ...pending(), ...past(name), ...verdicts());
 }
 
 function standing() {
@@ -43,7 +43,7 @@ function standing() {
   if (history.cordoned) parts.push("cordoned: it gets no work until an operator uncordons it");
   if (history.evicted)
     parts.push(`evicted ${history.evicted_at ? `at ${clock(history.evicted_at)}` : ""}: ${history.evicted}`);
-  if (history.barred) parts.push("quarantined: not used even if no other node is available");
+  if (history.quarantined) parts.push("quarantined: not used even if no other node is available");
   return parts.map((text) => make("p", { class: "named" }, text));
 }
 
@@ -53,7 +53,7 @@ function past(name) {
       incident.culprit === name || incident.findings.some((f) => f.subject === name || f.evidence?.node === name),
   );
   const rows = [
-    ...history.offences.map(({ at, kind }) => [
+    ...history.node_failures.map(({ at, kind }) => [
       at,
       make("li", {}, `${clock(at)} node failure: ${kind.replaceAll("-", " ")}`),
     ]),

@@ -2,7 +2,7 @@
 // the views that it is part of; a view is the panels that name it.
 
 import { byId, setText } from "./dom.js";
-import { tell } from "./store.js";
+import { notify } from "./store.js";
 
 export const VIEWS = {
   overview: "Overview",
@@ -72,8 +72,8 @@ function follow(moved) {
     scrollTo(0, 0);
     byId("view-title").focus({ preventScroll: true }); // a screen reader says where we are; Tab goes on from there
   }
-  if (pinned() !== job) tell("job");
-  tell("route");
+  if (pinned() !== job) notify("job");
+  notify("route");
 }
 
 export function startRouter() {

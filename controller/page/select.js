@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 import { link, replace, route } from "./router.js";
-import { on, state, tell } from "./store.js";
+import { on, state, notify } from "./store.js";
 
 const HOME = { rank: "ranks", node: "nodes", incident: "incidents" };
 
@@ -12,7 +12,7 @@ export function select(kind, value) {
   const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !(key in HOME)));
   if (HOME[kind] === route.view) replace(value, others);
   else replace(route.id, { ...others, [kind]: value });
-  tell("selected");
+  notify("selected");
 }
 
 function take(kind, value) {
@@ -32,7 +32,7 @@ export function clearSelection() {
   state.selected = { rank: null, node: null, incident: null };
   const others = Object.fromEntries(Object.entries(route.query).filter(([key]) => !(key in HOME)));
   replace(Object.values(HOME).includes(route.view) ? null : route.id, others);
-  tell("selected");
+  notify("selected");
 }
 
 /** Name of the node that holds a rank. */
@@ -62,7 +62,7 @@ function fromAddress() {
   if (found.rank !== undefined) take("rank", Number.isInteger(rank) ? rank : null);
   else if (found.node !== undefined) take("node", found.node);
   if (found.incident !== undefined) take("incident", found.incident);
-  tell("selected");
+  notify("selected");
 }
 
 export function startSelect() {
@@ -72,7 +72,7 @@ export function startSelect() {
     const { rank, node } = state.selected;
     if (rank === null || node === nodeOf(rank) || indexOf(rank) < 0) return;
     take("rank", rank);
-    tell("selected");
+    notify("selected");
   });
 }
 

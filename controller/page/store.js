@@ -23,7 +23,7 @@ export function on(topic, listener) {
   }
 }
 
-export function tell(topic) {
+export function notify(topic) {
   for (const listener of listeners.get(topic) ?? []) listener();
 }
 

@@ -1,7 +1,7 @@
 // Light, dark or as the system has it; and the colours of the style sheet for the canvases.
 
 import { byId } from "./dom.js";
-import { tell } from "./store.js";
+import { notify } from "./store.js";
 
 const ORDER = ["auto", "light", "dark"];
 const SIGN = { auto: "◐", light: "☀", dark: "☾" };
@@ -23,7 +23,7 @@ function apply() {
   button.textContent = SIGN[choice];
   button.setAttribute("aria-label", `Theme: ${NAME[choice]}`);
   button.title = `Theme: ${NAME[choice]}`;
-  tell("theme");
+  notify("theme");
 }
 
 export function startTheme() {

@@ -6,7 +6,7 @@ import { bitRate, known, seconds } from "./format.js";
 import { whileShown } from "./live.js";
 import { periodOf } from "./period.js";
 import { route } from "./router.js";
-import { on, state, tell } from "./store.js";
+import { on, state, notify } from "./store.js";
 import { colour } from "./theme.js";
 
 const WINDOW_S = 2;
@@ -163,7 +163,7 @@ export function startTraffic() {
   on("ranks route", () => {
     if (route.view !== "nodes" || state.selected.node || !state.ranks?.rank.length) return;
     state.selected.node = state.ranks.nodes[state.ranks.node[0]];
-    tell("selected");
+    notify("selected");
   });
   byId("traffic-hold").addEventListener("click", () => hold(!held));
   canvas.addEventListener("pointermove", (event) => {

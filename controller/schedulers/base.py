@@ -28,11 +28,11 @@ class Scheduler(Protocol):
     async def taken_out(self) -> set[str]:
         """Nodes that are out of service there because we said so."""
 
-    async def take_out(self, order: Out) -> None:
+    async def evict(self, order: Out) -> None:
         """Keep new work off the node; what runs there is ours to end."""
 
     async def let_in(self, node: str) -> None:
-        """Undo `take_out`."""
+        """Undo `evict`."""
 
     async def ask_for_nodes(self, reason: str) -> bool:
         """The job waits for room. False when nothing can be asked for."""

@@ -32,7 +32,7 @@ class Kubernetes:
         nodes = await _ask(lambda: self._core.list_node(_request_timeout=_TIMEOUT))
         return {node.metadata.name for node in nodes.items if any(taint.key == TAINT for taint in _taints(node))}
 
-    async def take_out(self, order: Out) -> None:
+    async def evict(self, order: Out) -> None:
         node = await _ask(lambda: self._core.read_node(order.node, _request_timeout=_TIMEOUT))
         others = [_plain(taint) for taint in _taints(node) if taint.key != TAINT]
         taints = [*others, {"key": TAINT, "value": "true", "effect": "NoSchedule"}]

@@ -24,10 +24,10 @@ class SchedulerReconciler:
         self,
         scheduler: Scheduler,
         wanted: Callable[[], dict[str, Out]],
-        tell: Callable[[str, str], None],
+        report: Callable[[str, str], None],
         waits: Callable[[], str] = lambda: "",
     ) -> None:
-        self._scheduler, self._wanted, self._tell, self._waits = scheduler, wanted, tell, waits
+        self._scheduler, self._wanted, self._report, self._waits = scheduler, wanted, report, waits
         self._known: set[str] = set()
         self._refused: set[str] = set()
         self._agreed: set[str] | None = None  # who should have been out when last looked at
@@ -65,11 +65,11 @@ class SchedulerReconciler:
         orders, back = changes(wanted, self._known, await self._scheduler.taken_out())
         for order in orders:
             try:
-                await self._scheduler.take_out(order)
+                await self._scheduler.evict(order)
             except Unavailable as error:
                 if order.node not in self._refused:  # it may not know the name, and will not know it next time
                     self._refused.add(order.node)
-                    self._tell(order.node, f"{self._scheduler.name} did not drain it: {error}")
+                    self._report(order.node, f"{self._scheduler.name} did not drain it: {error}")
             else:
                 self._refused.discard(order.node)
                 log.event("scheduler.out", scheduler=self._scheduler.name, node=order.node, reason=order.reason)
@@ -83,7 +83,7 @@ def of_shell(scheduler: Scheduler, shell: Shell) -> SchedulerReconciler:
     """For a running controller."""
     brain = shell.brain
 
-    def tell(node: str, text: str) -> None:
+    def report(node: str, text: str) -> None:
         notice = t.AgentNotice(time.time_ns(), "scheduler", t.Severity.WARNING, text)
         shell.handle(EventSeen(node, notice))
 
@@ -91,4 +91,4 @@ def of_shell(scheduler: Scheduler, shell: Shell) -> SchedulerReconciler:
         waiting = (one.c.life.missing for one in brain.jobs.active() if one.c.life.waiting_since is not None)
         return next(waiting, "")
 
-    return SchedulerReconciler(scheduler, lambda: outs(brain.c.nodes, brain.c.histories), tell, waits)
+    return SchedulerReconciler(scheduler, lambda: outs(brain.c.nodes, brain.c.histories), report, waits)

@@ -26,7 +26,7 @@ class Slurm:
                 found.add(name)
         return found
 
-    async def take_out(self, order: Out) -> None:
+    async def evict(self, order: Out) -> None:
         reason = " ".join(f"{MARK}: {order.reason}".split())[:_REASON]
         await _call("scontrol", "update", f"nodename={order.node}", "state=drain", f"reason={reason}")
 

@@ -35,7 +35,7 @@ _SHORT, _MOST_SHORT = 10.0, 1024
 
 
 @dataclass(slots=True)
-class Counted:
+class BlameTotals:
     """By rank, since the job began. Pure."""
 
     job: str = ""
@@ -97,7 +97,7 @@ class JobBlame:
     """What is known of one job."""
 
     def __init__(self, extras: Extras) -> None:
-        self.counted = Counted()
+        self.counted = BlameTotals()
         self.extras = extras
         self.next = 0
         self.generation = -1
@@ -178,10 +178,10 @@ class BlameWatch:
             self._shell.keep([Record("extras", shape.job, mine.extras.to_doc())])
         found = to_json(blame, shape)
         mine.found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
-        for told, culprit in zip(found["culprits"], blame.culprits, strict=True):
+        for reported, culprit in zip(found["culprits"], blame.culprits, strict=True):
             judged = mine.extras.judge(culprit, blame, shape)
-            told["by_design"] = judged.is_design
-            told["text"] = _with(culprit.text, judged)
+            reported["by_design"] = judged.is_design
+            reported["text"] = _with(culprit.text, judged)
         limit = self._tuning.limits(t.FindingKind.STRAGGLER)
         named = mine.counted.stragglers(blame, int(limit["looks"]), limit["ratio"], limit["cost"])
         for culprit in named:
@@ -195,7 +195,7 @@ class BlameWatch:
 
     def figures(self, job: str) -> dict[str, dict[int, float]]:
         """By rank, for /metrics."""
-        c = self._jobs[job].counted if job in self._jobs else Counted()
+        c = self._jobs[job].counted if job in self._jobs else BlameTotals()
         return {"self_ratio": c.self_ratio, "induced_s": c.induced_s, "victim_s": c.victim_s}
 
 

@@ -38,7 +38,7 @@ class Used:
     node: str = ""
 
 
-def due(known: Collection[Used], told: Collection[str], limits: Mapping[str, float], at: Instant) -> list[Finding]:
+def due(known: Collection[Used], reported: Collection[str], limits: Mapping[str, float], at: Instant) -> list[Finding]:
     """What to say of these, each once a grade: soon, very soon, over. `told`: signatures of what was said. Pure."""
     found = []
     for one in known:
@@ -47,7 +47,7 @@ def due(known: Collection[Used], told: Collection[str], limits: Mapping[str, flo
             continue
         grade = "over" if left <= 0 else "critical" if left <= limits["critical_days"] else "warning"
         signature = f"{one.subject}:{one.ends:.0f}:{grade}"
-        if signature in told:
+        if signature in reported:
             continue
         whose = {AUTHORITY: "the authority's certificate", CONTROLLER: "the controller's certificate"}
         name = whose.get(one.subject, f"the certificate of {one.subject}")
@@ -100,7 +100,7 @@ class CertificateWatch:
         self._shell, self._tuning, self._shown = shell, tuning, shown
         self._own = own(tls) if tls is not None else []
         self._agents: dict[str, tuple[bytes, Used | None]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -114,8 +114,8 @@ class CertificateWatch:
                 self._agents[node] = (pem, of_agent(node, pem))
         agents = [used for _, used in self._agents.values() if used is not None]
         before = {one.cause.signature for one in self._shell.brain.c.book.incidents.values()}  # by an earlier life, too
-        for one in due([*self._own, *agents], self._told | before, self._tuning.limits(_KIND), at):
-            self._told.add(one.signature)
+        for one in due([*self._own, *agents], self._reported | before, self._tuning.limits(_KIND), at):
+            self._reported.add(one.signature)
             self._shell.handle(Found(one))
 
 

@@ -32,12 +32,12 @@ class Claim:
         return self.identity.address or self.peer
 
 
-def judge(holder: Claim, silent_s: float, cadence: float, newcomer: Claim) -> str:
+def judge(holder: Claim, silent_s: float, heartbeat_interval: float, newcomer: Claim) -> str:
     """Why the newcomer is refused, in one line; empty when the name is its own.
 
-    `silent_s`: seconds since the holder spoke last; `cadence`: seconds between frames that it was asked for.
+    `silent_s`: seconds since the holder spoke last; `heartbeat_interval`: seconds between frames that it was asked for.
     """
-    if silent_s > max(FRESH_S, FRESH_BEATS * cadence):
+    if silent_s > max(FRESH_S, FRESH_BEATS * heartbeat_interval):
         return ""  # half an open connection, a node that was installed anew under its name, a host that is gone
     old, new = holder.identity, newcomer.identity
     here = _is_same_host(holder, newcomer)

@@ -44,8 +44,8 @@ _IDLE_S = 60.0  # of a connection without any stream
 _WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
 _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
 _NO_ROOM = f"{MAX_NODES} nodes are in use, the maximum: no new name is accepted"
-_TOLD_AGAIN = 600.0  # seconds between two findings of what one node is refused for
-_MOST_TOLD = 10_000
+_REPORTED_AGAIN = 600.0  # seconds between two findings of what one node is refused for
+_MOST_REPORTED = 10_000
 
 
 class _TakenError(ProtocolError):
@@ -59,7 +59,7 @@ class Ingest:
         self.verified = verified
         self.sessions, self._received = shell.sessions, shell.sessions.received
         self._counts: dict[tuple[str, str], int] = {}  # what was left out, by node and reason
-        self._told: dict[tuple[str, str], float] = {}  # findings, by node and what they are about
+        self._reported: dict[tuple[str, str], float] = {}  # findings, by node and what they are about
         self.certificates: dict[str, bytes] = {}  # node -> what it showed last, PEM
         self._waiting: Counter[str] = Counter()  # streams without a hello yet, by certificate
 
@@ -87,8 +87,8 @@ class Ingest:
             self.certificates[session.node] = b"".join(context.auth_context().get("x509_pem_cert", []))
         before = self.sessions.open(session)
         protocol = wire.common_protocol(hello.protocol_min, hello.protocol_max)
-        cadence = self.shell.brain.c.cadence
-        session.send(msg.Welcome(protocol, cadence, session.durable_frames, session.events))
+        heartbeat_interval = self.shell.brain.c.heartbeat_interval
+        session.send(msg.Welcome(protocol, heartbeat_interval, session.durable_frames, session.events))
         if before is not None:
             before.send(msg.Refused(f"another agent uses the name {session.node}"))
             before.out.put_nowait(None)
@@ -145,7 +145,7 @@ class Ingest:
             members = self.shell.brain.membership
             return members.waits_for_another(hello, now()) if members.has_room(hello.identity.node) else _NO_ROOM
         loop_now, newcomer = asyncio.get_running_loop().time(), Claim(hello.identity, _address(context))
-        why = judge(holder.claim, loop_now - holder.heard_at, self.shell.brain.c.cadence, newcomer)
+        why = judge(holder.claim, loop_now - holder.heard_at, self.shell.brain.c.heartbeat_interval, newcomer)
         if why and self._is_news((holder.node, f"{newcomer.identity.hostname} {newcomer.address}"[:200])):
             self.shell.handle(Found(taken_finding(holder.claim, newcomer, now())))
         return why
@@ -181,7 +181,7 @@ class Ingest:
             self._received.refused[reason] += many
             total = self._counts.pop((node, reason), 0) + many
             self._counts[node, reason] = total
-            while len(self._counts) > _MOST_TOLD:
+            while len(self._counts) > _MOST_REPORTED:
                 self._counts.pop(next(iter(self._counts)))
             # Workers of a job that is over may have much to say when their agent comes back: no sign of a fault.
             if reason != "stale" and self._is_news((node, reason)):
@@ -191,12 +191,12 @@ class Ingest:
     def _is_news(self, what: tuple[str, str]) -> bool:
         """Was it not told for a while?"""
         loop_now = asyncio.get_running_loop().time()
-        if loop_now - self._told.get(what, -math.inf) <= _TOLD_AGAIN:
+        if loop_now - self._reported.get(what, -math.inf) <= _REPORTED_AGAIN:
             return False
-        self._told.pop(what, None)
-        self._told[what] = loop_now
-        while len(self._told) > _MOST_TOLD:
-            self._told.pop(next(iter(self._told)))
+        self._reported.pop(what, None)
+        self._reported[what] = loop_now
+        while len(self._reported) > _MOST_REPORTED:
+            self._reported.pop(next(iter(self._reported)))
         return True
 
     def _take(self, session: Session, message: msg.AgentMessage, size: int, refused: Refused) -> None:
@@ -213,7 +213,7 @@ class Ingest:
                     session.events = message.seq
                     received.events += 1
                     shell.handle(EventSeen(session.node, message.event))
-                session.acknowledge(shell.brain.c.cadence)
+                session.acknowledge(shell.brain.c.heartbeat_interval)
             case msg.CommandResult():
                 received.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
@@ -226,8 +226,8 @@ class Ingest:
                     shell.logs.add(message)
             case msg.Spans():
                 shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c, refused))
-            case msg.ClockAsked():
-                session.send(msg.ClockTold(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
+            case msg.ClockRequest():
+                session.send(msg.ClockReply(message.sent_ns, _WALL_OF_BOOT + time.monotonic_ns()))
             case msg.Hello() | msg.Piece():
                 count(refused, "message")
 

@@ -85,7 +85,7 @@ def job_doc(brain: JobBrain) -> Json:
         "assignment": [{"node": n, "ranks": list(job.ranks_on(n))} for n in job.nodes],
         "max_steps": job.spec.max_steps,
         "steps_counted": job.progress.counted,
-        "progress": job.progress.told or None,
+        "progress": job.progress.reported or None,
     }
 
 

@@ -101,7 +101,7 @@ class Report:
             "memory_bytes": i.memory_bytes,
             "versions": dict(i.versions),
             "frame_age": now - node.frame_at if node.frame_at else None,
-            "cadence": node.cadence,
+            "heartbeat_interval": node.heartbeat_interval,
             "job": job.spec.id if job is not None else None,
             "ranks": list(job.ranks_on(node.name)) if job is not None else [],
             "gpus": [

@@ -53,7 +53,7 @@ class Shell:
         self.worst_lag = 0.0
         self.journal_seconds = 0.0
         self.bugs = 0
-        self._journal_failing = self._telling = False
+        self._journal_failing = self._reporting = False
 
     def handle(self, event: BrainEvent) -> None:
         """Decide and act. UsageError when the event was a wish that cannot be."""
@@ -127,7 +127,7 @@ class Shell:
                 log.error("journal.failed", error=str(error))
             self._journal_failing = True
         self.journal_seconds += time.perf_counter() - start
-        self._tell_left_out(left_out)
+        self._report_left_out(left_out)
 
     def flush_steps(self) -> None:
         self._flush_recording()
@@ -137,13 +137,13 @@ class Shell:
                 continue
             start = time.perf_counter()
             try:
-                self._tell_left_out(self.journal.write_steps(job, rows))
+                self._report_left_out(self.journal.write_steps(job, rows))
             except sqlite3.Error as error:
                 brain.c.ledger.dirty.update(row.step for row in rows)
                 log.error("journal.failed", error=str(error))
                 return
             self.journal_seconds += time.perf_counter() - start
-        self.sessions.acknowledge(self.brain.c.cadence)
+        self.sessions.acknowledge(self.brain.c.heartbeat_interval)
 
     def _flush_recording(self) -> None:
         try:
@@ -153,16 +153,16 @@ class Shell:
             log.error("recording.ended", error=str(error))
             self.recorder = None
 
-    def _tell_left_out(self, rows: list[str]) -> None:
+    def _report_left_out(self, rows: list[str]) -> None:
         """What the journal cannot hold is no reason to stop: it is left out, and people are told."""
-        if not rows or self._telling:
+        if not rows or self._reporting:
             return
         log.error("journal.left-out", rows=len(rows), first=rows[0])
-        self._telling = True  # lest the news of it, which is written as well, be news again
+        self._reporting = True  # lest the news of it, which is written as well, be news again
         try:
             self.handle(Found(journal_finding(f"{len(rows)} row(s) were not written", rows, now())))
         finally:
-            self._telling = False
+            self._reporting = False
 
     async def run(self) -> None:
         """Ticks and flushes until cancelled."""

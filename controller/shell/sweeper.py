@@ -52,9 +52,9 @@ class Sweeper:
         brain = self._shell.brain
         c, jobs = brain.c, [one.c.job for one in brain.jobs.unsettled()]
         incidents = {one.id for one in c.book.incidents.values() if one.is_open}
-        kept_out = {name for name, history in c.histories.items() if history.cordoned or history.barred}
+        gc_disabled = {name for name, history in c.histories.items() if history.cordoned or history.quarantined}
         return Needed(
             incidents=frozenset(incidents.union(*(c.book.needed(job) for job in jobs))),
             jobs=frozenset({job.spec.id for job in jobs} | c.unread_jobs),
-            nodes=frozenset(kept_out.union(c.nodes)),
+            nodes=frozenset(gc_disabled.union(c.nodes)),
         )

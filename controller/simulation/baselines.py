@@ -19,26 +19,26 @@ _TRIES = 3
 Pause = Callable[[Fault, random.Random, Shape], float]
 
 
-def _by_hand(fault: Fault, dice: random.Random, shape: Shape) -> float:
+def _by_hand(fault: Fault, rng: random.Random, shape: Shape) -> float:
     """People are called, find the node, take another and start again."""
-    search = _HANG_BY_HAND if fault.how in (How.HANG, How.SILENT) else _SEEN + dice.uniform(*_FOUND)
+    search = _HANG_BY_HAND if fault.how in (How.HANG, How.SILENT) else _SEEN + rng.uniform(*_FOUND)
     return search + _REQUEUED + shape.start + shape.restore
 
 
-def _like_torchrun(fault: Fault, dice: random.Random, shape: Shape) -> float:
+def _like_torchrun(fault: Fault, rng: random.Random, shape: Shape) -> float:
     """Crashes are restarted in place at once, hangs at the collective's time-out; nobody takes a bad node away."""
     again = _IMPORTS + shape.start + shape.restore
     match fault.how:
         case How.HANG | How.SWITCH:
             return _GROUP_TIMEOUT + again
         case How.DEAD | How.SILENT | How.PLANNED:
-            return _SEEN + dice.uniform(*_FOUND) + _REQUEUED + again  # it waits for a node that people must bring
-        case How.GPU | How.CRASH if dice.random() < 0.6:
-            return _TRIES * (again + dice.uniform(20, 900)) + _by_hand(fault, dice, shape)
+            return _SEEN + rng.uniform(*_FOUND) + _REQUEUED + again  # it waits for a node that people must bring
+        case How.GPU | How.CRASH if rng.random() < 0.6:
+            return _TRIES * (again + rng.uniform(20, 900)) + _by_hand(fault, rng, shape)
     return again
 
 
-RIVALS: Mapping[str, Pause] = {"by hand": _by_hand, "torchrun-like": _like_torchrun}
+BASELINES: Mapping[str, Pause] = {"by hand": _by_hand, "torchrun-like": _like_torchrun}
 
 
 def goodput(shape: Shape, faults: Sequence[Fault], seconds: float, pause: Pause) -> float:
@@ -50,5 +50,5 @@ def goodput(shape: Shape, faults: Sequence[Fault], seconds: float, pause: Pause)
             continue
         age = (fault.at - saved_at) % shape.checkpoint
         useful += fault.at - trains_at - min(age, fault.at - trains_at)
-        trains_at = saved_at = fault.at + pause(fault, random.Random(fault.dice), shape)
+        trains_at = saved_at = fault.at + pause(fault, random.Random(fault.rng), shape)
     return max(0.0, useful + max(0.0, seconds - trains_at)) / seconds

@@ -22,37 +22,37 @@ class Breaks:
         self.w = world
         world.again, world.mend, world.began_life = self._again, self._mend, self._first_steps
         self._strikes: list[float] = []  # when something stopped training that was no decision of the controller
-        self._at_start: random.Random | None = None  # the dice of a pause that comes with the next life
+        self._at_start: random.Random | None = None  # the rng of a pause that comes with the next life
 
     def strike(self, fault: Fault) -> None:
         """Let it happen, at a node of the job if there is one; False luck of a node that is down already passes."""
-        w, dice = self.w, random.Random(fault.dice)
+        w, rng = self.w, random.Random(fault.rng)
         hosts = [h for h in w.job_hosts() if h.reachable]
         if not hosts:
             return
         host = hosts[int(fault.where * len(hosts))]
         match fault.how:
             case How.GPU:
-                host.guilty = True
-                host.broken = fault.cause if dice.random() < _STAYS_BAD else ""
+                host.faulty = True
+                host.broken = fault.cause if rng.random() < _STAYS_BAD else ""
                 self._crash(host, xid=_XID.format(79))
             case How.CRASH:
-                host.guilty = True
-                host.broken = fault.cause if dice.random() < _STAYS_BAD else ""
+                host.faulty = True
+                host.broken = fault.cause if rng.random() < _STAYS_BAD else ""
                 self._crash(host)
             case How.BUG:
                 error = (
-                    f'Traceback (most recent call last):\n  File "train.py", line {dice.randrange(500)}\nValueError: x'
+                    f'Traceback (most recent call last):\n  File "train.py", line {rng.randrange(500)}\nValueError: x'
                 )
                 self._crash(host, code=1, error=error)
             case How.HANG:
-                host.guilty = True
+                host.faulty = True
                 self._hang(host)
             case How.DEAD | How.SILENT:
-                host.guilty = True
+                host.faulty = True
                 self._die(host, silently=fault.how is How.SILENT)
             case How.SWITCH:
-                self._cut(host.switch, dice.uniform(60, 1800))
+                self._cut(host.switch, rng.uniform(60, 1800))
             case How.NAN:
                 self._nan(host)
             case How.PLANNED:
@@ -63,18 +63,18 @@ class Breaks:
                 w.watch()
                 wall = int((WALL + w.now) * 1e9)
                 line = t.LogMatched("", 0, -1, wall, "hardware-error", "host", t.Severity.CRITICAL, "mce: corrected")
-                w.tell(host, line)
+                w.report(host, line)
             case How.CONTROLLER:
-                if dice.random() < 0.5:
+                if rng.random() < 0.5:
                     w.crash_armed = True
                 else:
                     w.kill_controller()
             case How.SLOW:
-                host.slow = dice.uniform(1.05, 1.4)
+                host.slow = rng.uniform(1.05, 1.4)
                 self._pace()
-                w.later(dice.expovariate(1 / 7200), self._fast_again, host)
+                w.later(rng.expovariate(1 / 7200), self._fast_again, host)
             case How.PAUSE:
-                self.pause(host, draw_kind(dice), dice)
+                self.pause(host, draw_kind(rng), rng)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -93,9 +93,9 @@ class Breaks:
             line = t.LogMatched(
                 "", 0, -1, int((WALL + w.now) * 1e9), "xid-79", "gpu", t.Severity.CRITICAL, xid, "0000:3b:00"
             )
-            w.later(w.dice.uniform(0, 0.3), w.tell, host, line)
+            w.later(w.rng.uniform(0, 0.3), w.report, host, line)
         exit = how or {"signal": 6}
-        w.later(w.dice.uniform(0, 0.2), self._exit, host, host.generation, self._rank(host), exit)
+        w.later(w.rng.uniform(0, 0.2), self._exit, host, host.generation, self._rank(host), exit)
         self._victims(host)
 
     def _again(self, host: Host) -> None:
@@ -104,21 +104,21 @@ class Breaks:
 
     def _rank(self, host: Host) -> int:
         job = self.w.job
-        return self.w.dice.choice(list(job.ranks_on(host.name))) if job is not None else -1
+        return self.w.rng.choice(list(job.ranks_on(host.name))) if job is not None else -1
 
     def _exit(self, host: Host, generation: int, rank: int, how: dict[str, Any]) -> None:
         if not host.alive or host.generation != generation or rank in host.ended:
             return
         host.ended.add(rank)
         wall = int((WALL + self.w.now) * 1e9)
-        self.w.tell(host, t.WorkerExited("sim", generation, rank, 1000 + rank, wall, **{"code": -1, **how}))
+        self.w.report(host, t.WorkerExited("sim", generation, rank, 1000 + rank, wall, **{"code": -1, **how}))
 
     def _victims(self, culprit: Host) -> None:
         """A few of those whose connection broke."""
         others = [h for h in self.w.job_hosts() if h is not culprit and h.alive and h.generation]
-        for host in self.w.dice.sample(others, min(3, len(others))):
+        for host in self.w.rng.sample(others, min(3, len(others))):
             how = {"code": 1, "error": _RESET}
-            self.w.later(self.w.dice.uniform(0.01, 0.25), self._exit, host, host.generation, self._rank(host), how)
+            self.w.later(self.w.rng.uniform(0.01, 0.25), self._exit, host, host.generation, self._rank(host), how)
 
     def _hang(self, host: Host) -> None:
         w = self.w
@@ -132,25 +132,25 @@ class Breaks:
         self._strikes.append(self.w.now)
         self.w.training_stops()
 
-    def pause(self, host: Host, kind: Kind, dice: random.Random) -> None:
+    def pause(self, host: Host, kind: Kind, rng: random.Random) -> None:
         """Steps come later, and nothing else happens. One before the first step waits for the next life."""
         if kind is Kind.START:
-            self._at_start = dice
+            self._at_start = rng
         else:
-            self._begin(host, kind, dice)
+            self._begin(host, kind, rng)
 
     def _first_steps(self) -> None:
         """A life of the job has begun."""
-        dice, self._at_start = self._at_start, None
-        if dice is not None:
-            self._begin(self.w.dice.choice(self.w.job_hosts()), Kind.START, dice)
+        rng, self._at_start = self._at_start, None
+        if rng is not None:
+            self._begin(self.w.rng.choice(self.w.job_hosts()), Kind.START, rng)
 
-    def _begin(self, host: Host, kind: Kind, dice: random.Random) -> None:
+    def _begin(self, host: Host, kind: Kind, rng: random.Random) -> None:
         w, job = self.w, self.w.job
         if not self._trains(host) or w.life is None or job is None or w.paused is not None or w.hung is not None:
             return
-        w.tell_steps()
-        pause = draw(kind, host.name, self._rank(host), w.now, job.generation, len(job.nodes), w.options, dice)
+        w.report_steps()
+        pause = draw(kind, host.name, self._rank(host), w.now, job.generation, len(job.nodes), w.options, rng)
         life, number = w.life, max(w.life.number, w.newest() + 1)
         w.life = Life(life.generation, number, pause.until + life.step, life.step)
         w.paused = pause
@@ -180,13 +180,13 @@ class Breaks:
         self._stop()
         w.watch()
         record = t.StepRecord(self._rank(host), generation, w.delivered, wall, w.shape.step, math.inf, 1 << 20)
-        self._tell_nan(host, record)
+        self._report_nan(host, record)
 
-    def _tell_nan(self, host: Host, record: t.StepRecord) -> None:
+    def _report_nan(self, host: Host, record: t.StepRecord) -> None:
         """The losses of all later steps are no numbers either: a controller that is away just now hears of them."""
         if host.generation == record.generation and host.alive:
             self.w.frame(host, (record,))
-            self.w.later(self.w.shape.step, self._tell_nan, host, record._replace(step=record.step + 1))
+            self.w.later(self.w.shape.step, self._report_nan, host, record._replace(step=record.step + 1))
 
     def _fast_again(self, host: Host) -> None:
         host.slow = 1.0
@@ -197,7 +197,7 @@ class Breaks:
         w, life = self.w, self.w.life
         if life is None:
             return
-        w.tell_steps()
+        w.report_steps()
         step = w.shape.step * max(h.slow for h in w.job_hosts())
         number = max(life.number, w.newest() + 1)
         begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
@@ -211,14 +211,14 @@ class Breaks:
         host.alive = False
         if self._trains(host):
             self._stop()
-            w.later(w.dice.uniform(0.5, 3.0), self._victims, host)
+            w.later(w.rng.uniform(0.5, 3.0), self._victims, host)
         if host in w.job_hosts():
             w.memory_lost.add(host.name)
         host.generation, host.unheard = 0, []
         host.ended.clear()
         w.watch(40.0)
-        w.later(w.dice.uniform(10, 30) if silently else 0.02, self._stream_breaks, host, host.incarnation)
-        w.later(3600 * w.dice.uniform(1, 12), self._mend, host)
+        w.later(w.rng.uniform(10, 30) if silently else 0.02, self._stream_breaks, host, host.incarnation)
+        w.later(3600 * w.rng.uniform(1, 12), self._mend, host)
 
     def _stream_breaks(self, host: Host, incarnation: int) -> None:
         if not host.reachable and host.incarnation == incarnation:
@@ -229,8 +229,8 @@ class Breaks:
         w = self.w
         cut = [h for h in w.hosts.values() if h.switch == switch and h.linked and h.alive]
         for host in cut:
-            host.linked, host.guilty = False, True
-            w.later(w.dice.uniform(5, 30), self._stream_breaks, host, host.incarnation)
+            host.linked, host.faulty = False, True
+            w.later(w.rng.uniform(5, 30), self._stream_breaks, host, host.incarnation)
         if any(host in w.job_hosts() for host in cut):
             self._stop()
         w.watch(40.0)
@@ -239,7 +239,7 @@ class Breaks:
     def _relink(self, hosts: list[Host]) -> None:
         self._watch_growth()
         for host in hosts:
-            host.linked, host.guilty = True, bool(host.broken)
+            host.linked, host.faulty = True, bool(host.broken)
             if host.alive:
                 host.incarnation += 1
                 self.w.join(host)
@@ -248,7 +248,7 @@ class Breaks:
         """People repaired it, or found nothing: it comes back, and is let in again."""
         w = self.w
         was_down = not host.alive
-        host.broken, host.guilty, host.alive = "", False, True
+        host.broken, host.faulty, host.alive = "", False, True
         if was_down:
             host.incarnation += 1
             w.join(host)
@@ -266,7 +266,7 @@ class Breaks:
             return
         if self._trains(host):
             self._stop()
-        host.guilty = True
+        host.faulty = True
         w.feed(EvictRequested(host.name))
         w.watch()
         w.later(7200.0, self._mend, host)
@@ -276,7 +276,7 @@ class Breaks:
         host.agent = False
         w.leave(host)
         w.watch()
-        w.later(w.dice.uniform(1.0, 2.5), self._agent_back, host)
+        w.later(w.rng.uniform(1.0, 2.5), self._agent_back, host)
 
     def _agent_back(self, host: Host) -> None:
         host.agent = True

@@ -90,34 +90,34 @@ class Fault:
     how: How
     where: float
     """Which node, 0 to 1 of those that run."""
-    dice: int
+    rng: int
     """Seed for whatever else is to be chosen."""
 
 
 def draw(seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: float = 1.0) -> list[Fault]:
     """All faults of a run, by time. `rate`: in units of Llama 3's; `hurry` speeds up noise and controller crashes."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     days = seconds / 86_400
     faults: list[Fault] = []
     for cause, (count, shows) in LLAMA3.items():
         mean = rate * count * gpus * days / _LLAMA3_GPU_DAYS
-        for at in _moments(dice, mean, seconds):
-            how = dice.choices(list(shows), list(shows.values()))[0]
-            faults.append(Fault(at, cause, how, dice.random(), dice.getrandbits(32)))
+        for at in _moments(rng, mean, seconds):
+            how = rng.choices(list(shows), list(shows.values()))[0]
+            faults.append(Fault(at, cause, how, rng.random(), rng.getrandbits(32)))
     others = {how: hurry * per * nodes * days for how, per in NOISE.items()}
     others[How.CONTROLLER] = hurry * _CONTROLLER_PER_DAY * days
     others[How.PAUSE] = hurry * _PAUSES_PER_NODE_AND_DAY * nodes * days  # last: what is drawn before stays the same
     for how, mean in others.items():
-        for at in _moments(dice, mean, seconds):
-            faults.append(Fault(at, how.value, how, dice.random(), dice.getrandbits(32)))
+        for at in _moments(rng, mean, seconds):
+            faults.append(Fault(at, how.value, how, rng.random(), rng.getrandbits(32)))
     return sorted(faults, key=lambda fault: fault.at)
 
 
-def _moments(dice: random.Random, mean: float, seconds: float) -> list[float]:
+def _moments(rng: random.Random, mean: float, seconds: float) -> list[float]:
     """A Poisson process over the run."""
     at, found = 0.0, []
     while mean > 0:
-        at += dice.expovariate(mean / seconds)
+        at += rng.expovariate(mean / seconds)
         if at >= seconds:
             break
         found.append(at)

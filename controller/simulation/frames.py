@@ -20,7 +20,15 @@ def frame(
 ) -> t.Frame:
     """One heartbeat, as of now; with nothing to tell the same for all nodes."""
     wall, mono = int((WALL + world.now) * 1e9), int(world.now * 1e9)
-    return t.Frame(1, wall, mono, host=gauges or {}, workers=tuple(workers), steps=tuple(steps), cadence=world.cadence)
+    return t.Frame(
+        1,
+        wall,
+        mono,
+        host=gauges or {},
+        workers=tuple(workers),
+        steps=tuple(steps),
+        heartbeat_interval=world.heartbeat_interval,
+    )
 
 
 def talkers(world: State) -> frozenset[str]:

@@ -42,7 +42,7 @@ class Host:
     unheard: list[t.Event] = field(default_factory=list)
     broken: str = ""
     """What is wrong with it for good; empty: nothing."""
-    guilty: bool = False
+    faulty: bool = False
     """Did anything ever go wrong here that was its own?"""
     slow: float = 1.0
 

@@ -73,12 +73,12 @@ class Pause(NamedTuple):
     """Operation in which the others wait."""
 
 
-def draw_kind(dice: random.Random) -> Kind:
-    return dice.choices(list(SHARES), list(SHARES.values()))[0]
+def draw_kind(rng: random.Random) -> Kind:
+    return rng.choices(list(SHARES), list(SHARES.values()))[0]
 
 
 def draw(
-    kind: Kind, host: str, rank: int, now: float, generation: int, nodes: int, options: Options, dice: random.Random
+    kind: Kind, host: str, rank: int, now: float, generation: int, nodes: int, options: Options, rng: random.Random
 ) -> Pause:
     """A pause of this kind that begins now."""
     is_start, is_everybody = kind is Kind.START, kind is Kind.EVALUATION
@@ -90,21 +90,21 @@ def draw(
         case Kind.IDLE:
             work = Work.WAITS
         case Kind.EVALUATION:
-            work = dice.choice((Work.COMPUTES, Work.WRITES))
+            work = rng.choice((Work.COMPUTES, Work.WRITES))
         case Kind.START:
-            work, is_everybody = dice.choice(tuple(Work)), dice.random() < 0.5
+            work, is_everybody = rng.choice(tuple(Work)), rng.random() < 0.5
         case Kind.LONG:
-            work = dice.choices((Work.WAITS, Work.COMPUTES), (0.8, 0.2))[0]
+            work = rng.choices((Work.WAITS, Work.COMPUTES), (0.8, 0.2))[0]
     limit = _limit(work, is_start, options)
     if kind is Kind.LONG:
-        seconds = limit + dice.uniform(30.0, 120.0)
+        seconds = limit + rng.uniform(30.0, 120.0)
     else:
         longest = _LONGEST_START_S if is_start else _LONGEST_BUSY_S
-        seconds = dice.uniform(2.0, min(longest, _BELOW * limit))
+        seconds = rng.uniform(2.0, min(longest, _BELOW * limit))
     return Pause(
         host, rank, now, now + seconds, now + min(seconds + _AFTER_S, limit), kind, work, generation, nodes,
         is_everybody, is_start,
-        holds=work is Work.COMPUTES and not is_everybody and dice.random() < 0.5, waits_in=dice.choice(_OPERATIONS),
+        holds=work is Work.COMPUTES and not is_everybody and rng.random() < 0.5, waits_in=rng.choice(_OPERATIONS),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.controller.simulation.baselines import RIVALS, goodput
+from holdfast.controller.simulation.baselines import BASELINES, goodput
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.faults import STOPS, Fault, draw
 from holdfast.controller.simulation.formula import expected
@@ -64,11 +64,11 @@ def simulate(
     return _outcome(world, seed, faults, time.process_time() - begun)
 
 
-def rivals(shape: Shape, seed: int, days: float, rate: float = 1.0) -> dict[str, float]:
+def baselines(shape: Shape, seed: int, days: float, rate: float = 1.0) -> dict[str, float]:
     """Goodput of the same faults under other ways of running a job."""
     seconds = days * 86_400
     faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate)
-    return {name: goodput(shape, faults, seconds, pause) for name, pause in RIVALS.items()}
+    return {name: goodput(shape, faults, seconds, pause) for name, pause in BASELINES.items()}
 
 
 def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Outcome:
@@ -95,7 +95,7 @@ def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Ou
         detected=[max(0.0, seen - stopped) for stopped, seen, _, _ in world.stops],
         recovered=recovered,
         evictions=len(world.evicted),
-        wrong_evictions=sum(not guilty for _, guilty in world.evicted),
+        wrong_evictions=sum(not faulty for _, faulty in world.evicted),
         pauses=dict(world.pauses),
         wrong_ends=len(world.wronged),
         actions=dict(Counter(incident.action for incident in incidents)),

@@ -17,7 +17,7 @@ class State:
     brain: ClusterBrain
 
     def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
-        self.shape, self.dice = shape, random.Random(seed)
+        self.shape, self.rng = shape, random.Random(seed)
         self.options = options or Options()
         self.now = 1000.0
         self.began = self.now
@@ -52,7 +52,7 @@ class State:
         self.stopped_at = math.nan
         """When training last stopped; NaN while it goes on."""
         self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
-        self.evicted: list[tuple[str, bool]] = []  # (node, was it guilty?)
+        self.evicted: list[tuple[str, bool]] = []  # (node, was it faulty?)
         self.again: Callable[[Host], None] = lambda host: None
         """What a node that is broken does some time after it took part again."""
         self.mend: Callable[[Host], None] = lambda host: None
@@ -64,7 +64,7 @@ class State:
         self.checked: set[int] = set()
         self.up: set[str] = set()
         """Nodes on which the newest generation has started."""
-        self.cadence = self.options.cadence
+        self.heartbeat_interval = self.options.heartbeat_interval
 
     @property
     def job_brain(self) -> JobBrain | None:

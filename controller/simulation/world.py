@@ -87,8 +87,8 @@ class World(State):
             goes_on = self.life is not None or self._is_loading()
             return goes_on and (live is None or live.phase in ("restoring", "resuming"))
         waits = brain.c.life.waiting_since is not None and not brain.c.life.waiting
-        told = live is not None and any(f.kind is t.FindingKind.CAPACITY for f in live.findings)
-        return waits and told and self.life is None
+        reported = live is not None and any(f.kind is t.FindingKind.CAPACITY for f in live.findings)
+        return waits and reported and self.life is None
 
     def _is_loading(self) -> bool:
         """Do all workers read their state, and is nothing wrong with any?"""
@@ -107,12 +107,12 @@ class World(State):
         self.next_tick = self.next_beat = due
         if lag >= 0.2:
             self.feed(Tick(lag))
-        self.tell_steps()
+        self.report_steps()
 
     def _go_by(self) -> None:
         if self.now >= self.next_beat:
-            self.cadence = self.brain.c.cadence
-            self.next_beat = self.now + self.cadence
+            self.heartbeat_interval = self.brain.c.heartbeat_interval
+            self.next_beat = self.now + self.heartbeat_interval
             self._beat()
         if self.now >= self.next_tick:
             self.next_tick = self.now + _TICK
@@ -146,18 +146,18 @@ class World(State):
             self.kill_controller()
             return
         for send in sends:
-            self.later(0.005 + 0.05 * self.dice.random(), self._deliver, send)
+            self.later(0.005 + 0.05 * self.rng.random(), self._deliver, send)
 
     def _note_eviction(self, record: Record) -> None:
         if record.doc["evicted"] and record.doc["evicted_at"] == self.instant.wall:
-            self.evicted.append((record.id, self.hosts[record.id].guilty))
-            self.later(3600 * self.dice.uniform(2, 12), self.mend, self.hosts[record.id])
+            self.evicted.append((record.id, self.hosts[record.id].faulty))
+            self.later(3600 * self.rng.uniform(2, 12), self.mend, self.hosts[record.id])
 
     def kill_controller(self) -> None:
         """It forgets all but its journal and is started again a moment later; agents come back one by one."""
         self.away = True
         self.watch(30.0)
-        self.later(self.dice.uniform(0.5, 5.0), self._restart_controller)
+        self.later(self.rng.uniform(0.5, 5.0), self._restart_controller)
 
     def _restart_controller(self) -> None:
         steps = {id: brain.c.ledger.sorted_rows()[-_KEPT:] for id, brain in self.brain.jobs.brains.items()}
@@ -166,7 +166,7 @@ class World(State):
         entities = [(kind, key, doc) for (kind, key), doc in self.saved.items()]
         self.brain.restore(entities, steps, self.instant)
         for host in self.hosts.values():
-            self.later(self.dice.uniform(0.0, 2.0), self.join, host)
+            self.later(self.rng.uniform(0.0, 2.0), self.join, host)
 
     # --- agents -------------------------------------------------------------------------------------------------
 
@@ -176,11 +176,11 @@ class World(State):
         job = self.job
         ranks = job.ranks_on(host.name) if job is not None and host.generation == job.generation else range(1)
         # The end of a worker is forgotten once it was heard.
-        told = host.ended - {event.rank for event in host.unheard if isinstance(event, t.WorkerExited)}
+        reported = host.ended - {event.rank for event in host.unheard if isinstance(event, t.WorkerExited)}
         kept = tuple(
             msg.KeptWorker("sim", host.generation, rank, i, 1000 + rank, rank not in host.ended)
             for i, rank in enumerate(ranks if host.generation else ())
-            if rank not in told
+            if rank not in reported
         )
         identity = t.Identity(
             host.name, host.name, f"{host.name}-{host.incarnation}", slots=self.shape.gpus, switch=host.switch
@@ -188,19 +188,19 @@ class World(State):
         self.feed(AgentJoined(msg.Hello(identity, kept)))
         unheard, host.unheard = host.unheard, []
         for event in unheard:
-            self.tell(host, event)
+            self.report(host, event)
 
-    def tell(self, host: Host, event: t.Event) -> None:
+    def report(self, host: Host, event: t.Event) -> None:
         """An event: kept and sent again until it is heard, now and then twice."""
         if self.away or not host.reachable:
             if host.alive:
                 host.unheard.append(event)
             return
         self.feed(EventSeen(host.name, event))
-        if self.dice.random() < 0.05:
-            self.later(0.1, self._tell_again, host, event)
+        if self.rng.random() < 0.05:
+            self.later(0.1, self._report_again, host, event)
 
-    def _tell_again(self, host: Host, event: t.Event) -> None:
+    def _report_again(self, host: Host, event: t.Event) -> None:
         if host.reachable:
             self.feed(EventSeen(host.name, event))
 
@@ -237,7 +237,7 @@ class World(State):
             case msg.RunCheck():
                 data = {"results": frames.check_results(host, command.order.checks)}
         answer = msg.CommandResult(command.id, not error, error, data)
-        self.later(slow * self.dice.uniform(0.2, 1.5), self._answer, host, answer)
+        self.later(slow * self.rng.uniform(0.2, 1.5), self._answer, host, answer)
 
     def _answer(self, host: Host, answer: msg.CommandResult) -> None:
         if host.reachable and not self.away:
@@ -261,8 +261,8 @@ class World(State):
         self.later(ready, self._train, generation)
         gone = self._memory_gone()
         source = "store" if gone > 1 else "peer" if gone else "memory"
-        told = t.StateRestored("sim", generation, self.done, source, self.shape.restore, 1 << 40)
-        self.later(ready - 0.1, self.tell, self.job_hosts()[0], told)
+        reported = t.StateRestored("sim", generation, self.done, source, self.shape.restore, 1 << 40)
+        self.later(ready - 0.1, self.report, self.job_hosts()[0], reported)
 
     def _memory_gone(self) -> int:
         """Nodes whose snapshots are lost: dead, or not there any more. The copy of one lies on another node: of two
@@ -291,7 +291,7 @@ class World(State):
             self.stopped_at = math.nan
         for host in hosts:
             if host.broken:
-                self.later(self.dice.uniform(20, 900), self.again, host)
+                self.later(self.rng.uniform(20, 900), self.again, host)
         if not self.shape.shrinks:
             self.alert_until = self.now  # whatever was looked for, this is what came of it
         self.watch(2.0)
@@ -301,7 +301,7 @@ class World(State):
         """No more steps from now on; those that were finished count."""
         if self.life is None:
             return
-        self.tell_steps()
+        self.report_steps()
         self.done = max(self.done, self.newest())
         self.life = self.paused = None
         if math.isnan(self.stopped_at):
@@ -310,7 +310,7 @@ class World(State):
     def newest(self) -> int:
         return -1 if self.life is None else self.life.newest(self.now)
 
-    def tell_steps(self) -> None:
+    def report_steps(self) -> None:
         """Steps since the last time, and what is stored: in the frame of the first node that can speak."""
         life = self.life
         if life is None or self.newest() <= self.delivered:
@@ -336,17 +336,17 @@ class World(State):
         """Every agent that can be heard sends a frame; now and then one is lost, or comes late."""
         if self.away:
             return
-        self.tell_steps()
+        self.report_steps()
         talkers = frames.talkers(self)
         bare = frames.frame(self)
         for host in self.hosts.values():
             if not host.reachable:
                 continue
-            luck = self.dice.random()
+            luck = self.rng.random()
             if luck < self.shape.lost:
                 continue
             if luck < 2 * self.shape.lost:
-                self.later(self.dice.uniform(0, 2.0), self._late_frame, host)
+                self.later(self.rng.uniform(0, 2.0), self._late_frame, host)
             elif host.name in talkers:
                 self.feed(FrameSeen(host.name, frames.frame(self, workers=frames.samples(self, host))))
             else:

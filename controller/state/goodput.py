@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from holdfast.controller.state.former_names import current
+
 _KEPT = 200_000  # newest steps whose worth is remembered
 _USUAL = 1.1  # of the median: what a step takes beyond it, somebody straggled
 _PAUSE = 5.0  # times the median: a step that takes longer, after one that did not, had a pause in it
@@ -66,7 +68,7 @@ class Goodput:
     """The same of productive ones, the newest."""
     safe: int = -1
     """Newest step that cannot be lost."""
-    tells: bool = False
+    reports: bool = False
     """Is the job one whose checkpoints we hear of?"""
     ended: bool = False
     aside: bool = False
@@ -113,7 +115,7 @@ class Goodput:
         self._take_back(number)
         self.unsaved[number] = useful
         self.booked[Account.TRAINING] += useful
-        if not self.tells or number <= self.safe:
+        if not self.reports or number <= self.safe:
             self._secure(number)
         self._sample(end)
 
@@ -129,7 +131,7 @@ class Goodput:
 
     def saved(self, number: int) -> None:
         """The store has a checkpoint with this step and all before it."""
-        self.tells = True
+        self.reports = True
         if number > self.safe:
             self.safe = number
             for step in [n for n in self.unsaved if n <= number]:
@@ -216,15 +218,16 @@ class Goodput:
             "booked": {account.value: seconds for account, seconds in self.booked.items()},
             "unsaved": [[n, worth] for n, worth in self.unsaved.items()],
             "safe": self.safe,
-            "tells": self.tells,
+            "reports": self.reports,
             "ended": self.ended,
         }
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Goodput":
+        doc = current(doc)
         booked = {account: float(doc["booked"].get(account.value, 0.0)) for account in Account}
         unsaved = {int(n): float(worth) for n, worth in doc["unsaved"]}
         return cls(
             began=float(doc["began"]), at=float(doc["at"]), account=Account(doc["account"]), booked=booked,
-            unsaved=unsaved, safe=int(doc["safe"]), tells=bool(doc["tells"]), ended=bool(doc["ended"]),
+            unsaved=unsaved, safe=int(doc["safe"]), reports=bool(doc["reports"]), ended=bool(doc["ended"]),
         )  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.controller.state.former_names import current
 from holdfast.wire import types as t
 
 KEPT = 50
@@ -19,53 +20,54 @@ class History:
     """Wall time of that, if it was our own decision."""
     tested_at: float = 0.0
     """Wall time of the last diagnosis that an incident asked for. Not kept beyond the controller's life."""
-    barred: bool = False
+    quarantined: bool = False
     """Not even taken when nothing else is there: it failed a test, or people said so."""
     failed_job: str = ""
     """The job for whose sake it was taken out: other jobs get it only when it has passed a diagnosis since."""
     outs: list[tuple[float, str]] = field(default_factory=list)
-    """(wall, job) of each time that it was taken out for a fault; people's pardon does not change the past."""
-    offences: list[tuple[float, str]] = field(default_factory=list)
+    """(wall, job) of each time that it was taken out for a fault; a reset by people does not change the past."""
+    node_failures: list[tuple[float, str]] = field(default_factory=list)
     """(wall, kind of finding) of the faults that began on this node and count against it."""
 
     def offend(self, kind: t.FindingKind, wall: float) -> None:
-        self.offences = [*self.offences, (wall, kind.value)][-KEPT:]
+        self.node_failures = [*self.node_failures, (wall, kind.value)][-KEPT:]
 
     def recent(self, wall: float, window: float) -> int:
         """Offences of the last `window` seconds."""
-        return sum(at > wall - window for at, _ in self.offences)
+        return sum(at > wall - window for at, _ in self.node_failures)
 
-    def evict(self, reason: str, wall: float, barred: bool) -> None:
-        self.evicted, self.evicted_at, self.barred = reason, wall, self.barred or barred
+    def evict(self, reason: str, wall: float, quarantined: bool) -> None:
+        self.evicted, self.evicted_at, self.quarantined = reason, wall, self.quarantined or quarantined
 
-    def pardon(self) -> None:
+    def reset(self) -> None:
         """People looked at it: it begins anew."""
-        self.cordoned, self.evicted, self.evicted_at, self.barred, self.offences = False, "", 0.0, False, []
+        self.cordoned, self.evicted, self.evicted_at, self.quarantined, self.node_failures = False, "", 0.0, False, []
         self.failed_job = ""
 
     @property
     def is_blank(self) -> bool:
         """Nothing speaks against it, and nobody has said anything of it."""
-        return not (self.cordoned or self.evicted or self.barred or self.offences or self.outs)
+        return not (self.cordoned or self.evicted or self.quarantined or self.node_failures or self.outs)
 
     def to_doc(self) -> dict[str, Any]:
         return {
             "cordoned": self.cordoned,
             "evicted": self.evicted,
             "evicted_at": self.evicted_at,
-            "barred": self.barred,
+            "quarantined": self.quarantined,
             "failed_job": self.failed_job,
             "outs": [list(out) for out in self.outs],
-            "offences": [list(offence) for offence in self.offences],
+            "node_failures": [list(node_failure) for node_failure in self.node_failures],
         }
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "History":
-        offences = [(float(at), str(kind)) for at, kind in doc.get("offences", ())]
+        doc = current(doc)
+        node_failures = [(float(at), str(kind)) for at, kind in doc.get("node_failures", ())]
         evicted, at = str(doc.get("evicted", "")), float(doc.get("evicted_at", 0.0))
         outs = [(float(at), str(job)) for at, job in doc.get("outs", ())]
         return cls(
-            bool(doc["cordoned"]), evicted, at, barred=bool(doc.get("barred")), offences=offences,
+            bool(doc["cordoned"]), evicted, at, quarantined=bool(doc.get("quarantined")), node_failures=node_failures,
             failed_job=str(doc.get("failed_job", "")), outs=outs,
         )  # fmt: skip
 
@@ -79,5 +81,5 @@ def node_history(history: History, diagnoses: Iterable[dict[str, Any]], node: st
                 key = verdict["check"], verdict["metric"], verdict["component"]
                 verdicts.setdefault(key, verdict | {"at": doc["ended"], "diagnosis": doc["id"]})
     doc = history.to_doc()
-    offences = [{"at": at, "kind": kind} for at, kind in history.offences]
-    return doc | {"offences": offences, "verdicts": list(verdicts.values())}
+    node_failures = [{"at": at, "kind": kind} for at, kind in history.node_failures]
+    return doc | {"node_failures": node_failures, "verdicts": list(verdicts.values())}

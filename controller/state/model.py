@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.controller.state import doc_types, incident_types
+from holdfast.controller.state.former_names import current
 from holdfast.controller.state.history import History
 from holdfast.controller.state.progress import Progress
 from holdfast.wire import messages as msg
@@ -26,7 +27,7 @@ class Instant:
 class Options:
     """The tunables of every decision, in one place."""
 
-    cadence: float = 0.25
+    heartbeat_interval: float = 0.25
     """Seconds between frames in a small cluster."""
     frames_per_second: float = 1536.0
     """What one controller takes in all: beyond it every agent is asked to speak less often."""
@@ -58,13 +59,13 @@ class Options:
     """Seconds that there must be room before a job that had shrunk grows again."""
     settle: float = 0.3
     """Seconds to wait for a better explanation when the first exit looks like a victim's."""
-    tries: int = 3
+    restart_attempts: int = 3
     """Starts without any progress, ended by the same traceback, before the job is given back to its owner."""
-    tries_fault: int = 5
+    restart_attempts_fault: int = 5
     """The same for faults that are not the script's own."""
-    offences: int = 3
-    """Faults that began on the same node within `offence_window` before it goes, if there is another to take."""
-    offence_window: float = 86400.0
+    node_failures: int = 3
+    """Faults that began on the same node within `failure_window` before it goes, if there is another to take."""
+    failure_window: float = 86400.0
     max_evictions: int = 6
     """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
     stop_timeout: float = 20.0
@@ -114,7 +115,7 @@ class Node:
     draining: set[str] = field(default_factory=set)
     """Ids of the commands that end workers of jobs that do not hold the node any more; no job starts there before."""
     frame_at: float = 0.0  # mono of the newest frame's arrival
-    cadence: float = 0.25
+    heartbeat_interval: float = 0.25
     lag: float = 0.0  # how late its frames came, seconds; an excess fades over some frames
     gap_mean: float = 0.0  # of arrivals, seconds, exponentially weighted
     gap_dev: float = 0.0
@@ -129,7 +130,7 @@ class Node:
     @property
     def usable(self) -> bool:
         """May a generation start here, if nothing better is there?"""
-        if not self.connected or self.leaving or self.history.cordoned or self.history.barred or self.draining:
+        if not self.connected or self.leaving or self.history.cordoned or self.history.quarantined or self.draining:
             return False
         return self.state in _USABLE or (self.state is t.NodeState.FAULTY and bool(self.history.evicted))
 
@@ -185,11 +186,11 @@ class Job:
     ended_at: float = 0.0
     exit_code: int | None = None
     restarts: int = 0
-    tries: int = 0  # starts in a row that made no progress
+    fruitless: int = 0  # starts in a row that made no progress
     best_step: int = -1
-    tries_step: int = -1  # best_step when `tries` was last counted
+    fruitless_step: int = -1  # best_step when `fruitless` was last counted
     signature: str = ""
-    tries_node: str = ""  # the node at which all of them ended; empty when they differ
+    fruitless_node: str = ""  # the node at which all of them ended; empty when they differ
     life_first: int = -1  # first and newest step of the running generation, as its program numbers them
     life_last: int = -1
     fired: dict[str, float] = field(default_factory=dict)  # fault -> wall time of injection
@@ -264,6 +265,7 @@ class Job:
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Job":
         """Whatever Exception for a document that is none of a job."""
+        doc = current(doc, {"tries": "fruitless"})
         names = {one.name for one in fields(cls)}
         doc = {key: value for key, value in doc.items() if key in names}  # of another version, maybe
         spec = dict(doc["spec"])

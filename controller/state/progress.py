@@ -1,28 +1,30 @@
-"""Progress of a job whose program numbers no steps: what its lives did, what they saved, and what they printed.
+"""Progress of a job whose program numbers no steps: what its attempts did, what they saved, and what they printed.
 
-The hooks count such a program's steps from 0 in every life, wherever it resumed. Over lives the controller adds them
-up: a step's number is then how many were done, not where the program is. Where a checkpoint or a printed number says
-more, that is remembered. Pure: instants are passed in.
+The hooks count such a program's steps from 0 in every attempt, wherever it resumed. The controller adds them up over
+all attempts: a step's number is then how many were done, not where the program is. Where a checkpoint or a printed
+number says more, that is remembered. Pure: instants are passed in.
 """
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast.controller.state.former_names import current
+
 FEW_STEPS = 5
-"""A life of at most so many steps ended at its start, for all that can be told."""
+"""A attempt of at most so many steps ended at its start, for all that can be told."""
 STARTUP_S = 300.0
-"""A life without a step that lasted longer than this had left its start-up."""
+"""A attempt without a step that lasted longer than this had left its start-up."""
 ALIKE = 0.1
 """Lives whose lengths differ by less than this share are equally long."""
-TOLD_FROM = 3
-"""Equally long lives in a row that make a pattern; told again whenever their number has doubled."""
+REPORTED_FROM = 3
+"""Equally long attempts in a row that make a pattern; told again whenever their number has doubled."""
 _KEPT = 12
 _BASES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A life of the job that ended by a fault."""
+    """A attempt of the job that ended by a fault."""
 
     generation: int
     signature: str
@@ -43,20 +45,20 @@ class Progress:
     launched_at: float = 0.0
     """Wall time of the running generation's launch."""
     saves: int = 0
-    """Checkpoint files that the running life was seen to finish."""
+    """Checkpoint files that the running attempt was seen to finish."""
     marks: int = 0
-    """How often the running life printed a greater number of a step than before."""
+    """How often the running attempt printed a greater number of a step than before."""
     best_mark: int = -1
-    """The greatest that any life printed."""
+    """The greatest that any attempt printed."""
     best_saved: int = -1
     """The greatest number of a step in the name of a checkpoint file."""
     advanced: bool = False
-    """Did the running life finish a checkpoint, or print a greater number than any before?"""
-    told: str = ""
+    """Did the running attempt finish a checkpoint, or print a greater number than any before?"""
+    reported: str = ""
     """What its checkpoints, else its log, said last."""
     stillborn: int = 0
     """Lives in a row that the program itself ended before its first step, whatever the error."""
-    lives: list[Life] = field(default_factory=list)
+    attempts: list[Life] = field(default_factory=list)
     alike: int = 0
     """How many of the newest were equally long and ended alike."""
 
@@ -65,74 +67,75 @@ class Progress:
         return next((base for known, base in reversed(self.bases) if known == generation), 0)
 
     def launch(self, generation: int, done: int, wall: float) -> None:
-        """A generation begins after `done` steps of all lives before it."""
+        """A generation begins after `done` steps of all attempts before it."""
         if self.counted:
             self.bases = [*self.bases, [generation, done]][-_BASES:]
         self.launched_at, self.saves, self.marks, self.advanced = wall, 0, 0, False
 
     def saw(self, source: str, number: int, count: int, text: str) -> None:
-        """The running life finished `count` checkpoint files ("checkpoint"), or printed numbers ("log")."""
+        """The running attempt finished `count` checkpoint files ("checkpoint"), or printed numbers ("log")."""
         if source == "checkpoint":
             self.saves = max(self.saves, count)
             # A name without a number is believed: what the file holds, nobody looks at.
             self.advanced = self.advanced or number < 0 or number > self.best_saved
             self.best_saved = max(self.best_saved, number)
-            self.told = f"checkpoint {text}"
+            self.reported = f"checkpoint {text}"
             return
         self.marks = max(self.marks, count)
         if number > self.best_mark:
             self.best_mark, self.advanced = number, True
         if not self.saves:
-            self.told = f"its log: {text}"
+            self.reported = f"its log: {text}"
 
     def end(self, generation: int, signature: str, steps: int, wall: float) -> Life:
-        """The running life ended by a fault."""
-        life = Life(generation, signature, steps, max(0.0, wall - self.launched_at), self.saves)
-        self.alike = self.alike + 1 if self.lives and _alike(self.lives[-1], life) else 1
-        self.lives = [*self.lives, life][-_KEPT:]
-        return life
+        """The running attempt ended by a fault."""
+        attempt = Life(generation, signature, steps, max(0.0, wall - self.launched_at), self.saves)
+        self.alike = self.alike + 1 if self.attempts and _alike(self.attempts[-1], attempt) else 1
+        self.attempts = [*self.attempts, attempt][-_KEPT:]
+        return attempt
 
-    def ended_at_its_start(self, life: Life, by_steps: bool = False) -> bool:
-        """Did this life, just ended, get no further than its start? `by_steps`: what it saved and printed is no
+    def ended_at_its_start(self, attempt: Life, by_steps: bool = False) -> bool:
+        """Did this attempt, just ended, get no further than its start? `by_steps`: what it saved and printed is no
         progress, for it was made of NaN."""
         if by_steps:
-            return life.steps <= FEW_STEPS
+            return attempt.steps <= FEW_STEPS
         if self.advanced:
             return False
-        if not life.steps and not self.marks:
-            return self.counted or life.seconds <= STARTUP_S
-        return max(life.steps, self.marks) <= FEW_STEPS
+        if not attempt.steps and not self.marks:
+            return self.counted or attempt.seconds <= STARTUP_S
+        return max(attempt.steps, self.marks) <= FEW_STEPS
 
     def is_longer_or_shorter(self) -> bool:
-        """Was the newest life another length than the one before it, of those that went further than their start?"""
-        newest = self.lives[-1]
-        before = self.lives[-2].steps if len(self.lives) > 1 else 0
+        """Was the newest attempt another length than the one before it, of those that went further than their start?"""
+        newest = self.attempts[-1]
+        before = self.attempts[-2].steps if len(self.attempts) > 1 else 0
         return newest.steps > 0 and not _near(newest.steps, before)
 
     def pattern(self) -> list[Life]:
-        """The newest lives in a row that ended alike after the same time or number of steps; [] when that is nothing
+        """The newest attempts in a row that ended alike after the same time or number of steps; [] when that is nothing
         to tell now."""
-        times, rest = divmod(self.alike, TOLD_FROM)
+        times, rest = divmod(self.alike, REPORTED_FROM)
         if rest or times.bit_count() != 1:
             return []
-        newest = self.lives[-1]
+        newest = self.attempts[-1]
         is_long = newest.steps > FEW_STEPS or newest.seconds > STARTUP_S or newest.saves > 0
-        return self.lives[-self.alike :] if is_long else []
+        return self.attempts[-self.alike :] if is_long else []
 
     def to_doc(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Progress":
-        return cls(**{**doc, "lives": [Life(**life) for life in doc.get("lives", ())]})
+        doc = current(doc)
+        return cls(**{**doc, "attempts": [Life(**one) for one in doc.get("attempts", ())]})
 
 
-def pattern_text(lives: list[Life], alike: int, cause: str) -> str:
-    """What equally long lives are told as."""
-    steps, seconds = [life.steps for life in lives], [life.seconds for life in lives]
+def pattern_text(attempts: list[Life], alike: int, cause: str) -> str:
+    """What equally long attempts are told as."""
+    steps, seconds = [attempt.steps for attempt in attempts], [attempt.seconds for attempt in attempts]
     length = f"{_range(steps, 0)} steps" if min(steps) else f"{_range(seconds, 0)} s"
-    saved = sum(life.saves > 0 for life in lives)
-    if saved == len(lives):
+    saved = sum(attempt.saves > 0 for attempt in attempts)
+    if saved == len(attempts):
         gain = "each of them finished a checkpoint, so the job may make progress"
     elif saved:
         gain = f"{saved} of them finished a checkpoint"

@@ -48,7 +48,7 @@ class RankTable:
         self.operation: list[str] = [""] * world
         self.operation_at: Floats = np.full(world, np.nan)
         self.still_at: Floats = np.full(world, np.nan)  # when it last entered or left an operation
-        self.standing: list[t.Standing | None] = [None] * world
+        self.pending: list[t.PendingCollective | None] = [None] * world
         self.activity: list[t.Activity | None] = [None] * world
         self.at_gpu: npt.NDArray[np.bool_] = np.zeros(world, np.bool_)  # waits for a GPU that waits for its peers
         self.quiet: Floats = np.full(world, np.nan)  # seconds since anything of it moved; NaN: not measured
@@ -74,7 +74,7 @@ class RankTable:
         self.operation[r] = sample.operation
         self.operation_at[r] = at - sample.operation_age
         self.still_at[r] = at - sample.still_age
-        self.standing[r] = sample.standing
+        self.pending[r] = sample.pending
         self.activity[r] = activity = sample.activity
         self.at_gpu[r] = activity is not None and activity.waits_for_gpu
         self.quiet[r] = np.nan if activity is None or not activity.state else activity.quiet

@@ -20,7 +20,7 @@ from holdfast.diagnostics.blame.peers import compare, nanmean
 from holdfast.diagnostics.blame.samples import Samples, computes
 from holdfast.diagnostics.blame.suspects import suspects
 from holdfast.diagnostics.blame.threads import Threads
-from holdfast.diagnostics.blame.whatif import balanced, cured, ideal
+from holdfast.diagnostics.blame.whatif import balanced, ideal, without_suspect
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.replay import Measured, Variant, measured, replay
@@ -114,7 +114,7 @@ def _judged(
         even, works = balanced(graph)
         stage_works.append(works)
         variants = [Variant({}, {}, {}), ideal(graph, parts), even]
-        variants += [cured(graph, parts, s) for s in accused]
+        variants += [without_suspect(graph, parts, s) for s in accused]
         played = replay(graph, parts, variants)
         spans = played.makespan()
         shorter[n] = spans[0] - spans[1:]
@@ -167,7 +167,7 @@ def _judged(
             )
         )  # fmt: skip
     blame.culprits.sort(key=lambda c: (c.kind is Slowness.IMBALANCE, -c.cost_s, -c.self_s))
-    blame.culprits = [blame_text.told(culprit, blame.step_s, shape) for culprit in blame.culprits]
+    blame.culprits = [blame_text.reported(culprit, blame.step_s, shape) for culprit in blame.culprits]
     middle = int(np.argsort(lengths)[len(lengths) // 2])
     blame.path = critical_path(whole[middle], seen[middle])
     return blame

@@ -154,7 +154,7 @@ def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: flo
         first = sorted(members, key=lambda lane: -excess[lane])
         choices = {(lane,) for lane in members} | {tuple(first[:2]), members}
         standings = [
-            _standing(took, lanes, names, way.kept)
+            _pending(took, lanes, names, way.kept)
             for names, took in known.items()
             for lanes in choices
             if len(lanes) < took.shape[1]
@@ -165,7 +165,7 @@ def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: flo
     return found
 
 
-def _standing(took: Floats, lanes: Sequence[int], names: tuple[str, ...], kept: Floats) -> _Standing:
+def _pending(took: Floats, lanes: Sequence[int], names: tuple[str, ...], kept: Floats) -> _Standing:
     """Of some ranks of a column, by their geometric mean, among those that are left."""
     with np.errstate(divide="ignore"):
         mine = np.exp(np.log(took[:, list(lanes)]).mean(axis=1))

@@ -24,7 +24,7 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def told(culprit: Culprit, step_s: float, shape: JobShape) -> Culprit:
+def reported(culprit: Culprit, step_s: float, shape: JobShape) -> Culprit:
     """The same with its line."""
     return dataclasses.replace(culprit, text=_line(culprit, step_s, shape))
 

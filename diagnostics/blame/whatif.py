@@ -15,7 +15,7 @@ from holdfast.diagnostics.steps.shape import OTHER
 Floats = npt.NDArray[np.float64]
 
 
-def cured(graph: Graph, seen: Measured, s: Suspect) -> Variant:
+def without_suspect(graph: Graph, seen: Measured, s: Suspect) -> Variant:
     """The suspect takes no longer than its peers."""
     column = graph.columns[s.column]
     shape = column.shape

@@ -17,7 +17,7 @@ _GPU_SIZE = 8192
 _WINDOW_S = 0.25  # longer than the period in which a limited group gets its share
 _WINDOWS = {False: 4, True: 20}
 _GPU_SECONDS = {False: 0.5, True: 5.0}
-_MOST_TOLD = 3
+_MOST_REPORTED = 3
 
 
 def run(options: Options) -> CheckResult:
@@ -62,7 +62,7 @@ def _cpu(windows: int, readings: list[Reading], faults: list[Fault], evidence: d
 
     a, b, v = integers(_SIZE)
     first = np.matmul(a, b)
-    _tell_rows(wrong_rows(a, b, v, first), "cpu", faults)
+    _report_rows(wrong_rows(a, b, v, first), "cpu", faults)
     rates: list[float] = []
     products = 0
     while len(rates) < windows:
@@ -70,7 +70,7 @@ def _cpu(windows: int, readings: list[Reading], faults: list[Fault], evidence: d
         while (spent := time.perf_counter() - start) < _WINDOW_S:
             product = np.matmul(a, b)
             products += 1
-            if not np.array_equal(product, first) and len(faults) < _MOST_TOLD:
+            if not np.array_equal(product, first) and len(faults) < _MOST_REPORTED:
                 wrong = np.argwhere(product != first)
                 faults.append(_mismatch("cpu", len(wrong), [int(x) for x in wrong[0]], products))
         rates.append(2.0 * _SIZE**3 * (products - before) / spent)
@@ -94,7 +94,9 @@ def _gpus(seconds: float, readings: list[Reading], faults: list[Fault], evidence
         # bfloat16 holds each factor exactly, but not the sums: what comes back is compared in float32.
         first = a.float() @ b.float()
         right = a.double() @ (b.double() @ v)
-        _tell_rows([int(r) for r in torch.nonzero(first.double() @ v != right).flatten()[:_MOST_TOLD]], name, faults)
+        _report_rows(
+            [int(r) for r in torch.nonzero(first.double() @ v != right).flatten()[:_MOST_REPORTED]], name, faults
+        )
         rounded = a @ b
         torch.cuda.synchronize(device)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -116,7 +118,7 @@ def _gpus(seconds: float, readings: list[Reading], faults: list[Fault], evidence
         evidence[name] = {"products": products, "device": torch.cuda.get_device_name(index)}
 
 
-def _tell_rows(rows: list[int], component: str, faults: list[Fault]) -> None:
+def _report_rows(rows: list[int], component: str, faults: list[Fault]) -> None:
     if rows:
         text = f"a matrix product is wrong in {len(rows)} rows, the first of them {rows[0]}"
         faults.append(Fault(text, component))

@@ -124,7 +124,7 @@ class PairJudgement:
         return results
 
     def _is_pair_bad(self, reading: Reading, kind: Kind, crowd: Mapping[tuple[str, str], Sequence[float]]) -> bool:
-        """`crowd`: the figures of those that went across at the same time. What others suffer, too, is the price of
+        """`crowd`: the figures of those that went across at the same time. What others inject, too, is the price of
         going at once, and no fault of one."""
         metric = metric_of("pair", reading.metric, reading.bar)
         if metric is None or not math.isfinite(reading.value):

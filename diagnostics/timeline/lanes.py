@@ -31,7 +31,7 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
     chosen = _within(chosen, steps)
     if not len(chosen):
         raise UsageError("no spans of these ranks in these steps")
-    told = np.unique(chosen.rank)
+    reported = np.unique(chosen.rank)
     first, last = int(chosen.step.min()), int(chosen.step.max())
     zero = int(chosen.start.min())
     order = np.lexsort((-chosen.end, chosen.start, chosen.rank))  # what lies in another comes after it
@@ -41,8 +41,8 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
         "zero": zero * 1e-9,
         "first": first,
         "last": last,
-        "ranks": told.tolist(),
-        "left_out": len(np.unique(table.rank) if not ranks else set(ranks)) - len(told),
+        "ranks": reported.tolist(),
+        "left_out": len(np.unique(table.rank) if not ranks else set(ranks)) - len(reported),
         "kinds": list(chosen.kinds),
         "groups": list(chosen.groups),
         "rank": chosen.rank.tolist(),
@@ -54,7 +54,7 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
         "start": ((chosen.start - zero) // 1000).tolist(),
         "took": ((chosen.end - chosen.start) // 1000).tolist(),
         "bytes": chosen.bytes.tolist(),
-        "arrows": _arrows(table.of_steps(first, last), shape, told, zero),
+        "arrows": _arrows(table.of_steps(first, last), shape, reported, zero),
     }
 
 

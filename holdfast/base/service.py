@@ -20,7 +20,7 @@ PARENT = "HOLDFAST_PARENT_PID"
 """Set by a local cluster for its daemons: the process that they must not outlive."""
 
 NICENESS = "HOLDFAST_NICENESS"
-"""Left by `come_first` for those who start programs: the niceness that these shall have."""
+"""Left by `raise_priority` for those who start programs: the niceness that these shall have."""
 
 _FIRST = -10
 _PR_SET_PDEATHSIG = 1
@@ -52,7 +52,7 @@ def report(body: Callable[[], int | None]) -> int:
 
 
 @contextmanager
-def gathering() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """While a process imports all that it will need, nobody looks for garbage: there is next to none, and each look
     goes through everything imported so far. Of importing torch's parts it takes a seventh."""
     was_enabled = gc.isenabled()
@@ -132,7 +132,7 @@ def follow_parent(environ: dict[str, str] | None = None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def come_first() -> None:
+def raise_priority() -> None:
     """Be scheduled ahead of the work that we watch, where we may: starved by it, a watcher takes its own delay for
     the silence of others. Call it before any thread starts; what is started from here must `give_way` first."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
@@ -147,7 +147,7 @@ def come_first() -> None:
 
 
 def give_way() -> None:
-    """Back to the niceness that we would have had, had nobody called `come_first`."""
+    """Back to the niceness that we would have had, had nobody called `raise_priority`."""
     before = os.environ.pop(NICENESS, "")
     if before:
         with suppress(OSError, ValueError):

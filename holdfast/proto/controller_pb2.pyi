@@ -23,7 +23,7 @@ class AgentMessage(google.protobuf.message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     LOG_FIELD_NUMBER: builtins.int
     SPANS_FIELD_NUMBER: builtins.int
-    CLOCK_ASKED_FIELD_NUMBER: builtins.int
+    CLOCK_REQUEST_FIELD_NUMBER: builtins.int
     PIECE_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___Hello: ...
@@ -38,7 +38,7 @@ class AgentMessage(google.protobuf.message.Message):
     @property
     def spans(self) -> global___Spans: ...
     @property
-    def clock_asked(self) -> global___ClockAsked: ...
+    def clock_request(self) -> global___ClockRequest: ...
     @property
     def piece(self) -> global___Piece: ...
     def __init__(
@@ -50,12 +50,12 @@ class AgentMessage(google.protobuf.message.Message):
         result: global___CommandResult | None = ...,
         log: global___LogChunk | None = ...,
         spans: global___Spans | None = ...,
-        clock_asked: global___ClockAsked | None = ...,
+        clock_request: global___ClockRequest | None = ...,
         piece: global___Piece | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "piece", b"piece", "result", b"result", "spans", b"spans"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["clock_asked", b"clock_asked", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "piece", b"piece", "result", b"result", "spans", b"spans"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "frame", "event", "result", "log", "spans", "clock_asked", "piece"] | None: ...
+    def HasField(self, field_name: typing.Literal["clock_request", b"clock_request", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "piece", b"piece", "result", b"result", "spans", b"spans"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["clock_request", b"clock_request", "event", b"event", "frame", b"frame", "hello", b"hello", "log", b"log", "message", b"message", "piece", b"piece", "result", b"result", "spans", b"spans"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "frame", "event", "result", "log", "spans", "clock_request", "piece"] | None: ...
 
 global___AgentMessage = AgentMessage
 
@@ -67,7 +67,7 @@ class ControllerMessage(google.protobuf.message.Message):
     ACK_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
-    CLOCK_TOLD_FIELD_NUMBER: builtins.int
+    CLOCK_REPLY_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -77,7 +77,7 @@ class ControllerMessage(google.protobuf.message.Message):
     @property
     def command(self) -> global___Command: ...
     @property
-    def clock_told(self) -> global___ClockTold: ...
+    def clock_reply(self) -> global___ClockReply: ...
     def __init__(
         self,
         *,
@@ -85,11 +85,11 @@ class ControllerMessage(google.protobuf.message.Message):
         ack: global___Ack | None = ...,
         refused: global___Refused | None = ...,
         command: global___Command | None = ...,
-        clock_told: global___ClockTold | None = ...,
+        clock_reply: global___ClockReply | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "clock_told", b"clock_told", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "clock_told", b"clock_told", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["welcome", "ack", "refused", "command", "clock_told"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "clock_reply", b"clock_reply", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "clock_reply", b"clock_reply", "command", b"command", "message", b"message", "refused", b"refused", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["welcome", "ack", "refused", "command", "clock_reply"] | None: ...
 
 global___ControllerMessage = ControllerMessage
 
@@ -130,11 +130,11 @@ class Welcome(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROTOCOL_FIELD_NUMBER: builtins.int
-    CADENCE_FIELD_NUMBER: builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
     FRAMES_ACKED_FIELD_NUMBER: builtins.int
     EVENTS_ACKED_FIELD_NUMBER: builtins.int
     protocol: builtins.int
-    cadence: builtins.float
+    heartbeat_interval: builtins.float
     """seconds between frames that the controller wishes"""
     frames_acked: builtins.int
     """highest frame of this incarnation that it holds durably"""
@@ -143,11 +143,11 @@ class Welcome(google.protobuf.message.Message):
         self,
         *,
         protocol: builtins.int = ...,
-        cadence: builtins.float = ...,
+        heartbeat_interval: builtins.float = ...,
         frames_acked: builtins.int = ...,
         events_acked: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cadence", b"cadence", "events_acked", b"events_acked", "frames_acked", b"frames_acked", "protocol", b"protocol"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["events_acked", b"events_acked", "frames_acked", b"frames_acked", "heartbeat_interval", b"heartbeat_interval", "protocol", b"protocol"]) -> None: ...
 
 global___Welcome = Welcome
 
@@ -176,18 +176,18 @@ class Ack(google.protobuf.message.Message):
 
     FRAMES_FIELD_NUMBER: builtins.int
     EVENTS_FIELD_NUMBER: builtins.int
-    CADENCE_FIELD_NUMBER: builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
     frames: builtins.int
     events: builtins.int
-    cadence: builtins.float
+    heartbeat_interval: builtins.float
     def __init__(
         self,
         *,
         frames: builtins.int = ...,
         events: builtins.int = ...,
-        cadence: builtins.float = ...,
+        heartbeat_interval: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cadence", b"cadence", "events", b"events", "frames", b"frames"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["events", b"events", "frames", b"frames", "heartbeat_interval", b"heartbeat_interval"]) -> None: ...
 
 global___Ack = Ack
 
@@ -214,7 +214,7 @@ class Frame(google.protobuf.message.Message):
     SEQ_FIELD_NUMBER: builtins.int
     WALL_NS_FIELD_NUMBER: builtins.int
     MONO_NS_FIELD_NUMBER: builtins.int
-    CADENCE_FIELD_NUMBER: builtins.int
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
     OFFSETS_FIELD_NUMBER: builtins.int
     NICS_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
@@ -225,7 +225,7 @@ class Frame(google.protobuf.message.Message):
     seq: builtins.int
     wall_ns: builtins.int
     mono_ns: builtins.int
-    cadence: builtins.float
+    heartbeat_interval: builtins.float
     offsets: builtins.bytes
     """little-endian uint32: microseconds since wall_ns of each sample"""
     @property
@@ -248,7 +248,7 @@ class Frame(google.protobuf.message.Message):
         seq: builtins.int = ...,
         wall_ns: builtins.int = ...,
         mono_ns: builtins.int = ...,
-        cadence: builtins.float = ...,
+        heartbeat_interval: builtins.float = ...,
         offsets: builtins.bytes = ...,
         nics: collections.abc.Iterable[holdfast.proto.types_pb2.NicSamples] | None = ...,
         host: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
@@ -258,7 +258,7 @@ class Frame(google.protobuf.message.Message):
         jobs: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["steps", b"steps", "workers", b"workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cadence", b"cadence", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "mono_ns", b"mono_ns", "nics", b"nics", "offsets", b"offsets", "seq", b"seq", "steps", b"steps", "wall_ns", b"wall_ns", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["gpus", b"gpus", "heartbeat_interval", b"heartbeat_interval", "host", b"host", "jobs", b"jobs", "mono_ns", b"mono_ns", "nics", b"nics", "offsets", b"offsets", "seq", b"seq", "steps", b"steps", "wall_ns", b"wall_ns", "workers", b"workers"]) -> None: ...
 
 global___Frame = Frame
 
@@ -349,7 +349,7 @@ class Command(google.protobuf.message.Message):
     REQUEST_CHECKPOINT_FIELD_NUMBER: builtins.int
     RUN_CHECK_FIELD_NUMBER: builtins.int
     DUMP_STACKS_FIELD_NUMBER: builtins.int
-    KNOCK_AT_FIELD_NUMBER: builtins.int
+    PROBE_PEER_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     generation: builtins.int
@@ -368,7 +368,7 @@ class Command(google.protobuf.message.Message):
     @property
     def dump_stacks(self) -> global___DumpStacks: ...
     @property
-    def knock_at(self) -> global___KnockAt: ...
+    def probe_peer(self) -> global___ProbePeer: ...
     def __init__(
         self,
         *,
@@ -382,11 +382,11 @@ class Command(google.protobuf.message.Message):
         request_checkpoint: global___RequestCheckpoint | None = ...,
         run_check: global___RunCheck | None = ...,
         dump_stacks: global___DumpStacks | None = ...,
-        knock_at: global___KnockAt | None = ...,
+        probe_peer: global___ProbePeer | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "inject", b"inject", "knock_at", b"knock_at", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "knock_at", b"knock_at", "order", b"order", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check", "dump_stacks", "knock_at"] | None: ...
+    def HasField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "inject", b"inject", "order", b"order", "probe_peer", b"probe_peer", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dump_stacks", b"dump_stacks", "generation", b"generation", "id", b"id", "inject", b"inject", "job", b"job", "order", b"order", "probe_peer", b"probe_peer", "request_checkpoint", b"request_checkpoint", "run_check", b"run_check", "start_store", b"start_store", "start_workers", b"start_workers", "stop_workers", b"stop_workers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["order", b"order"]) -> typing.Literal["start_store", "start_workers", "stop_workers", "inject", "request_checkpoint", "run_check", "dump_stacks", "probe_peer"] | None: ...
 
 global___Command = Command
 
@@ -524,7 +524,7 @@ class DumpStacks(google.protobuf.message.Message):
 global___DumpStacks = DumpStacks
 
 @typing.final
-class KnockAt(google.protobuf.message.Message):
+class ProbePeer(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HOST_FIELD_NUMBER: builtins.int
@@ -539,7 +539,7 @@ class KnockAt(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["host", b"host", "port", b"port"]) -> None: ...
 
-global___KnockAt = KnockAt
+global___ProbePeer = ProbePeer
 
 @typing.final
 class CommandResult(google.protobuf.message.Message):
@@ -675,7 +675,7 @@ class Piece(google.protobuf.message.Message):
 global___Piece = Piece
 
 @typing.final
-class ClockAsked(google.protobuf.message.Message):
+class ClockRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SENT_NS_FIELD_NUMBER: builtins.int
@@ -687,10 +687,10 @@ class ClockAsked(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["sent_ns", b"sent_ns"]) -> None: ...
 
-global___ClockAsked = ClockAsked
+global___ClockRequest = ClockRequest
 
 @typing.final
-class ClockTold(google.protobuf.message.Message):
+class ClockReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SENT_NS_FIELD_NUMBER: builtins.int
@@ -705,4 +705,4 @@ class ClockTold(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["sent_ns", b"sent_ns", "wall_ns", b"wall_ns"]) -> None: ...
 
-global___ClockTold = ClockTold
+global___ClockReply = ClockReply

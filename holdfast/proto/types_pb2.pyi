@@ -203,7 +203,7 @@ class Workers(google.protobuf.message.Message):
     SIZES_FIELD_NUMBER: builtins.int
     METERS_FIELD_NUMBER: builtins.int
     STILL_AGE_FIELD_NUMBER: builtins.int
-    STANDING_FIELD_NUMBER: builtins.int
+    PENDING_FIELD_NUMBER: builtins.int
     ACTIVITY_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
     @property
@@ -247,7 +247,7 @@ class Workers(google.protobuf.message.Message):
     @property
     def still_age(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
     @property
-    def standing(self) -> global___Standing: ...
+    def pending(self) -> global___PendingCollective: ...
     @property
     def activity(self) -> global___Activity: ...
     @property
@@ -274,17 +274,17 @@ class Workers(google.protobuf.message.Message):
         sizes: collections.abc.Iterable[builtins.int] | None = ...,
         meters: global___Meters | None = ...,
         still_age: collections.abc.Iterable[builtins.float] | None = ...,
-        standing: global___Standing | None = ...,
+        pending: global___PendingCollective | None = ...,
         activity: global___Activity | None = ...,
         job: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "standing", b"standing"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "job", b"job", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "standing", b"standing", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["activity", b"activity", "meters", b"meters", "pending", b"pending"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["activity", b"activity", "coordinate", b"coordinate", "generation", b"generation", "job", b"job", "loss", b"loss", "median_step", b"median_step", "meters", b"meters", "operation", b"operation", "operation_age", b"operation_age", "pending", b"pending", "phase", b"phase", "pid", b"pid", "progress_age", b"progress_age", "rank", b"rank", "sizes", b"sizes", "step", b"step", "still_age", b"still_age", "stopped", b"stopped", "tick_age", b"tick_age", "tokens", b"tokens"]) -> None: ...
 
 global___Workers = Workers
 
 @typing.final
-class Standing(google.protobuf.message.Message):
+class PendingCollective(google.protobuf.message.Message):
     """What those workers stand in that have entered and left no operation for a while, as columns."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -357,7 +357,7 @@ class Standing(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "groups", b"groups", "ident", b"ident", "is_handed", b"is_handed", "kind", b"kind", "label", b"label", "members", b"members", "number", b"number", "size", b"size", "sizes", b"sizes", "worker", b"worker"]) -> None: ...
 
-global___Standing = Standing
+global___PendingCollective = PendingCollective
 
 @typing.final
 class Activity(google.protobuf.message.Message):

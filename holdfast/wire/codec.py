@@ -54,8 +54,8 @@ def agent_message(message: msg.AgentMessage) -> c.AgentMessage:
         case msg.Spans():
             workers = [c.WorkerSpans(**_fields(w)) for w in message.workers]
             return c.AgentMessage(spans=c.Spans(**_fields(message) | {"workers": workers}))
-        case msg.ClockAsked():
-            return c.AgentMessage(clock_asked=c.ClockAsked(sent_ns=message.sent_ns))
+        case msg.ClockRequest():
+            return c.AgentMessage(clock_request=c.ClockRequest(sent_ns=message.sent_ns))
         case msg.Piece():
             return c.AgentMessage(piece=c.Piece(data=message.data, more=message.more))
 
@@ -78,8 +78,8 @@ def decode_agent(data: bytes) -> msg.AgentMessage:
     if kind == "spans":
         s = message.spans
         return msg.Spans(tuple(_from_worker_spans(w) for w in s.workers), s.offset_ns, s.error_ns, s.dropped)
-    if kind == "clock_asked":
-        return msg.ClockAsked(message.clock_asked.sent_ns)
+    if kind == "clock_request":
+        return msg.ClockRequest(message.clock_request.sent_ns)
     if kind == "piece":
         return msg.Piece(message.piece.data, message.piece.more)
     raise ProtocolError("an agent message of no known kind")
@@ -102,24 +102,24 @@ def controller_message(message: msg.ControllerMessage) -> c.ControllerMessage:
             return c.ControllerMessage(welcome=c.Welcome(**_fields(message)))
         case msg.Refused():
             return c.ControllerMessage(refused=c.Refused(**_fields(message)))
-        case msg.ClockTold():
-            return c.ControllerMessage(clock_told=c.ClockTold(**_fields(message)))
+        case msg.ClockReply():
+            return c.ControllerMessage(clock_reply=c.ClockReply(**_fields(message)))
 
 
 def decode_controller(data: bytes) -> msg.ControllerMessage:
     message = _parse(c.ControllerMessage(), data)
     kind = message.WhichOneof("message")
     if kind == "ack":
-        return msg.Ack(message.ack.frames, message.ack.events, message.ack.cadence)
+        return msg.Ack(message.ack.frames, message.ack.events, message.ack.heartbeat_interval)
     if kind == "command":
         return _from_command(message.command)
     if kind == "welcome":
         w = message.welcome
-        return msg.Welcome(w.protocol, w.cadence, w.frames_acked, w.events_acked)
+        return msg.Welcome(w.protocol, w.heartbeat_interval, w.frames_acked, w.events_acked)
     if kind == "refused":
         return msg.Refused(message.refused.reason, message.refused.retry_after)
-    if kind == "clock_told":
-        return msg.ClockTold(message.clock_told.sent_ns, message.clock_told.wall_ns)
+    if kind == "clock_reply":
+        return msg.ClockReply(message.clock_reply.sent_ns, message.clock_reply.wall_ns)
     raise ProtocolError("a controller message of no known kind")
 
 
@@ -239,8 +239,8 @@ def _command(command: msg.Command) -> c.Command:
             m.request_checkpoint.SetInParent()
         case msg.RunCheck() as check:
             m.run_check.CopyFrom(c.RunCheck(**_fields(check)))
-        case msg.KnockAt(host, port):
-            m.knock_at.host, m.knock_at.port = host, port
+        case msg.ProbePeer(host, port):
+            m.probe_peer.host, m.probe_peer.port = host, port
         case msg.DumpStacks():
             m.dump_stacks.SetInParent()
         case msg.StartWorkers() as s:
@@ -274,8 +274,8 @@ def _from_command(m: c.Command) -> msg.Command:
         order = msg.RunCheck(tuple(m.run_check.checks), m.run_check.options, m.run_check.deadline)
     elif kind == "dump_stacks":
         order = msg.DumpStacks()
-    elif kind == "knock_at":
-        order = msg.KnockAt(m.knock_at.host, m.knock_at.port)
+    elif kind == "probe_peer":
+        order = msg.ProbePeer(m.probe_peer.host, m.probe_peer.port)
     elif kind == "start_workers":
         s = m.start_workers
         g = s.program

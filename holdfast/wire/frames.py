@@ -35,15 +35,15 @@ def frame_message(f: t.Frame) -> c.Frame:
             workers[name] = [v for triple in workers[name] for v in triple or _NOWHERE]
         if any(w.meters is not None for w in f.workers):
             workers["meters"] = _meters(f.workers)
-        if any(w.standing is not None for w in f.workers):
-            workers["standing"] = _standing(f.workers)
+        if any(w.pending is not None for w in f.workers):
+            workers["pending"] = _pending(f.workers)
         if any(w.activity is not None for w in f.workers):
             workers["activity"] = _activity(f.workers)
     return c.Frame(
         seq=f.seq,
         wall_ns=f.wall_ns,
         mono_ns=f.mono_ns,
-        cadence=f.cadence,
+        heartbeat_interval=f.heartbeat_interval,
         offsets=f.offsets,
         nics=[p.NicSamples(name=n.name, tx_total=n.tx_total, rx_total=n.rx_total, tx=n.tx, rx=n.rx) for n in f.nics],
         host=f.host,
@@ -82,10 +82,10 @@ def _from_meters(m: p.Meters, workers: int) -> list[t.Meters | None]:
     return found
 
 
-def _standing(workers: Sequence[t.WorkerSample]) -> p.Standing:
-    known = [(i, w.standing) for i, w in enumerate(workers) if w.standing is not None]
+def _pending(workers: Sequence[t.WorkerSample]) -> p.PendingCollective:
+    known = [(i, w.pending) for i, w in enumerate(workers) if w.pending is not None]
     groups = [group for _, s in known for group in s.groups]
-    return p.Standing(
+    return p.PendingCollective(
         worker=[i for i, _ in known],
         kind=[s.kind for _, s in known],
         group=[s.group for _, s in known],
@@ -101,12 +101,12 @@ def _standing(workers: Sequence[t.WorkerSample]) -> p.Standing:
     )
 
 
-def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
+def _from_pending(m: p.PendingCollective, workers: int) -> list[t.PendingCollective | None]:
     _same_length("standing workers", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
     histories = m.sizes or [0] * len(m.label)  # older agents report none
     _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun, histories)
     groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, histories, strict=True)]
-    found: list[t.Standing | None] = [None] * workers
+    found: list[t.PendingCollective | None] = [None] * workers
     first = 0
     sizes = m.size or [0] * len(m.worker)  # older agents tell none
     _same_length("standing workers", len(m.worker), sizes)
@@ -114,7 +114,7 @@ def _from_standing(m: p.Standing, workers: int) -> list[t.Standing | None]:
     for worker, count, kind, group, number, is_handed, size in zip(*columns, strict=True):
         if worker >= workers or group >= count:
             raise ProtocolError("frame: a standing worker, or a group of it, that it lacks")
-        found[worker] = t.Standing(kind, group, number, is_handed, tuple(groups[first : first + count]), size)
+        found[worker] = t.PendingCollective(kind, group, number, is_handed, tuple(groups[first : first + count]), size)
         first += count
     return found
 
@@ -168,7 +168,7 @@ def frame_from(f: c.Frame) -> t.Frame:
         gpus=tuple(t.GpuGauges(g.index, _plain(g.values)) for g in f.gpus),
         workers=_workers(f.workers, f.jobs),
         steps=_steps(f.steps, f.jobs),
-        cadence=f.cadence,
+        heartbeat_interval=f.heartbeat_interval,
     )
 
 
@@ -192,7 +192,7 @@ def _workers(w: p.Workers, jobs: Sequence[str]) -> tuple[t.WorkerSample, ...]:
         raise ProtocolError("frame: unknown phase")
     columns[_PHASE] = [t.PHASES[v] for v in columns[_PHASE]]
     meters = _from_meters(w.meters, n) if w.HasField("meters") else [None] * n
-    standing = _from_standing(w.standing, n) if w.HasField("standing") else [None] * n
+    standing = _from_pending(w.pending, n) if w.HasField("pending") else [None] * n
     activity = _from_activity(w.activity, n) if w.HasField("activity") else [None] * n
     triples = _triples(coordinate), _triples(sizes)
     rows = zip(*columns, *triples, meters, still_age, standing, activity, _jobs(w.job, jobs, n), strict=True)

@@ -31,7 +31,7 @@ _MOST = 1e30
 _MAX_FLUSH = 100_000  # parts of spans in one message
 _MAX_DATA = 8 << 20
 _MAX_LOG = 1 << 20
-_CADENCE = (0.01, 60.0)
+_HEARTBEAT_INTERVAL = (0.01, 60.0)
 _MAX_AHEAD_NS = 1 << 62
 
 
@@ -51,7 +51,7 @@ def admitted(message: msg.AgentMessage, refused: Refused) -> msg.AgentMessage:
             return _spans(message, refused)
         case msg.Hello():
             return _hello(message, refused)
-        case msg.ClockAsked() | msg.Piece():
+        case msg.ClockRequest() | msg.Piece():
             return message
 
 
@@ -64,10 +64,12 @@ def count(refused: Refused, reason: str, many: int = 1) -> None:
 
 def _frame(f: t.Frame, refused: Refused) -> t.Frame:
     changed: dict[str, Any] = {}
-    low, high = _CADENCE
-    if not low <= f.cadence <= high:
+    low, high = _HEARTBEAT_INTERVAL
+    if not low <= f.heartbeat_interval <= high:
         count(refused, "gauge")
-        changed["cadence"] = high if f.cadence > high else low if f.cadence < low else 0.25
+        changed["heartbeat_interval"] = (
+            high if f.heartbeat_interval > high else low if f.heartbeat_interval < low else 0.25
+        )
     if f.host and not _is_fine(f.host, bounds.MAX_GAUGES):
         changed["host"] = _gauges(f.host, bounds.MAX_GAUGES, refused)
     if len(f.nics) > bounds.MAX_NICS or any(len(nic.name) > bounds.MAX_NAME for nic in f.nics):
@@ -120,7 +122,7 @@ def _is_sane(w: t.WorkerSample) -> bool:
         and all([0 <= age <= _MAX_SECONDS or age != age for age in ages])
         and ((w.sizes is None and w.coordinate is None) or bounds.is_place(w.coordinate, w.sizes))
         and (w.meters is None or _are_meters(w.meters))
-        and (w.standing is None or _is_standing(w.standing))
+        and (w.pending is None or _is_pending(w.pending))
         and (w.activity is None or _is_activity(w.activity))
     )
 
@@ -131,7 +133,7 @@ def _are_meters(m: t.Meters) -> bool:
     return is_known and all([0 <= value <= _MOST or value != value for value in values])
 
 
-def _is_standing(s: t.Standing) -> bool:
+def _is_pending(s: t.PendingCollective) -> bool:
     if len(s.kind) > bounds.MAX_NAME or not -1 <= s.number <= bounds.MAX_COUNT or not -1 <= s.group < len(s.groups):
         return False
     return len(s.groups) <= bounds.MAX_GROUPS and all(
@@ -169,7 +171,7 @@ def _mended(w: t.WorkerSample, refused: Refused) -> t.WorkerSample:
         coordinate=w.coordinate if is_placed else None,
         sizes=w.sizes if is_placed else None,
         meters=w.meters if w.meters is not None and _are_meters(w.meters) else None,
-        standing=w.standing if w.standing is not None and _is_standing(w.standing) else None,
+        pending=w.pending if w.pending is not None and _is_pending(w.pending) else None,
         activity=w.activity if w.activity is not None and _is_activity(w.activity) else None,
     )
 

@@ -37,14 +37,14 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockAsked:
+class ClockRequest:
     """What is your time? Ours, monotonic, was `sent_ns`."""
 
     sent_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class ClockTold:
+class ClockReply:
     """The controller's Unix time, and the question that it answers."""
 
     sent_ns: int
@@ -73,7 +73,7 @@ class Program:
     cwd: str = ""
     env: dict[str, str] = field(default_factory=dict)
     hooks: bool = True  # observe optimizer steps and collectives of unmodified scripts
-    warm: bool = True  # fork from the warm process; else a fresh interpreter
+    warm: bool = True  # fork from the fork server; else a fresh interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ class DumpStacks:
 
 
 @dataclass(frozen=True, slots=True)
-class KnockAt:
+class ProbePeer:
     """See whether a peer's agent answers. The answer's data hold `behind`: what was found there."""
 
     host: str
     port: int
 
 
-Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck | DumpStacks | KnockAt
+Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | RunCheck | DumpStacks | ProbePeer
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Welcome:
     """`frames_acked`, `events_acked`: highest numbers that the controller holds durably of this incarnation."""
 
     protocol: int
-    cadence: float
+    heartbeat_interval: float
     frames_acked: int = 0
     events_acked: int = 0
 
@@ -208,7 +208,7 @@ class Welcome:
 class Ack:
     frames: int
     events: int
-    cadence: float
+    heartbeat_interval: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,5 +235,5 @@ class Piece:
     """Does another part follow?"""
 
 
-AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk | Spans | ClockAsked | Piece
-ControllerMessage = Welcome | Ack | Refused | Command | ClockTold
+AgentMessage = Hello | Frame | Numbered | CommandResult | LogChunk | Spans | ClockRequest | Piece
+ControllerMessage = Welcome | Ack | Refused | Command | ClockReply

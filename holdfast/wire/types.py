@@ -202,7 +202,7 @@ class GroupCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PendingCollective:
     """What a worker stands in that has entered and left no operation for a while."""
 
     kind: str = ""  # of its operation: all_reduce, recv, ...; empty when not known
@@ -292,7 +292,7 @@ class WorkerSample(NamedTuple):
     sizes: tuple[int, int, int] | None = None
     meters: Meters | None = None  # only in the first sample after the step that they are of
     still_age: float = NAN  # since it last entered or left an operation
-    standing: Standing | None = None  # only when that was a while ago
+    pending: PendingCollective | None = None  # only when that was a while ago
     activity: Activity | None = None  # likewise
     job: str = ""  # empty from older agents
 
@@ -347,7 +347,7 @@ class Frame:
     gpus: tuple[GpuGauges, ...] = ()
     workers: tuple[WorkerSample, ...] = ()
     steps: tuple[StepRecord, ...] = ()
-    cadence: float = 0.1
+    heartbeat_interval: float = 0.1
 
 
 # --- events (agent -> controller, numbered, resent until acknowledged) -----------------------------------------
@@ -387,7 +387,7 @@ class LogMatched:
 
 @dataclass(frozen=True, slots=True)
 class AgentNotice:
-    """Something the agent itself has to say: a collector failed, the disk is full, the warm process died."""
+    """Something the agent itself has to say: a collector failed, the disk is full, the fork server died."""
 
     wall_ns: int
     kind: str

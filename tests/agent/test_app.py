@@ -59,18 +59,18 @@ async def answered(here: Stage, count: int) -> list[msg.CommandResult]:
     return [seen.result for seen in here.brain.of(ResultSeen)]
 
 
-@pytest.mark.parametrize(("cadence", "times"), [(0.25, 10), (1.0, 2)])
+@pytest.mark.parametrize(("heartbeat_interval", "times"), [(0.25, 10), (1.0, 2)])
 def test_a_big_cluster_hears_of_checkpoints_together_with_the_hosts_gauges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cadence: float, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heartbeat_interval: float, times: int
 ) -> None:
-    agent, told = Agent(config(tmp_path, 1)), list[dict[str, float]]()
-    monkeypatch.setattr(agent.heart, "tell_host", told.append)
-    agent.link.cadence, agent._looked_at = cadence, 100.0
+    agent, reported = Agent(config(tmp_path, 1)), list[dict[str, float]]()
+    monkeypatch.setattr(agent.heart, "report_host", reported.append)
+    agent.link.heartbeat_interval, agent._looked_at = heartbeat_interval, 100.0
     for quarter in range(1, 41):
         agent._look(100.0 + quarter / 4)
     agent.sampler.close()
     agent.kernel.close()
-    assert len(told) == times
+    assert len(reported) == times
 
 
 def test_from_joining_to_leaving(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_controller_may_come_later(tmp_path: Path, free_port: int, caplog: p
 
     async def story() -> None:
         async with running(config(tmp_path, free_port)) as agent:
-            agent.tell(t.AgentNotice(1, "test", t.Severity.INFO, "said to nobody"))
+            agent.report(t.AgentNotice(1, "test", t.Severity.INFO, "said to nobody"))
             await eventually(lambda: "controller.away" in caplog.messages)
             async with stage(tmp_path, free_port) as here:
                 await eventually(lambda: here.brain.of(EventSeen))
@@ -246,8 +246,8 @@ def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
             os.kill(worker.pid, signal.SIGKILL)
             await eventually(lambda: [s for s in here.brain.of(EventSeen) if isinstance(s.event, t.WorkerExited)])
             await eventually(lambda: len(here.brain.of(FrameSeen)) >= before + 8)
-            told = [seen.event.text for seen in here.brain.of(EventSeen) if isinstance(seen.event, t.AgentNotice)]
-            assert len(told) == len(set(told)) == 12
+            reported = [seen.event.text for seen in here.brain.of(EventSeen) if isinstance(seen.event, t.AgentNotice)]
+            assert len(reported) == len(set(reported)) == 12
             monkeypatch.undo()
 
     asyncio.run(story())
@@ -258,7 +258,7 @@ def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
     ]  # fmt: skip
 
 
-def test_absent_hardware_is_told_once(tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_absent_hardware_is_reported_once(tmp_path: Path, free_port: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast")
 
     async def story() -> None:
@@ -309,8 +309,8 @@ def test_beside_an_rdma_device_without_counters_frames_carry_the_bytes_of_ethern
             assert [one.kind for one in identity.nics] == ["rdma", "ethernet"]
 
     asyncio.run(story())
-    (told,) = [r.fields for r in caplog.records if r.message == "nic.uncounted"]  # type: ignore[attr-defined]
-    assert told["sampled"] == "eth0"
+    (reported,) = [r.fields for r in caplog.records if r.message == "nic.uncounted"]  # type: ignore[attr-defined]
+    assert reported["sampled"] == "eth0"
 
 
 def test_a_sysfs_that_is_not_there(tmp_path: Path) -> None:

@@ -127,9 +127,9 @@ print("done", flush=True); input()
     with probed(code, tmp_path / "p") as (process, reader):
         assert process.stdout
         assert process.stdout.readline() == "done\n"
-        timed, told = reader.new_spans()
+        timed, reported = reader.new_spans()
         assert 0 < timed.cpu_ns <= timed.end_ns - timed.start_ns + 1_000_000
-        assert told == ("tp:all_reduce", -1, -1, 0, 3, 5, 9, 0, "tp", 12, 1500)
+        assert reported == ("tp:all_reduce", -1, -1, 0, 3, 5, 9, 0, "tp", 12, 1500)
 
 
 def test_spans_that_were_overwritten_are_counted(tmp_path: Path) -> None:
@@ -245,12 +245,12 @@ print("left", flush=True); input()
             ("left", "", ("", -1, -1, False), 0),
         ):
             assert process.stdout.readline() == word + "\n"
-            assert reader.sample(before).standing is None
+            assert reader.sample(before).pending is None
             sample = reader.sample(time.monotonic_ns() + 600_000_000)
-            assert sample.standing is not None
+            assert sample.pending is not None
             assert sample.still_age > 0.5
             assert sample.operation == name
-            found = sample.standing
+            found = sample.pending
             assert (found.kind, found.group, found.number, found.is_handed) == standing
             assert {g.label: (g.members, g.ident) for g in found.groups} == groups
             assert [g.begun for g in found.groups] == [tp, 1]
@@ -271,7 +271,7 @@ with probe.wait(1, 0, -1):
     with probed(code, tmp_path / "p") as (process, reader):
         assert process.stdout
         assert process.stdout.readline() == "done\n"
-        standing = reader.sample(time.monotonic_ns() + 10**9).standing
+        standing = reader.sample(time.monotonic_ns() + 10**9).pending
         assert standing is None or len(standing.groups) == 63
 
 

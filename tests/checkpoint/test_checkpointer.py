@@ -103,13 +103,13 @@ def test_memory_goes_on_and_what_other_worlds_left_there_goes(
 
 
 @pytest.mark.parametrize("has_memory", [True, False], ids=["snapshots", "store only"])
-def test_one_that_is_told_to_end_costs_no_step(
+def test_one_that_is_asked_to_end_costs_no_step(
     zygote: Zygote, tmp_path: Path, nodes: list[DaemonProcess], has_memory: bool
 ) -> None:
     folders = [str(one.folder) for one in nodes] if has_memory else []
     args: dict[str, Any] = {"kind": "ddp", "store": str(tmp_path / "store"), "every": 100, "daemons": folders}
-    told = {"mark": True, "kill": {1: 5}, "number": signal.SIGTERM, "pause": 0.02}
-    assert run(zygote, 2, tmp_path / "a", **args, **told, steps=5000)["exits"] == [143, 143]
+    reported = {"mark": True, "kill": {1: 5}, "number": signal.SIGTERM, "pause": 0.02}
+    assert run(zygote, 2, tmp_path / "a", **args, **reported, steps=5000)["exits"] == [143, 143]
     done = max(int(path.name.rpartition("-")[2]) for path in (tmp_path / "a").glob("mark-1-*")) + 1
     assert 6 <= done < 5000
     assert find(open_store(args["store"]))[1].step == done
@@ -150,7 +150,7 @@ def test_a_store_that_is_down_with_nothing_in_memory_is_the_end(
 
 
 @pytest.mark.parametrize("has_memory", [True, False], ids=["snapshots", "store only"])
-def test_a_last_state_that_is_not_stored_is_told_and_stays_in_memory(
+def test_a_last_state_that_is_not_stored_is_reported_and_stays_in_memory(
     zygote: Zygote, tmp_path: Path, nodes: list[DaemonProcess], has_memory: bool
 ) -> None:
     mount, away = tmp_path / "mount", tmp_path / "mount-away"
@@ -193,9 +193,9 @@ def test_what_cannot_be_kept_is_said_in_one_line(tmp_path: Path, monkeypatch: py
         ({"number": 3}, "number is a int: it needs state_dict"),
         ({"model": model, "optimizer": others}, "optimizer has parameters of no module in the state"),
     ):
-        with pytest.raises(UsageError, match=says) as told:
+        with pytest.raises(UsageError, match=says) as reported:
             Checkpointer(str(tmp_path / "store"), state)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(reported.value)
     with pytest.raises(UsageError, match="unexpected keyword argument 'evry'"):
         Checkpointer(str(tmp_path / "store"), {"model": model}, evry=3)
     monkeypatch.setenv("WORLD_SIZE", "4")

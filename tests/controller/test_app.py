@@ -39,7 +39,7 @@ def training() -> Virtual:
 def test_from_nothing(tmp_path: Path) -> None:
     shell = build(ControllerConfig(state_dir=tmp_path / "new", heartbeat_interval=0.25, agent_grace=3.0))
     assert (shell.brain.jobs.newest, shell.brain.c.nodes) == (None, {})
-    assert (shell.brain.c.options.cadence, shell.brain.c.options.agent_grace) == (0.25, 3.0)
+    assert (shell.brain.c.options.heartbeat_interval, shell.brain.c.options.agent_grace) == (0.25, 3.0)
     shell.journal.close()
 
 

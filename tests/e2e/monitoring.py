@@ -123,7 +123,7 @@ def gpu_node(address: str) -> Iterator[None]:
         while not over.wait(0.25):
             seq += 1
             gauges = tuple(t.GpuGauges(g.index, values) for g in gpus)
-            frame = t.Frame(seq, time.time_ns(), time.monotonic_ns(), cadence=0.25, gpus=gauges)
+            frame = t.Frame(seq, time.time_ns(), time.monotonic_ns(), heartbeat_interval=0.25, gpus=gauges)
             outgoing.put(wire.encode_agent(frame))
         outgoing.put(None)
 

@@ -174,8 +174,8 @@ def test_what_was_promised_is_kept(cluster: LocalCluster, text: Path, tmp_path: 
                 assert resumed is None or resumed >= promise, f"kill {number}, {what}: {resumed} after {promise}"
                 sources[incident["source"]] += 1
     print(f"{KILLS} kills, restores from {dict(sources)}, step {job(cluster)['step']}")
-    told = cluster.client.steps()  # at one moment: the job goes on
-    seen = dict(zip(told["step"], told["loss"], strict=True))
+    reported = cluster.client.steps()  # at one moment: the job goes on
+    seen = dict(zip(reported["step"], reported["loss"], strict=True))
     cluster.client.stop(0.0)
     wait_for(lambda: job(cluster)["state"] in ("stopped", "failed"), 30, lambda: job(cluster))
     found = list_checkpoints(store.as_uri())
@@ -186,6 +186,6 @@ def test_what_was_promised_is_kept(cluster: LocalCluster, text: Path, tmp_path: 
     last = min(max(seen), 150)
     submit(cluster, text, tmp_path / "calm", steps=last)
     wait_for(lambda: job(cluster)["state"] == "finished", DEADLINE_S, lambda: job(cluster))
-    told = cluster.client.steps()
-    calm = dict(zip(told["step"], told["loss"], strict=True))
+    reported = cluster.client.steps()
+    calm = dict(zip(reported["step"], reported["loss"], strict=True))
     assert [seen[step] for step in range(last)] == [calm[step] for step in range(last)]

@@ -58,7 +58,7 @@ def losses(found: Json) -> list[float]:
     return [row["loss"] for row in found["steps"]]
 
 
-def told(found: Json) -> list[tuple[str, str]]:
+def reported(found: Json) -> list[tuple[str, str]]:
     return [(incident["kind"], incident["culprit"]) for incident in incidents(found)]
 
 
@@ -85,7 +85,7 @@ def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands) ->
     assert incidents(calm) == []
     # The agent that stops rank 6 is the one that was killed: many steps are left for it to come back in.
     found = demo(stage, "kill@5:rank3", "agent-kill@9:node1", "stop@33:rank6")
-    assert told(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
+    assert reported(found) == [("worker-killed", "rank3"), ("agent-exit", "node1"), ("worker-stopped", "rank6")]
     assert [i["action"] for i in incidents(found)] == ["restart", "watch", "restart"]
     assert [i["source"] for i in incidents(found)] == ["memory", None, "memory"]
     assert losses(found) == losses(calm)
@@ -94,14 +94,14 @@ def test_a_killed_worker_a_killed_agent_and_a_stopped_worker(stage: Commands) ->
 def test_a_killed_node_comes_back_from_its_peer(stage: Commands, calm: list[float]) -> None:
     """Agent, workers, checkpoint daemon and all that was in the node's memory."""
     found = demo(stage, "node-kill@12:node1", steps=30, more=SMALL)
-    assert told(found) == [("agent-exit", "node1")]
+    assert reported(found) == [("agent-exit", "node1")]
     assert [(i["action"], i["source"]) for i in incidents(found)] == [("restart", "peer")]
     assert losses(found) == calm[:30]
 
 
 def test_a_lost_node_is_evicted_and_a_spare_takes_its_place(stage: Commands, calm: list[float]) -> None:
     found = demo(stage, "node-kill@12:node0", steps=30, more=(*SMALL, "--spares", "1"))
-    assert told(found) == [("agent-exit", "node0")]
+    assert reported(found) == [("agent-exit", "node0")]
     assert [(i["action"], i["source"]) for i in incidents(found)] == [("evict", "peer")]
     assert losses(found) == calm[:30]
 
@@ -115,14 +115,14 @@ def test_without_a_spare_it_goes_on_with_fewer_replicas_and_the_same_batch(stage
 
 def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[float]) -> None:
     """Some moments by chance, one right after a worker's death, that is within its recovery."""
-    dice = random.Random(20260)
-    quiet = dice.randrange(2, 9), dice.randrange(26, 36)
+    rng = random.Random(20260)
+    quiet = rng.randrange(2, 9), rng.randrange(26, 36)
     faults = ["kill@16:rank2", "controller-kill@16", *(f"controller-kill@{step}" for step in quiet)]
     found = demo(stage, *faults, steps=42, more=SMALL)
     assert losses(found) == calm[:42]
     # What happened while one incident was open is part of it, but a controller's death never explains a worker's.
-    assert ("worker-killed", "rank2") in told(found)
-    assert {kind for kind, _ in told(found)} <= {"worker-killed", "controller-restart"}
+    assert ("worker-killed", "rank2") in reported(found)
+    assert {kind for kind, _ in reported(found)} <= {"worker-killed", "controller-restart"}
 
 
 OTHERS = {
@@ -141,9 +141,11 @@ def test_every_other_way_to_break_a_worker(stage: Commands, calm: list[float]) -
     found = demo(stage, *OTHERS, steps=steps, more=SMALL)
     assert losses(found) == calm[:steps]
     expected = dict(OTHERS)
-    if "worker-oom" not in {kind for kind, _ in told(found)}:  # a kernel that gives us no memory group to be killed in
+    if "worker-oom" not in {
+        kind for kind, _ in reported(found)
+    }:  # a kernel that gives us no memory group to be killed in
         expected["oom@11:rank1"] = ("worker-exception", "rank1")
-    assert told(found) == list(expected.values())
+    assert reported(found) == list(expected.values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
@@ -151,7 +153,7 @@ def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number
     state = tmp_path / "state"
     command = holdfast.start("demo", "--nproc", "2", "--steps", "100000", "--state-dir", str(state))
     command.says("/100000  loss", 120)  # the first line of progress: which step it tells is chance
-    assert len(holdfast.left()) >= 8  # the command, its daemons, their warm processes, workers
+    assert len(holdfast.left()) >= 8  # the command, its daemons, their fork servers, workers
     folders = [shared_dir(state / f"node{n}") for n in range(2)]
     folders += [snapshots_dir(state / f"node{n}", f"node{n}") for n in range(2)]
     assert all(folder.is_dir() for folder in folders)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 KIND = "certificate-expires"
 
 
-def test_each_certificate_that_soon_ends_is_told_with_what_renews_it(holdfast: Commands, tmp_path: Path) -> None:
+def test_each_certificate_that_soon_ends_is_reported_with_what_renews_it(holdfast: Commands, tmp_path: Path) -> None:
     certs = tmp_path / "certs"
     now = datetime.datetime.now(datetime.UTC)
     write_cluster(certs, ["head.example"], ["node0", "node1"], now - datetime.timedelta(days=3275))
@@ -47,7 +47,7 @@ def test_each_certificate_that_soon_ends_is_told_with_what_renews_it(holdfast: C
         trust = ssl.create_default_context(cafile=str(certs / "operator" / "ca.pem"))
         return controller, httpx.Client(base_url=f"https://{web}/api/v1", verify=trust, trust_env=False)
 
-    def told(api: httpx.Client) -> dict[str, dict[str, Any]]:
+    def reported(api: httpx.Client) -> dict[str, dict[str, Any]]:
         return {one["culprit"]: one for one in api.get("/incidents").json() if one["kind"] == KIND}
 
     def joined(api: httpx.Client) -> list[str]:
@@ -56,8 +56,8 @@ def test_each_certificate_that_soon_ends_is_told_with_what_renews_it(holdfast: C
     with alerts:
         controller, api = start("first")
         with api:
-            wait_for(lambda: len(told(api)) == 3, 40, lambda: told(api))
-            incidents = told(api)
+            wait_for(lambda: len(reported(api)) == 3, 40, lambda: reported(api))
+            incidents = reported(api)
             levels = {subject: one["severity"] for subject, one in incidents.items()}
             assert levels == {"authority": "warning", "controller": "critical", "node0": "critical"}
             assert KIND in api.get("/status").text

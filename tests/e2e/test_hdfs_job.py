@@ -47,7 +47,7 @@ def committed(url: str) -> int:
     return max((one.step for one in list_checkpoints(url)), default=0)
 
 
-def told(cluster: LocalCluster) -> list[str]:
+def reported(cluster: LocalCluster) -> list[str]:
     return [incident["summary"] for incident in cluster.client.incidents()]
 
 
@@ -77,14 +77,14 @@ def test_hdfs_stands_still_training_does_not_and_a_dead_job_comes_back(hdfs: Hdf
                     last = (step, now)
                 slowest = max(slowest, now - last[1])
             assert slowest < 5.0, f"training stood still for {slowest:.1f} s"
-            wait_for(lambda: any("checkpoint" in line for line in told(cluster)), 60, lambda: told(cluster))
+            wait_for(lambda: any("checkpoint" in line for line in reported(cluster)), 60, lambda: reported(cluster))
             assert of_the_store(cluster) == ["open"]  # one, whatever was tried meanwhile
         finally:
             hdfs.go_on_namenode()
         before = job()["step"]
-        wait_for(lambda: committed(store) > before, DEADLINE_S, lambda: (committed(store), told(cluster)))
+        wait_for(lambda: committed(store) > before, DEADLINE_S, lambda: (committed(store), reported(cluster)))
         assert job()["generation"] == 1
-        wait_for(lambda: of_the_store(cluster) == ["closed"], 30, lambda: told(cluster))
+        wait_for(lambda: of_the_store(cluster) == ["closed"], 30, lambda: reported(cluster))
     # Nothing is left of it but what is in HDFS.
     newest = committed(store)
     for one in list_checkpoints(store):

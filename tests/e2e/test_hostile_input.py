@@ -101,7 +101,7 @@ def test_a_forged_stream_costs_itself_only(cluster: tuple[Commands, Running, Run
     assert controller.process.poll() is None
 
 
-def test_a_damaged_journal_is_told_and_never_a_loop(holdfast: Commands, tmp_path: Path) -> None:
+def test_a_damaged_journal_is_reported_and_never_a_loop(holdfast: Commands, tmp_path: Path) -> None:
     state = tmp_path / "state"
 
     def begin() -> Running:

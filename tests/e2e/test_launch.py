@@ -145,12 +145,12 @@ def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tm
         os.kill(agent, signal.SIGCONT)
     wait_until_running(cluster, 1)
 
-    def told() -> list[Json]:
+    def reported() -> list[Json]:
         new = list(reversed(cluster.client.incidents()))[before:]
         return [one for one in new if one["kind"] == "controller-restart" and one["state"] == "closed"]
 
-    wait_for(told, 30, lambda: cluster.client.incidents())
-    (incident,) = told()
+    wait_for(reported, 30, lambda: cluster.client.incidents())
+    (incident,) = reported()
     assert incident["summary"].endswith("generation 1 was being launched when it stopped")
     assert incident["reason"].startswith("node0")
     assert "had the workers of generation 1" in incident["reason"]

@@ -61,8 +61,8 @@ def test_a_script_that_goes_on_from_its_own_checkpoints_is_not_given_up(runs: Ru
     assert "each of them finished a checkpoint" in pattern["summary"]
     shown = runs.holdfast.run("job", "--controller", runs.cluster.http)
     assert "recompute unknown" in " ".join(shown.out.split())
-    told = runs.holdfast.run("incidents", str(found[0]["id"]), "--controller", runs.cluster.http)
-    assert "-> unknown" in told.out
+    reported = runs.holdfast.run("incidents", str(found[0]["id"]), "--controller", runs.cluster.http)
+    assert "-> unknown" in reported.out
     with urlopen(f"http://{runs.cluster.http}/metrics") as answer:
         assert 'reason="detect"' in (text := answer.read().decode())
         assert 'reason="recompute"' not in text
@@ -116,7 +116,7 @@ for n in range(begin, 24):
 """
 
 
-def test_progress_that_only_the_log_tells(runs: Runs, tmp_path: Path) -> None:
+def test_progress_that_only_the_log_reports(runs: Runs, tmp_path: Path) -> None:
     """Nothing of it is seen but what it prints: no hook, no step, no checkpoint."""
     before = len(runs.cluster.client.incidents())
     path = script(tmp_path, PRINTS)
@@ -148,16 +148,16 @@ def test_the_same_error_at_the_third_step_of_each_life_is_given_up(runs: Runs, t
     assert job["reason"].endswith(" raised RuntimeError: a batch that is not there")
 
 
-def test_a_loop_of_equally_long_lives_ends_with_its_restarts_and_is_told(runs: Runs, tmp_path: Path) -> None:
+def test_a_loop_of_equally_long_lives_ends_with_its_restarts_and_is_reported(runs: Runs, tmp_path: Path) -> None:
     before = len(runs.cluster.client.incidents())
     run = runs.start("--nproc-per-node", "1", "--max-restarts", "5", script(tmp_path, STEPS_AND_FAILS), "12")
     assert run.wait(WARM_S) == 1
     job = runs.ask("job")
     assert (job["state"], job["generation"], job["restarts"]) == ("failed", 6, 5)
     assert job["reason"] == "the job has used its 5 restarts"
-    told = [one["summary"] for one in runs.new_incidents(before) if one["kind"] == "lives-alike"]
-    assert len(told) == 2
-    for summary, lives in zip(told, (3, 6), strict=True):
+    reported = [one["summary"] for one in runs.new_incidents(before) if one["kind"] == "lives-alike"]
+    assert len(reported) == 2
+    for summary, lives in zip(reported, (3, 6), strict=True):
         assert f"the last {lives} restart attempts ended alike after 12 steps" in summary
         assert "none of them finished a checkpoint" in summary
 

@@ -80,7 +80,7 @@ def test_panels_have_data_and_an_alert_reaches_the_webhook(holdfast: Commands, t
             60,
             lambda: monitoring.ask(prometheus, "ALERTS"),
         )
-        told = next(a for a in webhook.alerts if a["labels"]["alertname"] == "HoldfastLossNotFinite")
-        assert told["status"] == "firing"
-        assert told["labels"]["severity"] == "warning"
-        assert told["annotations"]["runbook_url"].endswith("alerts.md#holdfastlossnotfinite")
+        reported = next(a for a in webhook.alerts if a["labels"]["alertname"] == "HoldfastLossNotFinite")
+        assert reported["status"] == "firing"
+        assert reported["labels"]["severity"] == "warning"
+        assert reported["annotations"]["runbook_url"].endswith("alerts.md#holdfastlossnotfinite")

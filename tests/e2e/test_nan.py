@@ -155,17 +155,17 @@ def test_a_nan_that_is_printed_and_seen_by_no_hook_is_an_alert(
 ) -> None:
     before = len(cluster.client.incidents())
 
-    def told() -> list[Json]:
+    def reported() -> list[Json]:
         new = list(reversed(cluster.client.incidents()))[before:]
         assert acted_on(new) == []
         return [one for one in new if one["kind"] == "log-rule"]
 
     running = start(holdfast, cluster, tmp_path, PRINTS, 1, "--no-hooks")
-    wait_for(lambda: told() or running.process.poll() is not None, 60)
+    wait_for(lambda: reported() or running.process.poll() is not None, 60)
     (tmp_path / "end").touch()
     assert running.wait() == 0, running.err[-4000:]
     assert (cluster.client.job() or {})["generation"] == 1
-    (incident,) = told()
+    (incident,) = reported()
     assert (incident["culprit"], incident["action"]) == ("rank0", "alert")
     assert incident["summary"].startswith("rank0 logged numeric (loss-nan): step ")
     assert incident["summary"].endswith(" loss nan")

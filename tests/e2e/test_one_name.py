@@ -59,9 +59,9 @@ def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp
     assert "give this one another --node-name and --state-dir" in away["reason"]
     assert len(events(first, "controller.joined")) == 1
     assert len(events(controller, "node.joined")) == 1
-    told = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
-    assert [one["culprit"] for one in told] == ["node0"]
-    assert "a second agent there uses the same name and is refused" in told[0]["summary"]
+    reported = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
+    assert [one["culprit"] for one in reported] == ["node0"]
+    assert "a second agent there uses the same name and is refused" in reported[0]["summary"]
     first.signal(signal.SIGKILL)
     first.wait(10)
     second.says("controller.joined", 15)
@@ -102,8 +102,8 @@ def test_a_clone_under_another_hostname_is_refused_and_both_hosts_are_named(hold
     here = socket.gethostname()
     assert f"the node name 'node0' is used by an agent on {here} (127.0.0.1): give another" in away["reason"]
     assert len(events(controller, "node.joined")) == 1
-    (told,) = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
-    assert told["summary"] == (
+    (reported,) = [one for one in incidents(http) if one["kind"] == "node-name-taken"]
+    assert reported["summary"] == (
         f"node0 is the agent on {here} (127.0.0.1); an agent on clone7 (127.0.0.1) uses the same name and is refused"
     )
 

@@ -29,7 +29,7 @@ def watched(browser: Browser) -> Iterator[Watched]:
         yield watched
 
 
-def test_every_view_tells_of_a_real_job(holdfast: Commands, tmp_path: Path, watched: Watched) -> None:
+def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watched: Watched) -> None:
     with LocalCluster(tmp_path / "cluster", nodes=2, slots=2, controller_flags=PATIENT) as cluster:
         argv = ("--nnodes", "2", "--nproc-per-node", "2", "--name", "watched", "-m", "holdfast.trainer")
         store = f"file://{tmp_path / 'store'}"

@@ -61,7 +61,7 @@ def goes_on(cluster: LocalCluster, generation: int, store: Path) -> dict[str, An
     return incident
 
 
-def test_nothing_is_lost_by_who_is_told_to_end(cluster: LocalCluster, holdfast: Commands, tmp_path: Path) -> None:
+def test_nothing_is_lost_by_who_is_asked_to_end(cluster: LocalCluster, holdfast: Commands, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("all that is written is written twice " * 2000)
     store = tmp_path / "store"
@@ -78,5 +78,5 @@ def test_nothing_is_lost_by_who_is_told_to_end(cluster: LocalCluster, holdfast: 
     wait_for(lambda: job(cluster)["step"] > incident["step_resumed"] + 5, DEADLINE_S, lambda: job(cluster))
     os.kill(cluster.pids()["node1"], signal.SIGTERM)
     goes_on(cluster, 3, store)
-    told = [one["summary"] for one in cluster.client.incidents()]
-    assert any("the agent is stopping" in line for line in told), told
+    reported = [one["summary"] for one in cluster.client.incidents()]
+    assert any("the agent is stopping" in line for line in reported), reported

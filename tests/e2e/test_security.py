@@ -92,7 +92,7 @@ def write(folder: Path, authority: Credential, credential: Credential) -> None:
 
 
 def test_only_the_right_certificate_joins(fort: Fort) -> None:
-    """All the wrong ones knock at once; each is told why in one line, and the right one gets in beside them."""
+    """All the wrong ones probe peer at once; each is told why in one line, and the right one gets in beside them."""
     wrong = {
         "wrong authority": fort.agent("node1", "foreign", "node1"),
         "expired": fort.agent("node1", "expired"),
@@ -211,7 +211,7 @@ def test_it_does_not_listen_to_a_network_unprotected(fort: Fort, lacks: str, tmp
     assert "listening on 0.0.0.0 needs" in one_line(begun.err)
 
 
-def test_it_does_if_told_in_so_many_words(holdfast: Commands, tmp_path: Path) -> None:
+def test_it_does_if_set_explicitly(holdfast: Commands, tmp_path: Path) -> None:
     controller = holdfast.start(
         "controller", "--listen-host", "0.0.0.0", "--grpc-port", "0", "--http-port", "0", "--insecure",
         "--state-dir", str(tmp_path / "state"),

@@ -113,11 +113,11 @@ def refused(api: httpx.Client, reason: str) -> float:
     return next(float(line.split()[-1]) for line in api.get("/metrics").text.splitlines() if line.startswith(wanted))
 
 
-Told = Callable[[str], msg.AgentMessage | t.Event]
+Reported = Callable[[str], msg.AgentMessage | t.Event]
 Seen = Callable[[httpx.Client], bool]
 
 
-def speaks_for_another(cluster: Cluster, said: Told, is_seen: Seen) -> bool:
+def speaks_for_another(cluster: Cluster, said: Reported, is_seen: Seen) -> bool:
     """Said by node1 of the rank that node0 holds. From node0 the same is seen."""
     with a_job(cluster) as (holder, job, api), Agent(cluster, "node1") as other:
         before = refused(api, "foreign")

@@ -81,8 +81,8 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
             done = holdfast.run("uncordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err
             wait_for(lambda: "drain" not in slurm.states(env).get(spare, "drain"), 30, lambda: slurm.states(env))
-        told = [json.loads(line) for line in controller.err.splitlines() if "scheduler." in line]
-        assert {"scheduler.out", "scheduler.in"} <= {line["event"] for line in told}
+        reported = [json.loads(line) for line in controller.err.splitlines() if "scheduler." in line]
+        assert {"scheduler.out", "scheduler.in"} <= {line["event"] for line in reported}
     finally:
         client.stop(0.0)
         client.close()

@@ -1,4 +1,4 @@
-"""The fixtures behind all tests with real ranks: one warm process for the whole session, and a tiny model."""
+"""The fixtures behind all tests with real ranks: one fork server for the whole session, and a tiny model."""
 
 from __future__ import annotations
 

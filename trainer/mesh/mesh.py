@@ -37,7 +37,7 @@ class Mesh:
     store: Store
     """Where the ranks met. Held here because torch does not keep a store that is written in Python alive."""
 
-    def keep_meeting_place(self) -> None:
+    def keep_rendezvous_alive(self) -> None:
         """Keep the store from forgetting a job that goes on for long. Cheap: call it between steps."""
         if isinstance(self.store, RedisStore) and self.device_mesh.get_rank() == 0:
             self.store.keep_alive()

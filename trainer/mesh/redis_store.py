@@ -226,7 +226,7 @@ def _library() -> Any:
 
 
 def _connected(redis: Any, url: str) -> Any:
-    """A client that has been answered once; tries for a while, since a thousand ranks knock in one moment."""
+    """A client that has been answered once; tries for a while, since a thousand ranks probe peer in one moment."""
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 

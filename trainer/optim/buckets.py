@@ -38,27 +38,29 @@ def cut(sizes: Sequence[int], fewest: int = FEWEST) -> list[range]:
 
 
 @dataclass(frozen=True, slots=True)
-class Riders:
+class PiggybackedReductions:
     """A few numbers that all replicas want the sums of. In a collective of their own they would go around them all once
     more; so they go out behind the last gradients."""
 
     ask: Callable[[], Tensor]
     """What this replica has to say: one dimension, the same length on all. Asked once a step, in its last backward."""
-    tell: Callable[[Tensor], None]
+    report: Callable[[Tensor], None]
     """Takes the sums."""
 
 
 class _Bucket:
     """Some parameters' gradients side by side."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], wide: torch.dtype, riders: Riders | None) -> None:
-        self.parameters, self.wide, self.riders = parameters, wide, riders
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], wide: torch.dtype, piggybacked: PiggybackedReductions | None
+    ) -> None:
+        self.parameters, self.wide, self.piggybacked = parameters, wide, piggybacked
         self.sizes = [_local(parameter).numel() for parameter in parameters]
         self.clear()
 
     def clear(self) -> None:
         self.missing = set(range(len(self.parameters)))
-        self.slots: tuple[Tensor, ...] = ()  # by parameter, then the riders'
+        self.slots: tuple[Tensor, ...] = ()  # by parameter, then the piggybacked ones
         self.flat: Tensor | None = None
         self.work: dist.Work | None = None
 
@@ -76,7 +78,7 @@ class _Bucket:
         self.missing.discard(place)
 
     def _open(self, device: torch.device) -> None:
-        along = torch.empty(0) if self.riders is None else self.riders.ask()
+        along = torch.empty(0) if self.piggybacked is None else self.piggybacked.ask()
         sizes = [*self.sizes, len(along)]
         self.flat = torch.empty(sum(sizes), dtype=self.wide, device=device)
         self.slots = torch.split(self.flat, sizes)
@@ -84,8 +86,8 @@ class _Bucket:
 
     def give(self) -> None:
         """The means to the parameters that do not hold them already."""
-        if self.riders is not None:
-            self.riders.tell(self.slots[-1].clone())  # what is kept of it must not keep the bucket
+        if self.piggybacked is not None:
+            self.piggybacked.report(self.slots[-1].clone())  # what is kept of it must not keep the bucket
         for parameter, slot in zip(self.parameters, self.slots[:-1], strict=True):
             if not _is_plain(parameter, self.wide):
                 assert parameter.grad is not None
@@ -103,7 +105,7 @@ class GradientMeans:
         self,
         parameters: Iterable[nn.Parameter],
         group: dist.ProcessGroup,
-        riders: Riders | None = None,
+        piggybacked: PiggybackedReductions | None = None,
         fewest: int = FEWEST,
     ) -> None:
         """`parameters` in the order of forward: backward is done with the last of them first. `fewest`: see FEWEST; on
@@ -115,7 +117,7 @@ class GradientMeans:
         sizes = [_local(p).numel() * wide.itemsize for p, wide in zip(order, wides, strict=True)]
         self.num_bytes = sum(sizes)
         self._buckets = [
-            _Bucket(order[p.start : p.stop], wides[p.start], riders if p.stop == len(order) else None)
+            _Bucket(order[p.start : p.stop], wides[p.start], piggybacked if p.stop == len(order) else None)
             for p in cut(sizes, fewest)
         ]
         self._sent = 0

@@ -9,7 +9,7 @@ from holdfast.plan.plan import Plan
 from holdfast.trainer.mesh.mesh import Mesh
 from holdfast.trainer.model.model import DTYPES, Moment, Stage, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
-from holdfast.trainer.optim.buckets import Riders
+from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.runtime import LossFunction, Runtime, Sharing, WatchedStage
@@ -58,12 +58,12 @@ def build_runtime(
     plan: Plan,
     stages: list[Stage],
     loss: LossFunction,
-    riders: Riders | None = None,
+    piggybacked: PiggybackedReductions | None = None,
     crowded: bool = False,
 ) -> Runtime:
     """What runs this rank's part of the plan. `loss` maps logits and targets of a micro-batch to a scalar.
 
-    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `riders` go along with
+    Gradients of the losses of all micro-batches are added up, so `loss` does the averaging. `piggybacked` go along with
     the gradients of the first stage, if each replica has whole ones: its last backward is the last of a step.
     `crowded`: replicas have no core to spare for sending while they compute.
     """
@@ -85,7 +85,7 @@ def build_runtime(
                 config.parallel.zero,
                 tuple(units_of(stage)) if layered else (),
                 config.parallel.zero_reduce == "each",
-                riders if stage.is_first else None,
+                piggybacked if stage.is_first else None,
                 crowded,
             ),
         )

@@ -24,7 +24,7 @@ from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRun
 
 from holdfast.plan.plan import COMPUTE, RECEIVES, TORCH, Action, Op, Order, Plan
 from holdfast.trainer.model import accumulate
-from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, Riders
+from holdfast.trainer.optim.buckets import FEWEST, GradientMeans, PiggybackedReductions
 from holdfast.trainer.telemetry import spans
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ class Sharing:
     """By layer: what is gathered at once, in the order of forward. Empty: the whole stage."""
     reduce_each: bool = True
     """By layer: whether every backward reduces gradients, or the last one of a step those of all."""
-    riders: Riders | None = None
+    piggybacked: PiggybackedReductions | None = None
     """What goes along with the last gradients, where each replica has whole ones."""
     crowded: bool = False
     """Whether there is no core to send gradients while others are computed."""
@@ -66,7 +66,7 @@ class WatchedStage(PipelineStage):
         self.means_hear = False
         if sharing.group.size() > 1 and not isinstance(self.submod, FSDPModule):
             self.means = GradientMeans(
-                self.submod.parameters(), sharing.group, sharing.riders, 1 if sharing.crowded else FEWEST
+                self.submod.parameters(), sharing.group, sharing.piggybacked, 1 if sharing.crowded else FEWEST
             )
             self.means_hear = accumulate.hooks_hear()
 
@@ -132,8 +132,8 @@ class WatchedStage(PipelineStage):
             if isinstance(self.submod, FSDPModule):
                 if not self.sharing.units:
                     # Over gloo the collective itself says that it is one.
-                    is_told = self.device.type == "cpu"
-                    with contextlib.nullcontext() if is_told else spans.operation("dp:reduce_scatter"):
+                    is_reported = self.device.type == "cpu"
+                    with contextlib.nullcontext() if is_reported else spans.operation("dp:reduce_scatter"):
                         self._reduce_scatter()
             elif self.means is not None:
                 with spans.operation("dp:all_reduce", self.means.num_bytes):

@@ -27,7 +27,7 @@ from holdfast.trainer.model.loss import cross_entropy
 from holdfast.trainer.model.model import Moment, recompute_of
 from holdfast.trainer.model.sequence_parallel import own_positions
 from holdfast.trainer.model.tensor_parallel import hash_of
-from holdfast.trainer.optim.buckets import Riders
+from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import GradientSums, slices_of
 from holdfast.trainer.pipeline import pipeline
@@ -38,7 +38,7 @@ from holdfast.trainer.settings.errors import NonFiniteLoss
 from holdfast.trainer.settings.launch import Launch
 from holdfast.trainer.settings.layout import plan
 from holdfast.trainer.telemetry import spans
-from holdfast.trainer.telemetry.garbage import kept_out
+from holdfast.trainer.telemetry.garbage import gc_disabled
 from holdfast.trainer.telemetry.totals import Pending, Totals, arrived, riding, start_sum
 from holdfast.trainer.weights.persist import make_manager
 from holdfast.trainer.weights.state import settings
@@ -63,8 +63,8 @@ class Trainer:
         order = self.plan.orders[mesh.pp_rank]
         self.loads_at = next((action.stage for action in order if action.op is Op.LOAD), -1)
         """The stage for which this rank reads data; -1: none."""
-        riders = Riders(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
-        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, riders, crowded)
+        piggybacked = PiggybackedReductions(self._riding, self._arrived) if layout.pp == layout.tp == 1 else None
+        self.runtime = pipeline.build_runtime(config, mesh, self.plan, self.stages, self._loss, piggybacked, crowded)
         self.slices = slices_of(self.stages, mesh)
         self._losses: list[torch.Tensor] = []
         """Of the micro-batches of this step so far."""
@@ -193,7 +193,7 @@ def run(config: Config, launch: Launch) -> Outcome:
     try:
         trainer = Trainer(config, mesh, corpus, is_crowded(launch, device))
         if launch.rank == 0 and probe.attached():
-            _tell(trainer.plan)
+            _report(trainer.plan)
         trainer.feed = open_feed(config, launch, mesh, trainer.batches, trainer.has_first or trainer.has_last)
         fixed = settings(config, corpus.digest)
         require_agreement(_fingerprint(config, fixed), "settings or data")
@@ -231,7 +231,7 @@ def _train(config: Config, launch: Launch, trainer: Trainer, manager: Checkpoint
     probe.phase("train")
     meter = _meter(trainer)
     reporting = Reporter(train, meter, tokens) if is_reporter else contextlib.nullcontext()
-    with reporting as reporter, kept_out(train.gc_every) as collect_garbage:
+    with reporting as reporter, gc_disabled(train.gc_every) as collect_garbage:
         for step in range(first, train.steps):
             spans.clock.take()
             started = time.perf_counter()
@@ -250,7 +250,7 @@ def _train(config: Config, launch: Launch, trainer: Trainer, manager: Checkpoint
                 reporter.step(step, totals, seconds, parts)
             if manager:
                 manager.after_step(step + 1, totals.votes, is_last=step + 1 == train.steps)
-            mesh.keep_meeting_place()
+            mesh.keep_rendezvous_alive()
             collect_garbage(step + 1)
     if manager and first >= train.steps:
         manager.after_step(first, (), is_last=True)  # what came from memory is not in the store yet
@@ -264,7 +264,7 @@ def _moved(tokens: npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
     return found if device.type == "cpu" else found.pin_memory().to(device, non_blocking=True)
 
 
-def _tell(plan: Plan) -> None:
+def _report(plan: Plan) -> None:
     # Late: protobuf is the agent's dependency, and a trainer does without.
     with contextlib.suppress(ImportError):
         from holdfast.wire.plans import encode_plan

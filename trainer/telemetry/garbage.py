@@ -14,13 +14,13 @@ from holdfast.agent import probe
 
 
 @contextlib.contextmanager
-def kept_out(every: int) -> Iterator[Callable[[int], None]]:
+def gc_disabled(every: int) -> Iterator[Callable[[int], None]]:
     """Collect only when told: what is yielded takes the number of steps done. `every` 0 leaves Python its ways."""
     if not every or not gc.isenabled():
         yield lambda done: None
         return
 
-    def tend(done: int) -> None:
+    def collect(done: int) -> None:
         if done % every == 0:
             with probe.span("gc"):
                 gc.collect()
@@ -29,6 +29,6 @@ def kept_out(every: int) -> Iterator[Callable[[int], None]]:
     gc.freeze()  # what is there now stays for the whole run: collections need not look at it
     gc.disable()
     try:
-        yield tend
+        yield collect
     finally:
         gc.enable()

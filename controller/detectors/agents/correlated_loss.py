@@ -10,7 +10,7 @@ _LEAST = 3
 _SHARE = 0.5  # of a switch's nodes that are in the job, or of all its nodes
 
 
-def away_together(job_nodes: Sequence[str], nodes: Mapping[str, Node], now: Instant) -> Finding | None:
+def correlated_loss(job_nodes: Sequence[str], nodes: Mapping[str, Node], now: Instant) -> Finding | None:
     """A finding when three or more nodes of the job are away: most of one switch's, or most of all."""
     known = [nodes[name] for name in job_nodes if name in nodes]
     away = [node for node in known if node.state in (t.NodeState.SUSPECT, t.NodeState.LOST)]

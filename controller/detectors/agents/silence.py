@@ -1,4 +1,4 @@
-"""A node that stopped speaking: the wait adapts to the cadence and the jitter that this node really showed."""
+"""A node that stopped speaking: the wait adapts to the heartbeat interval and the jitter that this node showed."""
 
 from holdfast.controller.state.model import Finding, Instant, Node, Options
 from holdfast.wire import types as t
@@ -8,28 +8,32 @@ _WEIGHT = 0.1  # of the newest gap in the running mean
 
 def frame_interval(nodes: int, options: Options) -> float:
     """Seconds between frames to ask of each agent, so that the controller's load is bounded in any cluster."""
-    return max(options.cadence, round(nodes / options.frames_per_second, 3))
+    return max(options.heartbeat_interval, round(nodes / options.frames_per_second, 3))
 
 
-def note_arrival(node: Node, now: float, cadence: float) -> None:
+def note_arrival(node: Node, now: float, heartbeat_interval: float) -> None:
     """Keep mean and deviation of the gaps between this node's frames."""
     if node.frame_at:
         gap = now - node.frame_at
         delta = gap - node.gap_mean
-        node.lag = max(gap - cadence, 0.8 * node.lag)
+        node.lag = max(gap - heartbeat_interval, 0.8 * node.lag)
         node.gap_mean = gap if not node.gap_mean else node.gap_mean + _WEIGHT * delta
         node.gap_dev += _WEIGHT * (abs(delta) - node.gap_dev)
     node.frame_at = now
-    node.cadence = cadence
+    node.heartbeat_interval = heartbeat_interval
 
 
 def silence_limit(node: Node, options: Options) -> float:
     """Seconds without a frame after which this node counts as silent.
 
-    A floor; missed beats at the cadence that it was asked for; and what its own jitter makes plausible.
+    A floor; missed beats at the heartbeat interval that it was asked for; and what its own jitter makes plausible.
     """
     jitter = node.gap_mean + 8 * node.gap_dev
-    return max(options.silence_floor, options.silence_beats * node.cadence, min(jitter, 30 * node.cadence))
+    return max(
+        options.silence_floor,
+        options.silence_beats * node.heartbeat_interval,
+        min(jitter, 30 * node.heartbeat_interval),
+    )
 
 
 def silence_finding(node: Node, now: Instant, lag: float, options: Options) -> Finding | None:

@@ -31,7 +31,7 @@ class Bounded(dict[_K, _V]):
 class _State:
     since: float  # of the present answer
     bad: bool
-    told: bool = False
+    reported: bool = False
 
 
 class Latch:
@@ -51,19 +51,19 @@ class Latch:
                 return False
             state = self._states[key] = _State(now, True)
         if bad != state.bad:
-            if state.told and not bad:
+            if state.reported and not bad:
                 state.since, state.bad = now, False
-            elif state.told and now - state.since < clear:
+            elif state.reported and now - state.since < clear:
                 state.bad = True  # it was never really away
             else:
-                state.since, state.bad, state.told = now, bad, False
+                state.since, state.bad, state.reported = now, bad, False
         if not bad:
-            if not state.told or now - state.since >= clear:
+            if not state.reported or now - state.since >= clear:
                 del self._states[key]
             return False
-        if state.told or now - state.since < hold:
+        if state.reported or now - state.since < hold:
             return False
-        state.told = True
+        state.reported = True
         return True
 
 

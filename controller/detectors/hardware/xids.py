@@ -65,7 +65,7 @@ class XidDetector:
             return []
         if action is Action.IGNORE or is_known:
             return []
-        return [self._told(gpu, report, action, now)]
+        return [self._reported(gpu, report, action, now)]
 
     def due(self, now: Instant) -> list[Finding]:
         """Judge what has waited for its neighbours."""
@@ -100,13 +100,13 @@ class XidDetector:
             if code == xid.RECOVERY_CHANGED:
                 return None
             if action is Action.DRAIN:
-                return self._told(gpu, report, action, now)
+                return self._reported(gpu, report, action, now)
             # Where no 154 came with it, NVIDIA's table says restart the application; what it lacks is for support.
             otherwise = Action.RESTART_APP if report.advice is nvlink5.Advice.FOLLOW_154 else Action.SUPPORT
-            return self._told(gpu, report, otherwise, now)
+            return self._reported(gpu, report, otherwise, now)
         if neighbours:
             return None  # 45: the other code is the one to follow
-        return self._told(gpu, report, Action.SUPPORT, now, " and nothing else: restart the fabric manager")
+        return self._reported(gpu, report, Action.SUPPORT, now, " and nothing else: restart the fabric manager")
 
     def _gone(self, gpu: _Gpu, report: Xid, action: Action, now: Instant) -> Finding:
         times = gpu.bursts(report, now.mono - self._repeated["window_seconds"])
@@ -114,7 +114,7 @@ class XidDetector:
         text = f"Xid {report.code} on {gpu.name}: {_meaning(report)}; {action}{again}"
         return _finding(t.FindingKind.GPU_XID, gpu, report.entry, action, times, text, now)
 
-    def _told(self, gpu: _Gpu, report: Xid, action: Action, now: Instant, more: str = "") -> Finding:
+    def _reported(self, gpu: _Gpu, report: Xid, action: Action, now: Instant, more: str = "") -> Finding:
         since, code = now.mono - self._repeated["window_seconds"], report.code
         times = gpu.bursts(report, since)
         elsewhere = any(code in other.codes(since) for other in self._gpus.values() if other is not gpu)

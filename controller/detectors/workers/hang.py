@@ -67,7 +67,7 @@ class HangDetector:
             return found
         return self._frozen(ranks, alive, median, steps, now, stacks)
 
-    def standing_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
+    def pending_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
         """Since when nobody moves (monotonic), once that is longer than usual: time to look at their stacks."""
         running = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
         fresh = now.mono - ranks.seen_at < 1.0 + 2 * ranks.period
@@ -229,10 +229,10 @@ class HangDetector:
         if sight.life is not Life.IDLE or activity is None or activity.state == "D" or activity.waits_for_gpu:
             return False
         if verdict.reason is Reason.ENTERING:
-            standing = ranks.standing[rank]
+            standing = ranks.pending[rank]
             return standing is None or standing.number != 0
-        tells = int(ranks.coordinate[rank, 0]) >= 0
-        return tells and ranks.phase[rank] == _TRAIN
+        reports = int(ranks.coordinate[rank, 0]) >= 0
+        return reports and ranks.phase[rank] == _TRAIN
 
     def _paused(self, verdict: Verdict | None, ranks: RankTable, running: np.ndarray, worst: float) -> Pause:
         everyone = [int(r) for r in np.flatnonzero(running)]
@@ -318,7 +318,7 @@ def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verd
 
 def _members(ranks: RankTable, rank: int) -> set[int]:
     """Those with whom its operation is; empty where that is not known."""
-    standing = ranks.standing[rank]
+    standing = ranks.pending[rank]
     if standing is None or standing.group < 0:
         return set()
     try:
@@ -329,7 +329,7 @@ def _members(ranks: RankTable, rank: int) -> set[int]:
 
 def _is_together(ranks: RankTable, rank: int) -> bool:
     """Whether its operation is one that needs its peers; "ddp:forward", or a name of the script's own, is not."""
-    standing = ranks.standing[rank]
+    standing = ranks.pending[rank]
     return bool(standing is not None and standing.kind) or ranks.operation[rank] == "new_group"
 
 

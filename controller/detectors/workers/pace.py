@@ -37,7 +37,7 @@ class PaceDetector:
         self._stretch: list[float] = []
         self._strides: deque[float] = deque(maxlen=_WANDER)  # from one long stretch to the next
         self._drifting = 0
-        self._drift_told = False
+        self._drift_reported = False
 
     def observe(self, record: t.StepRecord, now: Instant) -> list[Finding]:
         """The first record of a step."""
@@ -82,7 +82,7 @@ class PaceDetector:
 
     def _drifted(self, record: t.StepRecord, now: Instant) -> list[Finding]:
         """Several long stretches in a row, all slower than the first ones of this generation."""
-        if self._drift_told or len(self._longs) < 4:
+        if self._drift_reported or len(self._longs) < 4:
             return []
         usual = float(np.median([middle for middle, _ in self._longs[1:4]]))  # the first has the warm-up in it
         # What grows little by little takes many strides for that; what only wanders has gone as far in a few.
@@ -93,7 +93,7 @@ class PaceDetector:
         del self._longs[8:-1]
         if self._drifting < self._drift["stretches"]:
             return []
-        self._drift_told = True
+        self._drift_reported = True
         text = f"the step time has slowly grown to {middle:.3f} s, {middle / usual:.2f} times as long as at the start"
         return [_says(_K.STEP_TIME_DRIFT, text, record, middle, usual, error, now)]
 

@@ -42,7 +42,7 @@ def _state(
     groups: dict[tuple[str, int, str], Group | None],
     lines: dict[tuple[int, ...], tuple[int, ...]],
 ) -> State:
-    standing = ranks.standing[rank] or t.Standing()
+    standing = ranks.pending[rank] or t.PendingCollective()
     own = [_group(count, groups) for count in standing.groups]
     begun = {group: count.begun for group, count in zip(own, standing.groups, strict=True) if group is not None}
     sizes = {group: count.sizes for group, count in zip(own, standing.groups, strict=True) if group is not None}

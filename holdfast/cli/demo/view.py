@@ -25,7 +25,7 @@ class View:
         self._plan, self._url = plan, url
         self._console = output.err()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._last = -1
 
     def __enter__(self) -> Self:
@@ -51,17 +51,17 @@ class View:
 
     def update(self, job: Json, ranks: Json, incidents: list[Json]) -> None:
         for incident in reversed(incidents):
-            self._tell(incident)
+            self._report(incident)
         if self._live.is_started:
             self._live.update(self._panel(job, ranks), refresh=True)
         elif job["step"] >= self._last + EVERY or (job["step"] == self._plan.steps - 1 != self._last):
             self._last = job["step"]
             self._console.print(self._numbers(job))
 
-    def _tell(self, incident: Json) -> None:
+    def _report(self, incident: Json) -> None:
         line = f"incident {incident['id']} {incident['state']}: {output.incident_line(incident)}"
-        if self._told.get(str(incident["id"])) != line:
-            self._told[str(incident["id"])] = line
+        if self._reported.get(str(incident["id"])) != line:
+            self._reported[str(incident["id"])] = line
             self._console.print(f"[yellow]{output.text(line)}[/]")
 
     def _numbers(self, job: Json) -> str:

@@ -92,12 +92,12 @@ class Follower:
     def _follow(self) -> None:
         policy = Backoff(initial=0.1, cap=2.0)
         delays = policy.delays()
-        reconnected = told = False
+        reconnected = reported = False
         while True:
             try:
                 for line in self._connection(reconnected):
                     delays = policy.delays()
-                    told = False
+                    reported = False
                     self._seen.add(line)
                     self.lines.put(line)
                 if self._is_over():
@@ -105,9 +105,9 @@ class Follower:
             except NotFound:
                 return  # the controller does not know the job any more
             except Unavailable as error:
-                if not told:
+                if not reported:
                     note(f"{error}; trying again")
-                told = True
+                reported = True
             reconnected = True
             time.sleep(next(delays))
 

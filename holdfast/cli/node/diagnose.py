@@ -53,14 +53,14 @@ def diagnose(
 
 def _watch(client: Client, name: str) -> output.Json:
     """Wait until the diagnosis is done; print a line for every stage."""
-    told = ""
+    reported = ""
     while True:
         doc = client.diagnosis(name)
         if doc["state"] == "done":
             return doc
         stage = f"{doc['stage']}, round {doc['rounds']}" if doc["stage"] == "pairs" else str(doc["stage"])
-        if stage != told:
-            told = stage
+        if stage != reported:
+            reported = stage
             output.note(f"{name}: {stage}: {doc['jobs_open']} tests of {len(doc['nodes'])} nodes to do")
         time.sleep(_EVERY_S)
 

@@ -12,21 +12,21 @@ from typing import Any, cast
 
 from holdfast.base import log
 from holdfast.base.config import AgentConfig, ControllerConfig, load
-from holdfast.base.service import gathering
+from holdfast.base.service import gc_paused
 from holdfast.base.settings import former_names
 from holdfast.cli.common.extras import needs
 
 
 def run_agent(config: AgentConfig) -> int:
     config.check()
-    with needs("agent"), gathering():
+    with needs("agent"), gc_paused():
         from holdfast.agent.app import run
     return run(config)
 
 
 def run_controller(config: ControllerConfig) -> int:
     config.check()
-    with needs("controller"), gathering():
+    with needs("controller"), gc_paused():
         from holdfast.controller.app import run
     return run(config)
 

@@ -74,17 +74,17 @@ def simulate(
             again += f" --restore-seconds {restore_seconds:g} --checkpoint-seconds {checkpoint_seconds:g}"
             again += " --shrink" if shrink else ""
             raise HoldfastError(f"{error}; to see it again: holdfast simulate {again} --seed {one}") from None
-    rivals = simulation.rivals(shape, seed, days, rate) if compare else {}
+    baselines = simulation.baselines(shape, seed, days, rate) if compare else {}
     if as_json:
-        output.print_json({"runs": [dataclasses.asdict(one) for one in found], "rivals": rivals})
+        output.print_json({"runs": [dataclasses.asdict(one) for one in found], "baselines": baselines})
     elif seeds == 1:
-        output.out().print(_report(found[0], rivals))
+        output.out().print(_report(found[0], baselines))
     else:
         output.out().print(_summary(found))
     return 0
 
 
-def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
+def _report(one: "Outcome", baselines: dict[str, float]) -> RenderableType:
     from holdfast.controller.simulation.run import spread
 
     figures = output.table("", ">MEDIAN", ">P90", ">P99", ">MOST")
@@ -100,7 +100,7 @@ def _report(one: "Outcome", rivals: dict[str, float]) -> RenderableType:
         f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly; "
         f"{sum(one.pauses.values())} pauses, {one.wrong_ends} wrongly ended",
         figures,
-        *(f"the same faults {name}: goodput {output.percent(value)}" for name, value in rivals.items()),
+        *(f"the same faults {name}: goodput {output.percent(value)}" for name, value in baselines.items()),
         f"{one.events:,} events in {one.cpu:.1f} s of CPU time",
     ]
     return Group(*lines)

@@ -66,7 +66,7 @@ def test_bytes_over_links_count_by_their_growth() -> None:
         assert found.of(7) is use
 
 
-def test_what_nvml_does_not_tell_is_unknown() -> None:
+def test_what_nvml_does_not_report_is_unknown() -> None:
     fail = {
         name: pynvml.NVML_ERROR_NOT_SUPPORTED
         for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetEnforcedPowerLimit")

@@ -61,7 +61,7 @@ def test_it_asks_as_nvidias_client_does_and_reads_every_count() -> None:
     assert status.most == {("0xfa93daea854b060b", "AllReduce"): 641, ("0xfa93daea854b060b", "SendRecv"): 3}
 
 
-def test_an_older_server_tells_in_text_who_differs() -> None:
+def test_an_older_server_reports_in_text_who_differs() -> None:
     with serve(FakeRas(RANKS, has_json=False)) as ras:
         status = ask(ras.address)
     assert ras.heard[-2:] == ["set format json", "verbose status"]

@@ -62,8 +62,8 @@ def chatter(port: int) -> Iterator[None]:
 
 def eye_on(name: str, read: int, write: int) -> Iterator[Eye]:
     with standing(WORKER.format(name=name), stderr=write) as (eye, _):
-        with open(read, closefd=False) as told:
-            port = int(told.readline())
+        with open(read, closefd=False) as reported:
+            port = int(reported.readline())
         with chatter(port):
             yield eye
 

@@ -97,7 +97,7 @@ def test_attempts_with_pauses_between_are_movement_and_sleeping_again_is_not(doe
             eye.after(2.0)
 
 
-def test_attempts_are_told_by_what_they_take() -> None:
+def test_attempts_are_reported_by_what_they_take() -> None:
     def story(sleep: float, cpu: float, words: str = TIMER) -> bool:
         one, ran = Surroundings(), 0
         found = False
@@ -125,7 +125,7 @@ threading.Thread(target=tick, daemon=True).start()
 @pytest.mark.parametrize(
     ("does", "moves"), [("while True: pass", True), ("hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", False)]
 )
-def test_who_computes_in_python_is_told_from_who_spins_without_its_lock(does: str, moves: bool) -> None:
+def test_who_computes_in_python_is_distinguished_from_who_spins_without_its_lock(does: str, moves: bool) -> None:
     """As CUDA does while it waits; here with a GPU that is only said to be there."""
     with standing(TICKS.format(does)) as (eye, process):
         eye.activities._gpus[process.pid] = True
@@ -268,8 +268,8 @@ def test_an_agent_that_was_away_takes_nothing_for_quiet_that_it_has_not_seen(tmp
     seen = frame(30.0)
     assert seen is not None
     assert seen.quiet == 0  # a frame that is late by 30 s: the child may have computed all the time
-    for cadence in (5.0, 5.0, 5.0, 5.0):  # a big cluster
-        seen = frame(cadence)
+    for heartbeat_interval in (5.0, 5.0, 5.0, 5.0):  # a big cluster
+        seen = frame(heartbeat_interval)
         assert seen is not None
         assert seen.quiet == 0
     activities.close()

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.agent.activity.watch import Activities, mark_of
 from holdfast.wire import types as t
-from tests.agent.support.standing import CADENCE, LOCK, READY, SLEEP, Eye, standing
+from tests.agent.support.standing import HEARTBEAT_INTERVAL, LOCK, READY, SLEEP, Eye, standing
 
 GIL_SLEEP = f"import ctypes\n{READY}ctypes.PyDLL(None).sleep(60)"
 PIPE = f"import os\nread, write = os.pipe()\n{READY}os.read(read, 1)"
@@ -83,7 +83,7 @@ def seen_still() -> dict[str, t.Activity]:
                 seen = activities.attach(t.WorkerSample(rank, 0, pid)).activity
                 found |= {name: seen} if seen is not None else {}
             activities.settle()
-            time.sleep(CADENCE)
+            time.sleep(HEARTBEAT_INTERVAL)
         activities.close()
         return found
 
@@ -163,13 +163,13 @@ for thread in threads: thread.start()
 """
 
 
-def test_what_other_threads_wait_for_is_told_where_the_main_one_waits_for_a_lock() -> None:
+def test_what_other_threads_wait_for_is_reported_where_the_main_one_waits_for_a_lock() -> None:
     """More threads than one look takes. Pools, timers and those that serve descriptors tell nothing."""
-    told = "a lock (other threads: a read from a pipe that it holds itself; a read from a unix socket, 2 times)"
+    reported = "a lock (other threads: a read from a pipe that it holds itself; a read from a unix socket, 2 times)"
     with standing(THREADS_WAIT) as (eye, _):
-        eye.when(lambda a: a.waits_for == told)
+        eye.when(lambda a: a.waits_for == reported)
         seen = eye.after(0.9)
-        assert (seen.waits_for, seen.thread) == (told, "")
+        assert (seen.waits_for, seen.thread) == (reported, "")
 
 
 def test_the_thread_that_moves_is_named() -> None:

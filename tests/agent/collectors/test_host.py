@@ -82,7 +82,7 @@ async def heard(log: KernelLog) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_a_loop_tells_when_the_kernel_speaks_again_and_again(tmp_path: Path) -> None:
+def test_a_loop_reports_when_the_kernel_speaks_again_and_again(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "kmsg")
     log = KernelLog(str(tmp_path / "kmsg"))
     writer = os.open(tmp_path / "kmsg", os.O_WRONLY)
@@ -152,7 +152,7 @@ def test_oom_lines(line: str, found: OomKill | None) -> None:
     assert kernel_log.oom_kill(line) == found
 
 
-def test_a_process_tells_its_state(tmp_path: Path) -> None:
+def test_a_process_reports_its_state(tmp_path: Path) -> None:
     put(tmp_path / "77/stat", "77 (my (odd) D name) D 1 77")
     assert process_state(77, str(tmp_path)) == "D"
     assert process_state(78, str(tmp_path)) == ""
@@ -225,7 +225,7 @@ def test_a_line_without_xid() -> None:
         ("usb 1-1: new device", None, None),
     ],
 )
-def test_what_a_kernel_line_tells_the_controller(line: str, rule: str | None, severity: Severity | None) -> None:
+def test_what_a_kernel_line_notifies_the_controller(line: str, rule: str | None, severity: Severity | None) -> None:
     event = kernel_log.event(KernelLine(1.0, 4, line), RULES, wall_ns=5)
     assert (event.rule if event else None) == rule
     if event is not None:

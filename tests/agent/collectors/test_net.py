@@ -194,7 +194,7 @@ def test_one_usable_device_beside_others_is_enough(tmp_path: Path) -> None:
     assert chosen(sysfs) == ["mlx5_0"]
 
 
-def test_extended_counters_are_words_too_and_come_first(tmp_path: Path) -> None:
+def test_extended_counters_are_words_too_and_raise_priority(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
     port = sysfs.rdma("mlx4_0")
     put(port / "counters/port_xmit_data", 0xFFFFFFFF)  # 32 bits: it stops at its end

@@ -1,4 +1,4 @@
-"""The warm process with real workers: started, ended in many ways, reported, ended as whole trees."""
+"""The fork server with real workers: started, ended in many ways, reported, ended as whole trees."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.forkserver import error_file
-from holdfast.agent.forkserver.client import Warm
+from holdfast.agent.forkserver.client import ForkServer
 from holdfast.agent.forkserver.fork_server import ASKED_FOR_GPUS
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.base.errors import Unavailable
@@ -47,7 +47,7 @@ print("to stderr", file=sys.stderr)
             )
             assert lines[1] == "True 500"
             assert lines[2] == "__main__ True None"
-            # No descriptor of the warm process: where it dumps its stacks, and its probe.
+            # No descriptor of the fork server: where it dumps its stacks, and its probe.
             assert lines[3] == f"42 {tmp_path} ['{tmp_path}/probe0.stacks', '{tmp_path}/probe0']"
             assert lines[4] == "True default_int_handler"
             assert one.err() == "to stderr\n"
@@ -98,7 +98,7 @@ def test_an_exception_leaves_the_users_traceback_and_nothing_of_ours(warm: bool,
     asyncio.run(story())
 
 
-def test_injected_faults_are_told_apart(tmp_path: Path) -> None:
+def test_injected_faults_are_distinguished(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path) as one:
             kinds = ["exception", "segfault", "oom", "exit"]
@@ -236,7 +236,7 @@ def test_a_module_that_cannot_be_imported_is_reported_and_harms_nobody(tmp_path:
         async with node(tmp_path) as one:
             assert one.warm
             await one.warm.shutdown()
-            one.warm = await Warm.open(
+            one.warm = await ForkServer.open(
                 tmp_path / "run",
                 preload=["no_such_module", "warm_me"],
                 env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -261,7 +261,7 @@ def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> N
             "cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: True)\n"
             "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)"
         )
-        (tmp_path / "cannot_tell.py").write_text(
+        (tmp_path / "cannot_know.py").write_text(
             "import sys, types\n"
             "cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: 1 / 0)\n"
             "sys.modules['torch'] = types.SimpleNamespace(cuda=cuda)"
@@ -275,13 +275,13 @@ def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> N
         async with node(tmp_path) as one:
             assert one.warm
             await one.warm.shutdown()
-            one.warm = await Warm.open(
+            one.warm = await ForkServer.open(
                 tmp_path / "run",
-                preload=["asks_torch", "fine", "cannot_tell", "asks_driver"],
+                preload=["asks_torch", "fine", "cannot_know", "asks_driver"],
                 env={**os.environ, "PYTHONPATH": str(tmp_path)},
                 on_exit=one.heard,
             )
-            left_out = ["asks_torch", "cannot_tell", "asks_driver"]
+            left_out = ["asks_torch", "cannot_know", "asks_driver"]
             assert one.warm.preload_errors == dict.fromkeys(left_out, ASKED_FOR_GPUS)
             await one.start("import sys; print({'asks_torch', 'fine', 'asks_driver', 'torch'} & set(sys.modules))")
             await one.ended()

@@ -91,7 +91,7 @@ def test_a_new_one_begins_on_a_full_disk_with_what_is_there(tmp_path: Path, monk
     assert list(Journal(tmp_path).exits) == [("j", 1, 3)]
 
 
-def test_other_errors_are_told(tmp_path: Path) -> None:
+def test_other_errors_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Not a directory"):
         Journal(tmp_path / "file" / "run")

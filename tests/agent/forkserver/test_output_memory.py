@@ -83,7 +83,7 @@ def test_what_nobody_reads_is_bounded(memory: int, monkeypatch: pytest.MonkeyPat
 
 
 class Worker:
-    """The two outputs of one, as the warm process holds them."""
+    """The two outputs of one, as the fork server holds them."""
 
     def __init__(self) -> None:
         self.fds = output_memory.create(), output_memory.create()

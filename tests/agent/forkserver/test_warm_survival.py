@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.forkserver.client import Warm
+from holdfast.agent.forkserver.client import ForkServer
 from holdfast.agent.forkserver.journal import Journal
 from holdfast.base.errors import Unavailable
 from holdfast.wire.messages import KeptWorker
@@ -22,11 +22,11 @@ SLEEP = "import time\nprint('here')\nwhile True: time.sleep(60)"
 
 AGENT = """
 import asyncio, json, sys
-from holdfast.agent.forkserver.client import Warm
+from holdfast.agent.forkserver.client import ForkServer
 from holdfast.agent.forkserver.worker_spec import WorkerSpec
 
 async def main():
-    warm = await Warm.open(sys.argv[1], idle_exit=30.0)
+    warm = await ForkServer.open(sys.argv[1], idle_exit=30.0)
     pids = [await warm.start_worker(WorkerSpec.from_json(spec)) for spec in json.loads(sys.argv[2])]
     print(warm.pid, *pids, flush=True)
     await asyncio.sleep(300)
@@ -75,7 +75,7 @@ def test_workers_outlive_a_killed_agent_and_the_next_one_learns_everything(tmp_p
     asyncio.run(story())
 
 
-def test_a_lost_warm_process_is_noticed_and_its_successor_takes_over(tmp_path: Path) -> None:
+def test_a_lost_fork_server_is_noticed_and_its_successor_takes_over(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path) as one:
             assert one.warm
@@ -106,10 +106,10 @@ def test_a_lost_warm_process_is_noticed_and_its_successor_takes_over(tmp_path: P
     asyncio.run(story())
 
 
-def test_two_agents_share_one_warm_process(tmp_path: Path) -> None:
+def test_two_agents_share_one_fork_server(tmp_path: Path) -> None:
     async def story() -> None:
         # Both find nothing and start one; the slower of the two processes sees the lock and leaves.
-        first, second = await asyncio.gather(*(Warm.open(tmp_path / "run", idle_exit=30.0) for _ in range(2)))
+        first, second = await asyncio.gather(*(ForkServer.open(tmp_path / "run", idle_exit=30.0) for _ in range(2)))
         assert first.pid == second.pid
         await second.close()
         await first.shutdown()
@@ -129,7 +129,7 @@ def test_sigterm_and_idleness_end_it_with_all_it_has(tmp_path: Path) -> None:
             assert not alive(pid)
             assert not (tmp_path / "run" / "warm.sock").exists()
             await one.warm.close()
-            one.warm = await Warm.open(tmp_path / "run", idle_exit=0.1)
+            one.warm = await ForkServer.open(tmp_path / "run", idle_exit=0.1)
             warm_pid = one.warm.pid
             await one.warm.close()
             await eventually(lambda: not alive(warm_pid))
@@ -141,7 +141,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     async def story() -> None:
         (tmp_path / "sitecustomize.py").write_text("import sys; sys.stderr.write('no way\\n'); import os; os._exit(4)")
         with pytest.raises(Unavailable, match=r"the fork server ended with 4 at its start: no way \(.*warm.log\)"):
-            await Warm.open(tmp_path / "run", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+            await ForkServer.open(tmp_path / "run", env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
     asyncio.run(story())
 
@@ -152,10 +152,10 @@ def test_imports_that_take_too_long_run_into_the_deadline(tmp_path: Path) -> Non
             f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         )
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        patient = asyncio.create_task(Warm.open(tmp_path / "run", preload=["slow"], env=env))
+        patient = asyncio.create_task(ForkServer.open(tmp_path / "run", preload=["slow"], env=env))
         await eventually((tmp_path / "pid").exists)
         with pytest.raises(Unavailable, match=r"not ready: the fork server did not answer hello within"):
-            await Warm.open(tmp_path / "run", ready_timeout=0.3)
+            await ForkServer.open(tmp_path / "run", ready_timeout=0.3)
         await eventually(lambda: (tmp_path / "pid").read_text())
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
         with pytest.raises(Unavailable, match=r"not ready: the fork server ended"):

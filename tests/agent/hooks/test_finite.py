@@ -215,7 +215,7 @@ def test_samples_stay_within_their_share() -> None:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_life_that_begins_spoilt_is_told_from_one_that_becomes_so(
+def test_a_life_that_begins_spoilt_is_distinguished_from_one_that_becomes_so(
     on_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between two samples: of a GPU the first one's sums are waited for by no step, and looked for by each."""
@@ -315,8 +315,10 @@ class OnGpu:
 def test_a_gpu_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums are read by a later step, when they are there; nothing is done while a graph is captured."""
     gpu, (net, optimizer) = Gpu(), model()
-    told: list[Recorded] = []
-    monkeypatch.setattr(torch_finite.probe, "recorded", lambda event: told.append(Recorded(event, 0.0)) or told[-1])
+    reported: list[Recorded] = []
+    monkeypatch.setattr(
+        torch_finite.probe, "recorded", lambda event: reported.append(Recorded(event, 0.0)) or reported[-1]
+    )
     watch = Finite(gpu, Clock(), Clock())
     real = torch_finite._Model._sum
     monkeypatch.setattr(torch_finite._Model, "_sum", lambda self, tensor: OnGpu(real(self, tensor)))
@@ -329,7 +331,7 @@ def test_a_gpu_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.after(optimizer)
         assert gpu.events == n // 2 + 1, "one sample at a time"
         assert not watch.spoilt
-        assert sum(one.done for one in told) == n // 2, "the agent is told that its event has come"
+        assert sum(one.done for one in reported) == n // 2, "the agent is told that its event has come"
         gpu.done = n % 2 == 1
     watch.after(optimizer)
     assert watch.spoilt

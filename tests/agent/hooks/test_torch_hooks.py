@@ -17,7 +17,7 @@ from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.diagnostics.hang.graph import Group, Reason, State, judge
 from holdfast.wire.messages import Program
 from holdfast.wire.operation_size import words
-from holdfast.wire.types import Phase, Standing
+from holdfast.wire.types import PendingCollective, Phase
 from tests.agent.support.warm_node import Node, eventually, node
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
@@ -266,17 +266,17 @@ async def another_size_is_named(one: Node) -> None:
     env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     readers = [await start(one, SIZES, rank, **env, RANK=str(rank - 50)) for rank in (50, 51, 52)]
 
-    def stands() -> list[Standing]:
+    def stands() -> list[PendingCollective]:
         samples = [reader.sample(time.monotonic_ns()) for reader in readers[:2]]
-        return [s.standing for s in samples if s.operation == "all_reduce" and s.standing is not None]
+        return [s.pending for s in samples if s.operation == "all_reduce" and s.pending is not None]
 
     await eventually(lambda: len(stands()) == 2, 40)
-    told = stands()
-    assert [words(standing.size) for standing in told] == ["1048576 x float32", "4194304 x float32"]
+    reported = stands()
+    assert [words(standing.size) for standing in reported] == ["1048576 x float32", "4194304 x float32"]
     world = Group("world", 0, (0, 1, 2))
     states = [
         State(rank, True, "all_reduce", s.kind, world, s.number, s.is_handed, {world: 3}, size=s.size)
-        for rank, s in enumerate(told)
+        for rank, s in enumerate(reported)
     ]
     verdict = judge(states)
     assert verdict is not None
@@ -310,12 +310,12 @@ async def a_fresh_interpreter_is_hooked_and_computes_the_same(one: Node) -> None
 
 def test_a_store_without_torch_is_a_clear_refusal(tmp_path: Path) -> None:
     async def story() -> None:
-        from holdfast.agent.forkserver.client import Warm
+        from holdfast.agent.forkserver.client import ForkServer
         from holdfast.base.errors import Unavailable
 
         (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        warm = await Warm.open(tmp_path / "run", env=env, idle_exit=30.0)
+        warm = await ForkServer.open(tmp_path / "run", env=env, idle_exit=30.0)
         with pytest.raises(Unavailable, match="cannot start_store: no rendezvous endpoint without torch on this node"):
             await warm.start_store("j", "127.0.0.1")
         await warm.shutdown()

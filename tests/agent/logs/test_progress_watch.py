@@ -49,10 +49,10 @@ def test_only_a_greater_number_counts() -> None:
     assert (mark.number, mark.count) == (5, 3)
 
 
-def test_it_is_told_now_and_then_and_once_more_at_the_end(tmp_path: Path) -> None:
-    told: list[t.Event] = []
+def test_it_is_reported_now_and_then_and_once_more_at_the_end(tmp_path: Path) -> None:
+    reported: list[t.Event] = []
     clock = Clock()
-    watch = ProgressWatch(told.append, clock)
+    watch = ProgressWatch(reported.append, clock)
     probe = tmp_path / "j1-g2-rank0"
     saved = probe.with_name(probe.name + SAVED_SUFFIX)
 
@@ -62,50 +62,50 @@ def test_it_is_told_now_and_then_and_once_more_at_the_end(tmp_path: Path) -> Non
 
     mark = Mark()
     watch.look(KEY, probe, mark)
-    assert told == []
+    assert reported == []
     save(1)
     watch.look(KEY, probe, mark)
-    (first,) = told
+    (first,) = reported
     assert isinstance(first, t.ProgressSeen)
     assert (first.source, first.number, first.count, first.text) == ("checkpoint", 40, 1, "out/checkpoint-40/x.pt")
     save(2)
     mark.read("step 9\n")
     watch.look(KEY, probe, mark)
-    assert [e.source for e in told] == ["checkpoint", "log"]  # type: ignore[union-attr]
+    assert [e.source for e in reported] == ["checkpoint", "log"]  # type: ignore[union-attr]
     clock.now += APART_S
     watch.look(KEY, probe, mark)
-    assert told[2].count == 2  # type: ignore[union-attr]
+    assert reported[2].count == 2  # type: ignore[union-attr]
     save(3)
     mark.read("step 10\n")
     watch.end(KEY, probe, mark)
-    assert [(e.source, e.number, e.count) for e in told[3:]] == [("checkpoint", 40, 3), ("log", 10, 2)]  # type: ignore[union-attr]
+    assert [(e.source, e.number, e.count) for e in reported[3:]] == [("checkpoint", 40, 3), ("log", 10, 2)]  # type: ignore[union-attr]
     assert not saved.exists()
 
 
 @pytest.mark.parametrize("said", ["", "{", "[]", '{"count": "x", "path": 1, "number": 2}', '{"count": 1}', "1e999"])
-def test_nonsense_is_not_told(tmp_path: Path, said: str) -> None:
-    told: list[t.Event] = []
+def test_nonsense_is_not_reported(tmp_path: Path, said: str) -> None:
+    reported: list[t.Event] = []
     probe = tmp_path / "p"
     probe.with_name(probe.name + SAVED_SUFFIX).write_text(said)
-    ProgressWatch(told.append).end(KEY, probe, None)
-    assert told == []
+    ProgressWatch(reported.append).end(KEY, probe, None)
+    assert reported == []
 
 
 def test_a_file_that_no_worker_of_ours_wrote_is_read_within_bounds(tmp_path: Path) -> None:
     """Sparse, it has a size that no memory has."""
-    told: list[t.Event] = []
+    reported: list[t.Event] = []
     probe = tmp_path / "p"
     saved = probe.with_name(probe.name + SAVED_SUFFIX)
     saved.write_text("{}")
     os.truncate(saved, 1 << 40)
-    ProgressWatch(told.append).look(KEY, probe, None)
+    ProgressWatch(reported.append).look(KEY, probe, None)
     saved.unlink()
     os.mkfifo(saved)
-    ProgressWatch(told.append).look(KEY, probe, None)
+    ProgressWatch(reported.append).look(KEY, probe, None)
     saved.unlink()
     other = tmp_path / "other"
     other.write_text(json.dumps({"count": 1, "path": "x", "number": 2}))
     saved.symlink_to(other)
-    ProgressWatch(told.append).end(KEY, probe, None)
-    assert told == []
+    ProgressWatch(reported.append).end(KEY, probe, None)
+    assert reported == []
     assert other.exists()

@@ -52,8 +52,8 @@ def test_a_loss_that_turns_to_nan_is_found_at_its_third_line(how: str) -> None:
     last = PRINTED[how].replace("LOSS", nan).strip("\r")
     assert found(text) == [("loss-nan", last)] * 2
     streaks: Streaks[int] = Streaks(RULES.all)
-    told = [found(line + "\n", streaks) for line in text.split("\n")]
-    assert [len(one) for one in told] == [0, 0, 0, 0, 1, 1], "the same line by line"
+    reported = [found(line + "\n", streaks) for line in text.split("\n")]
+    assert [len(one) for one in reported] == [0, 0, 0, 0, 1, 1], "the same line by line"
 
 
 def test_trainer_that_filters_nan_shows_it_in_the_norm() -> None:
@@ -166,32 +166,32 @@ def test_a_rank_without_labels_never_had_a_loss() -> None:
 def test_how_output_is_cut_changes_nothing(values: list[str], data: st.DataObject) -> None:
     text = [f"step {i} loss {value}\n" if value != "no loss here" else "saving\n" for i, value in enumerate(values)]
     streaks: Streaks[int] = Streaks(RULES.all)
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     at = 0
     while at < len(text):
         end = data.draw(st.integers(at + 1, len(text)))
-        told += found("".join(text[at:end]), streaks)
+        reported += found("".join(text[at:end]), streaks)
         at = end
-    assert told == found("".join(text))
+    assert reported == found("".join(text))
     losses = [value for value in values if value != "no loss here"]
     rows = [(value, len(list(group))) for value, group in itertools.groupby(losses)]
     expected = sum(max(0, count - 2) for i, (value, count) in enumerate(rows) if value == "nan" and i > 0)
-    assert len(told) == expected
+    assert len(reported) == expected
 
 
 def test_a_followed_worker_is_reported_once(tmp_path: Path) -> None:
-    told: list[LogMatched] = []
-    logs = WorkerLogs(tmp_path, rules=RULES, on_match=lambda event, rule: told.append(event))
+    reported: list[LogMatched] = []
+    logs = WorkerLogs(tmp_path, rules=RULES, on_match=lambda event, rule: reported.append(event))
     out, _ = logs.paths("j", 1, 0)
     for line in ("loss 2.3\n", "loss nan\n", "loss nan\n"):
         with out.open("a") as file:
             file.write(line)
         logs.poll()
-    assert told == []
+    assert reported == []
     with out.open("a") as file:
         file.write("loss nan\n" * 20)
     logs.poll()
-    assert [(event.rule, event.rank) for event in told] == [("loss-nan", 0)]
+    assert [(event.rule, event.rank) for event in reported] == [("loss-nan", 0)]
     logs.drain("j", 1, 0)
     logs.close()
 

@@ -79,18 +79,18 @@ def test_a_new_worker_and_one_that_ended_are_seen_between_quiet_polls(tmp_path: 
     logs.close()
 
 
-def test_what_is_held_back_is_told_also_when_nobody_writes_any_more(tmp_path: Path) -> None:
-    clock, told = Clock(), list[str]()
-    logs = WorkerLogs(tmp_path, rules=RULES, on_match=lambda event, rule: told.append(event.line), clock=clock)
+def test_what_is_held_back_is_reported_also_when_nobody_writes_any_more(tmp_path: Path) -> None:
+    clock, reported = Clock(), list[str]()
+    logs = WorkerLogs(tmp_path, rules=RULES, on_match=lambda event, rule: reported.append(event.line), clock=clock)
     out, err = logs.paths("j", 1, 0)
     append(err, b"")
     append(out, b"Segmentation fault\n" * 3)
     for _ in range(3):
         logs.poll()
-    assert len(told) == 1
+    assert len(reported) == 1
     clock.now += 11
     logs.poll()
-    assert [line.endswith("[2 times]") for line in told] == [False, True]
+    assert [line.endswith("[2 times]") for line in reported] == [False, True]
     logs.close()
 
 
@@ -194,12 +194,12 @@ def test_a_flood_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(lines) + sum(chunk.dropped for chunk in chunks) in (300_000, 300_001)  # one line may be cut in two
 
 
-def test_matches_are_told_once_and_counted(tmp_path: Path) -> None:
-    clock, told = Clock(), list[LogMatched]()
+def test_matches_are_reported_once_and_counted(tmp_path: Path) -> None:
+    clock, reported = Clock(), list[LogMatched]()
     logs = WorkerLogs(
         tmp_path,
         rules=RULES,
-        on_match=lambda event, rule: told.append(event),
+        on_match=lambda event, rule: reported.append(event),
         rate=0.0,
         clock=clock,
         wall_ns=lambda: 7,
@@ -207,13 +207,13 @@ def test_matches_are_told_once_and_counted(tmp_path: Path) -> None:
     _, err = logs.paths("j", 1, 2)
     append(err, b"fine\nRuntimeError: CUDA error: an illegal memory access was encountered\nfine\n")
     logs.poll()
-    assert [(m.job, m.rank, m.rule, m.wall_ns) for m in told] == [("j", 2, "cuda-error", 7)]
+    assert [(m.job, m.rank, m.rule, m.wall_ns) for m in reported] == [("j", 2, "cuda-error", 7)]
     append(err, b"RuntimeError: CUDA error: again\n" * 4)
     logs.poll()
-    assert len(told) == 1
+    assert len(reported) == 1
     clock.now += 11
     logs.poll()
-    assert told[1].line == "RuntimeError: CUDA error: again [4 times]"
+    assert reported[1].line == "RuntimeError: CUDA error: again [4 times]"
     logs.close()
 
 

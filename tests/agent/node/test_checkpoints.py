@@ -26,21 +26,21 @@ WHO = Hello("job", 1, 0, 1)
 
 
 @pytest.fixture
-def told() -> list[t.AgentNotice]:
+def reported() -> list[t.AgentNotice]:
     return []
 
 
 @pytest.fixture
-def agent(tmp_path: Path, told: list[t.AgentNotice]) -> Iterator[Checkpoints]:
+def agent(tmp_path: Path, reported: list[t.AgentNotice]) -> Iterator[Checkpoints]:
     """What an agent has of it; ended with all that it started."""
-    made = an_agent(tmp_path, told)
+    made = an_agent(tmp_path, reported)
     yield made
     made.close(end=True)
     assert not made.folder.exists()
 
 
-def an_agent(state_dir: Path, told: list[Any]) -> Checkpoints:
-    return Checkpoints(state_dir, "n0", "s0", lambda: "127.0.0.1", told.append)
+def an_agent(state_dir: Path, reported: list[Any]) -> Checkpoints:
+    return Checkpoints(state_dir, "n0", "s0", lambda: "127.0.0.1", reported.append)
 
 
 def daemon_pid(agent: Checkpoints) -> int:
@@ -54,12 +54,12 @@ def daemon_pid(agent: Checkpoints) -> int:
         client.close()
 
 
-def texts(told: list[t.AgentNotice]) -> list[tuple[t.Severity, str]]:
-    assert all(notice.kind in ("checkpoint", "checkpoint-store") for notice in told)
-    return [(notice.severity, notice.text) for notice in told]
+def texts(reported: list[t.AgentNotice]) -> list[tuple[t.Severity, str]]:
+    assert all(notice.kind in ("checkpoint", "checkpoint-store") for notice in reported)
+    return [(notice.severity, notice.text) for notice in reported]
 
 
-def test_a_daemon_is_there_when_workers_want_it(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
+def test_a_daemon_is_there_when_workers_want_it(agent: Checkpoints, reported: list[t.AgentNotice]) -> None:
     assert agent.look() == {}
     assert not agent.folder.exists()  # nobody wanted it yet
     agent.ensure()
@@ -70,29 +70,29 @@ def test_a_daemon_is_there_when_workers_want_it(agent: Checkpoints, told: list[t
     assert agent.environment() == {"HOLDFAST_SNAPSHOTS": str(agent.folder)}
     agent.look()
     assert daemon_pid(agent) == pid
-    assert told == []
+    assert reported == []
     before = sum(process.cpu_times()[:2])
     agent.look()
     assert sum(process.cpu_times()[:2]) - before < 0.1
 
 
-def test_a_daemon_that_dies_is_followed_by_another(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
+def test_a_daemon_that_dies_is_followed_by_another(agent: Checkpoints, reported: list[t.AgentNotice]) -> None:
     agent.ensure()
     first = daemon_pid(agent)
     agent.look()
     os.kill(first, signal.SIGKILL)
-    until(lambda: (agent.look(), told)[1])
-    assert texts(told) == [
+    until(lambda: (agent.look(), reported)[1])
+    assert texts(reported) == [
         (t.Severity.WARNING, "the checkpoint daemon died; its snapshots stay, a new daemon takes over")
     ]
     until(lambda: (agent.look(), agent.is_connected)[1])
     assert daemon_pid(agent) != first
     agent.look()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-def test_a_death_that_is_seen_bit_by_bit_is_told_once(
-    agent: Checkpoints, told: list[t.AgentNotice], monkeypatch: pytest.MonkeyPatch
+def test_a_death_that_is_seen_bit_by_bit_is_reported_once(
+    agent: Checkpoints, reported: list[t.AgentNotice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was killed first closes its sockets, and has ended some time after that."""
     agent.ensure()
@@ -101,22 +101,24 @@ def test_a_death_that_is_seen_bit_by_bit_is_told_once(
     os.kill(first, signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.agent.node.checkpoints.os.waitpid", lambda pid, how: (0, 0))
-        until(lambda: (agent.look(), told)[1])
+        until(lambda: (agent.look(), reported)[1])
         agent.look()
     until(lambda: (agent.look(), agent.is_connected)[1])
     assert daemon_pid(agent) != first
-    assert texts(told) == [
+    assert texts(reported) == [
         (t.Severity.WARNING, "the checkpoint daemon died; its snapshots stay, a new daemon takes over")
     ]
 
 
-def test_one_that_was_killed_before_it_was_seen_is_waited_for(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
+def test_one_that_was_killed_before_it_was_seen_is_waited_for(
+    agent: Checkpoints, reported: list[t.AgentNotice]
+) -> None:
     agent.ensure()
     pid = agent.daemon_pid()
     assert pid
     os.kill(pid, signal.SIGKILL)
-    until(lambda: (agent.look(), told)[1])
-    assert texts(told) == [
+    until(lambda: (agent.look(), reported)[1])
+    assert texts(reported) == [
         (t.Severity.WARNING, "the checkpoint daemon was killed at its start, by signal 9; restarting it")
     ]
     assert not (agent.folder / "daemon.absent").exists()  # nobody goes on without what is in memory
@@ -145,19 +147,19 @@ def left_behind(second: Checkpoints, state_dir: Path) -> Iterator[int]:
     assert not second.folder.exists()
 
 
-def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, told: list[t.AgentNotice]) -> None:
-    second = an_agent(tmp_path, told)
+def test_it_outlives_its_agent_and_is_found_by_the_next(tmp_path: Path, reported: list[t.AgentNotice]) -> None:
+    second = an_agent(tmp_path, reported)
     with left_behind(second, tmp_path) as pid:
         assert second.adopt()
         assert daemon_pid(second) == pid
     until(lambda: not alive(pid))
-    assert told == []
+    assert reported == []
 
 
 def test_one_that_died_while_there_was_no_agent_is_followed_by_another(
-    tmp_path: Path, told: list[t.AgentNotice]
+    tmp_path: Path, reported: list[t.AgentNotice]
 ) -> None:
-    second = an_agent(tmp_path, told)
+    second = an_agent(tmp_path, reported)
     with left_behind(second, tmp_path) as pid:
         os.kill(pid, signal.SIGKILL)
         until(lambda: not alive(pid))
@@ -167,8 +169,8 @@ def test_one_that_died_while_there_was_no_agent_is_followed_by_another(
         assert daemon_pid(second) == second.daemon_pid()
 
 
-def test_workers_are_told_of_a_daemon_that_does_not_start(
-    agent: Checkpoints, told: list[t.AgentNotice], monkeypatch: pytest.MonkeyPatch
+def test_workers_are_notified_of_a_daemon_that_does_not_start(
+    agent: Checkpoints, reported: list[t.AgentNotice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = agent.folder / "daemon.absent"
     with monkeypatch.context() as patch:
@@ -181,14 +183,16 @@ def test_workers_are_told_of_a_daemon_that_does_not_start(
     assert not absent.exists()
 
 
-def test_a_daemon_that_cannot_start_is_told_with_its_last_words(tmp_path: Path, told: list[t.AgentNotice]) -> None:
-    agent = an_agent(tmp_path, told)
+def test_a_daemon_that_cannot_start_is_reported_with_its_last_words(
+    tmp_path: Path, reported: list[t.AgentNotice]
+) -> None:
+    agent = an_agent(tmp_path, reported)
     agent.folder.parent.mkdir(exist_ok=True)
     agent.folder.write_text("in the way")
     try:
         agent.ensure()
-        until(lambda: (agent.look(), told)[1], 30.0)  # the start of an interpreter, on a busy host
-        severity, text = texts(told)[0]
+        until(lambda: (agent.look(), reported)[1], 30.0)  # the start of an interpreter, on a busy host
+        severity, text = texts(reported)[0]
         assert severity is t.Severity.WARNING
         assert "the checkpoint daemon ended with 2 at its start" in text
         assert str(agent.folder) in text
@@ -239,14 +243,14 @@ def test_a_store_that_nobody_could_claim_is_one_that_fails() -> None:
     assert list(failures([document])) == []
 
 
-def test_a_store_that_fails_and_comes_back_is_told_once(agent: Checkpoints, told: list[t.AgentNotice]) -> None:
+def test_a_store_that_fails_and_comes_back_is_reported_once(agent: Checkpoints, reported: list[t.AgentNotice]) -> None:
     agent.ensure()
     daemon_pid(agent)
 
     def say(error: str, repairs: int = 0, **more: Any) -> dict[str, float]:
         failing = {"store": "file:///x", "error": error} if error else None
-        told = worker(3, failing=failing, repairs=repairs, **more)
-        body = {"job": "job", "at": 9.0, "workers": {"0": told}, "copies": {}}
+        reported = worker(3, failing=failing, repairs=repairs, **more)
+        body = {"job": "job", "at": 9.0, "workers": {"0": reported}, "copies": {}}
         (agent.folder / "job" / "new").write_text(json.dumps(body))
         os.replace(agent.folder / "job" / "new", agent.folder / "job" / "status.json")
         return agent.look()
@@ -258,7 +262,7 @@ def test_a_store_that_fails_and_comes_back_is_told_once(agent: Checkpoints, told
     assert say("No space left on device", **new)["checkpoint_failing"] == 1  # tried again, with no success yet
     say("Connection refused")
     say("", repairs=2)
-    assert texts(told) == [
+    assert texts(reported) == [
         (t.Severity.WARNING, "checkpoints of job job cannot be stored: No space left on device; retrying, "
          "the snapshots wait in memory"),
         (t.Severity.INFO, "checkpoints of job job can be stored again"),

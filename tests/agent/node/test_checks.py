@@ -44,7 +44,7 @@ def test_results_come_back_one_a_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_is_told_in_the_process_own_words(tmp_path: Path) -> None:
+def test_bad_input_is_reported_in_the_process_own_words(tmp_path: Path) -> None:
     answer = ask(msg.RunCheck(("gem",), "{}", 30.0), tmp_path)
     assert not answer.ok
     assert "did you mean gemm" in answer.error

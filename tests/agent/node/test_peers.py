@@ -1,31 +1,31 @@
-"""Doors of agents: who knocks learns whether somebody is in."""
+"""Doors of agents: who probes learns whether somebody is in."""
 
 import asyncio
 import contextlib
 import socket
 
-from holdfast.agent.node.peers import Door, knock
+from holdfast.agent.node.peers import ProbeListener, probe_peer
 
 
 def test_an_open_door_answers_and_a_closed_one_does_not() -> None:
     async def story() -> None:
-        door = Door()
+        door = ProbeListener()
         await door.open("127.0.0.1")
         port = door.port
         assert port
-        assert [await knock("127.0.0.1", port) for _ in range(3)] == ["answers"] * 3
+        assert [await probe_peer("127.0.0.1", port) for _ in range(3)] == ["answers"] * 3
         await door.close()
         assert door.port == 0
-        assert await knock("127.0.0.1", port) == "refused"
+        assert await probe_peer("127.0.0.1", port) == "refused"
 
     asyncio.run(story())
 
 
-def test_a_frozen_agent_takes_the_knock_and_says_nothing() -> None:
+def test_a_frozen_agent_takes_the_probe_and_says_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert asyncio.run(knock("127.0.0.1", taken.getsockname()[1], 0.2)) == "frozen"
+        assert asyncio.run(probe_peer("127.0.0.1", taken.getsockname()[1], 0.2)) == "frozen"
 
 
 def test_who_says_another_word_is_no_agent() -> None:
@@ -35,13 +35,13 @@ def test_who_says_another_word_is_no_agent() -> None:
             writer.close()
 
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
-            return await knock("127.0.0.1", server.sockets[0].getsockname()[1])
+            return await probe_peer("127.0.0.1", server.sockets[0].getsockname()[1])
 
     assert asyncio.run(story()) == "refused"
 
 
 def test_a_host_that_is_not_there_is_unreachable() -> None:
-    assert asyncio.run(knock("no such host", 9, 0.5)) == "unreachable"
+    assert asyncio.run(probe_peer("no such host", 9, 0.5)) == "unreachable"
     with contextlib.ExitStack() as open_ones:
         full = open_ones.enter_context(socket.socket())
         full.bind(("127.0.0.1", 0))
@@ -50,12 +50,12 @@ def test_a_host_that_is_not_there_is_unreachable() -> None:
             filler = open_ones.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        assert asyncio.run(knock("127.0.0.1", full.getsockname()[1], 0.2)) == "unreachable"
+        assert asyncio.run(probe_peer("127.0.0.1", full.getsockname()[1], 0.2)) == "unreachable"
 
 
 def test_a_door_that_cannot_be_opened_stays_closed() -> None:
     async def story() -> int:
-        door = Door()
+        door = ProbeListener()
         await door.open("192.0.2.1")
         return door.port
 

@@ -36,7 +36,9 @@ def test_an_empty_block_is_no_value() -> None:
     end=st.integers(0, 21),
     torn=st.none() | st.tuples(st.integers(0, 7), st.integers(0, layout.RECORD - 1)),
 )
-def test_records_are_told_all_or_not_at_all(written: int, first: int, end: int, torn: tuple[int, int] | None) -> None:
+def test_records_are_reported_all_or_not_at_all(
+    written: int, first: int, end: int, torn: tuple[int, int] | None
+) -> None:
     slots, ring = 8, 256
     buffer = mmap.mmap(-1, mmap.PAGESIZE)
     payloads = [index.to_bytes(8, "little") + bytes([index]) * 48 for index in range(written)]

@@ -47,7 +47,7 @@ def test_injected_ends(kind: str, code: int, tmp_path: Path) -> None:
             assert f"RuntimeError: injected exception at step {last}" in process.stderr.read()
 
 
-def test_slowed_work_takes_that_much_longer_until_told_otherwise(tmp_path: Path) -> None:
+def test_slowed_work_takes_that_much_longer_until_set_otherwise(tmp_path: Path) -> None:
     code = """
 import time
 for n in range(4):

@@ -20,7 +20,7 @@ def test_one_job_at_a_time() -> None:
 
 def test_a_job_that_blocks_is_left_behind_and_does_nothing_more() -> None:
     now, never = [0.0], threading.Event()
-    told: list[bool] = []
+    reported: list[bool] = []
     entered: list[Lane] = []
     aside = Aside("test", patience=5.0, clock=lambda: now[0])
 
@@ -28,7 +28,7 @@ def test_a_job_that_blocks_is_left_behind_and_does_nothing_more() -> None:
         lane.at = "process 7"
         entered.append(lane)
         never.wait(20)
-        told.append(lane.is_left)
+        reported.append(lane.is_left)
 
     for turn in range(MOST_LEFT):
         assert aside.is_free
@@ -41,7 +41,7 @@ def test_a_job_that_blocks_is_left_behind_and_does_nothing_more() -> None:
     assert not aside.is_free  # so many threads that hang are enough
     assert aside.left[0] == "process 7"
     never.set()
-    until(lambda: told == [True] * MOST_LEFT)
+    until(lambda: reported == [True] * MOST_LEFT)
     aside.close()
 
 

@@ -12,9 +12,9 @@ def broken(kind: type[BaseException]) -> None:
     raise kind("why")
 
 
-def test_each_cause_is_told_once() -> None:
-    told: list[tuple[str, str]] = []
-    part = Guard(lambda name, error: told.append((name, type(error).__name__)))
+def test_each_cause_is_reported_once() -> None:
+    reported: list[tuple[str, str]] = []
+    part = Guard(lambda name, error: reported.append((name, type(error).__name__)))
     for _ in range(5):
         with part("logs"):
             broken(MemoryError)
@@ -22,17 +22,17 @@ def test_each_cause_is_told_once() -> None:
             broken(ValueError)
         with part("spans"):
             broken(ValueError)
-    assert told == [("logs", "MemoryError"), ("logs", "ValueError"), ("spans", "ValueError")]
+    assert reported == [("logs", "MemoryError"), ("logs", "ValueError"), ("spans", "ValueError")]
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_MOST", 3)
-    told: list[str] = []
-    part = Guard(lambda name, error: told.append(name))
+    reported: list[str] = []
+    part = Guard(lambda name, error: reported.append(name))
     for number in range(10):
         with part(str(number)):
             broken(ValueError)
-    assert told == ["0", "1", "2"]
+    assert reported == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])

@@ -62,7 +62,7 @@ def test_a_system_call_is_named_by_the_architectures_own_numbers() -> None:
     assert set(ARCHITECTURES["aarch64"].values()) - set(ARCHITECTURES["x86_64"].values()) == {"renameat2"}
 
 
-def test_descriptors_tell_their_place_and_what_they_watch() -> None:
+def test_descriptors_report_their_place_and_what_they_watch() -> None:
     assert parse_fdinfo(b"pos:\t17\nflags:\t0100002\nmnt_id:\t3\n") == FdInfo(17, 0o100002)
     assert parse_fdinfo(b"pos:\t0\nflags:\t02\ntfd:        7 events:       19 data: 7\ntfd: 8 events: 1\n").watched == (
         7,

@@ -52,7 +52,7 @@ def make(*gauges: Gauge, gpu: Gauge | None = None, readers: Any = list, **more: 
 
 def test_a_frame_holds_what_was_sampled() -> None:
     frame = make().frame(0.1)
-    assert (frame.seq, frame.wall_ns, frame.mono_ns, frame.cadence) == (0, 5, 6, 0.1)
+    assert (frame.seq, frame.wall_ns, frame.mono_ns, frame.heartbeat_interval) == (0, 5, 6, 0.1)
     assert frame.offsets == b"\0\0\0\0"
     assert frame.nics[0].name == "eth0"
     assert (frame.host, frame.gpus, frame.workers, frame.steps) == ({}, (), (), ())
@@ -90,7 +90,7 @@ def test_a_driver_that_does_not_answer_holds_up_no_frame() -> None:
     asyncio.run(story())
 
 
-def test_lost_steps_are_told_once() -> None:
+def test_lost_steps_are_reported_once() -> None:
     lost: list[tuple[int, int]] = []
     reader = Reader()
     heart = make(readers=lambda: [reader], on_lost_steps=lambda rank, count: lost.append((rank, count)))

@@ -111,7 +111,7 @@ def test_what_is_unacknowledged_is_said_first_and_in_order() -> None:
             assert said[1:3] == [msg.Numbered(2, events[1]), msg.Numbered(3, events[2])]
             assert [message.seq for message in said[3:] if isinstance(message, t.Frame)] == [2, 3]
             assert one.durable == events[:1]
-            assert one.link.cadence == 0.25
+            assert one.link.heartbeat_interval == 0.25
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -136,7 +136,7 @@ def test_acknowledgements_and_commands() -> None:
             one.link.send(one.outbox.event(event))
             await eventually(lambda: one.commands == [command])
             assert one.durable == [event]
-            assert one.link.cadence == 0.5
+            assert one.link.heartbeat_interval == 0.5
 
     asyncio.run(story())
 
@@ -293,7 +293,7 @@ def welcoming(said: list[msg.AgentMessage]) -> Script:
     return script
 
 
-def test_what_cannot_be_sent_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_sent_is_left_out_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """It ended the writing side of the stream, and nobody noticed."""
     said: list[msg.AgentMessage] = []
 
@@ -372,7 +372,7 @@ def test_a_controller_that_takes_nothing_loses_its_stream_not_our_news(monkeypat
     assert streams == 2
 
 
-def test_who_is_refused_asks_again_as_late_as_it_was_told() -> None:
+def test_who_is_refused_asks_again_as_late_as_it_was_reported() -> None:
     asked: list[float] = []
 
     async def story() -> None:

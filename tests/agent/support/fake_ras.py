@@ -89,12 +89,12 @@ def serve(ras: FakeRas, host: str = "127.0.0.1", port: int = 0) -> Iterator[Fake
                     is_json = True
                     self.wfile.write(b"OK\n")
                 elif command == "verbose status":
-                    self.tell(ras.answer if ras.answer is not None else ras.json() if is_json else ras.text())
+                    self.report(ras.answer if ras.answer is not None else ras.json() if is_json else ras.text())
                     return
                 else:
                     self.wfile.write(f"ERROR: Unknown command {line}\n".encode())
 
-        def tell(self, text: str) -> None:
+        def report(self, text: str) -> None:
             if not ras.drips:
                 self.wfile.write(text.encode())
                 return

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from holdfast.agent.activity.watch import Activities
 from holdfast.wire import types as t
 
-CADENCE = 0.1
+HEARTBEAT_INTERVAL = 0.1
 
 
 class Eye:
@@ -38,7 +38,7 @@ class Eye:
             seen = self.frame()
             if seen is not None and what(seen):
                 return seen
-            time.sleep(CADENCE)
+            time.sleep(HEARTBEAT_INTERVAL)
         raise AssertionError(f"not seen in time: {seen}")
 
 

@@ -1,4 +1,4 @@
-"""A node's warm process for a test: opened, fed with small scripts, always ended with all its workers."""
+"""A node's fork server for a test: opened, fed with small scripts, always ended with all its workers."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from holdfast.agent.forkserver.client import Warm
+from holdfast.agent.forkserver.client import ForkServer
 from holdfast.agent.forkserver.worker_spec import WorkerSpec
 from holdfast.base.errors import Unavailable
 from holdfast.wire.messages import Program
@@ -18,10 +18,10 @@ from holdfast.wire.types import WorkerExited
 
 @dataclass
 class Node:
-    """`exits` collects what the warm process reports, by rank; `arrived` is set at each."""
+    """`exits` collects what the fork server reports, by rank; `arrived` is set at each."""
 
     folder: Path
-    warm: Warm | None = None
+    warm: ForkServer | None = None
     exits: dict[int, WorkerExited] = field(default_factory=dict)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -30,8 +30,8 @@ class Node:
         self.exits[ended.rank] = ended
         self.arrived.set()
 
-    async def open(self, *preload: str) -> Warm:
-        self.warm = await Warm.open(
+    async def open(self, *preload: str) -> ForkServer:
+        self.warm = await ForkServer.open(
             self.folder / "run", preload=preload, on_exit=self.heard, on_lost=self.lost.set, idle_exit=30.0
         )
         return self.warm

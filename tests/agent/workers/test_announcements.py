@@ -17,12 +17,12 @@ from tests.agent.support.processes import ROOT
 PUBLISH = "from holdfast.agent import probe; probe.attach(); probe.publish_plan(b'first'); probe.publish_plan(b'plan')"
 
 
-def test_a_plan_is_told_once_and_goes_with_the_worker(tmp_path: Path) -> None:
-    told: list[t.Event] = []
-    found = Announcements(told.append)
+def test_a_plan_is_reported_once_and_goes_with_the_worker(tmp_path: Path) -> None:
+    reported: list[t.Event] = []
+    found = Announcements(reported.append)
     path, key = tmp_path / "j-g2-rank0", ("j", 2, 0)
     found.look(key, path)
-    assert told == []
+    assert reported == []
     subprocess.run(
         [sys.executable, "-c", PUBLISH],
         cwd=ROOT,
@@ -32,32 +32,32 @@ def test_a_plan_is_told_once_and_goes_with_the_worker(tmp_path: Path) -> None:
     )
     for _ in range(3):
         found.look(key, path)
-    assert told == [t.PlanPublished("j", 2, b"plan")]
+    assert reported == [t.PlanPublished("j", 2, b"plan")]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["j-g2-rank0", "j-g2-rank0.plan"]
-    Announcements(told.append).look(key, path)  # the agent's next life tells again
-    assert len(told) == 2
+    Announcements(reported.append).look(key, path)  # the agent's next life tells again
+    assert len(reported) == 2
     found.end(key, path)
-    assert len(told) == 2
+    assert len(reported) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
 
 
-def test_a_plan_of_a_life_between_two_looks_is_told_at_its_end(tmp_path: Path) -> None:
-    told: list[t.Event] = []
+def test_a_plan_of_a_life_between_two_looks_is_reported_at_its_end(tmp_path: Path) -> None:
+    reported: list[t.Event] = []
     (tmp_path / "probe.plan").write_bytes(b"plan")
-    Announcements(told.append).end(("j", 1, 0), tmp_path / "probe")
-    assert told == [t.PlanPublished("j", 1, b"plan")]
+    Announcements(reported.append).end(("j", 1, 0), tmp_path / "probe")
+    assert reported == [t.PlanPublished("j", 1, b"plan")]
 
 
 def test_only_rank_0_has_a_plan_and_only_one_of_a_size_that_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[t.Event] = []
+    reported: list[t.Event] = []
     (tmp_path / "probe.plan").write_bytes(b"plan")
-    found = Announcements(told.append)
+    found = Announcements(reported.append)
     found.look(("j", 1, 1), tmp_path / "probe")
     monkeypatch.setitem(announcements._MAX_BYTES, ".plan", 3)
     found.look(("j", 1, 0), tmp_path / "probe")
-    assert told == []
+    assert reported == []
 
 
 def test_without_an_agent_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,33 +66,33 @@ def test_without_an_agent_nothing_is_written(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.iterdir())
 
 
-def test_where_the_state_came_from_is_told_once(tmp_path: Path) -> None:
-    told: list[t.Event] = []
-    found = Announcements(told.append)
+def test_where_the_state_came_from_is_reported_once(tmp_path: Path) -> None:
+    reported: list[t.Event] = []
+    found = Announcements(reported.append)
     path, key = tmp_path / "j-g2-rank0", ("j", 2, 0)
     code = "from holdfast.agent import probe; probe.attach(); probe.restored(12, 'peer', 0.5, 4096)"
     environ = {**os.environ, probe_layout.ENV_PATH: str(path)}
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, timeout=20)
     for _ in range(2):
         found.look(key, path)
-    assert told == [t.StateRestored("j", 2, 12, "peer", 0.5, 4096)]
+    assert reported == [t.StateRestored("j", 2, 12, "peer", 0.5, 4096)]
     found.end(key, path)
     assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 1}', '{"step": "x", "source": 1, "seconds": 0, "bytes": 0}'])
-def test_what_cannot_be_read_is_not_told(tmp_path: Path, text: str) -> None:
-    told: list[t.Event] = []
+def test_what_cannot_be_read_is_not_reported(tmp_path: Path, text: str) -> None:
+    reported: list[t.Event] = []
     (tmp_path / "j-g2-rank0.restored").write_text(text)
-    Announcements(told.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
-    assert told == []
+    Announcements(reported.append).look(("j", 2, 0), tmp_path / "j-g2-rank0")
+    assert reported == []
 
 
 def test_what_is_no_file_is_not_waited_for_and_looked_at_once(tmp_path: Path) -> None:
-    told: list[t.Event] = []
+    reported: list[t.Event] = []
     os.mkfifo(tmp_path / "probe.plan")
     (tmp_path / "probe.restored").symlink_to("/proc/self/mem")
-    found, key = Announcements(told.append), ("j", 1, 0)
+    found, key = Announcements(reported.append), ("j", 1, 0)
     found.look(key, tmp_path / "probe")
     assert not found.expects(key)
-    assert told == []
+    assert reported == []

@@ -52,7 +52,7 @@ def functions(thread: Thread) -> list[str]:
 
 
 @pytest.mark.parametrize("body", [SLEEP, HOLD, LOOP])
-def test_a_worker_tells_where_it_is_even_without_the_interpreter_lock(tmp_path: Path, body: str) -> None:
+def test_a_worker_reports_where_it_is_even_without_the_interpreter_lock(tmp_path: Path, body: str) -> None:
     with worker(tmp_path, body) as pid:
         for _ in range(2):  # and goes on, to be asked again
             (main,) = read(pid, tmp_path).threads
@@ -96,7 +96,7 @@ def test_other_threads_come_after_the_main_one(tmp_path: Path) -> None:
         assert (other.name, functions(other)[-2:]) == ("other", ["outer", "inner"])
 
 
-def test_a_stopped_worker_is_told_by_the_kernel_and_read_from_outside(tmp_path: Path) -> None:
+def test_a_stopped_worker_is_reported_by_the_kernel_and_read_from_outside(tmp_path: Path) -> None:
     with worker(tmp_path, SLEEP) as pid:
         os.kill(pid, signal.SIGSTOP)
         until(lambda: stacks.kernel_state(pid).startswith("T"))
@@ -118,17 +118,17 @@ def test_a_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch: 
         assert process.poll() is None
 
 
-def test_one_that_is_gone_is_told_so(tmp_path: Path) -> None:
+def test_one_that_is_gone_is_reported_so(tmp_path: Path) -> None:
     with python("pass") as process:
         process.wait(20)
         assert read(process.pid, tmp_path) == Process("gone", ())
 
 
-def test_the_same_stacks_are_told_once(tmp_path: Path) -> None:
+def test_the_same_stacks_are_reported_once(tmp_path: Path) -> None:
     with worker(tmp_path, SLEEP) as pid:
         answer = asyncio.run(stacks.dump({3: (pid, tmp_path / "p"), 4: (2**30, tmp_path / "q")}))
-        (told,) = json.loads(answer["stacks"])
-        assert (told["ranks"], told["thread"]) == ("3", "main")
+        (reported,) = json.loads(answer["stacks"])
+        assert (reported["ranks"], reported["thread"]) == ("3", "main")
         assert json.loads(answer["states"])["4"] == "gone"
 
 

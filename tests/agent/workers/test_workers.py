@@ -1,4 +1,4 @@
-"""Workers of a node, under a real warm process: started, found again, broken, and ended with all that is theirs."""
+"""Workers of a node, under a real fork server: started, found again, broken, and ended with all that is theirs."""
 
 import asyncio
 import os
@@ -150,7 +150,7 @@ def test_a_life_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> Non
 def test_a_worker_that_starts_after_all_ends_with_its_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The start was given up as failed while the warm process was not scheduled; then it is."""
+    """The start was given up as failed while the fork server was not scheduled; then it is."""
     monkeypatch.setattr(warm_client, "START_TIMEOUT_S", 0.2)
 
     async def story() -> None:
@@ -272,7 +272,7 @@ def test_faults_strike_whom_they_are_meant_for(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_workers_outlive_the_warm_process_and_are_still_watched(tmp_path: Path) -> None:
+def test_workers_outlive_the_fork_server_and_are_still_watched(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path) as one:
             await one.start(STEPS)

@@ -118,7 +118,7 @@ def test_what_is_given_up_while_a_part_is_written_is_no_failure_of_the_store(
         pair.write(1)
 
 
-def test_a_store_that_fails_is_told_as_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_reported_as_it_is(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     part = pair.write(1)
 
     def full(path: str, content: bytes) -> None:

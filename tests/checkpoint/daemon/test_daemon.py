@@ -149,12 +149,12 @@ def test_a_flipped_bit_without_a_copy_is_refused(start: Start, store: FileStore,
     made = worker.fill(3)
     assert made
     worker.flip(made, (1 << 20) + 17)
-    worker.tell(made)
+    worker.report(made)
     assert "MiB (1)" in worker.note("refused", 3)["error"]
     assert steps(store) == []
 
 
-def test_a_store_that_fails_is_told_once_and_caught_up_with(start: Start, store: FileStore, fence: Fence) -> None:
+def test_a_store_that_fails_is_reported_once_and_caught_up_with(start: Start, store: FileStore, fence: Fence) -> None:
     daemon = start()
     worker = Worker(daemon, fence, store.url)
     work = store.root / fence.work
@@ -226,7 +226,7 @@ def test_a_newer_generation_shuts_the_older_out(start: Start, store: FileStore, 
     newer.note("persisted", 6)
     made = older.fill(8)
     assert made is not None  # the pin is gone
-    older.tell(made)
+    older.report(made)
     assert "generation 1 of job job is over" in older.note("refused", 8)["error"]
     with pytest.raises(DaemonRefused, match="generation 1 of job job is over"):
         talk(daemon).hello(Hello("job", 1, 0, 1))

@@ -44,20 +44,20 @@ class Life:
         self.worker.kill()
         self.worker.wait(20)
 
-    def told(self, word: str) -> list[int]:
+    def reported(self, word: str) -> list[int]:
         """Steps that the worker said this of, in all of its lives."""
         lines = [line for out in self.outs for line in out.read_text().splitlines(keepends=True)]
         return [int(line.split()[1]) for line in lines if line.startswith(word) and line.endswith("\n")]
 
-    def until_told(self, word: str, more: int) -> None:
+    def until_reported(self, word: str, more: int) -> None:
         """Let it live until it has said this so many times more."""
-        wanted = len(self.told(word)) + more
+        wanted = len(self.reported(word)) + more
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             assert self.is_alive, "the worker died by itself"
-            return len(self.told(word)) >= wanted
+            return len(self.reported(word)) >= wanted
 
-        until(is_told, 60)
+        until(is_reported, 60)
 
     def check(self) -> None:
         """Nothing promised is lost, nothing torn is listed."""
@@ -65,9 +65,9 @@ class Life:
         for step in listed:
             # A checkpoint may expire while it is read.
             assert verify_unless_gone(self.store, step) == []
-        if stored := self.told("stored"):
+        if stored := self.reported("stored"):
             assert max(listed) >= max(stored)
-        in_memory = self.told("memory")
+        in_memory = self.reported("memory")
         paths = list(self.daemon.folder.glob("job/own-*.snap"))
         if in_memory:
             arena = Arena.open(paths[0])
@@ -100,7 +100,7 @@ def survive(folder: Path, seed: int, kills: int) -> None:
     try:
         life.start_worker()
         for _ in range(kills):
-            life.until_told("memory", 1 + chance.randrange(40))
+            life.until_reported("memory", 1 + chance.randrange(40))
             victims = chance.choice(("worker", "daemon", "both"))
             if victims != "daemon":
                 life.kill_worker()
@@ -111,14 +111,14 @@ def survive(folder: Path, seed: int, kills: int) -> None:
                 life.daemon.start()
             if victims != "daemon":
                 life.start_worker()
-        life.until_told("stored", 1)
+        life.until_reported("stored", 1)
         life.kill_worker()
         life.check()
         # The last one told of is really its state, bit for bit.
         layout = layout_of(1, big(2))
         found, _ = restore_all(life.store, layout)
         assert found[0] is not None
-        assert found[0].manifest.step >= max(life.told("stored"))
+        assert found[0].manifest.step >= max(life.reported("stored"))
         assert_step(found, found[0].manifest.step, layout)
     finally:
         life.close()

@@ -72,7 +72,7 @@ def test_the_last_upload_of_a_job_that_is_over_is_finished(start: Start, store: 
     until(lambda: steps(store) == [9])
 
 
-def test_told_to_end_it_leaves_nothing(start: Start) -> None:
+def test_asked_to_end_it_leaves_nothing(start: Start) -> None:
     daemon = start()
     client = talk(daemon)
     client.hello(Hello("job", 1, 0, 1))
@@ -104,7 +104,7 @@ def test_training_goes_on_without_a_daemon(start: Start, store: FileStore, fence
     for step in range(1, 4):
         made = worker.fill(step)
         assert made is not None
-        worker.tell(made, persist=step == 3)
+        worker.report(made, persist=step == 3)
         assert worker.client.poll() == []
     assert not worker.client.is_connected
     daemon.start()

@@ -123,7 +123,7 @@ def test_a_flipped_bit_is_repaired_from_the_copy(start: Start, tmp_path: Path) -
     for mib in (0, 2):
         owner.flip(made, mib * CHUNK_BYTES + 5)
     assert owner.arena.broken(made) == [0, 2]
-    owner.tell(made, persist=True)
+    owner.report(made, persist=True)
     keeper.snapshot(7, persist=True)
     assert "MiB (0, 2) of the snapshot of step 7 repaired from n1" in owner.note("repaired")["error"]
     owner.note("persisted", 7)
@@ -259,7 +259,7 @@ def test_a_generation_that_is_over_is_refused(link: SimpleNamespace) -> None:
         push(link.address, SECRET, "n0", link.arena, link.fill(1), Pace(0))
 
 
-def test_too_little_memory_is_told_in_figures(link: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_reported_in_figures(link: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     real = psutil.virtual_memory()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: real._replace(available=real.total // 20 + 1_000_000))
     with pytest.raises(PeerRefused, match=r"2 snapshots of 3\.1 MB take 6\.\d MB, the host has .* MB free"):

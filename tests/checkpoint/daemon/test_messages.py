@@ -55,7 +55,7 @@ def test_a_join_arrives_as_it_was_sent(join: Join) -> None:
         ({"peer": {"node": "n", "address": ["h", "x"]}}, "join: ValueError"),
     ],
 )
-def test_what_is_wrong_with_a_join_is_told(change: dict[str, Any], why: str) -> None:
+def test_what_is_wrong_with_a_join_is_reported(change: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         join_from({**JOIN.encode(), **change})
 
@@ -91,7 +91,7 @@ def test_a_job_that_nobody_is_connected_for_is_swept_after_an_hour(tmp_path: Pat
         left, busy = daemon.job("left"), daemon.job("busy")
         member = busy.greet(Hello("busy", 1, 0, 1))
         busy.members[0] = member
-        member.tell = [].append
+        member.report = [].append
         left.seen = busy.seen = now
         daemon.sweep(now + 3590)
         assert sorted(daemon.jobs) == ["busy", "left"]
@@ -99,7 +99,7 @@ def test_a_job_that_nobody_is_connected_for_is_swept_after_an_hour(tmp_path: Pat
         assert sorted(daemon.jobs) == ["busy"]
         assert not (tmp_path / "left").exists()
         # Its last worker was there until then.
-        member.tell = None
+        member.report = None
         daemon.sweep(now + 7000)
         assert sorted(daemon.jobs) == ["busy"]
         daemon.sweep(now + 7300)

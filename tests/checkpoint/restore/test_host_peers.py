@@ -21,7 +21,7 @@ from threads import ThreadGroup, on_ranks
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
-from holdfast.checkpoint.restore.host_peers import SLOTS, Neighbours, _seen_from_outside, _Slots, this_host
+from holdfast.checkpoint.restore.host_peers import SLOTS, HostPeers, _seen_from_outside, _Slots, this_host
 from holdfast.checkpoint.restore.restore import Restored, restore
 from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.folder import Slot
@@ -72,7 +72,7 @@ def test_any_layout_on_any_hosts(tmp_path_factory: pytest.TempPathFactory, data:
     assert_step(back(store, after, hosts)[0], 7, after)
 
 
-def test_what_cannot_be_read_is_told_and_nobody_waits(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_nobody_waits(tmp_path: Path) -> None:
     store, lines = FileStore(tmp_path), list[str]()
     fence = claim(store, "job", 0)
     for step in (1, 2):
@@ -102,13 +102,13 @@ def test_without_room_all_goes_by_messages(kept: CountingStore, monkeypatch: pyt
 
 
 def test_one_for_each_host_and_its_neighbours() -> None:
-    near = Neighbours(ThreadlessWire(4), ["a", "a", "b", "b", "b"])
+    near = HostPeers(ThreadlessWire(4), ["a", "a", "b", "b", "b"])
     assert near.line(0, (0, 1, 2, 3, 4)) == [0, 2]
     assert near.line(3, (1, 4)) == [3, 1]
     assert near.beside(0, (0, 1, 2)) == (1,)
     assert near.beside(2, (3, 4)) == (3, 4)
     assert near.speaker([0, 2]) == 2
-    apart = Neighbours(ThreadlessWire(4))
+    apart = HostPeers(ThreadlessWire(4))
     assert apart.line(0, (0, 1, 4)) == [0, 1, 4]
     assert apart.beside(0, (0, 1)) == ()
     assert apart.speaker([0, 1, 4]) == 4

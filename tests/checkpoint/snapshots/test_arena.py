@@ -54,14 +54,14 @@ def write(arena: Arena, step: int) -> None:
 
 
 def test_what_was_copied_is_what_is_read(arena: Arena) -> None:
-    shooter = Snapshotter(arena, torch.device("cpu"))
+    snapshotter = Snapshotter(arena, torch.device("cpu"))
     for step in (1, 2, 3):
-        assert shooter.begin(step, 4, {"applied": step}, tensors(step))
-        shooter.wait_copied()
-        made = shooter.finish()
+        assert snapshotter.begin(step, 4, {"applied": step}, tensors(step))
+        snapshotter.wait_copied()
+        made = snapshotter.finish()
         assert made is not None
         assert (made.step, made.generation, made.values) == (step, 4, {"applied": step})
-    shooter.close()
+    snapshotter.close()
     reader = Arena.open(arena.path)
     assert [one.step for one in reader.snapshots()] == [3, 2]
     for one in reader.snapshots():
@@ -128,20 +128,20 @@ def test_memory_is_prepared_beside_training(
 
     monkeypatch.setattr(Arena, "prepare", slow)
     arena = Arena.create(tmp_path / "w1.snap", WHAT, prepare=False)
-    shooter = Snapshotter(arena, torch.device("cpu"))
-    assert not shooter.is_ready
-    assert not shooter.begin(1, 0, {}, tensors(1))
+    snapshotter = Snapshotter(arena, torch.device("cpu"))
+    assert not snapshotter.is_ready
+    assert not snapshotter.begin(1, 0, {}, tensors(1))
     go.set()
-    until(lambda: shooter.is_ready)
-    assert shooter.begin(1, 0, {}, tensors(1))
-    made = shooter.finish()
+    until(lambda: snapshotter.is_ready)
+    assert snapshotter.begin(1, 0, {}, tensors(1))
+    made = snapshotter.finish()
     assert made is not None
     assert arena.broken(made) == []
-    shooter.close()
+    snapshotter.close()
     arena.close()
 
 
-def test_memory_that_is_gone_when_it_is_taken_is_told_with_figures(
+def test_memory_that_is_gone_when_it_is_taken_is_reported_with_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     def full(fd: int, at: int, count: int) -> None:
@@ -149,10 +149,10 @@ def test_memory_that_is_gone_when_it_is_taken_is_told_with_figures(
 
     arena = Arena.create(tmp_path / "w1.snap", WHAT, prepare=False)
     monkeypatch.setattr(os, "posix_fallocate", full)
-    shooter = Snapshotter(arena, torch.device("cpu"))
+    snapshotter = Snapshotter(arena, torch.device("cpu"))
     with pytest.raises(SnapshotRefused, match=r"no room for \d+\.\d MB in .*: No space left on device"):
-        until(lambda: shooter.is_ready)
-    shooter.close()
+        until(lambda: snapshotter.is_ready)
+    snapshotter.close()
     arena.close()
     monkeypatch.undo()
     path = tmp_path / "w2.snap"
@@ -200,7 +200,7 @@ def test_every_flipped_bit_is_found(arena: Arena) -> None:
     assert arena.broken(one) == []
 
 
-def test_a_file_that_became_shorter_is_told(arena: Arena) -> None:
+def test_a_file_that_became_shorter_is_reported(arena: Arena) -> None:
     write(arena, 1)
     room = memoryview(bytearray(1000))
     arena.read_into(0, 0, room)

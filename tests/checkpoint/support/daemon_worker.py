@@ -24,7 +24,7 @@ def main(folder: Path, store: FileStore, generation: int) -> None:
         if made is not None:
             step += 1
             print(f"memory {step}", flush=True)
-            worker.tell(made, persist=not pending)
+            worker.report(made, persist=not pending)
             pending = pending or step
         for note in worker.client.poll():
             if note["step"] == pending and note["note"] in ("persisted", "refused"):

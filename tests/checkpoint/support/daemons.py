@@ -159,7 +159,7 @@ class Worker:
         """A snapshot of `step`, told to the daemon."""
         made = self.fill(step)
         assert made is not None
-        self.tell(made, persist, peer)
+        self.report(made, persist, peer)
         return made
 
     def note(self, kind: str, step: int | None = None, deadline_s: float = 30.0) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Worker:
         self.notes.remove(found[0])
         return found[0]
 
-    def tell(self, made: Snapshot, persist: bool = True, peer: bool = False) -> None:
+    def report(self, made: Snapshot, persist: bool = True, peer: bool = False) -> None:
         """Tell the daemon of a snapshot."""
         self.client.snapshot(Taken(made.step, made.slot, made.seq, persist, peer))
 

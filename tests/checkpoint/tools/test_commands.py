@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> FileStore:
     return store
 
 
-def told(capsys: Capture, *words: str, code: int = 0) -> Any:
+def reported(capsys: Capture, *words: str, code: int = 0) -> Any:
     assert main(["checkpoint", *words, "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
@@ -51,9 +51,9 @@ def complained(capsys: Capture, *words: str) -> tuple[int, str]:
 
 
 def test_list_and_show(store: FileStore, capsys: Capture) -> None:
-    listed = told(capsys, "list", store.url)
+    listed = reported(capsys, "list", store.url)
     assert [(one["step"], one["job"], one["generation"]) for one in listed] == [(n, "run-é", 2) for n in (30, 20, 10)]
-    shown = told(capsys, "show", store.url, "--step", "20")
+    shown = reported(capsys, "show", store.url, "--step", "20")
     assert (shown["step"], shown["mesh"], shown["state"]) == (20, {"dp": 2}, STATE)
     assert shown["values"] == {"applied": 20}
     assert shown["tensors"]["w"] == {"dtype": "F32", "shape": [300, 7], "bytes": 8400, "boxes": 2}
@@ -66,32 +66,32 @@ def test_list_and_show(store: FileStore, capsys: Capture) -> None:
 
 
 def test_verify(store: FileStore, capsys: Capture) -> None:
-    assert told(capsys, "verify", store.url) == {"step": 30, "problems": []}
+    assert reported(capsys, "verify", store.url) == {"step": 30, "problems": []}
     part = store.root / "step-00000030-t0001" / "part-00001.safetensors"
     content = bytearray(part.read_bytes())
     content[-1] ^= 8
     part.write_bytes(content)
-    found = told(capsys, "verify", store.url, code=1)
+    found = reported(capsys, "verify", store.url, code=1)
     assert found["problems"] == ["step-00000030-t0001/part-00001.safetensors is corrupt within MiB 0"]
 
 
 def test_prune_and_protect(store: FileStore, capsys: Capture) -> None:
     assert main(["checkpoint", "protect", store.url, "--step", "10"]) == 0
     assert capsys.readouterr().out == "step-00000010-t0001 is protected\n"
-    gone = told(capsys, "prune", store.url, "--keep", "1", "--dry-run")
+    gone = reported(capsys, "prune", store.url, "--keep", "1", "--dry-run")
     assert gone == {"removed": ["step-00000020-t0001"], "dry_run": True}
     assert [one.step for one in list_checkpoints(store.url)] == [30, 20, 10]
-    told(capsys, "prune", store.url, "--keep", "1")
+    reported(capsys, "prune", store.url, "--keep", "1")
     assert [one.step for one in list_checkpoints(store.url)] == [30, 10]
     assert main(["checkpoint", "protect", store.url, "--step", "10", "--off"]) == 0
     capsys.readouterr()
-    assert told(capsys, "prune", store.url, "--keep", "1", "--keep-every", "10")["removed"] == []
-    assert told(capsys, "prune", store.url, "--keep", "1")["removed"] == ["step-00000010-t0001"]
+    assert reported(capsys, "prune", store.url, "--keep", "1", "--keep-every", "10")["removed"] == []
+    assert reported(capsys, "prune", store.url, "--keep", "1")["removed"] == ["step-00000010-t0001"]
 
 
 def test_export_to_dcp_loads_with_stock_torch_and_comes_back(store: FileStore, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "dcp"
-    assert told(capsys, "export", store.url, str(folder), "--to", "dcp", "--step", "20")["step"] == 20
+    assert reported(capsys, "export", store.url, str(folder), "--to", "dcp", "--step", "20")["step"] == 20
     place = {
         "w": torch.empty(300, 7),
         "w@exp_avg": torch.empty(300, 7, dtype=torch.bfloat16),
@@ -102,7 +102,7 @@ def test_export_to_dcp_loads_with_stock_torch_and_comes_back(store: FileStore, t
     for name, tensor in place.items():
         assert tensor.reshape(-1).view(torch.uint8).numpy().tobytes() == whole[name].tobytes()
     other = FileStore(tmp_path / "other")
-    answer = told(capsys, "import", str(folder), other.url, "--step", "7")
+    answer = reported(capsys, "import", str(folder), other.url, "--step", "7")
     assert (answer["step"], answer["tensors"], answer["left_out"]) == (7, 5, [])
     slot, manifest = find(other)
     assert slot.step == 7
@@ -111,7 +111,7 @@ def test_export_to_dcp_loads_with_stock_torch_and_comes_back(store: FileStore, t
     assert all(np.array_equal(again[name].data, whole[name]) for name in whole)
 
 
-def test_progress_is_told_within_a_part(tmp_path: Path) -> None:
+def test_progress_is_reported_within_a_part(tmp_path: Path) -> None:
     store, seen = FileStore(tmp_path), list[tuple[int, int]]()
     tensor = GlobalTensor("w", (20, 1 << 18), "F32")  # of 20 MiB
     write_whole(store, 1, {"w": new(tensor, tensor.box)}, {}, {}, lambda done, total: seen.append((done, total)))

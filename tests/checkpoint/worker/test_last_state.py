@@ -96,7 +96,7 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
     def wait(group: ThreadGroup) -> Any:
         began, left, meetings = time.monotonic(), list(notes), 0
 
-        def told() -> list[Any]:
+        def reported() -> list[Any]:
             due = [note for after, note in left if time.monotonic() - began >= after]
             left[:] = left[len(due) :]
             return due
@@ -107,7 +107,7 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
             return group.broadcast(payload)
 
         manager: Any = SimpleNamespace(
-            snapshots=SimpleNamespace(node=SimpleNamespace(client=SimpleNamespace(is_connected=True)), notes=told),
+            snapshots=SimpleNamespace(node=SimpleNamespace(client=SimpleNamespace(is_connected=True)), notes=reported),
             options=SimpleNamespace(timeout_s=0.2), watch=Watch(warn=lambda text: None),
             last_saved=None, _failing=False,
             _uploading=5 if group.rank == 0 else None, group=SimpleNamespace(broadcast=broadcast),

@@ -53,10 +53,10 @@ def test_what_an_optimizer_cannot_keep_is_refused_by_name(key: Any, bad: Any, re
     state, says = bad
     given, where = {**rest, key: state}, ["a.b", "param_groups", 0] if is_in_group else ["a.b", "state", "bias"]
     with tempfile.TemporaryDirectory() as folder:
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as reported:
             Checkpointer(f"{folder}/store", trained([{}, {} if is_in_group else given], given if is_in_group else {}))
         assert not (Path(folder) / "store").exists()
-    line = str(told.value)
+    line = str(reported.value)
     assert line.startswith(".".join(map(str, [*where, key])))
     assert says in line
     assert line.isprintable()
@@ -74,9 +74,9 @@ def test_states_of_parameters_that_are_refused(tmp_path: Path, state: Any, says:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state[model.weight] = state
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         Checkpointer(str(tmp_path / "store"), {"m": model, "o": optimizer}, rng=False)
-    assert str(told.value).startswith(says)
+    assert str(reported.value).startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ def test_what_is_not_is_refused_by_name_at_once(keys: list[Any], bad: Any, rest:
     for key in reversed(keys):
         state = {"before": rest, key: state}
     with tempfile.TemporaryDirectory() as folder:
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as reported:
             Checkpointer(f"{folder}/store", {"thing": Thing(state)}, rng=False)
         assert not (Path(folder) / "store").exists()
-    line = str(told.value)
+    line = str(reported.value)
     assert line.startswith(".".join(["thing", *map(str, keys)]))
     assert says in line
     assert line.isprintable()
@@ -275,7 +275,7 @@ def test_the_order_of_tensors_stays_whatever_that_of_a_dict_does() -> None:
     ]
 
 
-def test_what_only_one_side_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_only_one_side_has_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path, s=Thing({"n": 1}), ema=Thing({"n": 2}))
     checkpointer = Checkpointer(str(tmp_path), {"s": Thing({})}, own={"loader": Thing({})}, rng=False)
     assert checkpointer.restore() == 1
@@ -321,6 +321,6 @@ def test_a_name_is_that_of_one_entry_on_all_workers(places: list[dict[str, str]]
             return str(error)
         return ""
 
-    told = on_ranks(len(places), meet)
-    assert all(bool(line) is bool(says) for line in told)
-    assert any(says in line for line in told)
+    reported = on_ranks(len(places), meet)
+    assert all(bool(line) is bool(says) for line in reported)
+    assert any(says in line for line in reported)

@@ -35,13 +35,13 @@ def test_what_is_over_before_anybody_could_look_is_news_only() -> None:
     assert look(curious, 103.0, one) == []
 
 
-def test_what_drags_on_is_told_once_and_so_is_its_end() -> None:
+def test_what_drags_on_is_reported_once_and_so_is_its_end() -> None:
     one, decider = incident(1, 100.0), Decider(patience=10.0)
     assert look(decider, 109.0, one) == []
-    (told,) = look(decider, 110.0, one)
-    assert (told.key, told.severity, told.closed) == ("i1", t.Severity.CRITICAL, None)
-    assert told.title == "worker-hang on rank3: in progress"
-    assert "rank 3 made no progress" in told.text
+    (reported,) = look(decider, 110.0, one)
+    assert (reported.key, reported.severity, reported.closed) == ("i1", t.Severity.CRITICAL, None)
+    assert reported.title == "worker-hang on rank3: in progress"
+    assert "rank 3 made no progress" in reported.text
     assert look(decider, 200.0, one) == []
     one.source, one.step_resumed = "memory", 42
     one.end(IncidentState.CLOSED, 210.0)
@@ -51,13 +51,13 @@ def test_what_drags_on_is_told_once_and_so_is_its_end() -> None:
     assert look(decider, 212.0, one) == []
 
 
-def test_a_job_that_is_given_up_is_told_at_once() -> None:
+def test_a_job_that_is_given_up_is_reported_at_once() -> None:
     one, decider = incident(1, 100.0), Decider()
     one.reason = "the same traceback 3 times"
     one.end(IncidentState.FAILED, 101.0)
-    (told,) = look(decider, 101.0, one)
-    assert (told.severity, told.title) == (t.Severity.CRITICAL, "worker-hang on rank3: failed")
-    assert "3 times" in told.text
+    (reported,) = look(decider, 101.0, one)
+    assert (reported.severity, reported.title) == (t.Severity.CRITICAL, "worker-hang on rank3: failed")
+    assert "3 times" in reported.text
 
 
 def test_a_storm_of_the_same_alert_is_one_message_and_a_count() -> None:
@@ -67,11 +67,11 @@ def test_a_storm_of_the_same_alert_is_one_message_and_a_count() -> None:
     (other,) = look(decider, 151.0, *storm, alert(60, 151.0, KIND.CLOCK_OFFSET))
     assert other.kind == "clock-offset"
     late = alert(70, 800.0)
-    (told,) = look(decider, 800.0, *storm, late)
-    assert "49 more of this kind" in told.text
+    (reported,) = look(decider, 800.0, *storm, late)
+    assert "49 more of this kind" in reported.text
 
 
-def test_an_earlier_life_told_its_own() -> None:
+def test_an_earlier_life_reported_its_own() -> None:
     over, live = alert(1, 100.0), incident(2, 100.0)
     decider = Decider()
     decider.forget([over, live])

@@ -43,7 +43,7 @@ NODES = ("node0", "node1")
 
 
 @pytest.mark.parametrize(
-    ("orders", "answers", "told"),
+    ("orders", "answers", "reported"),
     [
         ((), NODES, "node0, node1 had the workers of generation 1"),
         (("node1",), (), "node0 had the workers of generation 1; node1 lacked them and started them again"),
@@ -51,7 +51,9 @@ NODES = ("node0", "node1")
         ((), ("node0",), "node0, node1 had"),
     ],
 )
-def test_a_launch_that_was_under_way_is_adopted(orders: tuple[str, ...], answers: tuple[str, ...], told: str) -> None:
+def test_a_launch_that_was_under_way_is_adopted(
+    orders: tuple[str, ...], answers: tuple[str, ...], reported: str
+) -> None:
     v = Launching()
     v.orders_lost, v.answers_lost = set(orders), set(answers)
     v.submit()
@@ -65,7 +67,7 @@ def test_a_launch_that_was_under_way_is_adopted(orders: tuple[str, ...], answers
     (incident,) = v.incidents
     assert incident.cause.kind is t.FindingKind.CONTROLLER_RESTART
     assert incident.cause.text == "the controller restarted; generation 1 was being launched when it stopped"
-    assert told in incident.reason
+    assert reported in incident.reason
     assert incident.reason.endswith("the launch was adopted, no worker was stopped")
 
 

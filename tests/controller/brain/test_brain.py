@@ -46,7 +46,7 @@ def test_quiet_training_raises_nothing() -> None:
         ({"signal": 15}, t.FindingKind.WORKER_PREEMPTED),
     ],
 )
-def test_an_exit_is_told_apart_and_mended(how: dict[str, object], kind: t.FindingKind) -> None:
+def test_an_exit_is_distinguished_and_mended(how: dict[str, object], kind: t.FindingKind) -> None:
     v = training()
     v.exit(3, **how)  # type: ignore[arg-type]
     trains_again(v, 2)
@@ -59,14 +59,14 @@ def test_an_exit_is_told_apart_and_mended(how: dict[str, object], kind: t.Findin
 
 def test_an_incident_says_where_the_state_came_from_even_when_it_is_over() -> None:
     v = training()
-    told = t.StateRestored(v.job.spec.id, v.job.generation, 4, "store", 0.1, 100)
-    v.feed(EventSeen("node0", told))  # at the start of a job: of no incident
+    reported = t.StateRestored(v.job.spec.id, v.job.generation, 4, "store", 0.1, 100)
+    v.feed(EventSeen("node0", reported))  # at the start of a job: of no incident
     v.exit(3, signal=9)
     trains_again(v, 2)
     (incident,) = v.incidents
     assert (incident.state, incident.source, incident.restore_s) == (IncidentState.CLOSED, "store", None)
-    v.feed(EventSeen("node0", replace(told, generation=v.job.generation, source="memory")))
-    v.feed(EventSeen("node0", replace(told, generation=v.job.generation, job="another", source="peer")))
+    v.feed(EventSeen("node0", replace(reported, generation=v.job.generation, source="memory")))
+    v.feed(EventSeen("node0", replace(reported, generation=v.job.generation, job="another", source="peer")))
     assert (incident.source, incident.restore_s, incident.restored_bytes) == ("memory", 0.1, 100)
 
 
@@ -105,7 +105,7 @@ def test_a_worker_without_life_is_found_within_three_steps_and_a_second(how: str
 
 def test_a_worker_that_sleeps_outside_of_every_operation_is_named() -> None:
     v = training()
-    v.tells = True
+    v.reports = True
     v.sleep_worker(1)
     v.run(10 * STEP + 4)
     assert v.incidents[0].cause.subject == "rank1"
@@ -316,5 +316,5 @@ def test_what_the_kernel_of_one_host_says_is_nothing_about_another_that_lost_its
     v.feed(EventSeen("node0", replace(line, line="mce: another")))
     v.join("node1")
     v.run(8.0)
-    told = {(i.cause.kind.value, i.cause.node): [f.node for f in i.findings] for i in v.incidents}
-    assert told == {("agent-exit", "node1"): ["node1"], ("log-rule", "node0"): ["node0"]}
+    reported = {(i.cause.kind.value, i.cause.node): [f.node for f in i.findings] for i in v.incidents}
+    assert reported == {("agent-exit", "node1"): ["node1"], ("log-rule", "node0"): ["node0"]}

@@ -17,18 +17,18 @@ FAULTS = st.lists(st.tuples(KINDS, st.integers(0, 7), st.floats(0.05, 4.0)), min
 
 @settings(max_examples=10, deadline=None)
 @given(FAULTS)
-def test_whatever_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
-    trains_or_tells(faults)
+def test_whatever_happens_training_goes_on_or_somebody_is_notified(faults: list[tuple[str, int, float]]) -> None:
+    trains_or_reports(faults)
 
 
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(FAULTS)
-def test_whatever_else_happens_training_goes_on_or_somebody_is_told(faults: list[tuple[str, int, float]]) -> None:
-    trains_or_tells(faults)
+def test_whatever_else_happens_training_goes_on_or_somebody_is_notified(faults: list[tuple[str, int, float]]) -> None:
+    trains_or_reports(faults)
 
 
-def trains_or_tells(faults: list[tuple[str, int, float]]) -> None:
+def trains_or_reports(faults: list[tuple[str, int, float]]) -> None:
     """Any order of faults at any moment: no two generations at once, and at the end it trains or has said why not."""
     v = Virtual(nodes=3)
     v.submit(nnodes=2)

@@ -70,7 +70,7 @@ def test_history_survives_the_controller() -> None:
     assert v.brain.c.nodes["node1"].state is t.NodeState.FAULTY
     v.feed(CordonRequested("node1", False))
     assert v.brain.c.nodes["node1"].state is t.NodeState.SPARE
-    assert not v.brain.c.nodes["node1"].history.offences
+    assert not v.brain.c.nodes["node1"].history.node_failures
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_says_nothing_of_the_node_takes_nobody_out(how: dict[str, object]) 
 def test_a_crash_without_progress_is_tried_on_another_node_and_then_given_back() -> None:
     v = training(nodes=3)
     before = list(v.job.nodes)
-    for _ in range(v.options.tries_fault):
+    for _ in range(v.options.restart_attempts_fault):
         assert v.job.nodes == before
         v.exit(5, signal=11)
         v.run(0.15)
@@ -180,7 +180,7 @@ def test_a_switch_that_fails_is_one_incident_and_counts_against_nobody() -> None
     assert v.job.nodes == [*(f"node{i}" for i in range(4)), *(f"node{i}" for i in range(8, 12))]
     (incident,) = v.incidents
     assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.NODES_AWAY, "switch b")
-    assert not any(n.history.offences or n.history.evicted for n in v.brain.c.nodes.values())
+    assert not any(n.history.node_failures or n.history.evicted for n in v.brain.c.nodes.values())
     for i in range(4, 8):
         v.join(f"node{i}")
     assert v.brain.c.nodes["node5"].state is t.NodeState.SPARE
@@ -238,7 +238,7 @@ def test_a_node_for_the_second_time_is_tested_and_goes_when_it_fails() -> None:
     assert (last.action, last.state) == ("evict", IncidentState.CLOSED)
     assert "node1 failed its diagnosis" in last.reason
     assert [name for name, _, _ in last.phases][:4] == ["suspect", "suspended", "diagnosing", "evicting"]
-    assert v.brain.c.nodes["node1"].history.barred
+    assert v.brain.c.nodes["node1"].history.quarantined
     assert v.brain.jobs.newest.c.time.booked[Account.DIAGNOSE] > 0
 
 

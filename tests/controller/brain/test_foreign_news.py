@@ -185,7 +185,7 @@ def test_lines_count_from_the_node_that_holds_the_rank() -> None:
         assert not_of(msg.LogChunk(job, generation, rank, "out", "x"), node, v.brain.c) == reason
 
 
-def test_a_line_that_a_rule_knows_is_told_by_the_node_that_holds_the_rank() -> None:
+def test_a_line_that_a_rule_knows_is_reported_by_the_node_that_holds_the_rank() -> None:
     v = with_spare()
     line = t.LogMatched(JOB, 1, 0, 1, "cuda-error", "gpu", t.Severity.CRITICAL, "CUDA error")
     for node in ("node1", "node2"):
@@ -198,7 +198,7 @@ def test_a_line_that_a_rule_knows_is_told_by_the_node_that_holds_the_rank() -> N
     assert [(i.cause.kind, i.cause.subject) for i in v.incidents] == [("log-rule", "rank0")]
 
 
-def test_a_store_that_fails_is_told_by_nodes_of_the_job() -> None:
+def test_a_store_that_fails_is_reported_by_nodes_of_the_job() -> None:
     v = with_spare()
 
     def failing(job: str) -> t.AgentNotice:

@@ -254,27 +254,27 @@ def test_a_node_that_is_evicted_for_the_third_time_within_weeks_is_a_lemon() -> 
     v.submit(nnodes=1, id="a")
     v.run(2.0)
     for n in range(3):
-        v.brain.alerts.evict("node2", f"fault {n}", v.instant, barred=False, job="a")
+        v.brain.alerts.evict("node2", f"fault {n}", v.instant, quarantined=False, job="a")
         if n < 2:
             v.feed(CordonRequested("node2", False))
         v.run(1.0)
-    assert v.brain.c.history("node2").barred
+    assert v.brain.c.history("node2").quarantined
     (lemon,) = [i.cause for i in v.incidents if i.cause.kind is t.FindingKind.NODE_LEMON]
     assert "evicted for faults 3 times within 28 days" in lemon.text
     v.feed(CordonRequested("node2", False))
     assert v.brain.c.nodes["node2"].usable, "people decide"
     v.now += 40 * 86400.0
-    v.brain.alerts.evict("node2", "much later", v.instant, barred=False, job="a")
-    assert not v.brain.c.history("node2").barred, "what is older than the window does not count"
+    v.brain.alerts.evict("node2", "much later", v.instant, quarantined=False, job="a")
+    assert not v.brain.c.history("node2").quarantined, "what is older than the window does not count"
 
 
 def test_evictions_by_hand_make_no_lemon() -> None:
     v = Virtual(nodes=3)
     for _ in range(5):
-        v.brain.alerts.evict("node2", "by hand", v.instant, barred=True, by_hand=True)
+        v.brain.alerts.evict("node2", "by hand", v.instant, quarantined=True, by_hand=True)
         v.feed(CordonRequested("node2", False))
     assert v.incidents == []
-    assert not v.brain.c.history("node2").barred
+    assert not v.brain.c.history("node2").quarantined
 
 
 # --- preemption ---------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_a_job_that_preempts_gets_nodes_after_a_checkpoint_and_the_other_goes_on
     assert incident.state.value == "closed"
 
 
-def test_a_job_that_tells_nothing_of_checkpoints_gives_its_nodes_up_at_once() -> None:
+def test_a_job_that_reports_nothing_of_checkpoints_gives_its_nodes_up_at_once() -> None:
     v = Virtual(nodes=2)
     v.submit(nnodes=2, id="low")
     v.run(4.0)
@@ -373,7 +373,7 @@ def test_a_preemption_is_called_off_when_its_reason_is_gone() -> None:
     assert (state(v, "low"), brain(v, "low").c.job.generation) == (JobStatus.RUNNING, 1)
 
 
-# --- strays -------------------------------------------------------------------------------------------------------
+# --- orphans -------------------------------------------------------------------------------------------------------
 
 
 def test_a_node_with_workers_of_another_job_is_given_away_only_once_they_are_gone() -> None:

@@ -72,7 +72,7 @@ def test_many_seeds() -> None:
 def test_a_storm_in_one_job_leaves_all_decisions_about_others_as_they_are(seed: int) -> None:
     """Four jobs side by side with a fault in each but the first; then the same with a storm in the first."""
 
-    def told(storm: bool) -> dict[str, list[tuple[object, ...]]]:
+    def reported(storm: bool) -> dict[str, list[tuple[object, ...]]]:
         rng = random.Random(seed)
         v = Virtual(nodes=HOSTS, slots=1)
         for n in range(4):
@@ -102,6 +102,6 @@ def test_a_storm_in_one_job_leaves_all_decisions_about_others_as_they_are(seed: 
             for job in ("j1", "j2", "j3")
         }
 
-    calm = told(storm=False)
+    calm = reported(storm=False)
     assert all(calm.values())
-    assert told(storm=True) == calm
+    assert reported(storm=True) == calm

@@ -30,7 +30,7 @@ def test_what_peers_find_joins_the_incident_as_evidence(behind: str, also: list[
     assert kinds(v) == ["node-silent", *also]
     (incident,) = v.incidents
     assert (incident.cause.kind, incident.cause.node) == ("node-silent", "node1")
-    asked = [send.node for send in v.sent if isinstance(send.command.order, msg.KnockAt)]
+    asked = [send.node for send in v.sent if isinstance(send.command.order, msg.ProbePeer)]
     assert asked == ["node0", "node2"]
 
 
@@ -43,9 +43,9 @@ def test_a_cut_that_heals_is_one_closed_incident() -> None:
     assert v.job.generation == 1
 
 
-def test_nobody_is_asked_where_nobody_can_tell() -> None:
+def test_nobody_is_asked_where_nobody_can_know() -> None:
     v = silenced("answers", nodes=2)
-    assert [send.node for send in v.sent if isinstance(send.command.order, msg.KnockAt)] == ["node0"]
+    assert [send.node for send in v.sent if isinstance(send.command.order, msg.ProbePeer)] == ["node0"]
     alone = Virtual(nodes=1)
     alone.submit(nnodes=1)
     alone.run(5.0)

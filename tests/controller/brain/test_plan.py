@@ -20,9 +20,9 @@ PLAN = Plan(
 )
 
 
-def tell(v: Virtual, data: bytes, generation: int | None = None, job: str = "") -> None:
-    told = t.PlanPublished(job or v.job.spec.id, v.job.generation if generation is None else generation, data)
-    v.feed(EventSeen("node0", told))
+def report(v: Virtual, data: bytes, generation: int | None = None, job: str = "") -> None:
+    reported = t.PlanPublished(job or v.job.spec.id, v.job.generation if generation is None else generation, data)
+    v.feed(EventSeen("node0", reported))
 
 
 def shown(v: Virtual) -> Any:
@@ -35,10 +35,10 @@ def test_a_plan_is_shown_for_its_job_only() -> None:
     assert shown(v) is None
     v.submit()
     v.run(3.0)
-    tell(v, encode_plan(PLAN), job="another")
-    tell(v, encode_plan(PLAN), generation=v.job.generation + 1)
+    report(v, encode_plan(PLAN), job="another")
+    report(v, encode_plan(PLAN), generation=v.job.generation + 1)
     assert shown(v) is None
-    tell(v, encode_plan(PLAN))
+    report(v, encode_plan(PLAN))
     assert shown(v) == {
         "job": v.job.spec.id,
         "generation": v.job.generation,
@@ -56,7 +56,7 @@ def test_what_cannot_be_read_is_shown_as_none_and_the_job_goes_on() -> None:
     v = Virtual()
     v.submit()
     v.run(3.0)
-    tell(v, b"\xff\xff")
+    report(v, b"\xff\xff")
     with contextlib.redirect_stderr(None):
         assert shown(v) is None
     assert not v.incidents

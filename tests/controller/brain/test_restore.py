@@ -63,7 +63,7 @@ def test_what_a_worker_logs_while_the_controller_is_away_is_about_the_exit_that_
     assert found.keys() <= {t.FindingKind.CONTROLLER_RESTART}
 
 
-def test_a_kill_that_is_told_after_its_echo_was_acted_upon() -> None:
+def test_a_kill_that_is_reported_after_its_echo_was_acted_upon() -> None:
     """The agent that knows of it comes back last, when the others end their workers already."""
     v = training()
     v.agents["node1"].alive = False
@@ -117,7 +117,7 @@ def whole_document() -> tuple[Virtual, dict[str, Any]]:
     job = v.job
     job.fired, job.unanswered, job.pauses = {"kill@3:rank1": 5.0}, {"stop@9:rank1": "c1"}, {"rank 0": [1, 2.5]}
     job.rollbacks, job.exit_code = [Rollback(5, 2)], 3
-    job.progress.bases, job.progress.lives = [[1, 7]], [Life(1, "ValueError", 5, 2.0, 0)]
+    job.progress.bases, job.progress.attempts = [[1, 7]], [Life(1, "ValueError", 5, 2.0, 0)]
     program = dataclasses.replace(job.spec.program, args=("--steps", "5"), env={"A": "b"})
     limits = {"pause_limit": 60.0}
     job.spec = dataclasses.replace(
@@ -166,7 +166,7 @@ def test_whatever_is_wrong_with_the_newest_job_is_one_line_or_harmless(wrong: An
             brain.handle(Tick(), Instant(v.now + n, v.instant.wall + n))
         if brain.c.newest is not None:
             json.dumps(brain.c.newest.to_doc())
-    must = {"spec", "spec.program", "spec.nproc", "spec.nnodes", "past.0", "rollbacks.0", "progress.lives.0"}
+    must = {"spec", "spec.program", "spec.nproc", "spec.nnodes", "past.0", "rollbacks.0", "progress.attempts.0"}
     assert must <= refused.keys()
     assert all(REMEDY in why and "\n" not in why for why in refused.values())
 
@@ -235,7 +235,7 @@ def test_numbers_of_a_job_are_within_bounds() -> None:
     for place, value in (
         (("spec", "nproc"), 10**7), (("spec", "nnodes"), 1), (("spec", "node_counts"), [5]), (("generation",), -1),
         (("generation",), 1 << 40), (("nodes",), ["a", "b", "c"]), (("submitted_at",), math.nan),
-        (("spec", "limits", "pause_limit"), "60"), (("progress", "lives"), [{"generation": 1}]),
+        (("spec", "limits", "pause_limit"), "60"), (("progress", "attempts"), [{"generation": 1}]),
     ):  # fmt: skip
         with pytest.raises(UsageError, match="newest job cannot be"):
             taken_up(v, with_value(doc, place, value))

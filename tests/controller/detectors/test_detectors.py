@@ -17,13 +17,13 @@ from tests.controller.support.standstills import OPTIONS, at
 # --- silence -----------------------------------------------------------------------------------------------------
 
 
-def node(gaps: Iterator[float] | list[float], cadence: float = 0.1) -> tuple[Node, float]:
+def node(gaps: Iterator[float] | list[float], heartbeat_interval: float = 0.1) -> tuple[Node, float]:
     found = Node("n1", t.Identity("n1", "n1", "a"), connected=True)
     now = 10.0
-    note_arrival(found, now, cadence)
+    note_arrival(found, now, heartbeat_interval)
     for gap in gaps:
         now += gap
-        note_arrival(found, now, cadence)
+        note_arrival(found, now, heartbeat_interval)
     return found, now
 
 

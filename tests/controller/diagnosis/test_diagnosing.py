@@ -135,7 +135,7 @@ def test_a_node_whose_pairs_failed_is_not_cleared_by_what_else_passed() -> None:
     assert "no partner is known to be good" in of(session, "n2", "pair")[0].text
 
 
-def test_a_clock_that_is_off_is_told_and_fails_nobody() -> None:
+def test_a_clock_that_is_off_is_reported_and_fails_nobody() -> None:
     session = diagnose(cluster(8, n5=Machine(offset=3.0)))
     assert session.failed == []
     bad = [v for v in session.verdicts if v.grade is Grade.DEGRADED]

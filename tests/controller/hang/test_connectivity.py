@@ -9,32 +9,32 @@ from tests.controller.support.virtual import Virtual, trains_again
 NODES = [f"node{i}" for i in range(8)]
 
 
-def knocks(away: set[str], nodes: list[str] = NODES) -> dict[tuple[str, str], str]:
-    """Each knocks at the next three."""
+def probes(away: set[str], nodes: list[str] = NODES) -> dict[tuple[str, str], str]:
+    """Each probes at the next three."""
     pairs = [(a, nodes[(i + step) % len(nodes)]) for i, a in enumerate(nodes) for step in (1, 2, 3)]
     return {pair: "unreachable" if away & set(pair) else "answers" for pair in pairs}
 
 
 @pytest.mark.parametrize("away", [set(), {"node0"}, {"node3", "node4"}])
 def test_those_whom_nobody_reaches_and_who_reach_nobody(away: set[str]) -> None:
-    assert cut_off(knocks(away)) == sorted(away)
+    assert cut_off(probes(away)) == sorted(away)
 
 
 def test_a_frozen_agent_is_not_cut_off() -> None:
-    heard = {pair: "frozen" if pair[1] == "node2" else behind for pair, behind in knocks(set()).items()}
+    heard = {pair: "frozen" if pair[1] == "node2" else behind for pair, behind in probes(set()).items()}
     assert cut_off(heard) == []
 
 
 def test_a_node_that_only_says_so_itself_is_not_convicted_nor_one_of_whom_only_others_do() -> None:
     for side in (0, 1):
-        heard = {pair: "unreachable" if pair[side] == "node2" else "answers" for pair in knocks(set())}
+        heard = {pair: "unreachable" if pair[side] == "node2" else "answers" for pair in probes(set())}
         assert cut_off(heard) == []
 
 
 def test_halves_that_do_not_reach_each_other_are_no_single_nodes_fault() -> None:
     left = set(NODES[:4])
-    assert cut_off({(a, b): "answers" if (a in left) == (b in left) else "unreachable" for a, b in knocks(set())}) == []
-    assert cut_off(knocks(set(NODES))) == []
+    assert cut_off({(a, b): "answers" if (a in left) == (b in left) else "unreachable" for a, b in probes(set())}) == []
+    assert cut_off(probes(set(NODES))) == []
 
 
 def standing(spares: int, cut: set[str]) -> Virtual:
@@ -43,7 +43,7 @@ def standing(spares: int, cut: set[str]) -> Virtual:
     v.run(5.0)
     v.behind = dict.fromkeys(v.agents, "answers")
     v.cut_off = cut
-    v.tells = True
+    v.reports = True
     v.sleep_worker(2)  # all stand still; by the graph it would be this one
     v.run(4.0)
     return v
@@ -55,7 +55,7 @@ def test_the_node_goes_and_a_spare_takes_its_place() -> None:
     assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.NODE_CUT_OFF, "node4")
     assert incident.action == "evict"
     assert v.job.nodes == ["node0", "node1", "node2", "node3", "node6", "node5"]
-    assert not v.brain.c.history("node4").barred
+    assert not v.brain.c.history("node4").quarantined
     trains_again(v, 2)
 
 

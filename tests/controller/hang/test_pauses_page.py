@@ -70,16 +70,16 @@ class Scene:
     is_gone: bool = False
     ends_at: float = math.nan
     """When the system call of rank 3 ends by itself, seconds after the last move."""
-    tells: bool = False
+    reports: bool = False
     """Whether the code says what it does: it has told its place in a mesh."""
 
 
 WORLD_GROUP = t.GroupCount("world", 7, f"0-{WORLD - 1}", 5)
-WAITS: Change = {"operation": "all_reduce", "standing": t.Standing("all_reduce", 0, 4, True, (WORLD_GROUP,))}
+WAITS: Change = {"operation": "all_reduce", "pending": t.PendingCollective("all_reduce", 0, 4, True, (WORLD_GROUP,))}
 BEHIND = dataclasses.replace(WORLD_GROUP, begun=4)
-OUTSIDE: Change = {"operation": "", "standing": t.Standing("", -1, -1, False, (BEHIND,))}
-DOOR: Change = {"operation": "all_reduce", "standing": t.Standing("all_reduce", 0, 4, False, (WORLD_GROUP,))}
-OTHER: Change = {"operation": "broadcast", "standing": t.Standing("broadcast", 0, 4, True, (WORLD_GROUP,))}
+OUTSIDE: Change = {"operation": "", "pending": t.PendingCollective("", -1, -1, False, (BEHIND,))}
+DOOR: Change = {"operation": "all_reduce", "pending": t.PendingCollective("all_reduce", 0, 4, False, (WORLD_GROUP,))}
+OTHER: Change = {"operation": "broadcast", "pending": t.PendingCollective("broadcast", 0, 4, True, (WORLD_GROUP,))}
 SILENT: Change = OUTSIDE | {"tick_age": math.nan}  # since the last move
 STOPPED: Change = SILENT | {"stopped": True}
 SETUP: Change = {"phase": t.Phase.SETUP, "step": -1}
@@ -97,7 +97,7 @@ SCENES = [
     Scene("a needed peer has left", "1.5 times the longest", 6.0, OUTSIDE, is_gone=True, steps=(*STEPS, 4.0)),
     Scene("different kind, size or order", "2 median steps + 1.2 s", 1.8, OTHER),
     Scene("idle before an operation in which its peers wait", "2 median steps + 1.2 s", 1.8, DOOR),
-    Scene("in code that reports its phases", "2 median steps + 1.2 s", 1.8, OUTSIDE, tells=True),
+    Scene("in code that reports its phases", "2 median steps + 1.2 s", 1.8, OUTSIDE, reports=True),
     Scene("all ranks are in the same operation", "10 s", 10.0),
     Scene("processor time, bytes, file positions", "30 min", 1800.0, OUTSIDE, seen=MOVES),
     Scene("at the prompt", "30 min", 1800.0, OUTSIDE, seen={"is_prompt": True}),
@@ -125,7 +125,7 @@ def ranks(scene: Scene, still: float, more: Change) -> RankTable:
         activity = t.Activity(still, still, "S", waits_for="a lock", ends_in=scene.ends_at - still if is_odd else t.NAN)
         activity = dataclasses.replace(activity, **(scene.seen if is_odd else {}))
         values: Change = {"step": 9, "phase": t.Phase.TRAIN, "tick_age": 0.05, "coordinate": None, "sizes": None}
-        if scene.tells:
+        if scene.reports:
             values |= {"coordinate": (0, rank, 0), "sizes": (1, WORLD, 1)}
         values |= WAITS | scene.all | (scene.odd if is_odd else {}) | more
         values["tick_age"] = still if math.isnan(values["tick_age"]) else values["tick_age"]
@@ -162,7 +162,7 @@ def changing(scene: Scene) -> set[str]:
         other = (dataclasses.replace(Options(), **{option: getattr(Options(), option) * by}) for by in (0.5, 2.0))
         if any(verdict_at(scene, options) != usual for options in other):
             found.add(flag(option))
-    if scene.tells and verdict_at(scene, Options(), {"phase": t.Phase.EVAL}) != usual:
+    if scene.reports and verdict_at(scene, Options(), {"phase": t.Phase.EVAL}) != usual:
         found.add(EVAL)
     return found
 

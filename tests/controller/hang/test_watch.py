@@ -14,7 +14,7 @@ def dumps(v: Virtual) -> list[Send]:
     return [send for send in v.sent if isinstance(send.command.order, msg.DumpStacks)]
 
 
-def tell(v: Virtual, send: Send, first: int) -> None:
+def report(v: Virtual, send: Send, first: int) -> None:
     """What an agent of four workers answers; rank 5 stands elsewhere."""
     ranks = range(first, first + 4)
     stacks = [{"ranks": str(r), "thread": "main", "frames": ["step", "load" if r == 5 else "wait"]} for r in ranks]
@@ -43,7 +43,7 @@ def test_a_hang_is_looked_at_once_and_the_incident_keeps_the_tree() -> None:
     asked = dumps(v)
     assert sorted(send.node for send in asked) == ["node0", "node1"]
     for send in asked:
-        tell(v, send, 0 if send.node == "node0" else 4)
+        report(v, send, 0 if send.node == "node0" else 4)
     kept = v.incidents[0].stacks
     assert kept is not None
     assert [(row["depth"], row["ranks"], row["frame"]) for row in kept["rows"]] == [
@@ -56,14 +56,14 @@ def test_a_hang_is_looked_at_once_and_the_incident_keeps_the_tree() -> None:
     assert v.incidents[0].state.value == "closed"
 
 
-def test_anybody_may_ask_at_any_time_and_hears_who_did_not_tell() -> None:
+def test_anybody_may_ask_at_any_time_and_hears_who_did_not_report() -> None:
     v = running()
     v.kill_agent("node1")
     v.feed(StacksRequested())
     (send,) = dumps(v)
     watch = v.brain.jobs.newest.hangs.stacks
     assert not watch.is_complete
-    tell(v, send, 0)
+    report(v, send, 0)
     assert watch.is_complete
     tree = watch.tree()
     assert tree is not None
@@ -72,7 +72,7 @@ def test_anybody_may_ask_at_any_time_and_hears_who_did_not_tell() -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"stacks": "[", "states": "{}"}, {"stacks": '[{"ranks": "x"}]', "states": "{}"}])
-def test_an_answer_that_is_no_stacks_is_told_and_not_taken(data: dict[str, str]) -> None:
+def test_an_answer_that_is_no_stacks_is_reported_and_not_taken(data: dict[str, str]) -> None:
     v = running()
     v.feed(StacksRequested())
     send = dumps(v)[0]

@@ -13,7 +13,7 @@ from tests.controller.support.asking import TOKEN, ask, error, talk
 from tests.controller.support.fake_facade import FakeFacade
 
 
-def test_all_that_tells_or_changes_needs_the_token(facade: FakeFacade) -> None:
+def test_all_that_reports_or_changes_needs_the_token(facade: FakeFacade) -> None:
     app = create_app(facade, Auth(TOKEN))
     everything = [(m, p) for p, methods in app.openapi()["paths"].items() for m in methods]
     assert len(everything) > 15
@@ -160,7 +160,7 @@ def test_a_body_ends_at_a_megabyte(facade: FakeFacade) -> None:
         assert answer.status_code == status, answer.text[:200]
 
 
-def test_who_may_not_ask_is_told_before_the_body_is_touched(facade: FakeFacade) -> None:
+def test_who_may_not_ask_is_reported_before_the_body_is_touched(facade: FakeFacade) -> None:
     events: list[str] = []
 
     async def receive() -> Message:

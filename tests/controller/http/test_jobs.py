@@ -60,7 +60,7 @@ def test_a_jobs_answers_are_what_openapi_says(facade: FakeFacade, path: str, sha
         hold(shape, answer.content)
 
 
-def test_each_job_is_told_apart_by_id_and_by_name(facade: FakeFacade) -> None:
+def test_each_job_is_distinguished_by_id_and_by_name(facade: FakeFacade) -> None:
     facade.fault(rank=3)
     for key, name, steps, ranks, incidents in (
         ("job-1", "demo", 20, 8, ["i1"]),

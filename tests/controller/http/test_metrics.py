@@ -52,7 +52,7 @@ def test_no_family_appears_twice(facade: FakeFacade) -> None:
     assert len(types) == len(set(types))
 
 
-def test_tells_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
+def test_reports_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
     found = families(scrape(facade))
     assert value(found, "holdfast_job_step", job="demo") == facade.step
     assert value(found, "holdfast_job_state", job="demo", state="running") == 1

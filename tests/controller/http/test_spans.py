@@ -81,7 +81,7 @@ def test_the_watchers_last_look_costs_nothing_to_ask_for(tmp_path: Path) -> None
     shell.journal.close()
 
 
-def test_a_look_is_told_of_its_job_only(tmp_path: Path) -> None:
+def test_a_look_is_notified_of_its_job_only(tmp_path: Path) -> None:
     shell, watch = training(tmp_path, [], 12)
     assert look(shell, watch)
     assert watch.found("j1") is not None

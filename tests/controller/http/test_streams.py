@@ -43,7 +43,7 @@ async def until(seen: AsyncIterator[tuple[str, Any]], name: str) -> Any:
     raise AssertionError(f"the stream ended before {name}")
 
 
-def test_events_tell_status_and_new_steps_to_every_listener(facade: FakeFacade) -> None:
+def test_events_report_status_and_new_steps_to_every_listener(facade: FakeFacade) -> None:
     async def story() -> None:
         app = create_app(facade, Auth())
         streams = app.state.streams
@@ -150,7 +150,7 @@ def test_a_taken_port_is_said_in_one_line(facade: FakeFacade) -> None:
     asyncio.run(story())
 
 
-def test_a_new_job_is_told_from_its_first_step(facade: FakeFacade) -> None:
+def test_a_new_job_is_distinguished_from_its_first_step(facade: FakeFacade) -> None:
     async def story() -> None:
         async with contextlib.AsyncExitStack() as stack:
             port = await stack.enter_async_context(serving(create_app(facade, Auth()), port=0))

@@ -112,7 +112,7 @@ def test_faults_at_ranks_that_are_gone_wait_for_them() -> None:
 
 
 NODES = st.lists(
-    st.tuples(st.sampled_from(["well", "suspect", "lost", "doubtful", "barred"]), st.sampled_from("ab")),
+    st.tuples(st.sampled_from(["well", "suspect", "lost", "doubtful", "quarantined"]), st.sampled_from("ab")),
     min_size=1,
     max_size=8,
 )
@@ -125,7 +125,9 @@ def test_a_placement_keeps_its_promises(
     spec = JobSpec("j", "j", msg.Program("x"), nnodes, 1, node_counts=tuple(c for c in counts if c < nnodes))
     nodes = []
     for i, (kind, switch) in enumerate(kinds):
-        history = History(evicted="" if kind not in ("doubtful", "barred") else "why", barred=kind == "barred")
+        history = History(
+            evicted="" if kind not in ("doubtful", "quarantined") else "why", quarantined=kind == "quarantined"
+        )
         node = Node(f"node{i}", t.Identity(f"node{i}", "h", "i", switch=switch, slots=1), history=history)
         node.connected = kind not in ("suspect", "lost")
         states = {"well": t.NodeState.HEALTHY, "suspect": t.NodeState.SUSPECT, "lost": t.NodeState.LOST}

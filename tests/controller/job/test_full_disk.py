@@ -16,7 +16,7 @@ def says_full(v: Virtual, node: str) -> None:
     v.feed(EventSeen(node, t.AgentNotice(int(v.instant.wall * 1e9), "disk-full", t.Severity.CRITICAL, text)))
 
 
-def test_a_full_state_folder_is_told_and_ends_nothing() -> None:
+def test_a_full_state_folder_is_reported_and_ends_nothing() -> None:
     v = training()
     says_full(v, "node1")
     v.run(3.0)
@@ -38,7 +38,7 @@ def test_a_worker_that_ends_for_want_of_room_leaves_the_node() -> None:
     assert (incident.cause.kind, incident.cause.subject) == (t.FindingKind.DISK_FULL, "node1")
     assert "No space left on device" in incident.cause.text
     assert incident.action == "evict"
-    assert v.brain.c.history("node1").offences == []
+    assert v.brain.c.history("node1").node_failures == []
 
 
 def test_the_gauges_say_it_too() -> None:

@@ -30,7 +30,7 @@ def test_the_rank_that_left_is_named_and_not_its_neighbour() -> None:
     assert "while 7 ranks were still training" in incident.cause.text
     assert incident.cause.evidence["still_training"] == 7
     assert incident.cause.evidence["lost_by"] == "rank4"
-    assert v.brain.c.history("node1").offences == []  # the program's own doing
+    assert v.brain.c.history("node1").node_failures == []  # the program's own doing
 
 
 def test_the_news_of_it_may_come_from_another_node_a_moment_later() -> None:
@@ -117,7 +117,7 @@ def test_ranks_that_end_early_by_design_end_nothing() -> None:
     assert v.job.state is JobStatus.FINISHED
 
 
-def test_a_rank_whose_node_was_told_to_end_was_preempted() -> None:
+def test_a_rank_whose_node_was_asked_to_end_was_preempted() -> None:
     v = training()
     notice = t.AgentNotice(int(v.instant.wall * 1e9), "drain", t.Severity.WARNING, "the agent is stopping")
     v.feed(EventSeen("node1", notice))

@@ -78,7 +78,7 @@ def test_a_fault_elsewhere_takes_nobody_whose_agent_is_away_for_a_moment() -> No
     assert v.incidents[-1].cause.subject == "rank2"
 
 
-def test_of_two_that_are_away_nobody_can_tell_whose_peers_mourn() -> None:
+def test_of_two_that_are_away_nobody_can_know_whose_peers_mourn() -> None:
     v = Virtual(nodes=4)
     v.submit(nnodes=3)
     v.run(3.0)

@@ -24,7 +24,7 @@ def asked(actions: list[Action]) -> int:
     return sum(isinstance(a, Send) and isinstance(a.command.order, msg.RequestCheckpoint) for a in actions)
 
 
-def test_what_foretells_trouble_asks_for_a_checkpoint_now_and_then() -> None:
+def test_what_predicts_trouble_asks_for_a_checkpoint_now_and_then() -> None:
     v = training(nodes=3)
     ecc = t.LogMatched("", 0, -1, int(v.instant.wall * 1e9), "xid-94", "gpu", t.Severity.WARNING, "Xid 94")
     assert asked(v.feed(EventSeen("node1", replace(ecc, severity=t.Severity.INFO)))) == 0

@@ -13,7 +13,7 @@ from holdfast.wire.rollback import Rollback, counts, from_environment, to_text
 from tests.controller.support.virtual import Virtual, training, trains_again
 
 
-def tell(v: Virtual, step: int, loss: float, rank: int = 6) -> None:
+def report(v: Virtual, step: int, loss: float, rank: int = 6) -> None:
     """One worker ends a step with this loss."""
     record = t.StepRecord(rank, v.job.generation, step, int(v.instant.wall * 1e9), v.step_seconds, loss)
     node = v.job.node_of(rank)
@@ -35,10 +35,10 @@ def test_what_comes_again_from_the_newest_state_goes_back_to_an_older_one() -> N
     train_to(v, 30)
     stored(v, 30)
     bad = v.job.best_step + 1
-    tell(v, bad, float("inf"))
+    report(v, bad, float("inf"))
     v.run(0.05)
     assert (v.incidents[-1].action, v.rollbacks) == ("restart", ())
-    tell(v, bad, float("inf"))
+    report(v, bad, float("inf"))
     v.run(0.05)
     assert v.rollbacks == (Rollback(bad - 10, 3),)
     assert "the newest state leads to it again" in v.incidents[-1].reason
@@ -62,10 +62,10 @@ def test_a_third_time_ends_the_job() -> None:
     stored(v, 20)
     bad = v.job.best_step + 1
     for _ in range(2):
-        tell(v, bad, float("inf"))
+        report(v, bad, float("inf"))
         v.run(0.05)
     v.run(1.0)
-    tell(v, v.job.life_last + 1, float("inf"))
+    report(v, v.job.life_last + 1, float("inf"))
     v.run(1.0)
     assert v.job.state is JobStatus.FAILED
     assert [incident.action for incident in v.incidents] == ["roll-back", "stop-job"]
@@ -75,7 +75,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to() -> None:
     v = training()
     bad = v.job.best_step + 1
     for _ in range(2):
-        tell(v, bad, float("inf"))
+        report(v, bad, float("inf"))
         v.run(0.05)
     assert v.rollbacks == ()
 
@@ -86,7 +86,7 @@ def test_a_loss_that_is_no_number_is_no_progress() -> None:
     bad = v.job.best_step + 1
     for life in range(3):
         assert v.job.state is JobStatus.RUNNING
-        tell(v, bad + life, float("inf"))
+        report(v, bad + life, float("inf"))
         v.run(0.25)
     v.run(1.0)
     assert v.job.state is JobStatus.FAILED
@@ -100,7 +100,7 @@ def leap(v: Virtual) -> int:
     first = v.job.best_step + 1
     for step in range(first, first + 3):
         for rank in range(8):
-            tell(v, step, 30.0, rank)
+            report(v, step, 30.0, rank)
     return first + 2
 
 
@@ -124,7 +124,7 @@ def test_a_leap_of_the_loss_goes_back_where_that_is_wished() -> None:
     assert v.brain.jobs.newest.c.time.totals(v.instant.wall)[Account.RECOMPUTE] > 0
 
 
-def test_a_leap_that_comes_again_at_the_same_place_is_only_told() -> None:
+def test_a_leap_that_comes_again_at_the_same_place_is_only_reported() -> None:
     v = spiking(SPIKE)
     seen = leap(v)
     v.run(0.05)
@@ -139,7 +139,7 @@ def test_a_leap_that_comes_again_at_the_same_place_is_only_told() -> None:
     assert v.job.generation == 2
 
 
-def test_a_leap_is_only_told_by_default_and_without_a_checkpoint() -> None:
+def test_a_leap_is_only_reported_by_default_and_without_a_checkpoint() -> None:
     for options, have in ((Options(), True), (SPIKE, False)):
         v = Virtual(options=options)
         v.submit(nnodes=2)
@@ -165,7 +165,7 @@ def test_a_leap_ends_no_job_that_may_not_be_restarted() -> None:
     assert [i.action for i in v.incidents] == ["alert"]
 
 
-def test_only_spikes_can_be_told_to_go_back() -> None:
+def test_only_spikes_can_be_set_to_go_back() -> None:
     with pytest.raises(UsageError, match=r"gpu-throttle\.action=roll-back.*: action must be act, alert or off"):
         Tuning(["gpu-throttle.action=roll-back"])
     with pytest.raises(UsageError, match="act, alert, roll-back or off, not 'back'"):

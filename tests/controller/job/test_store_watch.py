@@ -22,7 +22,7 @@ def of_the_store(v: Virtual) -> list[Incident]:
     return [one for one in v.incidents if one.cause.kind is t.FindingKind.STORE]
 
 
-def test_it_is_one_incident_for_all_nodes_and_its_end_is_told() -> None:
+def test_it_is_one_incident_for_all_nodes_and_its_end_is_reported() -> None:
     v = training()
     assert any(isinstance(one, Record) for one in fails(v, "node0"))
     v.run(1.0)

@@ -35,7 +35,7 @@ def test_a_spare_takes_the_place_of_their_node(answers: bool) -> None:
     assert (incident.cause.kind, incident.action) == (t.FindingKind.WORKER_KILLED, "evict")
     assert t.FindingKind.WORKER_BLOCKED in [finding.kind for finding in incident.findings]
     assert v.brain.c.nodes["node1"].state is t.NodeState.FAULTY
-    assert not v.brain.c.history("node1").offences
+    assert not v.brain.c.history("node1").node_failures
     trains_again(v, 2)
 
 

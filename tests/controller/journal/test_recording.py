@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.base.errors import UsageError
-from holdfast.controller.journal.recording import Recorder, Start, Told, compared, did, read
+from holdfast.controller.journal.recording import Recorder, Reported, Start, compared, did, read
 from holdfast.controller.state import events as e
 from holdfast.controller.state.model import Finding, Instant, JobSpec, Options
 from holdfast.wire import codec as wire
@@ -45,7 +45,7 @@ def written(path: Path, *events: e.BrainEvent) -> list[dict[str, Any]]:
 
 def reread(path: Path, docs: list[dict[str, Any]]) -> list[e.BrainEvent]:
     path.write_text("".join(json.dumps(doc) + "\n" for doc in docs))
-    return [one.event for one in read(path) if isinstance(one, Told)]
+    return [one.event for one in read(path) if isinstance(one, Reported)]
 
 
 def test_every_event_comes_back_as_it_was(tmp_path: Path) -> None:

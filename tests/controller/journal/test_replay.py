@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import UsageError
 from holdfast.cli.main import main
-from holdfast.controller.journal.recording import Recorder, Start, Told, read
+from holdfast.controller.journal.recording import Recorder, Reported, Start, read
 from holdfast.controller.journal.replay import replay
 from holdfast.controller.state.events import CordonRequested, FaultRequested, StopRequested, Tick
 from holdfast.controller.state.model import Instant, Options
@@ -49,7 +49,9 @@ def test_a_recording_leads_to_the_same_decisions(name: str, tmp_path: Path, caps
     assert "the same decisions" in capsys.readouterr().out
 
 
-def test_another_policy_is_told_from_the_recorded_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_policy_is_distinguished_from_the_recorded_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.jsonl"
     story(path)
     lines = path.read_text().splitlines()
@@ -110,7 +112,7 @@ def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name
 
 
 @pytest.mark.parametrize("at", [0.3, 0.6, 0.99])
-def test_a_damaged_recording_is_told_and_not_taken_for_one_that_was_cut_off(at: float, tmp_path: Path) -> None:
+def test_a_damaged_recording_is_reported_and_not_taken_for_one_that_was_cut_off(at: float, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl.gz"
     a_life(path, "one", 12)
     content = bytearray(path.read_bytes())
@@ -120,10 +122,10 @@ def test_a_damaged_recording_is_told_and_not_taken_for_one_that_was_cut_off(at: 
         lives(path)
 
 
-def lives(path: Path) -> list[list[Told]]:
-    found: list[list[Told]] = []
+def lives(path: Path) -> list[list[Reported]]:
+    found: list[list[Reported]] = []
     for one in read(path):
-        if isinstance(one, Told):
+        if isinstance(one, Reported):
             found[-1].append(one)
         else:
             found.append([])
@@ -184,7 +186,7 @@ def test_whatever_happened_it_happens_again(
 
 
 def test_options_come_back_as_they_were(tmp_path: Path) -> None:
-    options = Options(tries=7, detectors=("worker-hang.action=alert",))
+    options = Options(restart_attempts=7, detectors=("worker-hang.action=alert",))
     recorder = Recorder(tmp_path / "r", Start("b", options, [], [], Instant(1.0, 2.0)))
     recorder.close()
     (start,) = read(tmp_path / "r")

@@ -76,7 +76,7 @@ def test_an_incident_appears_live_and_ends(held: Served, watched: Watched) -> No
 
 
 @pytest.mark.parametrize("numbers_steps", [True, False])
-def test_where_training_went_on_is_told_or_unknown(held: Served, watched: Watched, numbers_steps: bool) -> None:
+def test_where_training_went_on_is_reported_or_unknown(held: Served, watched: Watched, numbers_steps: bool) -> None:
     held.facade.numbers_steps = numbers_steps
     page = open_page(watched, held, "#/incidents/i1")
     held.fault(3)

@@ -31,7 +31,7 @@ def test_overview_answers_who_and_what(held: Served, watched: Watched) -> None:
     expect(page.locator("#story")).to_contain_text("Closed")
 
 
-def test_job_tells_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:
+def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:
     page = open_page(watched, served, "#/job")
     expect(page.locator("#facts")).to_contain_text("train.py --config demo.toml")
     expect(page.locator("#facts")).to_contain_text("1f1b, 1 micro-batches")
@@ -102,7 +102,7 @@ def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watch
     watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
 
 
-def test_mesh_in_three_dimensions_tells_groups_and_blame(served: Served, watched: Watched) -> None:
+def test_mesh_in_three_dimensions_reports_groups_and_blame(served: Served, watched: Watched) -> None:
     page = open_page(watched, served, "#/mesh3d?rank=6")
     relations = page.locator("#relations")
     expect(relations).to_contain_text("tensor group")

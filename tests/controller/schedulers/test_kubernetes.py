@@ -129,14 +129,14 @@ def scheduler(api: ApiServer) -> Kubernetes:
 
 
 def test_a_node_goes_out_with_its_agent_and_comes_in_again(api: ApiServer, scheduler: Kubernetes) -> None:
-    asyncio.run(scheduler.take_out(Out("n1", "three hangs within a day")))
+    asyncio.run(scheduler.evict(Out("n1", "three hangs within a day")))
     node = api.nodes["n1"]
     assert node["spec"]["unschedulable"] is True
     assert {taint["key"] for taint in node["spec"]["taints"]} == {"nvidia.com/gpu", TAINT}
     assert node["metadata"]["annotations"] == {"theirs": "stays", REASON: "holdfast: three hangs within a day"}
     assert list(api.pods) == ["agent-n2"]
     assert asyncio.run(scheduler.taken_out()) == {"n1"}
-    asyncio.run(scheduler.take_out(Out("n1", "again")))
+    asyncio.run(scheduler.evict(Out("n1", "again")))
     assert len(node["spec"]["taints"]) == 2
 
     asyncio.run(scheduler.let_in("n1"))
@@ -147,14 +147,14 @@ def test_a_node_goes_out_with_its_agent_and_comes_in_again(api: ApiServer, sched
 
 def test_a_node_that_it_does_not_know_is_one_line(scheduler: Kubernetes) -> None:
     with pytest.raises(Unavailable, match=r"^Kubernetes answered 404 .*n9") as caught:
-        asyncio.run(scheduler.take_out(Out("n9", "why")))
+        asyncio.run(scheduler.evict(Out("n9", "why")))
     assert "\n" not in str(caught.value)
 
 
-def test_a_disruption_budget_is_respected_and_told(api: ApiServer, scheduler: Kubernetes) -> None:
+def test_a_disruption_budget_is_respected_and_reported(api: ApiServer, scheduler: Kubernetes) -> None:
     api.budget_spent = True
     with pytest.raises(Unavailable, match=r"429 .*disruption budget"):
-        asyncio.run(scheduler.take_out(Out("n1", "why")))
+        asyncio.run(scheduler.evict(Out("n1", "why")))
     assert api.nodes["n1"]["spec"]["unschedulable"] is True
     assert "agent-n1" in api.pods
 
@@ -169,7 +169,7 @@ def test_a_pod_that_went_by_itself_is_no_error(api: ApiServer, scheduler: Kubern
             api.pods.clear()
 
     api.get = get  # type: ignore[method-assign]
-    asyncio.run(scheduler.take_out(Out("n1", "why")))
+    asyncio.run(scheduler.evict(Out("n1", "why")))
     assert gone
     assert "EVICT agent-n1" in api.requests
 

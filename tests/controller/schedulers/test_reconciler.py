@@ -37,7 +37,7 @@ class Memory:
         self.calls.append("look")
         return set(self.out)
 
-    async def take_out(self, order: Out) -> None:
+    async def evict(self, order: Out) -> None:
         self.calls.append(f"out {order.node}")
         if order.node in self.unknown:
             raise Unavailable(f"no node {order.node}")
@@ -101,14 +101,14 @@ def test_a_node_that_others_took_out_stays_out() -> None:
     assert scheduler.out == {"theirs"}
 
 
-def test_a_name_that_it_does_not_know_is_told_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_it_does_not_know_is_reported_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_AGAIN", -1.0)
-    scheduler, told = Memory(unknown={"a"}), list[str]()
-    one = SchedulerReconciler(scheduler, lambda: wish("a", "b"), lambda node, text: told.append(f"{node}: {text}"))
+    scheduler, reported = Memory(unknown={"a"}), list[str]()
+    one = SchedulerReconciler(scheduler, lambda: wish("a", "b"), lambda node, text: reported.append(f"{node}: {text}"))
     for _ in range(3):
         asyncio.run(one.once())
     assert scheduler.out == {"b"}
-    assert told == ["a: memory did not drain it: no node a"]
+    assert reported == ["a: memory did not drain it: no node a"]
 
 
 def test_a_job_that_waits_asks_once_each_time() -> None:

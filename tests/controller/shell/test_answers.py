@@ -165,6 +165,6 @@ def test_what_goes_over_no_route_is_what_its_model_says(tmp_path: Path) -> None:
 
 def test_a_field_too_many_or_too_few_is_noticed() -> None:
     with pytest.raises(ValidationError):
-        hold(models.Offence, {"at": 1.0})
+        hold(models.NodeFailure, {"at": 1.0})
     with pytest.raises(AssertionError, match=r"\[0\]\.more"):
-        hold(list[models.Offence], [{"at": 1.0, "kind": "node-silent", "more": 1}])
+        hold(list[models.NodeFailure], [{"at": 1.0, "kind": "node-silent", "more": 1}])

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.http.metrics_text import blame_families
-from holdfast.controller.shell.blame_watch import BlameWatch, Counted, Due, _look, _steps_of
+from holdfast.controller.shell.blame_watch import BlameTotals, BlameWatch, Due, _look, _steps_of
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import Found
 from holdfast.controller.state.model import Job as TrainingJob
@@ -81,8 +81,8 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     assert figures["self_ratio"][5] > 1.05
     assert figures["induced_s"][5] > figures["victim_s"][5]
     nodes = {"nodes": ["node0", "node1"], "rank": list(range(8)), "node": [r // 4 for r in range(8)]}
-    told = {"ranks": nodes, "blame": figures, "job": {"name": "train", "nproc_per_node": 4}}
-    text = "".join(blame_families([told]))
+    reported = {"ranks": nodes, "blame": figures, "job": {"name": "train", "nproc_per_node": 4}}
+    text = "".join(blame_families([reported]))
     assert '\nholdfast_gpu_self_slowdown_ratio{job="train",node="node1",gpu="1",rank="5"} 1.' in text
     assert "# TYPE holdfast_gpu_induced_wait_seconds_total counter" in text
     shell.journal.close()
@@ -126,13 +126,13 @@ def test_only_who_is_named_again_is_reported() -> None:
 
     blame = analyse(step_graph.graphs(table, plan, 8), JobShape())
     assert blame is not None
-    counted = Counted()
+    counted = BlameTotals()
     counted.add("j1", blame)
     assert counted.stragglers(blame, 2, 1.05, 0.01) == []
     assert [c.rank for c in counted.stragglers(blame, 2, 1.05, 0.01)] == [3]
     assert counted.stragglers(blame, 2, 1.05, 0.01) == [], "and once"
-    assert Counted().stragglers(blame, 1, 1.5, 0.01) == [], "below the ratio"
-    assert Counted().stragglers(blame, 1, 1.05, 0.9) == [], "below the cost"
+    assert BlameTotals().stragglers(blame, 1, 1.5, 0.01) == [], "below the ratio"
+    assert BlameTotals().stragglers(blame, 1, 1.05, 0.9) == [], "below the cost"
     induced = counted.induced_s[3]
     counted.add("j1", blame)
     assert counted.induced_s[3] == pytest.approx(2 * induced)

@@ -21,10 +21,10 @@ LIMITS = {"days": 30.0, "critical_days": 7.0}
 NOW = datetime.datetime.now(datetime.UTC)
 
 
-def said(days: float, told: set[str] | None = None) -> list[tuple[str, str]]:
+def said(days: float, reported: set[str] | None = None) -> list[tuple[str, str]]:
     """(severity, text) of a certificate that ends so many days after its birth, at instant 1000 days."""
     used = Used("node1", (1000 + days) * DAY, "run this", "node1")
-    found = due([used], told if told is not None else set(), LIMITS, Instant(5.0, 1000 * DAY))
+    found = due([used], reported if reported is not None else set(), LIMITS, Instant(5.0, 1000 * DAY))
     return [(one.severity.value, one.text) for one in found]
 
 
@@ -40,16 +40,16 @@ def said(days: float, told: set[str] | None = None) -> list[tuple[str, str]]:
         (-2.0, [("critical", "the certificate of node1 expired 2.0 days ago; run this")]),
     ],
 )
-def test_when_it_is_told(days: float, expected: list[tuple[str, str]]) -> None:
+def test_when_it_is_reported(days: float, expected: list[tuple[str, str]]) -> None:
     assert said(days) == expected
 
 
 @given(looks=st.lists(st.floats(0, 60), min_size=1, max_size=60))
-def test_each_grade_is_told_once_however_often_one_looks(looks: list[float]) -> None:
-    ends, told, grades = 40 * DAY, set[str](), []
+def test_each_grade_is_reported_once_however_often_one_looks(looks: list[float]) -> None:
+    ends, reported, grades = 40 * DAY, set[str](), []
     for passed in sorted(looks):
-        for one in due([Used("controller", ends, "")], told, LIMITS, Instant(0.0, passed * DAY)):
-            told.add(one.signature)
+        for one in due([Used("controller", ends, "")], reported, LIMITS, Instant(0.0, passed * DAY)):
+            reported.add(one.signature)
             grades.append("over" if "expired" in one.text else one.severity.value)
     assert len(grades) == len(set(grades)) <= 3
     assert grades == sorted(grades, key=["warning", "critical", "over"].index)
@@ -57,8 +57,8 @@ def test_each_grade_is_told_once_however_often_one_looks(looks: list[float]) -> 
 
 
 def test_a_renewed_one_is_another(tmp_path: Path) -> None:
-    told = {one.signature for one in due([Used("n", 10 * DAY, "")], set(), LIMITS, Instant(0.0, 0.0))}
-    assert due([Used("n", 20 * DAY, "")], told, LIMITS, Instant(0.0, 0.0))
+    reported = {one.signature for one in due([Used("n", 10 * DAY, "")], set(), LIMITS, Instant(0.0, 0.0))}
+    assert due([Used("n", 20 * DAY, "")], reported, LIMITS, Instant(0.0, 0.0))
 
 
 def tls(folder: Path) -> Tls:

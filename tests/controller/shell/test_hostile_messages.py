@@ -38,7 +38,7 @@ METERS = st.builds(
 )
 GROUP = st.builds(t.GroupCount, label=TEXT, ident=U32, members=TEXT, begun=U64)
 STANDING = st.builds(
-    t.Standing, kind=TEXT, group=st.integers(-1, 1), number=S64, is_handed=st.booleans(),
+    t.PendingCollective, kind=TEXT, group=st.integers(-1, 1), number=S64, is_handed=st.booleans(),
     groups=st.tuples(GROUP, GROUP),
 )  # fmt: skip
 ACTIVITY = st.builds(
@@ -49,7 +49,7 @@ WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=GENERATION, pid=U32, step=S64, phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FLOAT, progress_age=FLOAT, tick_age=FLOAT, stopped=st.booleans(), loss=DOUBLE,
     tokens=U64, median_step=FLOAT, coordinate=TRIPLE, sizes=TRIPLE, meters=st.none() | METERS, still_age=FLOAT,
-    standing=st.none() | STANDING, activity=st.none() | ACTIVITY,
+    pending=st.none() | STANDING, activity=st.none() | ACTIVITY,
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=GENERATION, step=S64, end_wall_ns=U64, seconds=DOUBLE, loss=DOUBLE, tokens=U64
@@ -67,7 +67,8 @@ FRAME = st.builds(
     nics=st.lists(NIC, max_size=3).map(tuple),
     host=st.dictionaries(GAUGE, DOUBLE, max_size=5),
     gpus=st.lists(CARD, max_size=3).map(tuple),
-    workers=st.lists(WORKER, max_size=4).map(tuple), steps=st.lists(STEP, max_size=4).map(tuple), cadence=DOUBLE,
+    workers=st.lists(WORKER, max_size=4).map(tuple), steps=st.lists(STEP, max_size=4).map(tuple),
+    heartbeat_interval=DOUBLE,
 )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def test_one_value_that_cannot_be_costs_itself_only() -> None:
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (t.Frame(1, 1, 1, cadence=math.nan), "gauge"),
+        (t.Frame(1, 1, 1, heartbeat_interval=math.nan), "gauge"),
         (t.Frame(1, 1, 1, host={"a": math.inf, "b": 1.0}), "gauge"),
         (t.Frame(1, 1, 1, host={f"g{n}": 1.0 for n in range(bounds.MAX_GAUGES + 1)}), "gauge"),
         (t.Frame(1, 1, 1, gpus=(t.GpuGauges(bounds.MAX_GPUS, {}),)), "device"),
@@ -159,7 +160,7 @@ def test_a_node_has_a_name_that_can_be_printed(node: str) -> None:
         over_the_wire(msg.Hello(t.Identity(node, "h", "i1")))
 
 
-def test_news_of_ranks_that_a_node_does_not_hold_are_not_its_to_tell() -> None:
+def test_news_of_ranks_that_a_node_does_not_hold_are_not_its_to_report() -> None:
     v = training()
     assert v.job.ranks_on("node1") == range(4, 8)
     best = v.job.best_step
@@ -236,7 +237,7 @@ def test_documents_that_are_damaged_are_left_out_and_the_job_goes_on() -> None:
     warn(v, "trouble")
     v.saved["incident", "i1"] = {"id": "i1"}
     v.saved["incident", "i9"] = {"findings": [{"kind": "no such kind"}]}
-    v.saved["node", "node1"] = {"cordoned": True, "offences": 7}
+    v.saved["node", "node1"] = {"cordoned": True, "node_failures": 7}
     v.saved["time", "newest"] = {"job": "j1", "nonsense": []}
     v.saved["diagnosis", "d1"] = {"nonsense": 1}
     v.saved["plan", "newest"] = {"job": "j1", "generation": 1, "data": "%"}
@@ -256,7 +257,7 @@ def test_the_newest_job_must_be_readable() -> None:
         v.restart_controller()
 
 
-def test_what_the_journal_refuses_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+def test_what_the_journal_refuses_is_reported_once_and_ends_nothing(tmp_path: Path) -> None:
     from tests.controller.support.stage import make_shell
 
     shell = make_shell(tmp_path)

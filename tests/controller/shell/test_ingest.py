@@ -59,20 +59,20 @@ def test_commands_go_down_and_answers_come_up(tmp_path: Path) -> None:
 
 def test_whatever_breaks_each_event_and_each_frame_is_taken_once(tmp_path: Path) -> None:
     """The wire is cut again and again in the middle of talking."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     total = 300
 
     async def story() -> None:
         async with stage(tmp_path) as here, wire_to(here.port) as wire, agent(wire.port) as one:
             for n in range(total):
-                one.tell(notice(n))
+                one.report(notice(n))
                 one.beat(n)
-                if wire.cuts < 5 and dice.random() < 0.04:
+                if wire.cuts < 5 and rng.random() < 0.04:
                     await eventually(lambda: one.link.connected)
                     wire.cut()
-                if dice.random() < 0.1:
+                if rng.random() < 0.1:
                     here.shell.flush_steps()
-                await asyncio.sleep(dice.choice([0, 0, 0.001, 0.005]))
+                await asyncio.sleep(rng.choice([0, 0, 0.001, 0.005]))
             await eventually(lambda: len(here.brain.of(EventSeen)) >= total, lambda: len(here.brain.of(EventSeen)))
             await eventually(lambda: len(here.brain.of(FrameSeen)) >= total, lambda: len(here.brain.of(FrameSeen)))
             assert wire.cuts == 5
@@ -99,13 +99,13 @@ def test_a_controller_that_starts_again_hears_what_the_last_one_had_not_written(
             async with stage(tmp_path / "a") as first:
                 wire.target = first.port
                 await eventually(lambda: one.link.connected)
-                one.tell(notice(0))
+                one.report(notice(0))
                 await eventually(lambda: one.durable == [notice(0)])
                 one.beat(0)  # seen, but never flushed
                 await eventually(lambda: first.shell.sessions.received.frames == 1)
                 wire.cut()
             await eventually(lambda: not one.link.connected)
-            one.tell(notice(1))
+            one.report(notice(1))
             one.beat(1)
             async with stage(tmp_path / "b") as second:
                 wire.target = second.port
@@ -149,7 +149,7 @@ def test_an_event_is_acknowledged_after_it_was_written(tmp_path: Path, monkeypat
 
             monkeypatch.setattr(here.shell.journal, "write", watched)
             warning = t.AgentNotice(1, "test", t.Severity.WARNING, "a warning becomes an incident, which is recorded")
-            one.tell(warning)
+            one.report(warning)
             await eventually(lambda: one.durable == [warning])
             assert seen == [0]
             rows = sqlite3.connect(tmp_path / "controller.sqlite").execute("SELECT kind FROM entity").fetchall()
@@ -179,7 +179,7 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
                 assert acks == []
                 assert here.brain.jobs.newest.c.ledger.dirty == {0}
             here.shell.flush_steps()
-            assert acks == [here.brain.c.cadence]
+            assert acks == [here.brain.c.heartbeat_interval]
             assert [row.step for row in here.shell.journal.steps("j1")] == [0]
 
     asyncio.run(story())
@@ -209,11 +209,11 @@ def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         "the controller refuses: the node name 'node0' is used by an agent on host (127.0.0.1): "
         "give another --node-name, or end that one"
     }
-    told = [i for i in incidents if i.cause.kind is t.FindingKind.NODE_NAME_TAKEN]
-    assert [i.cause.text for i in told] == [
+    reported = [i for i in incidents if i.cause.kind is t.FindingKind.NODE_NAME_TAKEN]
+    assert [i.cause.text for i in reported] == [
         "node0 is the agent on host (127.0.0.1); an agent on elsewhere (127.0.0.1) uses the same name and is refused"
     ]
-    assert told[0].cause.evidence["newcomer"]["incarnation"] == "i2"
+    assert reported[0].cause.evidence["newcomer"]["incarnation"] == "i2"
 
 
 def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_an_agent_that_was_started_again_takes_its_place(tmp_path: Path) -> None
             await eventually(lambda: here.shell.sessions.received.frames == 1)
             async with agent(here.port, incarnation="i2", predecessors=("i0", "i1")) as new:
                 await eventually(lambda: here.shell.sessions.by_node["node0"].incarnation == "i2", deadline_s=2.0)
-                new.tell(notice(1))
+                new.report(notice(1))
                 await eventually(lambda: here.brain.of(EventSeen))
                 assert here.brain.of(EventSeen) == [EventSeen("node0", notice(1))]
 
@@ -247,7 +247,7 @@ def test_the_controller_sets_the_pace(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: one.link.connected)
-            assert one.link.cadence == here.brain.c.cadence == Options().cadence
+            assert one.link.heartbeat_interval == here.brain.c.heartbeat_interval == Options().heartbeat_interval
 
     asyncio.run(story())
 
@@ -361,8 +361,8 @@ def test_a_long_message_comes_in_pieces(tmp_path: Path) -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
             await eventually(lambda: one.link.connected)
             plan = t.PlanPublished("j1", 1, bytes(range(256)) * (20 << 12))
-            one.tell(plan)
-            one.tell(notice(1))
+            one.report(plan)
+            one.report(notice(1))
             await eventually(lambda: len(here.brain.of(EventSeen)) == 2)
             assert [seen.event for seen in here.brain.of(EventSeen)] == [plan, notice(1)]
             assert here.shell.sessions.received.malformed == 0

@@ -52,11 +52,11 @@ def test_names_that_were_said_once_make_nobody_speak_less_often() -> None:
     for n in range(2000):
         come_and_go(v, f"made-up{n}")
     assert v.brain.c.connected == 2
-    assert v.brain.c.cadence == v.options.cadence
+    assert v.brain.c.heartbeat_interval == v.options.heartbeat_interval
     for n in range(1000):
         v.feed(AgentJoined(msg.Hello(t.Identity(f"real{n}", "host", f"i{n}"))))
     assert v.brain.c.connected == 1002
-    assert v.brain.c.cadence > v.options.cadence
+    assert v.brain.c.heartbeat_interval > v.options.heartbeat_interval
 
 
 def test_a_name_beyond_what_is_kept_is_refused_while_all_others_are_in_use(

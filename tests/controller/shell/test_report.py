@@ -111,7 +111,7 @@ def test_answers_have_their_shapes_in_every_state(state: str, tmp_path: Path) ->
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Any:
+def reported(tmp_path: Path) -> Any:
     shells: list[Shell] = []
 
     def make(v: Virtual) -> Report:
@@ -123,9 +123,9 @@ def told(tmp_path: Path) -> Any:
         shell.journal.close()
 
 
-def test_a_job_that_recovered(told: Any) -> None:
+def test_a_job_that_recovered(reported: Any) -> None:
     v = recovered()
-    report = told(v)
+    report = reported(v)
     job = report.job()
     assert (job["state"], job["generation"], job["restarts"], job["world_size"]) == ("running", 2, 1, 8)
     assert job["assignment"] == [
@@ -142,8 +142,8 @@ def test_a_job_that_recovered(told: Any) -> None:
     assert report.status()["open_incidents"] == 0
 
 
-def test_steps_are_columns_of_equal_length_without_gaps(told: Any) -> None:
-    report = told(recovered())
+def test_steps_are_columns_of_equal_length_without_gaps(reported: Any) -> None:
+    report = reported(recovered())
     steps = report.steps()
     assert len({len(column) for column in steps.values()}) == 1
     assert steps["step"] == list(range(len(steps["step"])))
@@ -151,16 +151,16 @@ def test_steps_are_columns_of_equal_length_without_gaps(told: Any) -> None:
     assert report.steps(limit=2)["step"] == steps["step"][-2:]
 
 
-def test_a_job_that_failed_says_why(told: Any) -> None:
+def test_a_job_that_failed_says_why(reported: Any) -> None:
     v = failed()
     assert v.job.state is JobStatus.FAILED
-    job = told(v).job()
+    job = reported(v).job()
     assert job["exit_code"] == 1
     assert "ValueError: bad batch" in job["reason"]
 
 
-def test_traffic_of_nobody(told: Any) -> None:
-    report = told(training())
+def test_traffic_of_nobody(reported: Any) -> None:
+    report = reported(training())
     with pytest.raises(KeyError):
         report.traffic("ghost")
     assert report.traffic("node0") == {"node": "node0", "nics": []}
@@ -170,9 +170,9 @@ def spec(**more: Any) -> dict[str, Any]:
     return {"program": {"target": "/x/train.py", "args": ["--lr", "1"]}, "nproc_per_node": 4, **more}
 
 
-def test_a_job_as_it_is_submitted(told: Any) -> None:
+def test_a_job_as_it_is_submitted(reported: Any) -> None:
     v = Virtual()
-    report = told(v)
+    report = reported(v)
     name = asyncio.run(report.submit(spec(nnodes=2, faults=["kill@5:rank7"])))
     job = v.job
     assert job.spec.id == name
@@ -191,16 +191,16 @@ def test_a_job_as_it_is_submitted(told: Any) -> None:
         ({"max_steps": 5, "faults": ["kill@5:rank0"]}, "step 5 never comes"),
     ],
 )
-def test_a_job_that_cannot_be(told: Any, more: dict[str, Any], says: str) -> None:
+def test_a_job_that_cannot_be(reported: Any, more: dict[str, Any], says: str) -> None:
     v = Virtual()
     with pytest.raises(UsageError, match=says):
-        asyncio.run(told(v).submit(spec(**more)))
+        asyncio.run(reported(v).submit(spec(**more)))
     assert v.brain.jobs.newest is None
 
 
-def test_faults_now_and_later(told: Any) -> None:
+def test_faults_now_and_later(reported: Any) -> None:
     v = training()
-    report = told(v)
+    report = reported(v)
     assert asyncio.run(report.inject("kill@90:rank0")) == {"id": "kill@90:rank0", "armed": True}
     assert v.job.spec.faults == ("kill@90:rank0",)
     assert asyncio.run(report.inject("stop:rank1")) == {"id": "stop:rank1", "armed": False}
@@ -223,7 +223,7 @@ def test_history_of_a_node_has_its_faults_and_the_newest_of_each_figure() -> Non
     ]
     found = node_history(history, diagnoses, "n1")
     assert found["cordoned"]
-    assert found["offences"] == [{"at": 50.0, "kind": "node-silent"}]
+    assert found["node_failures"] == [{"at": 50.0, "kind": "node-silent"}]
     assert [(v["component"], v["value"], v["at"], v["diagnosis"]) for v in found["verdicts"]] == [
         ("gpu0", 2.0, 20.0, "d2"),
         ("gpu1", 3.0, 10.0, "d1"),
@@ -233,6 +233,6 @@ def test_history_of_a_node_has_its_faults_and_the_newest_of_each_figure() -> Non
 def test_history_of_a_node_that_nothing_speaks_against(tmp_path: Path) -> None:
     report = Report(shell_of(training(), tmp_path), -1)
     found = report.node_history("node0")
-    assert (found["cordoned"], found["evicted"], found["offences"], found["verdicts"]) == (False, "", [], [])
+    assert (found["cordoned"], found["evicted"], found["node_failures"], found["verdicts"]) == (False, "", [], [])
     with pytest.raises(KeyError):
         report.node_history("ghost")

@@ -78,7 +78,7 @@ def test_a_command_for_nobody_is_dropped(tmp_path: Path) -> None:
     shell.journal.close()
 
 
-def test_a_full_disk_is_told_once_and_stops_nobody(
+def test_a_full_disk_is_reported_once_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shell = make_shell(tmp_path, Scripted(Record("job", "j1", {}), Send("node0", COMMAND)))
@@ -178,7 +178,7 @@ class Broken(ClusterBrain):
         return super().handle(event, now)
 
 
-def test_a_bug_of_the_brain_is_told_and_the_watch_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_of_the_brain_is_reported_and_the_watch_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shell = make_shell(tmp_path, Broken("b1"))
     shell.handle(Tick())
     assert shell.bugs == 1

@@ -117,8 +117,8 @@ def test_what_is_drawn_as_honest_stays_below_its_limit() -> None:
 
 
 def test_all_kinds_come_and_long_ones_are_rare() -> None:
-    dice = random.Random(1)
-    counts = Counter(draw_kind(dice) for _ in range(2000))
+    rng = random.Random(1)
+    counts = Counter(draw_kind(rng) for _ in range(2000))
     assert counts.keys() == set(Kind)
     assert sum(SHARES.values()) == pytest.approx(1.0)
     assert counts[Kind.LONG] < 0.1 * counts.total()

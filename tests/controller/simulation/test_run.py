@@ -7,7 +7,7 @@ from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.checks import BrokenInvariant
 from holdfast.controller.simulation.faults import LLAMA3, RATES, Fault, How, draw
 from holdfast.controller.simulation.hosts import Shape
-from holdfast.controller.simulation.run import rivals, simulate, spread
+from holdfast.controller.simulation.run import baselines, simulate, spread
 from holdfast.controller.simulation.world import World
 
 SMALL = Shape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
@@ -60,7 +60,7 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
     world = after(how)
     assert world.life is not None
     assert world.done > 350
-    assert not [node for node, guilty in world.evicted if not guilty]
+    assert not [node for node, faulty in world.evicted if not faulty]
 
 
 def test_strays_that_are_ended_stop_no_training() -> None:
@@ -105,7 +105,7 @@ def test_silence_is_seen() -> None:
 def test_other_ways_of_running_a_job_lose_more() -> None:
     shape = Shape(nodes=64, spares=4)
     ours = simulate(shape, 1, days=2.0, rate=8.0)
-    others = rivals(shape, 1, days=2.0, rate=8.0)
+    others = baselines(shape, 1, days=2.0, rate=8.0)
     assert others.keys() == {"by hand", "torchrun-like"}
     assert all(0 < value < ours.goodput for value in others.values())
 

@@ -20,7 +20,7 @@ from benchmarks.storm_account import (
 )
 
 
-def told(kind: str, subject: str, at: float) -> dict[str, Any]:
+def reported(kind: str, subject: str, at: float) -> dict[str, Any]:
     return {"kind": kind, "subject": subject, "at": at}
 
 
@@ -41,12 +41,12 @@ def test_every_tree_gets_the_same_faults_of_all_kinds_some_at_once() -> None:
 def test_a_fault_is_found_by_a_finding_of_its_kind_on_its_subject_after_it() -> None:
     hit = Hit("worker-killed", "rank1", 100.0)
     for other in (
-        told("worker-killed", "rank1", 99.9),
-        told("worker-killed", "rank2", 100.1),
-        told("log-rule", "rank1", 101.0),
+        reported("worker-killed", "rank1", 99.9),
+        reported("worker-killed", "rank2", 100.1),
+        reported("log-rule", "rank1", 101.0),
     ):
         assert not resolve([hit], [other], {}, 102.0)
-    assert resolve([hit], [told("worker-killed", "rank1", 100.25)], {}, 100.3)
+    assert resolve([hit], [reported("worker-killed", "rank1", 100.25)], {}, 100.3)
     assert (hit.state, hit.found) == ("found", pytest.approx(0.25))
 
 
@@ -61,7 +61,7 @@ def test_a_sleeper_is_found_by_the_report_of_its_pause_and_no_other_fault_is() -
 def test_a_worker_that_was_ended_for_another_fault_is_overtaken_and_an_agent_never() -> None:
     stopped, killed = Hit("worker-stopped", "rank1", 100.0), Hit("worker-killed", "rank2", 100.0)
     silent = Hit("agent-stopped", "node0", 100.0)
-    found = [told("worker-killed", "rank2", 100.01)]
+    found = [reported("worker-killed", "rank2", 100.01)]
     assert not resolve([stopped, killed, silent], found, {}, 100.0 + OVERTAKEN_S)
     assert stopped.state == "open"
     resolve([stopped, killed, silent], found, {}, 100.1 + OVERTAKEN_S)

@@ -32,7 +32,7 @@ def begun(budget: int = 1 << 20, sink: SpanSink | None = None) -> SpanWindows:
     return windows
 
 
-def test_only_steps_that_all_ranks_have_told_of_are_whole() -> None:
+def test_only_steps_that_all_ranks_have_notified_of_are_whole() -> None:
     windows = begun()
     window = windows.of("j1")
     assert window.whole_steps() is None
@@ -150,24 +150,24 @@ def test_files_too_old_and_beyond_the_budget_go_the_oldest_first(tmp_path: Path)
     assert [folder.name for folder in tmp_path.iterdir()] == ["j0"], "an empty folder goes too"
 
 
-def test_spans_travel_and_the_clock_is_told(tmp_path: Path) -> None:
+def test_spans_travel_and_the_clock_is_reported(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as here, agent(here.port) as one:
-            told: list[msg.ClockTold] = []
-            one.link._on_clock = told.append
+            reported: list[msg.ClockReply] = []
+            one.link._on_clock = reported.append
             await eventually(lambda: one.link.connected)
             job = Job(JobSpec("j1", "job", msg.Program("x"), 2, 4), generation=1, nodes=["node0", "node1"])
             with_job(here.brain, job)
             here.shell.listen("j1")
             before = time.time_ns()
-            one.link.send(msg.ClockAsked(17))
+            one.link.send(msg.ClockRequest(17))
             one.link.send(spans(4, 0, 4))  # another node's rank
             one.link.send(spans(3, 0, 4))
-            await eventually(lambda: told and here.shell.spans.received)
+            await eventually(lambda: reported and here.shell.spans.received)
             assert here.shell.spans.received == 5
             assert here.shell.sessions.received.refused["foreign"] == 1
-            assert told[0].sent_ns == 17
-            assert abs(told[0].wall_ns - before) < 60e9
+            assert reported[0].sent_ns == 17
+            assert abs(reported[0].wall_ns - before) < 60e9
             assert here.shell.spans.clock_error_ns == {"node0": 5}
 
     asyncio.run(story())

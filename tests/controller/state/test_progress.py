@@ -50,7 +50,7 @@ def test_it_may_be_killed_often_while_its_lives_are_longer_than_a_start() -> Non
         assert v.job.generation == generation
 
 
-def test_equally_long_lives_are_told_and_not_ended() -> None:
+def test_equally_long_lives_are_reported_and_not_ended() -> None:
     v = counted()
     for generation in range(2, 9):
         v.exit(2, code=1, error=BUG)
@@ -113,9 +113,9 @@ def test_a_loop_of_lives_that_save_says_that_they_do() -> None:
         saw(v, "checkpoint", 40, 2)
         v.exit(2, signal=9)
         v.run_until(lambda: v.job.life_steps >= 10)
-    (told,) = patterns(v)
-    assert "each of them finished a checkpoint" in told.cause.text
-    assert v.job.progress.told == "checkpoint out/checkpoint-40"
+    (reported,) = patterns(v)
+    assert "each of them finished a checkpoint" in reported.cause.text
+    assert v.job.progress.reported == "checkpoint out/checkpoint-40"
 
 
 def test_printed_numbers_are_progress_of_a_program_whose_steps_nobody_sees() -> None:
@@ -206,9 +206,9 @@ LIVES = st.lists(
 
 
 @given(LIVES)
-def test_any_lives_add_up_and_patterns_are_of_lives_alike(lives: list[tuple[str, int, float, int]]) -> None:
+def test_any_lives_add_up_and_patterns_are_of_lives_alike(attempts: list[tuple[str, int, float, int]]) -> None:
     progress, done, wall = Progress(counted=True), 0, 0.0
-    for generation, (signature, steps, seconds, saves) in enumerate(lives, start=1):
+    for generation, (signature, steps, seconds, saves) in enumerate(attempts, start=1):
         progress.launch(generation, done, wall)
         assert progress.base(generation) == done
         if saves:
@@ -225,15 +225,15 @@ def test_any_lives_add_up_and_patterns_are_of_lives_alike(lives: list[tuple[str,
 
 
 @pytest.mark.parametrize("count", range(1, 30))
-def test_a_pattern_is_told_whenever_it_has_doubled(count: int) -> None:
+def test_a_pattern_is_reported_whenever_it_has_doubled(count: int) -> None:
     progress = Progress(counted=True)
-    told = []
+    reported = []
     for generation in range(1, count + 1):
         progress.launch(generation, 0, 0.0)
         progress.end(generation, "x", 100, 50.0)
         if progress.pattern():
-            told.append(generation)
-    assert told == [n for n in (3, 6, 12, 24) if n <= count]
+            reported.append(generation)
+    assert reported == [n for n in (3, 6, 12, 24) if n <= count]
 
 
 def test_a_nan_that_was_saved_is_no_progress() -> None:

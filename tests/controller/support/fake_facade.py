@@ -247,9 +247,9 @@ class FakeFacade(FakeTraining):
         state = {row["name"]: row["state"] for row in self.node_rows}[name]
         verdicts = [v | {"at": d["ended"]} for d in self.diagnoses() for v in d["verdicts"] if v["node"] == name]
         return {
-            "cordoned": state == NodeState.CORDONED, "evicted": "", "evicted_at": 0.0, "barred": False,
+            "cordoned": state == NodeState.CORDONED, "evicted": "", "evicted_at": 0.0, "quarantined": False,
             "failed_job": "", "outs": [],
-            "offences": [
+            "node_failures": [
                 {"at": i["opened"], "kind": i["kind"]} for i in self.known_incidents if name in i["summary"].split()
             ],
             "verdicts": verdicts,

@@ -30,7 +30,7 @@ def make_node(index: int, per: int, world: int) -> Json:
         "memory_bytes": 2 << 40,
         "versions": {"holdfast": "0.1.0", "torch": "2.11.0"},
         "frame_age": 0.05,
-        "cadence": 0.1,
+        "heartbeat_interval": 0.1,
         "ranks": list(range(index * per, min(world, (index + 1) * per))),
         "gpus": [
             gpu | {"index": g, "uuid": f"GPU-{index}-{g}", "pci": f"0000:{g:02x}:00.0", "values": dict(values)}

@@ -31,14 +31,14 @@ class Recording(ClusterBrain):
 
     def __init__(self, boot: str = "b1", options: Options | None = None) -> None:
         super().__init__(boot, options)
-        self.told: list[BrainEvent] = []
+        self.reported: list[BrainEvent] = []
 
     def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
-        self.told.append(event)
+        self.reported.append(event)
         return super().handle(event, now)
 
     def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.reported if isinstance(event, kind)]
 
 
 def make_shell(folder: Path, brain: ClusterBrain | None = None, **more: Any) -> Shell:
@@ -139,7 +139,7 @@ class FakeAgent:
     commands: list[msg.Command] = field(default_factory=list)
     durable: list[t.Event] = field(default_factory=list)
 
-    def tell(self, event: t.Event) -> None:
+    def report(self, event: t.Event) -> None:
         self.link.send(self.outbox.event(event))
 
     def beat(self, *steps: int, rank: int = 0) -> None:

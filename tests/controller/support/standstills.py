@@ -24,9 +24,9 @@ def seen(quiet: float, state: str = "S", **more: object) -> t.Activity:
 
 def standing(
     kind: str = "all_reduce", group: int = 0, number: int = 4, handed: bool = True, begun: int = 5
-) -> t.Standing:
+) -> t.PendingCollective:
     world = t.GroupCount("world", 7, "0-7", begun)
-    return t.Standing(kind, group, number, handed, (world,))
+    return t.PendingCollective(kind, group, number, handed, (world,))
 
 
 def frozen(seconds: float, mesh: bool = True) -> RankTable:
@@ -38,7 +38,7 @@ def frozen(seconds: float, mesh: bool = True) -> RankTable:
         sample = t.WorkerSample(
             rank, 1, 1, step=9, phase=t.Phase.TRAIN, operation="world:all_reduce" if waits else "", tick_age=0.05,
             progress_age=seconds + 1, still_age=seconds, coordinate=(0, rank, 0) if mesh else None, sizes=(1, 8, 1),
-            standing=standing() if waits else standing("", -1, -1, False, begun=4), activity=seen(seconds),
+            pending=standing() if waits else standing("", -1, -1, False, begun=4), activity=seen(seconds),
         )  # fmt: skip
         ranks.update(sample, 50.0)
     return ranks

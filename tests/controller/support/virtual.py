@@ -78,9 +78,11 @@ class Virtual:
         self.last_step = 10**9  # workers exit 0 after it
         self.last_steps: dict[str, int] = {}  # the same of single jobs
         self.start_error = ""
-        self.tells = False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
+        self.reports = (
+            False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
+        )
         self.rollbacks: tuple[Rollback, ...] = ()  # as the newest workers were told
-        self.behind: dict[str, str] = {}  # node -> what its peers find there when they knock
+        self.behind: dict[str, str] = {}  # node -> what its peers find there when they probe peer
         self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
         self.counts_from_zero = False
         self.step_seconds = STEP
@@ -185,9 +187,9 @@ class Virtual:
                 data = {"host": "127.0.0.1", "port": "29500"}
             case msg.DumpStacks():
                 return None  # the test that wants stacks tells them
-            case msg.KnockAt() as knock:
-                is_cut = {send.node, knock.host} & self.cut_off
-                data = {"behind": "unreachable" if is_cut else self.behind.get(knock.host, "unreachable")}
+            case msg.ProbePeer() as probe_peer:
+                is_cut = {send.node, probe_peer.host} & self.cut_off
+                data = {"behind": "unreachable" if is_cut else self.behind.get(probe_peer.host, "unreachable")}
             case msg.StopWorkers():
                 for worker in list(agent.workers.values()):
                     if worker.job == command.job and worker.generation <= command.generation:
@@ -316,11 +318,11 @@ class Virtual:
                 t.WorkerSample(
                     rank=w.rank, generation=w.generation, pid=w.pid, step=w.step,
                     phase=t.Phase.TRAIN if w.step >= 0 else t.Phase.SETUP,
-                    operation=("dp:" if self.tells else "tp:") + "all_reduce" if waiting and not stuck else "",
+                    operation=("dp:" if self.reports else "tp:") + "all_reduce" if waiting and not stuck else "",
                     progress_age=self.now - w.progress_at,
                     tick_age=max(0.0, self.now - w.stopped_at) if w.stopped_at < self.now else 0.05,
                     stopped=w.state_t, median_step=self.step_seconds, activity=self.activity(w),
-                    coordinate=(0, w.rank, 0) if self.tells else None, sizes=(1, 8, 1) if self.tells else None,
+                    coordinate=(0, w.rank, 0) if self.reports else None, sizes=(1, 8, 1) if self.reports else None,
                     job=w.job,
                 )
             )  # fmt: skip

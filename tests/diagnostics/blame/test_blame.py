@@ -105,7 +105,7 @@ def test_a_few_slices_of_the_scheduler_are_no_interference() -> None:
         ("link", 1.0, Slowness.LINK),
     ],
 )
-def test_kinds_are_told_apart(what: str, share: float, kind: Slowness) -> None:
+def test_kinds_are_distinguished(what: str, share: float, kind: Slowness) -> None:
     (culprit,) = blame_of(Job(), [Culprit(6, what, share)]).culprits
     assert (culprit.kind, culprit.rank) == (kind, 6)
     assert 1 + share / 2 < culprit.ratio < 1 + share * 1.5
@@ -195,7 +195,7 @@ def test_an_operation_of_some_steps_only_is_no_matter(culprits: list[Culprit]) -
 
 
 @pytest.mark.parametrize(("rank", "ends"), [(2, {2, 4}), (5, {5, 7})])
-def test_the_slow_edge_of_four_is_told_from_its_group(rank: int, ends: set[int]) -> None:
+def test_the_slow_edge_of_four_is_distinguished_from_its_group(rank: int, ends: set[int]) -> None:
     """Ranks 0, 2, 4, 6 reduce together and 1, 3, 5, 7: the two at the slow link are done later than the others."""
     job = Job(1, 4, 2, wakeup=0.0005, measures_cpu=True)
     (culprit,) = blame_of(job, [Culprit(rank, "edge", 1.0)], steps=40).culprits
@@ -234,7 +234,7 @@ def test_a_little_between_spans_is_no_slow_work(share: float, named: list[int]) 
     assert [c.rank for c in blame.culprits] == named
 
 
-def test_garbage_is_told_where_it_was_timed() -> None:
+def test_garbage_is_reported_where_it_was_timed() -> None:
     table, plan = simulate(Job(), [], 10, 1)
     garbage = np.zeros(8)
     garbage[2] = 0.02

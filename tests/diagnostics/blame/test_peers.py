@@ -38,8 +38,8 @@ def test_a_few_percent_stand_out_of_noise_that_forgets_at_once(ranks: int) -> No
 @pytest.mark.parametrize(("seconds", "is_sure"), [(0.1, False), (2.0, False), (10.0, True), (300.0, True)])
 def test_what_differs_for_a_moment_is_nobodys(seconds: float, is_sure: bool) -> None:
     """A rank that shares its core's cache takes 7% longer while its neighbour is there, in every step alike."""
-    dice = np.random.default_rng(1)
-    samples = 0.01 * dice.lognormal(0, 0.01, (60, 4))
+    rng = np.random.default_rng(1)
+    samples = 0.01 * rng.lognormal(0, 0.01, (60, 4))
     samples[:, 2] *= 1.07
     seen = compare(samples, floor_of(seconds))
     assert seen.ratio[2] == pytest.approx(1.07, abs=0.01)
@@ -47,11 +47,11 @@ def test_what_differs_for_a_moment_is_nobodys(seconds: float, is_sure: bool) -> 
 
 
 def test_of_many_ranks_it_is_seen_how_far_apart_they_are() -> None:
-    dice = np.random.default_rng(1)
-    samples = 0.01 * dice.lognormal(0, 0.01, (60, 16))
+    rng = np.random.default_rng(1)
+    samples = 0.01 * rng.lognormal(0, 0.01, (60, 16))
     samples[:, 2] *= 1.07
     assert compare(samples, floor_of(0.1)).z[2] > 5
-    samples *= dice.lognormal(0, 0.04, 16)
+    samples *= rng.lognormal(0, 0.04, 16)
     assert abs(compare(samples, floor_of(0.1)).z).max() < 4
 
 
@@ -65,8 +65,8 @@ def test_the_floor_falls_with_the_time_watched_and_has_bounds() -> None:
 
 def test_what_came_and_went_is_not_the_ranks() -> None:
     """A third longer for 12 of 20 steps: the median is high, the second half is not."""
-    dice = np.random.default_rng(1)
-    samples = 0.1 * dice.lognormal(0, 0.01, (20, 4))
+    rng = np.random.default_rng(1)
+    samples = 0.1 * rng.lognormal(0, 0.01, (20, 4))
     samples[:12, 2] *= 1.33
     seen = compare(samples)
     assert seen.ratio[2] > 1.1

@@ -31,7 +31,7 @@ def threads(
     involuntary: np.ndarray | None = None,
 ) -> SpanTable:
     """Rows of kind THREAD: (ranks,) seconds, and mean context switches, in each step, with some noise."""
-    dice = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     ranks = len(cpu_s)
     count = STEPS * ranks
     rank, step = np.tile(np.arange(ranks), STEPS), np.repeat(np.arange(STEPS), ranks)
@@ -40,13 +40,13 @@ def threads(
     columns |= {name: np.full(count, -1, getattr(table, name).dtype) for name in ("stage", "micro_batch", "seq")}
     columns |= {"rank": rank.astype(np.int32), "step": step.astype(np.int32), "start": end, "end": end}
     columns["generation"] = np.full(count, 1, np.int32)
-    noise = dice.lognormal(0, 0.1, count)
+    noise = rng.lognormal(0, 0.1, count)
     columns["cpu"] = (cpu_s[rank] * 1e9).astype(np.int64)
     delayed = delayed_s[rank]
     columns["bytes"] = np.where(delayed < 0, -1, delayed * noise * 1e9).astype(np.int64)
     for name, switches in (("micro_batch", voluntary), ("seq", involuntary)):
         if switches is not None:
-            columns[name] = dice.poisson(switches[rank]).astype(np.int32)
+            columns[name] = rng.poisson(switches[rank]).astype(np.int32)
     return from_columns(columns, (THREAD,), ("",))
 
 
@@ -113,7 +113,7 @@ def test_between_spans_too(cpu: float, delayed: float, kind: Slowness) -> None:
         (0.0, 0.0, 0.0, Slowness.HOST),  # it never left by itself: time that a hypervisor took, say
     ],
 )
-def test_where_run_queue_wait_is_not_known_context_switches_tell(
+def test_where_run_queue_wait_is_not_known_context_switches_report(
     voluntary: float, involuntary: float, others: float, kind: Slowness
 ) -> None:
     """Forward lasts 80 ms longer in a step, without the processor. Its peers wait in collectives meanwhile."""
@@ -168,7 +168,9 @@ def says(monkeypatch: pytest.MonkeyPatch, *contents: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"0 0 0\n", b"rubbish\n"])
-def test_a_kernel_that_does_not_tell_is_one_that_is_not_known(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_report_is_one_that_is_not_known(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     says(monkeypatch, content)
     clock = ThreadClock()
     assert clock.since() is None

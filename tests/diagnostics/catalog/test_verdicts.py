@@ -105,7 +105,7 @@ def test_results_survive_the_pipe() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"check": "x"}', "nan", '{"check":"x","readings":[1]}'])
-def test_anything_else_on_the_pipe_is_told_in_one_line(text: str) -> None:
+def test_anything_else_on_the_pipe_is_reported_in_one_line(text: str) -> None:
     with pytest.raises(ProtocolError, match="not the result of a check"):
         parse_result(text)
 

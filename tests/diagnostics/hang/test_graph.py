@@ -75,7 +75,7 @@ def state(rank: int, group: Group | None = None, number: int = 0, kind: str = "a
 TP, DP, WORLD = Group("tp", 1, (0, 1)), Group("dp", 2, (0, 1)), Group("world", 3, (0, 1, 2, 3))
 
 
-def test_two_orders_of_the_same_operations_are_told_with_both_ranks() -> None:
+def test_two_orders_of_the_same_operations_are_reported_with_both_ranks() -> None:
     verdict = judge([state(0, TP, 4), state(1, DP, 7)])
     assert verdict is not None
     assert (verdict.reason, verdict.suspects) == (Reason.ORDER, (0, 1))
@@ -164,7 +164,7 @@ def test_another_kind_comes_before_another_size() -> None:
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(1, len(TYPES) - 1), st.integers(1, len(TYPES) - 1))
-def test_sizes_that_are_told_apart(one: int, two: int, first: int, second: int) -> None:
+def test_sizes_that_are_distinguished(one: int, two: int, first: int, second: int) -> None:
     a, b = pack(one, first), pack(two, second)
     assert 0 < a < 2**31
     assert (a == b) == (one == two and first == second) or (one >= EXACT and two >= EXACT)

@@ -81,7 +81,7 @@ def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> Non
         assert "waits for its peers" not in look(other).text
 
 
-def test_who_has_begun_fewer_operations_than_its_peers_is_told_with_them() -> None:
+def test_who_has_begun_fewer_operations_than_its_peers_is_reported_with_them() -> None:
     behind = "by NCCL's count it has begun 640 AllReduce operations as rank 1 of communicator 0xfa, and a peer 641"
     assert look(seen(waits_for="a lock", behind=behind)).text == f"waits for a lock; {behind}"
 

@@ -62,12 +62,12 @@ def test_nobody_is_blamed_where_no_pair_passes() -> None:
     assert isolation.undecided == named(set(range(6)))
 
 
-def test_of_two_nodes_nobody_can_tell_which() -> None:
+def test_of_two_nodes_nobody_can_know_which() -> None:
     assert play(2, {0}).bad == set()
     assert play(2, set()).good == named({0, 1})
 
 
-def test_a_dead_link_is_told_from_its_nodes() -> None:
+def test_a_dead_link_is_distinguished_from_its_nodes() -> None:
     found = 0
     for seed in range(40):
         isolation = play(8, set(), seed=seed, dead_links=frozenset({("n2", "n5")}))

@@ -133,7 +133,7 @@ def test_a_stranger_gets_no_answer_and_takes_no_turn(free_port: int) -> None:
     thread.join()
 
 
-def test_a_partner_that_is_not_there_is_told_in_time(free_port: int) -> None:
+def test_a_partner_that_is_not_there_is_reported_in_time(free_port: int) -> None:
     start = time.monotonic()
     client = Client("127.0.0.1", free_port, "x", 0.3)
     with pytest.raises(ConnectionRefusedError):

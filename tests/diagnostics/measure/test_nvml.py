@@ -29,7 +29,7 @@ class WithoutErrors(FakeNvml):
         (Board("a", fail={"nvmlDeviceGetHandleByIndex": LOST}), "cannot open it", "reboot", True),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_what_to_do(board: Board, text: str, action: str, fatal: bool) -> None:
+def test_what_is_wrong_is_reported_with_what_to_do(board: Board, text: str, action: str, fatal: bool) -> None:
     (fault,) = inspect(WithoutErrors([board]), 0)
     assert text in fault.text
     assert action in fault.action

@@ -17,7 +17,7 @@ from holdfast.base.json_text import encode
 from holdfast.cli.look import blame as blame_view
 from holdfast.cli.look import heat_view
 from holdfast.cli.main import main
-from holdfast.controller.shell.blame_watch import Counted
+from holdfast.controller.shell.blame_watch import BlameTotals
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
@@ -30,14 +30,14 @@ MESHES = st.sampled_from([(1, 4, 1), (2, 2, 2), (4, 2, 1), (1, 8, 1), (1, 1, 1)]
 
 def without(table: SpanTable, how: str, seed: int) -> SpanTable:
     """The table with some spans gone."""
-    dice = np.random.default_rng(seed)
-    rank = int(dice.integers(int(table.rank.max()) + 1))
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(int(table.rank.max()) + 1))
     of_rank = table.rank == rank
     gone = {
         "a rank": of_rank,
         "a rank from its second step on": of_rank & (table.step > 0),
         "a rank after three spans": of_rank & (np.cumsum(of_rank) > 3),
-        "one span in a hundred": dice.random(len(table)) < 0.01,
+        "one span in a hundred": rng.random(len(table)) < 0.01,
         "all but one rank": ~of_rank,
     }[how]
     return table.take(~gone)
@@ -101,7 +101,7 @@ def test_a_rank_without_spans_spoils_no_counter() -> None:
     """NaN in a counter would stay: of a rank without spans nothing is added."""
     table, plan = simulate(Job(), [Culprit(5, "forward", 0.4)], 12, 1)
     shape = JobShape("j1", "train", ("n0", "n1"), 4, encode_plan(plan))
-    counted = Counted()
+    counted = BlameTotals()
     for part in (table, table.take(table.rank != 4), table):
         blame = blame_report.blame_of(part, shape)
         assert blame is not None

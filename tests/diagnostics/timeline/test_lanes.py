@@ -66,6 +66,6 @@ def test_what_does_not_fit_is_left_out_and_counted(
     assert found["left_out"] == 8 - len(found["ranks"])
 
 
-def test_ranks_that_told_nothing_are_one_clear_line(job: tuple[SpanTable, JobShape]) -> None:
+def test_ranks_that_reported_nothing_are_one_clear_line(job: tuple[SpanTable, JobShape]) -> None:
     with pytest.raises(UsageError, match="no spans of these ranks"):
         lanes(*job, ranks=[99])

@@ -11,22 +11,22 @@ import time
 SCRIBBLER = """
 import os, random, struct, sys, time
 from holdfast.agent.probe_file import layout
-path, dice = sys.argv[1], random.Random(7)
+path, rng = sys.argv[1], random.Random(7)
 fd = os.open(path, os.O_RDWR)
 HUGE = 1 << 40
 end = time.monotonic() + 4
 longs = [-(1 << 63), (1 << 63) - 1, -1, 1 << 62]
 while time.monotonic() < end:
-    first, last = ([dice.choice(longs) for _ in range(n)] for n in (3, 2))
+    first, last = ([rng.choice(longs) for _ in range(n)] for n in (3, 2))
     state = layout.STATE.pack(*first, float("nan"), *last)
     os.pwrite(fd, layout.seal(state), layout.AT_STATE)
-    index = dice.randrange(layout.STEPS)
-    step = [index, dice.choice(longs), dice.choice(longs), dice.choice([float("nan"), -1.0]), float("inf"), 1 << 62, 1]
+    index = rng.randrange(layout.STEPS)
+    step = [index, rng.choice(longs), rng.choice(longs), rng.choice([float("nan"), -1.0]), float("inf"), 1 << 62, 1]
     os.pwrite(fd, layout.seal(layout.STEP.pack(*step)), layout.AT_STEPS + index * layout.RECORD)
     for word in (layout.WORD_PID, layout.WORD_STEPS, layout.WORD_SPANS, layout.WORD_NAMES, layout.WORD_HANDED):
-        os.pwrite(fd, struct.pack("<q", dice.choice(longs)), 8 * word)
-    where = dice.randrange(layout.HEADER.size, layout.SIZE - 4096)
-    os.pwrite(fd, dice.randbytes(4096), where)
+        os.pwrite(fd, struct.pack("<q", rng.choice(longs)), 8 * word)
+    where = rng.randrange(layout.HEADER.size, layout.SIZE - 4096)
+    os.pwrite(fd, rng.randbytes(4096), where)
     for suffix in (".saved", ".stacks"):  # sparse; the agent empties the file of stacks when it asks
         with open(path + suffix, "a") as file:
             file.truncate(HUGE)

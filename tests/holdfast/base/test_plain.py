@@ -65,10 +65,10 @@ def test_every_table_shows_names_as_they_are(
     show_stacks(STACKS | {"rows": rows, "states": {"0": NASTY}, "missing": {NASTY: NASTY}})
     output.say(NASTY)
     output.note(NASTY)
-    told = capsys.readouterr()
-    assert told.out.count(SEEN) == 17, told.out
-    assert SEEN in told.err
-    assert not set(told.out + told.err) & {"\x1b", "\x07", "\x9b", "\u202e", "\r"}
+    reported = capsys.readouterr()
+    assert reported.out.count(SEEN) == 17, reported.out
+    assert SEEN in reported.err
+    assert not set(reported.out + reported.err) & {"\x1b", "\x07", "\x9b", "\u202e", "\r"}
 
 
 def is_harmless(capsys: pytest.CaptureFixture[str], times: int) -> None:

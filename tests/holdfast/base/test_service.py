@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import HoldfastError, UsageError
-from holdfast.base.service import gathering, report
+from holdfast.base.service import gc_paused, report
 
 ROOT = Path(__file__).parents[3]
 
@@ -131,7 +131,7 @@ def test_a_watcher_comes_first_and_what_it_starts_does_not(own: int) -> None:
         "    service.give_way()\n"
         "    print(*here())\n"
         "else:\n"
-        "    service.come_first()\n"
+        "    service.raise_priority()\n"
         "    print(*here(), flush=True)\n"
         "    subprocess.run([sys.executable, '-c', sys.orig_argv[2], 'child'], check=True, start_new_session=True)\n"
     )
@@ -144,7 +144,7 @@ def test_a_watcher_comes_first_and_what_it_starts_does_not(own: int) -> None:
 def test_no_garbage_is_looked_for_while_a_process_imports(was_enabled: bool) -> None:
     try:
         (gc.enable if was_enabled else gc.disable)()
-        with suppress(ImportError), gathering():
+        with suppress(ImportError), gc_paused():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == was_enabled

@@ -125,8 +125,8 @@ def _end_late(running: dict[int, dict[str, Any]]) -> None:
         late = time.monotonic() - case["began"] - LIMIT_S
         if late > 0:
             # Python shows where it hangs, if it can; else it is killed.
-            os.kill(pid, signal.SIGABRT if late < 1 and not case.get("told") else signal.SIGKILL)
-            case["told"] = True
+            os.kill(pid, signal.SIGABRT if late < 1 and not case.get("reported") else signal.SIGKILL)
+            case["reported"] = True
 
 
 def _answer(case: dict[str, Any], code: int) -> None:

@@ -32,10 +32,10 @@ ACTIVITY = st.builds(
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> t.Standing:
+def standings(draw: st.DrawFn) -> t.PendingCollective:
     groups = tuple(draw(st.lists(GROUP, max_size=3)))
     group = draw(st.integers(-1, len(groups) - 1))
-    return t.Standing(
+    return t.PendingCollective(
         draw(TEXT), group, draw(st.integers(-1, 2**60)), draw(st.booleans()), groups, draw(st.integers(0, 2**31 - 1))
     )
 
@@ -44,7 +44,7 @@ WORKER = st.builds(
     t.WorkerSample, rank=U32, generation=U32, pid=U32, step=st.integers(-1, 2**40), phase=st.sampled_from(t.Phase),
     operation=TEXT, operation_age=FINITE, progress_age=FINITE, tick_age=FINITE, stopped=st.booleans(), loss=FINITE,
     tokens=st.integers(0, 2**40), median_step=FINITE, coordinate=TRIPLE, sizes=TRIPLE,
-    meters=st.none() | METERS, still_age=FINITE, standing=st.none() | standings(), activity=st.none() | ACTIVITY,
+    meters=st.none() | METERS, still_age=FINITE, pending=st.none() | standings(), activity=st.none() | ACTIVITY,
 )  # fmt: skip
 STEP = st.builds(
     t.StepRecord, rank=U32, generation=U32, step=st.integers(-1, 2**40), end_wall_ns=st.integers(0, 2**63),
@@ -75,7 +75,7 @@ def frames(draw: st.DrawFn) -> t.Frame:
         host=draw(st.dictionaries(TEXT, FINITE, max_size=3)),
         gpus=tuple(t.GpuGauges(i, {"power": 1.5}) for i in range(draw(st.integers(0, 3)))),
         workers=tuple(draw(st.lists(WORKER, max_size=4))), steps=tuple(draw(st.lists(STEP, max_size=4))),
-        cadence=draw(FINITE),
+        heartbeat_interval=draw(FINITE),
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ IDENTITY = t.Identity(
         msg.LogChunk("j", 1, 2, "err", "text", 3),
         msg.Numbered(4, t.LogMatched("j", 1, -1, 7, "xid", "gpu", t.Severity.CRITICAL, "NVRM: Xid")),
         msg.Spans((msg.WorkerSpans(3, 1, 10, 2, 5, 6, ("", "forward"), b"\x00rows"),), -(1 << 60), 1 << 40, 7),
-        msg.ClockAsked(1 << 60),
+        msg.ClockRequest(1 << 60),
         msg.Numbered(6, t.PlanPublished("j", 2, b"\x00plan")),
         msg.Numbered(7, t.StateRestored("j", 2, 40, "peer", 0.25, 1 << 33)),
         msg.Numbered(8, t.ProgressSeen("j", 2, 0, 7, "checkpoint", -1, 3, "out/step_40.pt")),
@@ -158,7 +158,7 @@ PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, 
         msg.Welcome(1, 0.1, 4, 5),
         msg.Ack(1, 2, 0.5),
         msg.Refused("too old"),
-        msg.ClockTold(1 << 60, 1 << 61),
+        msg.ClockReply(1 << 60, 1 << 61),
         msg.Command("1", "j", 1, msg.StartStore("127.0.0.1")),
         msg.Command("2", "j", 1, msg.StartWorkers(PROGRAM, (msg.Rank(4, 0, 1),), 8, 2, "h", 29500, 3, True)),
         msg.Command("3", "j", 1, msg.StopWorkers(0.0)),
@@ -166,7 +166,7 @@ PROGRAM = msg.Program("train.py", ("--a", "1"), False, "/w", {"K": "V"}, False, 
         msg.Command("5", "j", 1, msg.RequestCheckpoint()),
         msg.Command("6", "", 0, msg.RunCheck(("gemm", "disk"), '{"suite": "full"}', 12.5)),
         msg.Command("6", "j", 1, msg.DumpStacks()),
-        msg.Command("7", "", 0, msg.KnockAt("10.0.0.1", 4711)),
+        msg.Command("7", "", 0, msg.ProbePeer("10.0.0.1", 4711)),
     ],
 )
 def test_controller_messages_survive_the_wire(message: msg.ControllerMessage) -> None:

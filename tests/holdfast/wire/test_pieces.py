@@ -9,7 +9,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.pieces import Pieces
 
-SHORT = msg.ClockAsked(7)
+SHORT = msg.ClockRequest(7)
 
 
 def plan(size: int) -> msg.Numbered:

@@ -20,7 +20,7 @@ from holdfast.trainer.data.corpus import open_corpus
 from holdfast.trainer.data.documents import list_sources
 from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.telemetry.garbage import kept_out
+from holdfast.trainer.telemetry.garbage import gc_disabled
 from holdfast.trainer.telemetry.progress import Progress
 
 
@@ -204,7 +204,7 @@ def test_garbage_waits_for_its_step() -> None:
     def watch(phase: str, info: dict[str, int]) -> None:
         collected.append(phase)
 
-    with kept_out(3) as collect:
+    with gc_disabled(3) as collect:
         gc.callbacks.append(watch)
         try:
             for done in range(1, 8):
@@ -217,6 +217,6 @@ def test_garbage_waits_for_its_step() -> None:
         finally:
             gc.callbacks.remove(watch)
     assert gc.isenabled()
-    with kept_out(0) as collect:
+    with gc_disabled(0) as collect:
         assert gc.isenabled()
         collect(3)

@@ -186,11 +186,11 @@ def test_order_does_not_depend_on_readers_slots_or_start(
     (folder / "t").write_bytes(bytes(range(200)))
     source = Batches(Shards([folder / "t"], [200], "uint8"), LENGTH, seed, MICRO_BATCHES, SIZE)
     samples = MICRO_BATCHES // dp * SIZE
-    told = {
+    reported = {
         "paths": [str(folder / "t")], "counts": [200], "dtype": "uint8", "seq_len": LENGTH, "seed": seed,
         "micro_batches": MICRO_BATCHES, "micro_batch_size": SIZE, "samples": samples, "steps": first + 7,
     }  # fmt: skip
-    ring = Ring.create(folder, dp + 1, slots, 2 * 8 * samples * LENGTH, told)
+    ring = Ring.create(folder, dp + 1, slots, 2 * 8 * samples * LENGTH, reported)
     feeds = [SharedFeed(ring, replica, replica, 20.0) for replica in range(dp)]
     SharedFeed(ring, dp, None, 1.0)  # a rank in the middle of the pipeline takes none
     thread = threading.Thread(target=serve, args=(ring, lambda: False))

@@ -17,7 +17,7 @@ from torch import nn
 
 from holdfast.trainer.mesh import mesh
 from holdfast.trainer.optim import buckets
-from holdfast.trainer.optim.buckets import FEWEST, LARGEST, SMALLEST, GradientMeans, Riders, cut
+from holdfast.trainer.optim.buckets import FEWEST, LARGEST, SMALLEST, GradientMeans, PiggybackedReductions, cut
 from holdfast.trainer.settings.launch import Launch
 
 
@@ -119,13 +119,15 @@ def test_what_rides_goes_out_with_the_last_gradients_once_a_step(
     monkeypatch.setattr(buckets, "SMALLEST", 1)
     model = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(4)))
     sent = Sent(monkeypatch, model)
-    asked, told = list[int](), list[list[float]]()
+    asked, reported = list[int](), list[list[float]]()
 
     def ask() -> torch.Tensor:
         asked.append(sent.done)
         return torch.tensor([len(asked), 0.5], dtype=torch.float64)
 
-    means = GradientMeans(model.parameters(), alone, Riders(ask, lambda sums: told.append(sums.tolist())))
+    means = GradientMeans(
+        model.parameters(), alone, PiggybackedReductions(ask, lambda sums: reported.append(sums.tolist()))
+    )
     for step in (1, 2):
         model.zero_grad()
         if is_announced:
@@ -134,7 +136,7 @@ def test_what_rides_goes_out_with_the_last_gradients_once_a_step(
         assert len(asked) == (step if is_announced else step - 1)
         means.finish()
         assert len(sent.at) == FEWEST * step, "in no collective of its own"
-        assert told == [[turn, 0.5] for turn in range(1, step + 1)]
+        assert reported == [[turn, 0.5] for turn in range(1, step + 1)]
     for parameter in model.parameters():
         assert parameter.grad is not None
         assert parameter.grad.shape == (8, 8)

@@ -1,4 +1,4 @@
-"""What a run does when something breaks, and what the warm process may not hold."""
+"""What a run does when something breaks, and what the fork server may not hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client side of zygote.py: run jobs of ranks forked from a warm process."""
+"""The client side of zygote.py: run jobs of ranks forked from a fork server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class Zygote:
-    """Runs jobs of ranks forked from a warm process; see zygote.py."""
+    """Runs jobs of ranks forked from a fork server; see zygote.py."""
 
     def __init__(self, around: Sequence[str] = ()) -> None:
         """`around`: a command that runs the fork server as its arguments."""

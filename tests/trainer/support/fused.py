@@ -1,4 +1,4 @@
-"""Ranks with torch's slow form of its fused operations, which a CPU has. Run in the warm process's children."""
+"""Ranks with torch's slow form of its fused operations, which a CPU has. Run in the fork server's children."""
 
 from __future__ import annotations
 

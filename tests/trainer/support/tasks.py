@@ -1,4 +1,4 @@
-"""What forked ranks do in the distributed tests. Imported in the warm process, run in its children."""
+"""What forked ranks do in the distributed tests. Imported in the fork server, run in its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that a probe watches. Imported in the warm process, run in its children."""
+"""Ranks that a probe watches. Imported in the fork server, run in its children."""
 
 from __future__ import annotations
 

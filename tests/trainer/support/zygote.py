@@ -1,4 +1,4 @@
-"""A warm process that forks ranks on demand. Run as a script; speaks JSON lines on standard input and output.
+"""A fork server that forks ranks on demand. Run as a script; speaks JSON lines on standard input and output.
 
 A request names a task of tasks.py, or of another module as `module:task`, a world size and arguments; the answer holds
 what each rank returned, or how it ended. Every wait has a deadline, after which the ranks are killed by process id.
@@ -21,9 +21,9 @@ from striking import STRUCK_AT
 
 def serve() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
-    from holdfast.base.service import gathering
+    from holdfast.base.service import gc_paused
 
-    with gathering():
+    with gc_paused():
         from holdfast.trainer.preload import preload
 
         preload()

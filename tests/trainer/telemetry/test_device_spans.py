@@ -105,14 +105,14 @@ def test_events_are_used_again(reader: ProbeReader) -> None:
     assert gpu.made <= 10
 
 
-def test_the_agent_is_told_of_the_ends_and_of_those_that_have_come(
+def test_the_agent_is_notified_of_the_ends_and_of_those_that_have_come(
     reader: ProbeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Recorded] = []
+    reported: list[Recorded] = []
 
     def recorded(event: Event) -> Recorded:
-        told.append(Recorded(event, 0.0))
-        return told[-1]
+        reported.append(Recorded(event, 0.0))
+        return reported[-1]
 
     monkeypatch.setattr(probe, "recorded", recorded)
     gpu = Gpu()
@@ -123,10 +123,10 @@ def test_the_agent_is_told_of_the_ends_and_of_those_that_have_come(
             gpu.work(10)
     gpu.host_ms += 25
     spans.resolve()
-    assert [one.done for one in told] == [True, True, False]
+    assert [one.done for one in reported] == [True, True, False]
     gpu.host_ms += 25
     spans.align()
-    assert all(one.done for one in told)
+    assert all(one.done for one in reported)
 
 
 def test_unwatched_it_does_nothing() -> None:

@@ -113,7 +113,7 @@ def hung(response: str) -> Virtual:
     return cluster
 
 
-def test_a_detector_on_alert_tells_once_and_nothing_is_done() -> None:
+def test_a_detector_on_alert_reports_once_and_nothing_is_done() -> None:
     cluster = hung("alert")
     (incident,) = cluster.incidents
     assert (incident.cause.kind, incident.cause.subject, incident.action) == ("worker-hang", "rank3", "alert")

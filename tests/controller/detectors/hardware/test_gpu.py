@@ -163,11 +163,11 @@ def test_a_counter_grows_within_its_window_only() -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_a_latch_speaks_once_for_each_time_that_it_held(seen: list[bool]) -> None:
     latch = Latch()
-    told = [second for second, bad in enumerate(seen) if latch.see("x", bad, second, 3.0, 5.0)]
-    for second in told:
+    reported = [second for second, bad in enumerate(seen) if latch.see("x", bad, second, 3.0, 5.0)]
+    for second in reported:
         assert all(seen[second - 3 : second + 1])
-    for before, after in pairwise(told):
+    for before, after in pairwise(reported):
         away = "".join("x" if bad else "." for bad in seen[before:after])
         assert "....." in away
     longest = max(map(len, "".join("x" if bad else "." for bad in seen).split(".")))
-    assert bool(told) == (longest >= 4)
+    assert bool(reported) == (longest >= 4)

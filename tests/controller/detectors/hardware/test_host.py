@@ -44,7 +44,7 @@ class Host:
         ({"worker_zombie__5": 1.0}, "worker-zombie", "rank5", "warning"),
     ],
 )
-def test_each_trouble_is_told_once(values: dict[str, float], kind: str, subject: str, severity: str) -> None:
+def test_each_trouble_is_reported_once(values: dict[str, float], kind: str, subject: str, severity: str) -> None:
     host = Host()
     assert not host.run(3600)
     (finding,) = host.run(3600, **values)
@@ -59,7 +59,7 @@ def test_a_hundredth_of_a_large_disk_is_no_alarm() -> None:
     assert [finding.severity for finding in host.run(60, **large | {"disk_free_bytes__/var": 15 * GIB})] == ["critical"]
 
 
-def test_a_disk_that_fills_further_is_told_again() -> None:
+def test_a_disk_that_fills_further_is_reported_again() -> None:
     host = Host()
     found = [
         f for free in (100, 60, 45, 30, 20, 8, 2, 1) for f in host.run(60, **{"disk_free_bytes__/var": free * GIB})
@@ -78,7 +78,7 @@ def test_an_offset_within_what_is_uncertain_says_nothing() -> None:
     assert not Host().run(600, clock_offset_seconds=2.0, clock_offset_error_seconds=1.8)
 
 
-def test_a_host_that_tells_little_is_no_trouble() -> None:
+def test_a_host_that_reports_little_is_no_trouble() -> None:
     host = Host()
     host.node.host.clear()
     assert not host.run(600)

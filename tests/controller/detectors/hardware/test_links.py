@@ -71,7 +71,7 @@ def test_counters_that_grow_too_much(gauge: str, growth: float, kind: str, subje
     assert not host.run(1800)
 
 
-def test_a_port_that_was_up_and_stays_down_is_told() -> None:
+def test_a_port_that_was_up_and_stays_down_is_reported() -> None:
     host = Host()
     host.run(30)
     host.values["rdma/mlx5_0/1/state"] = 1.0

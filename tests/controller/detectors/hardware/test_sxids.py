@@ -49,7 +49,7 @@ def test_a_fatal_one_names_switch_and_port_and_concerns_all_gpus() -> None:
     assert (found.evidence["switch"], found.evidence["port"], found.evidence["gpus"]) == ("nvswitch3", 30, 8)
 
 
-def test_one_fault_on_many_switches_is_told_once_and_again_when_it_is_heavier() -> None:
+def test_one_fault_on_many_switches_is_reported_once_and_again_when_it_is_heavier() -> None:
     host = Host()
     for switch in range(4):
         for link in (10, 11, 12):

@@ -37,7 +37,7 @@ class Host:
         self.now += seconds
         self.found += self.detector.due(at(self.now))
 
-    def told(self) -> list[tuple[str, str]]:
+    def reported(self) -> list[tuple[str, str]]:
         return [(finding.kind.value, finding.subject) for finding in self.found]
 
 
@@ -57,12 +57,12 @@ def test_the_cleanup_after_another_fault_says_nothing_of_its_own() -> None:
     host.says(62)
     host.says(45)
     host.wait(60)
-    assert host.told() == [("gpu-xid", "node1/gpu3")]
+    assert host.reported() == [("gpu-xid", "node1/gpu3")]
     before = Host()
     before.says(45)  # the order within a burst is not certain
     before.says(13)
     before.wait(60)
-    assert before.told() == [("gpu-xid-app", "node1/gpu3")]
+    assert before.reported() == [("gpu-xid-app", "node1/gpu3")]
 
 
 def test_the_cleanup_alone_is_the_fabric_managers() -> None:
@@ -71,7 +71,7 @@ def test_the_cleanup_alone_is_the_fabric_managers() -> None:
     host.wait(4)
     assert not host.found
     host.wait(2)
-    assert host.told() == [("gpu-xid-app", "node1/gpu3")]
+    assert host.reported() == [("gpu-xid-app", "node1/gpu3")]
     assert "restart the fabric manager" in host.found[0].text
 
 
@@ -80,13 +80,13 @@ def test_a_double_bit_error_waits_for_its_neighbours() -> None:
     for code in (48, 171, 63, 94, 45):
         contained.says(code)
     contained.wait(60)
-    assert contained.told() == [("gpu-xid-app", "node1/gpu3")]
+    assert contained.reported() == [("gpu-xid-app", "node1/gpu3")]
     assert contained.found[0].evidence["code"] == 94
     alone = Host()
     alone.says(48)
     alone.says(172)
     alone.wait(6)
-    assert alone.told() == [("gpu-xid", "node1/gpu3")]
+    assert alone.reported() == [("gpu-xid", "node1/gpu3")]
     assert "reset the GPU" in alone.found[0].text
     uncontained = Host()
     uncontained.says(48)
@@ -106,7 +106,7 @@ def test_an_nvlink_error_is_judged_by_its_registers_and_names_the_link() -> None
     host.says(149, text=DOWN.format(0x0A << 20 | 0x11))  # in the same burst
     host.says(149, text=DOWN.format(0x0A << 20 | 0x11))
     host.wait(60)
-    assert host.told() == [("gpu-xid", "node1/gpu3")]
+    assert host.reported() == [("gpu-xid", "node1/gpu3")]
     assert "NVLink error in NETIR_LINK_DOWN, link 8; reset the GPU" in host.found[0].text
 
 
@@ -121,11 +121,11 @@ def test_an_nvlink_error_that_asks_for_154_follows_it_and_restarts_the_applicati
     followed.says(154, text="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
     followed.wait(60)
     assert [(f.kind, f.evidence["code"]) for f in followed.found] == [("gpu-xid", 154)]
-    told_by_nvml = Host()
-    told_by_nvml.node.gpus = {3: {"recovery_action": 2.0}}
-    told_by_nvml.says(149)  # a number alone
-    told_by_nvml.wait(6)
-    assert [(f.kind, f.evidence["action"]) for f in told_by_nvml.found] == [("gpu-xid", "reboot the node")]
+    reported_by_nvml = Host()
+    reported_by_nvml.node.gpus = {3: {"recovery_action": 2.0}}
+    reported_by_nvml.says(149)  # a number alone
+    reported_by_nvml.wait(6)
+    assert [(f.kind, f.evidence["action"]) for f in reported_by_nvml.found] == [("gpu-xid", "reboot the node")]
 
 
 def test_remote_errors_again_and_again_on_one_gpu_do_not_put_it_under_suspicion() -> None:
@@ -133,14 +133,14 @@ def test_remote_errors_again_and_again_on_one_gpu_do_not_put_it_under_suspicion(
     for _ in range(4):
         host.says(145, text=REMAP)
         host.wait(3600)
-    assert {kind for kind, _ in host.told()} == {"gpu-xid-app"}
+    assert {kind for kind, _ in host.reported()} == {"gpu-xid-app"}
 
 
 def test_none_and_then_a_reset_in_one_burst_is_a_reset() -> None:
     host = Host()
     host.says(154, text="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
     host.says(154, text="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
-    assert host.told() == [("gpu-xid", "node1/gpu3")]
+    assert host.reported() == [("gpu-xid", "node1/gpu3")]
 
 
 def test_a_gpu_to_be_drained_goes_on_with_what_it_runs() -> None:
@@ -162,7 +162,7 @@ def test_a_changed_recovery_action_is_read_from_the_driver() -> None:
     host.node.gpus = {3: {"recovery_action": 2.0}}
     host.says(154)
     host.wait(6)
-    assert host.told() == [("gpu-xid", "node1/gpu3")]
+    assert host.reported() == [("gpu-xid", "node1/gpu3")]
     assert "reboot the node" in host.found[0].text
     calm = Host()
     calm.says(154)
@@ -174,22 +174,22 @@ def test_an_applications_code_takes_nothing_away_unless_it_comes_again_on_one_gp
     host = Host()
     host.says(31)
     host.says(31)  # the same burst
-    assert host.told() == [("gpu-xid-app", "node1/gpu3")]
+    assert host.reported() == [("gpu-xid-app", "node1/gpu3")]
     host.wait(3600)
     host.says(31)
-    assert host.told()[1:] == [("gpu-xid-repeated", "node1/gpu3")]
+    assert host.reported()[1:] == [("gpu-xid-repeated", "node1/gpu3")]
     software = Host()
     software.says(31)
     software.wait(600)
     software.says(31, gpu=5)
     software.wait(600)
     software.says(31)
-    assert {kind for kind, _ in software.told()} == {"gpu-xid-app"}
+    assert {kind for kind, _ in software.reported()} == {"gpu-xid-app"}
     forgotten = Host()
     forgotten.says(13)
     forgotten.wait(2 * 86400)
     forgotten.says(13)
-    assert {kind for kind, _ in forgotten.told()} == {"gpu-xid-app"}
+    assert {kind for kind, _ in forgotten.reported()} == {"gpu-xid-app"}
 
 
 def test_resets_that_do_not_help_go_to_support() -> None:
@@ -206,7 +206,7 @@ def test_a_report_of_a_gpu_that_nobody_knows_still_names_its_node() -> None:
     host = Host()
     host.found += host.detector.observe(Xid(79, "0000:ff:00"), host.node, at(1.0))
     host.found += host.detector.observe(Xid(79, ""), host.node, at(1.0))
-    assert host.told() == [("gpu-xid", "node1/0000:ff:00"), ("gpu-xid", "node1/gpu")]
+    assert host.reported() == [("gpu-xid", "node1/0000:ff:00"), ("gpu-xid", "node1/gpu")]
 
 
 @settings(deadline=None)

@@ -79,15 +79,15 @@ CHANGES: dict[str, Callable[[np.random.Generator, Volume], Volume]] = {
 @pytest.mark.parametrize("kind", CHANGES)
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32))
-def test_each_change_is_told_once_for_what_it_is(kind: str, seed: int) -> None:
+def test_each_change_is_reported_once_for_what_it_is(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     judge = Judge(Tuning())
     before = [judge.add(v) for v in healthy(rng, 200)]
     after = [judge.add(CHANGES[kind](rng, v)) for v in healthy(rng, 100)]
     assert not any(before)
-    told = [(at, trouble.kind) for at, trouble in enumerate(after) if trouble is not None]
-    assert [name for _, name in told] == [kind]
-    assert told[0][0] < 40
+    reported = [(at, trouble.kind) for at, trouble in enumerate(after) if trouble is not None]
+    assert [name for _, name in reported] == [kind]
+    assert reported[0][0] < 40
 
 
 @pytest.mark.parametrize("memory", [1, 10, 50])
@@ -101,7 +101,7 @@ def test_bursts_that_wander_by_themselves_say_nothing(memory: int) -> None:
         assert judge.add(Volume(volume.tx, volume.rx, volume.peak * math.exp(walk))) is None
 
 
-def test_a_slow_nic_is_told_by_its_bursts() -> None:
+def test_a_slow_nic_is_reported_by_its_bursts() -> None:
     rng = np.random.default_rng(3)
     judge = Judge(Tuning())
     for volume in healthy(rng, 100):
@@ -215,13 +215,13 @@ def test_steps_that_differ_on_most_nodes_are_the_jobs_way_and_no_nodes_trouble(u
     assert {finding.node for finding in wire.found} == named
 
 
-@pytest.mark.parametrize(("told", "named"), [(True, set()), (False, {"node0"})])
-def test_what_copies_of_snapshots_can_explain_is_no_trouble(told: bool, named: set[str]) -> None:
+@pytest.mark.parametrize(("reported", "named"), [(True, set()), (False, {"node0"})])
+def test_what_copies_of_snapshots_can_explain_is_no_trouble(reported: bool, named: set[str]) -> None:
     """One node is too busy to copy each snapshot: some of its steps carry a copy, and others none."""
     rng, wire = np.random.default_rng(9), Wire(6)
     copy = 0.28 * 0.4 * 1000 * 100_000.0  # 0.28 of a step's time longer at the same rate
     for second in range(220):
-        if told:
+        if reported:
             sizes = {"snapshot_bytes": copy, "snapshot_copies_bytes": copy}
             wire.host["node0"] = {"snapshot_peer_step": float(second), **sizes}
         wire.longer["node0"] = 0.28 * float(second >= 120 and rng.random() < 0.5)

@@ -25,10 +25,10 @@ def test_the_cause_comes_before_its_echo_whatever_the_clocks_say() -> None:
     assert root_cause([cause, echo]) == 0
 
 
-def test_who_was_told_to_end_comes_before_those_who_end_with_it() -> None:
-    told = "holdfast train: rank 3 received SIGTERM: step 20 is in the store\n"
+def test_who_was_asked_to_end_comes_before_those_who_end_with_it() -> None:
+    reported = "holdfast train: rank 3 received SIGTERM: step 20 is in the store\n"
     follows = "holdfast train: rank 0 ends with a worker that received SIGTERM: step 20 is in the store\n"
-    echo, cause = exited(0, 5.0, code=143, tail=follows), exited(3, 5.2, code=143, tail=told)
+    echo, cause = exited(0, 5.0, code=143, tail=follows), exited(3, 5.2, code=143, tail=reported)
     assert (echo.kind, cause.kind) == (t.FindingKind.WORKER_PREEMPTED,) * 2
     assert (echo.secondary, cause.secondary, cause.exit_code) == (True, False, 143)
     assert root_cause([echo, cause]) == 1
@@ -36,12 +36,12 @@ def test_who_was_told_to_end_comes_before_those_who_end_with_it() -> None:
 
 
 def test_a_flapping_link_is_why_its_own_node_was_silent() -> None:
-    def told(kind: t.FindingKind, node: str, severity: t.Severity) -> Finding:
+    def reported(kind: t.FindingKind, node: str, severity: t.Severity) -> Finding:
         return Finding(kind, severity, node, "", since=5.0, at=5.0, node=node)
 
-    silent = told(t.FindingKind.NODE_SILENT, "n1", t.Severity.CRITICAL)
-    flaps = told(t.FindingKind.LINK_FLAP, "n1", t.Severity.WARNING)
-    elsewhere = told(t.FindingKind.LINK_FLAP, "n2", t.Severity.WARNING)
+    silent = reported(t.FindingKind.NODE_SILENT, "n1", t.Severity.CRITICAL)
+    flaps = reported(t.FindingKind.LINK_FLAP, "n1", t.Severity.WARNING)
+    elsewhere = reported(t.FindingKind.LINK_FLAP, "n2", t.Severity.WARNING)
     assert root_cause([silent, flaps]) == 1
     assert root_cause([silent, elsewhere]) == 0
 

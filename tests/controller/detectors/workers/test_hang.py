@@ -136,10 +136,10 @@ def test_the_one_whom_all_wait_for_is_named_within_three_median_steps_and_two_se
     assert found(frozen(step), [step] * 30) == []
 
 
-def test_a_script_that_does_not_tell_what_it_does_is_not_dead_when_it_is_idle() -> None:
+def test_a_script_that_does_not_report_what_it_does_is_not_dead_when_it_is_idle() -> None:
     assert found(frozen(40.0, mesh=False)) == []
     entering = frozen(2.5, mesh=False)
-    entering.operation[5], entering.standing[5] = "all_reduce", standing(handed=False)
+    entering.operation[5], entering.pending[5] = "all_reduce", standing(handed=False)
     assert found(entering) == [("worker-hang", "rank5")]
 
 
@@ -152,8 +152,8 @@ def test_two_orders_of_operations_name_the_job_and_both_ranks() -> None:
     tp, dp = t.GroupCount("tp", 1, "0-1", 5), t.GroupCount("dp", 2, "0-1", 7)
     for rank in range(2, 8):
         ranks.mark(rank, RankState.DONE)
-    ranks.standing[0] = t.Standing("all_reduce", 0, 4, True, (tp, dp))
-    ranks.standing[1] = t.Standing("all_reduce", 1, 7, True, (replace(tp, begun=4), replace(dp, begun=8)))
+    ranks.pending[0] = t.PendingCollective("all_reduce", 0, 4, True, (tp, dp))
+    ranks.pending[1] = t.PendingCollective("all_reduce", 1, 7, True, (replace(tp, begun=4), replace(dp, begun=8)))
     (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
     assert (finding.subject, finding.evidence["suspects"], finding.signature) == ("job", [0, 1], "hang:order")
     assert "4 of tp (0-1) (ranks 0)" in finding.text
@@ -171,17 +171,17 @@ def test_one_in_another_phase_is_given_time() -> None:
     assert found(ranks) == []
 
 
-def test_one_that_never_told_when_it_moved_is_not_judged() -> None:
+def test_one_that_never_reported_when_it_moved_is_not_judged() -> None:
     ranks = frozen(20.0)
     ranks.still_at[5] = ranks.progress_at[5] = math.nan
     assert found(ranks) == []
-    assert HangDetector(OPTIONS).standing_since(ranks, 1, STEPS, at(50.05)) is None
+    assert HangDetector(OPTIONS).pending_since(ranks, 1, STEPS, at(50.05)) is None
 
 
-def test_a_standstill_is_told_before_it_is_a_finding() -> None:
+def test_a_standstill_is_reported_before_it_is_a_finding() -> None:
     detector = HangDetector(OPTIONS)
-    assert detector.standing_since(frozen(0.2), 1, STEPS, at(50.05)) is None
-    assert detector.standing_since(frozen(1.0), 1, STEPS, at(50.05)) == pytest.approx(49.0)
+    assert detector.pending_since(frozen(0.2), 1, STEPS, at(50.05)) is None
+    assert detector.pending_since(frozen(1.0), 1, STEPS, at(50.05)) == pytest.approx(49.0)
     assert found(frozen(1.0)) == []
 
 

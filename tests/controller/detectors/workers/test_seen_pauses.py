@@ -64,7 +64,7 @@ def test_a_rank_that_waits_for_its_gpu_is_not_dead_where_idle_ranks_are() -> Non
 
 def test_who_lags_by_nccls_count_is_named_though_nobody_is_suspected() -> None:
     ranks = frozen(6.0)
-    ranks.operation[5], ranks.standing[5] = ranks.operation[0], ranks.standing[0]  # all are in the same operation
+    ranks.operation[5], ranks.pending[5] = ranks.operation[0], ranks.pending[0]  # all are in the same operation
     behind = "by NCCL's count it has begun 640 AllReduce operations as rank 6 of communicator 0xfa, and a peer 641"
     six = ranks.activity[6]
     assert six is not None
@@ -109,7 +109,7 @@ def test_silence_of_which_nothing_was_measured_is_no_evidence() -> None:
 def test_an_evaluation_on_all_ranks_is_one_pause_of_all() -> None:
     ranks = frozen(40.0, mesh=False)
     for rank in range(8):
-        ranks.operation[rank], ranks.standing[rank] = "", None
+        ranks.operation[rank], ranks.pending[rank] = "", None
         ranks.activity[rank], ranks.quiet[rank] = seen(0.0, "R", cpu=1.0), 0.0
     detector = HangDetector(OPTIONS)
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
@@ -140,11 +140,11 @@ def ddp(inside: set[int], other: str = "broadcast") -> HangDetector:
     ranks = frozen(3.0, mesh=False)
     for rank in range(8):
         if rank in inside:
-            ranks.operation[rank], ranks.standing[rank] = "ddp:backward", None
+            ranks.operation[rank], ranks.pending[rank] = "ddp:backward", None
         else:
             group = t.GroupCount("world", 7, "0-7", 5)
             ranks.operation[rank] = other
-            ranks.standing[rank] = t.Standing("broadcast", 0, 4, True, (group,))
+            ranks.pending[rank] = t.PendingCollective("broadcast", 0, 4, True, (group,))
     detector = HangDetector(OPTIONS)
     detector.found = detector.observe(ranks, 1, STEPS, at(50.05))  # type: ignore[attr-defined]
     detector.table = ranks  # type: ignore[attr-defined]
@@ -161,7 +161,7 @@ def test_one_that_skipped_a_broadcast_is_named_and_not_its_root() -> None:
     """Rank 0 waits in broadcast 4, which all but rank 3 have done on their way into the backward pass."""
     ranks = ddp(set(range(1, 8))).table  # type: ignore[attr-defined]
     for rank in range(1, 8):
-        ranks.standing[rank] = t.Standing(groups=(t.GroupCount("world", 7, "0-7", 4 if rank == 3 else 5),))
+        ranks.pending[rank] = t.PendingCollective(groups=(t.GroupCount("world", 7, "0-7", 4 if rank == 3 else 5),))
     (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
     assert (finding.subject, finding.evidence["reason"]) == ("rank3", "order")
     assert "without the broadcast that ranks 1-2,4-7 did and that holds rank 0" in finding.text
@@ -171,7 +171,7 @@ def test_one_that_receives_what_nobody_sends_is_named_and_not_its_peer() -> None
     detector = ddp(set(range(1, 8)), "recv")
     ranks = detector.table  # type: ignore[attr-defined]
     group = t.GroupCount("world:1>0", 7, "0-1", 1)
-    ranks.standing[0] = t.Standing("recv", 0, 0, True, (group,))
+    ranks.pending[0] = t.PendingCollective("recv", 0, 0, True, (group,))
     (finding,) = HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))
     assert (finding.subject, finding.evidence["reason"]) == ("rank0", "order")
 
@@ -180,7 +180,7 @@ def test_one_that_receives_what_nobody_sends_is_named_and_not_its_peer() -> None
 def test_one_that_waits_quietly_in_a_forward_pass_is_not_taken_for_another_order(operation: str) -> None:
     detector = ddp(set(range(1, 8)), operation)
     ranks = detector.table  # type: ignore[attr-defined]
-    ranks.standing[0] = t.Standing()
+    ranks.pending[0] = t.PendingCollective()
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None
     assert detector.pause.life is Life.IDLE
@@ -207,9 +207,9 @@ def test_two_orders_of_which_one_side_still_works_are_no_verdict() -> None:
         first, second = t.GroupCount("tp", 1, "0-1", 5), t.GroupCount("dp", 2, "0-1", 7)
         for rank in range(2, 8):
             ranks.mark(rank, RankState.DONE)
-        ranks.standing[0] = t.Standing("all_reduce", 0, 4, True, (first, second))
+        ranks.pending[0] = t.PendingCollective("all_reduce", 0, 4, True, (first, second))
         counts = (dataclasses.replace(first, begun=4), dataclasses.replace(second, begun=8))
-        ranks.standing[1] = t.Standing("all_reduce", 1, 7, True, counts)
+        ranks.pending[1] = t.PendingCollective("all_reduce", 1, 7, True, counts)
         return ranks
 
     assert len(HangDetector(OPTIONS).observe(orders(), 1, STEPS, at(50.05))) == 1
@@ -222,14 +222,14 @@ def test_an_idle_rank_at_the_door_of_a_first_operation_makes_its_communicator(nu
     for rank in range(8):
         begun = t.GroupCount("world", 7, "0-7", number + 1)
         ranks.operation[rank] = "world:all_reduce"
-        ranks.standing[rank] = t.Standing("all_reduce", 0, number, rank != 5, (begun,))
+        ranks.pending[rank] = t.PendingCollective("all_reduce", 0, number, rank != 5, (begun,))
     assert len(HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05))) == found
 
 
 @pytest.mark.parametrize(("quiet", "found"), [(11.0, 1), (3.0, 0)])
 def test_a_complete_operation_in_which_anything_moved_lately_goes_on(quiet: float, found: int) -> None:
     ranks = frozen(12.0, mesh=False)
-    ranks.operation[5], ranks.standing[5] = ranks.operation[0], ranks.standing[0]
+    ranks.operation[5], ranks.pending[5] = ranks.operation[0], ranks.pending[0]
     assert len(HangDetector(OPTIONS).observe(moving(ranks, 2, quiet), 1, STEPS, at(50.05))) == found
 
 
@@ -242,7 +242,7 @@ def test_a_rank_that_left_is_named_once_those_that_wait_for_it_are_idle() -> Non
 def test_many_ranks_outside_of_operations_are_no_single_culprits() -> None:
     ranks = frozen(3.0)
     for rank in (3, 4, 5):
-        ranks.operation[rank], ranks.standing[rank] = "", ranks.standing[5]
+        ranks.operation[rank], ranks.pending[rank] = "", ranks.pending[5]
     detector = HangDetector(OPTIONS)
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None

@@ -24,7 +24,7 @@ def losses(kind: t.FindingKind = t.FindingKind.LOSS_SPIKE) -> SpikeDetector:
     return SpikeDetector(Tuning(), kind, "loss")
 
 
-def told(detector: SpikeDetector, values: Iterable[float], first: int = 0) -> list[Finding]:
+def reported(detector: SpikeDetector, values: Iterable[float], first: int = 0) -> list[Finding]:
     return [f for step, value in enumerate(values, first) for f in detector.observe(step, float(value), NOW)]
 
 
@@ -39,26 +39,26 @@ def curve(steps: int, rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.aside
 def test_a_hundred_thousand_healthy_losses_say_nothing() -> None:
-    assert not told(losses(), curve(100_000, np.random.default_rng(1)))
+    assert not reported(losses(), curve(100_000, np.random.default_rng(1)))
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_a_loss_that_leaps_and_stays_is_told_once(seed: int) -> None:
+def test_a_loss_that_leaps_and_stays_is_reported_once(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = curve(600, rng)
     values[500:] *= 3
-    (finding,) = told(losses(), values)
+    (finding,) = reported(losses(), values)
     assert (finding.kind, finding.subject) == ("loss-spike", "job")
     step = finding.evidence["step"]
     assert 500 <= step <= 506
 
 
-def test_what_is_not_told_and_what_is_no_number_says_nothing() -> None:
-    assert not told(losses(), [float("nan"), float("inf")] * 200)
+def test_what_is_not_reported_and_what_is_no_number_says_nothing() -> None:
+    assert not reported(losses(), [float("nan"), float("inf")] * 200)
 
 
-def test_every_rank_may_tell_the_same_step() -> None:
+def test_every_rank_may_report_the_same_step() -> None:
     detector = losses()
     for step in range(100):
         for _ in range(8):
@@ -72,8 +72,8 @@ def test_every_rank_may_tell_the_same_step() -> None:
 def test_a_gradient_norm_must_leap_further() -> None:
     detector = losses(t.FindingKind.GRADIENT_SPIKE)
     rng = np.random.default_rng(2)
-    assert not told(detector, rng.lognormal(0, 0.3, 20_000))
-    assert len(told(detector, rng.lognormal(0, 0.1, 10) * 20, first=20_000)) == 1
+    assert not reported(detector, rng.lognormal(0, 0.3, 20_000))
+    assert len(reported(detector, rng.lognormal(0, 0.1, 10) * 20, first=20_000)) == 1
 
 
 # --- pace --------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_pace_that_wanders_by_itself_says_nothing(seed: int, memory: float) ->
     assert not pace(jittery(20_000, np.random.default_rng(seed), 0.05) * wandering(20_000, seed, memory, 0.1))
 
 
-def test_a_jump_beyond_what_a_pace_wanders_by_is_told() -> None:
+def test_a_jump_beyond_what_a_pace_wanders_by_is_reported() -> None:
     seconds = jittery(3000, np.random.default_rng(4), 0.05) * wandering(3000, 4, 100, 0.05)
     seconds[2000:] *= 1.6
     assert [(f.kind, 2000 <= f.evidence["step"] < 2080) for f in pace(seconds)] == [("step-time-jump", True)]
@@ -128,7 +128,7 @@ def wandering(steps: int, seed: int, memory: float, spread: float) -> np.ndarray
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(SEEDS, st.floats(1.3, 5.0))
-def test_a_jump_is_told_once_within_two_blocks(seed: int, factor: float) -> None:
+def test_a_jump_is_reported_once_within_two_blocks(seed: int, factor: float) -> None:
     seconds = jittery(1000, np.random.default_rng(seed), 0.05)
     seconds[600:] *= factor
     (finding,) = pace(seconds)
@@ -140,7 +140,7 @@ def test_a_jump_is_told_once_within_two_blocks(seed: int, factor: float) -> None
 @pytest.mark.aside
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(SEEDS, st.floats(1.3, 3.0))
-def test_a_slow_drift_is_told_once(seed: int, factor: float) -> None:
+def test_a_slow_drift_is_reported_once(seed: int, factor: float) -> None:
     seconds = jittery(20_000, np.random.default_rng(seed), 0.1) * np.linspace(1.0, factor, 20_000)
     assert [finding.kind for finding in pace(seconds)] == ["step-time-drift"]
 
@@ -152,7 +152,7 @@ def test_a_new_generation_has_its_own_pace() -> None:
     assert not pace(3 * jittery(2000, rng, 0.05), detector, generation=2)
 
 
-def test_the_controller_tells_and_lets_training_go_on() -> None:
+def test_the_controller_reports_and_lets_training_go_on() -> None:
     v = Virtual()
     v.submit()
     v.run(20.0)

@@ -19,9 +19,11 @@ WIRE = Path(__file__).parents[4] / "docs" / "wire.md"
 
 
 def test_every_limit_stands_in_the_table() -> None:
-    told = dict(re.findall(r"^\| `(MAX_\w+)` \| ([\d.e]+) \|", WIRE.read_text(), re.MULTILINE))
+    reported = dict(re.findall(r"^\| `(MAX_\w+)` \| ([\d.e]+) \|", WIRE.read_text(), re.MULTILINE))
     known = {name: value for name, value in vars(bounds).items() if name.startswith("MAX_")}
-    assert {name: float(text) for name, text in told.items()} == {name: float(value) for name, value in known.items()}
+    assert {name: float(text) for name, text in reported.items()} == {
+        name: float(value) for name, value in known.items()
+    }
 
 
 def test_a_million_workers_of_the_most_tokens_fit_into_the_journal() -> None:

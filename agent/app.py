@@ -23,7 +23,7 @@ from holdfast.agent.node.checkpoints import Checkpoints
 from holdfast.agent.node.faults import NodeFaults
 from holdfast.agent.node.identity import read_identity
 from holdfast.agent.node.peers import ProbeListener
-from holdfast.agent.processes.guard import Guard
+from holdfast.agent.processes.guard import PartGuard
 from holdfast.agent.sampling.sampler import Sampler
 from holdfast.agent.sampling.sweeps import COMPILED
 from holdfast.agent.stream.beat import beat
@@ -102,7 +102,7 @@ class Agent:
                 "nic.missing", nics=", ".join(missing), known=", ".join(found.name for found in nic.nics(sysfs))
             )
         self.outbox = Outbox(config.buffer_frames)
-        self.guard = Guard(self._bug)
+        self.guard = PartGuard(self._bug)
         self._full_reported = -math.inf
         self.logs = WorkerLogs(
             self.state_dir / "logs", rules=self.rules, on_match=lambda found, _: self.report(found),

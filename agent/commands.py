@@ -9,7 +9,7 @@ from holdfast.agent.node.checkpoints import Checkpoints
 from holdfast.agent.node.checks import Checks
 from holdfast.agent.node.faults import NodeFaults
 from holdfast.agent.node.peers import probe_peer
-from holdfast.agent.processes.guard import Guard
+from holdfast.agent.processes.guard import PartGuard
 from holdfast.agent.workers.workers import Workers
 from holdfast.base import log
 from holdfast.base.errors import HoldfastError
@@ -29,7 +29,7 @@ class Commands:
         faults: NodeFaults,
         send: Callable[[msg.CommandResult], None],
         disturb: Callable[[], None],
-        guard: Guard,
+        guard: PartGuard,
         state_dir: str,
     ) -> None:
         """`disturb`: called before workers are interrupted, so that nobody takes that for life."""

@@ -26,7 +26,7 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.preload import preload
 from holdfast.trainer.schedules.table import SCHEDULES
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 
 NAMES = tuple(SCHEDULES)
 FORWARD, BACKWARD = 1, 2
@@ -39,9 +39,9 @@ class Case:
     micro_batches: int
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TrainerLayout:
         schedule = SCHEDULES[self.schedule]
-        return Layout(self.ranks, 1, 1, schedule.chunks, self.micro_batches, schedule.placement)
+        return TrainerLayout(self.ranks, 1, 1, schedule.chunks, self.micro_batches, schedule.placement)
 
     @property
     def plan(self) -> Plan:

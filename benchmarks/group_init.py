@@ -63,7 +63,7 @@ def rank_main(system: System, address: str, rank: int, world: int, generation: i
     from holdfast.trainer.mesh.mesh import join
     from holdfast.trainer.mesh.rendezvous import CountingStore, open_store
     from holdfast.trainer.settings.launch import Launch
-    from holdfast.trainer.settings.layout import Layout
+    from holdfast.trainer.settings.layout import TrainerLayout
     from holdfast.trainer.settings.load import load
 
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "TORCH_DIST_INIT_BARRIER": str(int(system.barriers))}
@@ -75,7 +75,7 @@ def rank_main(system: System, address: str, rank: int, world: int, generation: i
         store = CountingStore(store)
     pp, dp, tp = shape(world)
     if system.ours:
-        layout = Layout(pp, dp, tp, chunks=1, local_micro_batches=pp)
+        layout = TrainerLayout(pp, dp, tp, chunks=1, local_micro_batches=pp)
         device_mesh = join(load(), launch, layout, torch.device("cpu"), store).device_mesh
     else:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=TIMEOUT)

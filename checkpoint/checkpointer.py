@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 
 from holdfast.base.errors import UsageError
-from holdfast.checkpoint.restore.group import Alone, Group, ProcessGroup
+from holdfast.checkpoint.restore.group import Alone, ProcessGroup, SavingGroup
 from holdfast.checkpoint.worker.manager import CheckpointManager
-from holdfast.checkpoint.worker.options import Options, Run, Watch
+from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatch, Run
 from holdfast.checkpoint.worker.preemption import Preempted
 from holdfast.checkpoint.worker.user_state import Randomness, UserState
 
@@ -53,13 +53,13 @@ class Checkpointer:
         and `load_state_dict` (schedulers, counters of progress). Plain tensors are taken to be the same on all workers.
         `own`: the same of what each worker has for itself (where its data loader is); `rng` adds the generators. It
         goes back only into a world of the same size. `settings`: JSON that must be equal in a run that goes on from
-        here. `options`: the others of `Options`. Call it when the model is on its device, wrapped, and the
+        here. `options`: the others of `CheckpointOptions`. Call it when the model is on its device, wrapped, and the
         optimizer is there. Raises UsageError, StaleGeneration.
         """
         run = _run(os.environ)
         self._group: dist.ProcessGroup | None = None
         watch = _watch()
-        group: Group = Alone()
+        group: SavingGroup = Alone()
         if run.world > 1:
             # Its own, so that nothing of the script's can come between; for CPU tensors, so gloo.
             self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
@@ -70,7 +70,7 @@ class Checkpointer:
         given = {**own, **({"rng": Randomness()} if rng else {})}
         equal = _as_json(settings or {})
         try:
-            chosen = Options(store, every, **options)
+            chosen = CheckpointOptions(store, every, **options)
         except TypeError as error:
             raise UsageError(f"Checkpointer: {str(error).replace('Options.__init__() ', '')}") from None
         self._state = UserState(state, given, run.rank)
@@ -163,7 +163,7 @@ def _run(env: Mapping[str, str]) -> Run:
     return Run(0, 1, job, number)
 
 
-def _require_same_places(group: Group, mine: Mapping[str, str]) -> None:
+def _require_same_places(group: SavingGroup, mine: Mapping[str, str]) -> None:
     """Raise UsageError, on all workers, if one name is that of different entries on different ones.
 
     `mine`: by name, the exact place. Few are called otherwise than their place, so only those are told.
@@ -203,12 +203,12 @@ def _without_tuples(value: Any) -> Any:
     return [_without_tuples(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _watch() -> Watch:
+def _watch() -> CheckpointWatch:
     # Under `holdfast run` the agent's probe is in this process already. It belongs to the agent: we only speak to it.
     probe = sys.modules.get("holdfast.agent.probe")
     if probe is None:
-        return Watch()
-    return Watch(probe.operation, lambda name: None, probe.requested, probe.restored)
+        return CheckpointWatch()
+    return CheckpointWatch(probe.operation, lambda name: None, probe.requested, probe.restored)
 
 
 def _device(state: Mapping[str, Any]) -> torch.device:

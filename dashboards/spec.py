@@ -34,7 +34,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     title: str
     panels: tuple[Panel, ...]
 
@@ -47,7 +47,7 @@ class Board:
     uid: str
     title: str
     about: str
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
     by_job: bool = True
     by_node: bool = False
 

@@ -12,15 +12,15 @@ from importlib import import_module
 
 from holdfast.base import service
 from holdfast.diagnostics.catalog.catalog import BY_NAME, Suite, choose
-from holdfast.diagnostics.catalog.options import Options, parse_options
+from holdfast.diagnostics.catalog.options import CheckOptions, parse_options
 from holdfast.diagnostics.catalog.results import CheckResult
 
 
-def run_check(name: str, options: Options) -> CheckResult:
+def run_check(name: str, options: CheckOptions) -> CheckResult:
     """One check, whatever happens in it."""
     start = time.perf_counter()
     try:
-        check: Callable[[Options], CheckResult] = import_module(
+        check: Callable[[CheckOptions], CheckResult] = import_module(
             f"holdfast.diagnostics.checks.{name.replace('-', '_')}"
         ).run
         result = check(options)

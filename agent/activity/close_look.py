@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from holdfast.agent.activity import ras_thread
-from holdfast.agent.activity.host import Host
+from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth, Rate
 from holdfast.agent.activity.process_look import MOST_CHILDREN, MOST_THREADS, ProcessLook, channel_of
 from holdfast.agent.activity.ras_thread import RasThread
-from holdfast.agent.activity.sums import Sums
+from holdfast.agent.activity.sums import ActivitySums
 from holdfast.agent.activity.surroundings import Surroundings
 from holdfast.agent.activity.thread_waits import ThreadWaits
-from holdfast.agent.activity.waits import Clocks, Wait, describe
+from holdfast.agent.activity.waits import Clocks, ThreadWait, describe
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import names
 from holdfast.agent.processes.descriptors import Descriptors
@@ -40,7 +40,7 @@ WAIT_FRESH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Sighting:
     """One look. Rates a second; `wait.until` is in monotonic seconds."""
 
     at: float
@@ -50,7 +50,7 @@ class Seen:
     read: float = 0.0
     written: float = 0.0
     network: float = 0.0
-    wait: Wait = Wait()  # noqa: RUF009 - frozen
+    wait: ThreadWait = ThreadWait()  # noqa: RUF009 - frozen
     thread: str = ""
     has_gpu: bool = False
     moves: bool = False
@@ -64,12 +64,12 @@ class Seen:
 class CloseLook:
     """At one worker, for as long as it stands. All calls come from one thread."""
 
-    def __init__(self, pid: int, host: Host, mark: str = "", tick_thread: int = 0) -> None:
+    def __init__(self, pid: int, host: HostLook, mark: str = "", tick_thread: int = 0) -> None:
         self.pid, self._host, self._mark, self._tick_thread = pid, host, mark, tick_thread
         self._folder = f"{host.proc}/{pid}"
         self._descriptors: dict[int, Descriptors] = {}
         self._children: tuple[int, ...] | None = None
-        self._sums = Sums()
+        self._sums = ActivitySums()
         self._turn = 0
         self._cpu, self._bytes = Growth(CPU_LEAK, CPU_AMOUNT), Growth(BYTES_LEAK, BYTES_AMOUNT)
         self._network = Growth(BYTES_LEAK, BYTES_AMOUNT)
@@ -78,16 +78,16 @@ class CloseLook:
         self._threads: dict[int, tuple[float, float]] = {}
         self._states = ""  # of all threads that were looked at
         self._others = ThreadWaits(self._folder)
-        self._waits: tuple[object, Wait, float, float] | None = None  # its key, the wait, made at, since
+        self._waits: tuple[object, ThreadWait, float, float] | None = None  # its key, the wait, made at, since
         self._surroundings = Surroundings(host.proc, host.sysfs)
         self._ras = RasThread(pid, host.proc)
 
-    def look(self, now: float) -> Seen:
+    def look(self, now: float) -> Sighting:
         """Never raises. `now`: monotonic seconds."""
         self._turn += 1
         stat = parse_stat(read(f"{self._folder}/stat"))
         if stat is None:
-            return Seen(now, looks=self._turn)
+            return Sighting(now, looks=self._turn)
         children = self._host.descendants.of(self.pid, self._mark)
         moved = self._look_at_children(now, children)
         not_its_own = self._ras.fds("D" if "D" in self._states else stat.state)
@@ -105,7 +105,7 @@ class CloseLook:
         )
         if state == "t" and wait.is_prompt:
             state = "S"
-        return Seen(
+        return Sighting(
             at=now,
             state=state,
             children_cpu=self._rates[0].value + self._rates[4].value,
@@ -121,7 +121,7 @@ class CloseLook:
         )
 
     def _look_around(
-        self, now: float, wait: Wait, channel: str, turns: tuple[int, int] | None, children: list[int]
+        self, now: float, wait: ThreadWait, channel: str, turns: tuple[int, int] | None, children: list[int]
     ) -> bool:
         links = [self._descriptors[self.pid].links.get(fd, "") for fd in wait.fds]
         waits_on = [link for link in links if link.startswith(("socket:", "pipe:"))]
@@ -241,10 +241,10 @@ class CloseLook:
 
     def _wait(
         self, now: float, stat: Stat, state: str, children: list[int]
-    ) -> tuple[Wait, str, tuple[int, int] | None]:
+    ) -> tuple[ThreadWait, str, tuple[int, int] | None]:
         """Also the wait channel, and how long and how often the thread has run (nanoseconds, turns)."""
         if stat.state in "ZX":
-            wait = Wait() if state in "ZX" else Wait("its other threads (the main thread has ended)")
+            wait = ThreadWait() if state in "ZX" else ThreadWait("its other threads (the main thread has ended)")
             return wait, "", None
         look = ProcessLook(self.pid, self._host, stat.state, now, children)
         task = f"{self._folder}/task/{self.pid}"
@@ -259,11 +259,11 @@ class CloseLook:
             since = now
         wait = self._described(call, stat.state, channel, look, Clocks(now, time.time(), since))
         if not wait.is_prompt and any(self._host.is_debugger(pid) for pid in children):
-            wait = Wait(f"{wait.words or 'nothing'}, under a debugger (debugpy)", wait.until, True, wait.fds)
+            wait = ThreadWait(f"{wait.words or 'nothing'}, under a debugger (debugpy)", wait.until, True, wait.fds)
         self._waits = (key, wait, now, since)
         return wait, channel, slices
 
-    def _described(self, call: Call | None, state: str, channel: str, look: ProcessLook, clocks: Clocks) -> Wait:
+    def _described(self, call: Call | None, state: str, channel: str, look: ProcessLook, clocks: Clocks) -> ThreadWait:
         if state != "t":
             return describe(call, state, channel, look, clocks)
         tracer = parse_status(read(f"{self._folder}/status"), "TracerPid") or 0
@@ -276,4 +276,4 @@ class CloseLook:
             ProcessLook(tracer, self._host, stat.state if stat else "D", clocks.monotonic, []), clocks,
         )  # fmt: skip
         who = f"its tracer {stat.name if stat else ''} (pid {tracer})".replace("  ", " ")
-        return Wait(f"{who}, which waits for {theirs.words}" if theirs.words else who, is_prompt=theirs.is_prompt)
+        return ThreadWait(f"{who}, which waits for {theirs.words}" if theirs.words else who, is_prompt=theirs.is_prompt)

@@ -12,7 +12,7 @@ SOCKETS_FRESH_S = 0.09
 _DEBUGGER = b"debugpy"
 
 
-class Host:
+class HostLook:
     """What is looked at once for all workers of one turn."""
 
     def __init__(

@@ -45,7 +45,7 @@ class TooLong(ProtocolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RasMember:
     """A rank of a communicator, and what it has begun there."""
 
     communicator: str
@@ -59,14 +59,14 @@ class Member:
 
 
 @dataclass(slots=True)
-class Status:
+class RasStatus:
     """What a server told."""
 
-    members: list[Member] = field(default_factory=list)
+    members: list[RasMember] = field(default_factory=list)
     most: dict[tuple[str, str], int] = field(default_factory=dict)
     """By communicator and kind, the most operations that any rank has begun."""
 
-    def add(self, member: Member) -> None:
+    def add(self, member: RasMember) -> None:
         self.members.append(member)
         for kind, count in member.counts.items():
             self.reach(member.communicator, kind, count)
@@ -76,10 +76,12 @@ class Status:
         self.most[key] = max(self.most.get(key, 0), count)
 
 
-Ask = Callable[..., Status]
+Ask = Callable[..., RasStatus]
 
 
-def ask(address: str = ADDRESS, patience: float = PATIENCE_S, most: int = MOST_BYTES, as_text: bool = False) -> Status:
+def ask(
+    address: str = ADDRESS, patience: float = PATIENCE_S, most: int = MOST_BYTES, as_text: bool = False
+) -> RasStatus:
     """The status of the job whose process listens there.
 
     Raises Absent where nobody listens, Unavailable where no answer comes in time, TooLong for one of more than `most`
@@ -154,16 +156,16 @@ class _Talk:
 # --- the answers. Pure
 
 
-def parse_json(text: str) -> Status:
+def parse_json(text: str) -> RasStatus:
     """Raises ProtocolError for what is no status in JSON."""
-    status = Status()
+    status = RasStatus()
     try:
         for communicator in _list(json.loads(text), "communicators"):
             name = _name(str(communicator["hash"]))
             for entry in _list(communicator, "ranks"):
                 counts = {_name(kind): _whole(count) for kind, count in entry["collective_counts"].items()}
                 host, pid = str(entry["host"])[:64], _whole(entry["pid"])
-                status.add(Member(name, _whole(entry["rank"]), host, pid, counts))
+                status.add(RasMember(name, _whole(entry["rank"]), host, pid, counts))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"NCCL's RAS: no status in JSON: {type(error).__name__}") from None
     return status
@@ -197,9 +199,9 @@ _RANK = re.compile(
 )
 
 
-def parse_text(text: str) -> Status:
+def parse_text(text: str) -> RasStatus:
     """Of the communicators of which the counts differ: those of the ranks that it names."""
-    status = Status()
+    status = RasStatus()
     found: dict[tuple[str, int, str, int], dict[str, int]] = {}
     communicator = kind = ""
     count = 0
@@ -218,5 +220,5 @@ def parse_text(text: str) -> Status:
             key = communicator, int(match["rank"]), match["host"], int(match["pid"])
             found.setdefault(key, {})[kind] = own
     for key, counts in found.items():
-        status.add(Member(*key, counts))
+        status.add(RasMember(*key, counts))
     return status

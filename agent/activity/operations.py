@@ -13,7 +13,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from holdfast.agent.activity.nccl_ras import ADDRESS, ENV_ADDRESS, TOGETHER, Absent, Ask, Member, Status, TooLong, ask
+from holdfast.agent.activity.nccl_ras import (
+    ADDRESS,
+    ENV_ADDRESS,
+    TOGETHER,
+    Absent,
+    Ask,
+    RasMember,
+    RasStatus,
+    TooLong,
+    ask,
+)
 from holdfast.agent.processes.aside import Aside
 from holdfast.agent.processes.proc_files import parse_stat, read
 from holdfast.base import log
@@ -112,7 +122,7 @@ class NcclOperations:
             self._take(pid, [m for m in status.members if m.pid == pid and self._is_here(m.host)], status)
         return max(SOON_S if is_first else LATER_S, PER_RANK_S * len(status.members))
 
-    def _take(self, pid: int, members: list[Member], status: Status) -> None:
+    def _take(self, pid: int, members: list[RasMember], status: RasStatus) -> None:
         counts: _Counts = {(m.communicator, m.rank): m.counts for m in members}
         before = self._known.get(pid)
         if before is None:
@@ -154,7 +164,7 @@ class NcclOperations:
         return ""
 
 
-def _behind(counts: _Counts, before: _Counts, status: Status) -> str:
+def _behind(counts: _Counts, before: _Counts, status: RasStatus) -> str:
     for (communicator, rank), kinds in sorted(counts.items()):
         for kind, count in sorted(kinds.items()):
             most = status.most.get((communicator, kind), 0)

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from itertools import islice
 
-from holdfast.agent.activity.host import Host
+from holdfast.agent.activity.host import HostLook
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.descendants import names
 from holdfast.agent.processes.proc_files import FdInfo, parse_fdinfo, read
@@ -22,7 +22,7 @@ def channel_of(task: str) -> str:
 
 
 class ProcessLook:
-    def __init__(self, pid: int, host: Host, state: str, now: float, relatives: list[int]) -> None:
+    def __init__(self, pid: int, host: HostLook, state: str, now: float, relatives: list[int]) -> None:
         self._pid, self._host, self._state, self._now = pid, host, state, now
         self._relatives = relatives
         self._folder = f"{host.proc}/{pid}"

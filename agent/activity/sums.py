@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 
-class Sums:
+class ActivitySums:
     """Growth of counters of processes that come and go, added up: it never falls when one ends."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from holdfast.agent.activity.host_flow import FLOW_AMOUNT, FLOW_LEAK, disk_bytes, is_asked, network_bytes, rdma_bytes
 from holdfast.agent.activity.movement import BYTES_AMOUNT, BYTES_LEAK, CPU_AMOUNT, CPU_LEAK, Growth
 from holdfast.agent.activity.other_ends import Holders, far_links
-from holdfast.agent.activity.sums import Sums
-from holdfast.agent.activity.waits import TIMER, Wait
+from holdfast.agent.activity.sums import ActivitySums
+from holdfast.agent.activity.waits import TIMER, ThreadWait
 from holdfast.agent.processes.proc_files import parse_io, parse_stat, read
 from holdfast.agent.processes.sockets import Sockets
 
@@ -26,7 +26,7 @@ class Surroundings:
     def __init__(self, proc: str = "/proc", sysfs: str = "/sys") -> None:
         self._proc, self._sysfs = proc, sysfs
         self._holders = Holders(proc)
-        self._sums = Sums()
+        self._sums = ActivitySums()
         self._cpu, self._bytes = Growth(CPU_LEAK, CPU_AMOUNT), Growth(BYTES_LEAK, BYTES_AMOUNT)
         self._flows = [Growth(FLOW_LEAK, FLOW_AMOUNT) for _ in range(3)]  # disks, network, RDMA
         self._turn: tuple[int, int, float] | None = None
@@ -61,7 +61,7 @@ class Surroundings:
     def host(
         self,
         now: float,
-        wait: Wait,
+        wait: ThreadWait,
         channel: str,
         states: str,
         is_alone: bool,
@@ -91,7 +91,7 @@ class Surroundings:
         seconds = now - before[0]
         return (ran_ns - before[1]) / 1e9 / seconds >= COMPUTES and (waits - before[2]) / seconds >= HANDS_OVER
 
-    def attempts(self, now: float, wait: Wait, ran_ns: int, slices: int) -> bool:
+    def attempts(self, now: float, wait: ThreadWait, ran_ns: int, slices: int) -> bool:
         """Whether it sleeps between attempts at something: each sleep is another, and work lies between them."""
         before = self._turn
         if before is None or slices != before[0]:

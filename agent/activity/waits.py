@@ -83,7 +83,7 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class ThreadWait:
     words: str = ""
     until: float = math.nan
     """When it ends by itself: monotonic seconds."""
@@ -101,7 +101,7 @@ class Clocks:
     since: float
 
 
-def said(wait: Wait, now: float) -> str:
+def said(wait: ThreadWait, now: float) -> str:
     """Its words at an instant: a timer's with the time that is left."""
     if wait.words != TIMER or math.isnan(wait.until):
         return wait.words
@@ -109,22 +109,22 @@ def said(wait: Wait, now: float) -> str:
     return f"{TIMER}, for {left:.1f} s more" if left < 600 else f"{TIMER}, for {left / 60:.0f} min more"
 
 
-def describe(call: Call | None, state: str, channel: str, look: Look, clocks: Clocks) -> Wait:
+def describe(call: Call | None, state: str, channel: str, look: Look, clocks: Clocks) -> ThreadWait:
     """`channel`: the wait channel's name, empty where it is not known. `call` None: not readable."""
     if state == "R" or (call == RUNNING and state not in "DTtZ"):
-        return Wait()
+        return ThreadWait()
     if channel in ("do_freezer_trap", "__refrigerator"):
-        return Wait(FROZEN)
+        return ThreadWait(FROZEN)
     if state in _STOPPED:
-        return Wait(_STOPPED[state])
+        return ThreadWait(_STOPPED[state])
     if call is None or call.number < 0 or call.name == "restart_syscall":
         words = _by_channel(channel)
         if call == NO_CALL:
             words = "a page fault" + (f" (in {channel})" if channel else "")
-        return Wait(_blocked(words, channel) if state == "D" else words)
+        return ThreadWait(_blocked(words, channel) if state == "D" else words)
     wait = _in_call(call, state, channel, look, clocks)
     if state == "D" and call.name not in ("vfork", "clone", "clone3", "fork"):
-        return Wait(_blocked(wait.words, channel), fds=wait.fds)
+        return ThreadWait(_blocked(wait.words, channel), fds=wait.fds)
     return wait
 
 
@@ -143,20 +143,20 @@ def _by_channel(channel: str) -> str:
     return f"the kernel (in {channel})" if channel else ""
 
 
-def _in_call(call: Call, state: str, channel: str, look: Look, clocks: Clocks) -> Wait:
+def _in_call(call: Call, state: str, channel: str, look: Look, clocks: Clocks) -> ThreadWait:
     name, args = call.name, call.args
     if name in _PLAIN:
         until = _after(_timespec(look, args[2]), clocks) if name == "rt_sigtimedwait" and args[2] else math.nan
-        return Wait(_PLAIN[name], until)
+        return ThreadWait(_PLAIN[name], until)
     if name in ("futex", "futex_wait", "futex_waitv"):
         return _lock(name, args, look, clocks)
     if name in ("nanosleep", "clock_nanosleep"):
         return _timer(name, args, look, clocks)
     if name in ("wait4", "waitid"):
-        return Wait(_child(name, args, look))
+        return ThreadWait(_child(name, args, look))
     if name in ("vfork", "clone", "clone3", "fork"):
         # A parent is in state D until the child of its vfork has begun a program of its own.
-        return Wait("the start of a child (vfork)" if state == "D" else "the start of a child")
+        return ThreadWait("the start of a child (vfork)" if state == "D" else "the start of a child")
     if name in _READS:
         return _transfer(args[0], look, channel, writes=False)
     if name in _WRITES:
@@ -167,37 +167,37 @@ def _in_call(call: Call, state: str, channel: str, look: Look, clocks: Clocks) -
         what = (
             _thing(look.link(_fd(args[0])), look).removeprefix("a socket that listens at ").removeprefix("a socket to ")
         )
-        return Wait(f"a connection {'to' if name == 'connect' else 'at'} {what}", fds=(_fd(args[0]),))
+        return ThreadWait(f"a connection {'to' if name == 'connect' else 'at'} {what}", fds=(_fd(args[0]),))
     if name == "flock" or (name == "fcntl" and args[1] in _LOCKS):
-        return Wait(f"a lock on the file {_thing(look.link(_fd(args[0])), look)}")
+        return ThreadWait(f"a lock on the file {_thing(look.link(_fd(args[0])), look)}")
     if name in _ON_DISK:
-        return Wait(f"{_ON_DISK[name]} {_thing(look.link(_fd(args[0])), look)}")
+        return ThreadWait(f"{_ON_DISK[name]} {_thing(look.link(_fd(args[0])), look)}")
     if name in ("sendfile", "splice", "copy_file_range"):
         source, target = (1, 0) if name == "sendfile" else (0, 2)
-        return Wait(
+        return ThreadWait(
             f"a copy from {_thing(look.link(_fd(args[source])), look)} to {_thing(look.link(_fd(args[target])), look)}"
         )
     if name == "ioctl":
-        return Wait(f"the driver of {_thing(look.link(_fd(args[0])), look)}")
+        return ThreadWait(f"the driver of {_thing(look.link(_fd(args[0])), look)}")
     words = _by_channel(channel)
     called = f"the system call {name or call.number}"
-    return Wait(called if not words or words.startswith("the kernel") else words)
+    return ThreadWait(called if not words or words.startswith("the kernel") else words)
 
 
-def _lock(name: str, args: tuple[int, ...], look: Look, clocks: Clocks) -> Wait:
+def _lock(name: str, args: tuple[int, ...], look: Look, clocks: Clocks) -> ThreadWait:
     if name != "futex":
         pointer, clock = (args[3], args[4]) if name == "futex_waitv" else (args[4], args[5])
         time = _timespec(look, pointer) if pointer else math.nan
-        return Wait("a lock", time - (clocks.wall - clocks.monotonic if clock == 0 else 0.0))
+        return ThreadWait("a lock", time - (clocks.wall - clocks.monotonic if clock == 0 else 0.0))
     if not args[3]:
-        return Wait("a lock")
+        return ThreadWait("a lock")
     time = _timespec(look, args[3])
     if args[1] & _FUTEX_COMMAND == _FUTEX_RELATIVE:
-        return Wait("a lock", _after(time, clocks))
-    return Wait("a lock", time - (clocks.wall - clocks.monotonic if args[1] & _FUTEX_REALTIME else 0.0))
+        return ThreadWait("a lock", _after(time, clocks))
+    return ThreadWait("a lock", time - (clocks.wall - clocks.monotonic if args[1] & _FUTEX_REALTIME else 0.0))
 
 
-def _timer(name: str, args: tuple[int, ...], look: Look, clocks: Clocks) -> Wait:
+def _timer(name: str, args: tuple[int, ...], look: Look, clocks: Clocks) -> ThreadWait:
     if name == "nanosleep":
         until = _after(_timespec(look, args[0]), clocks)
     else:
@@ -206,7 +206,7 @@ def _timer(name: str, args: tuple[int, ...], look: Look, clocks: Clocks) -> Wait
             until = time - (clocks.wall - clocks.monotonic if args[0] == 0 else 0.0)
         else:
             until = _after(time, clocks)
-    return Wait(TIMER, until)
+    return ThreadWait(TIMER, until)
 
 
 def _child(name: str, args: tuple[int, ...], look: Look) -> str:
@@ -223,23 +223,25 @@ def _child(name: str, args: tuple[int, ...], look: Look) -> str:
     return f"its child {called} (pid {pid})" if called else f"its child (pid {pid})"
 
 
-def _transfer(number: int, look: Look, channel: str, writes: bool) -> Wait:
+def _transfer(number: int, look: Look, channel: str, writes: bool) -> ThreadWait:
     fd = _fd(number)
     link = look.link(fd)
     verb = "write to" if writes else "read from"
     if _is_terminal(link):
         if writes:
-            return Wait("a write to a terminal", fds=(fd,))
-        return Wait("input at a terminal", is_prompt=True, fds=(fd,))
+            return ThreadWait("a write to a terminal", fds=(fd,))
+        return ThreadWait("input at a terminal", is_prompt=True, fds=(fd,))
     if not writes and fd == 0 and not link and channel in _TERMINAL_CHANNELS:
-        return Wait("input at a terminal", is_prompt=True, fds=(fd,))  # it may not look, but the channel is readable
+        return ThreadWait(
+            "input at a terminal", is_prompt=True, fds=(fd,)
+        )  # it may not look, but the channel is readable
     if link.startswith("pipe:"):
         others = look.holders(link, not writes)
-        return Wait(f"a {verb} a pipe" + (f" that {others}" if others else ""), fds=(fd,))
-    return Wait(f"a {verb} {_thing(link, look)}", fds=(fd,))
+        return ThreadWait(f"a {verb} a pipe" + (f" that {others}" if others else ""), fds=(fd,))
+    return ThreadWait(f"a {verb} {_thing(link, look)}", fds=(fd,))
 
 
-def _polled(name: str, args: tuple[int, ...], look: Look, channel: str, clocks: Clocks) -> Wait:
+def _polled(name: str, args: tuple[int, ...], look: Look, channel: str, clocks: Clocks) -> ThreadWait:
     fds: list[tuple[int, int]] = []
     until = math.nan
     if name in ("poll", "ppoll"):
@@ -263,19 +265,19 @@ def _polled(name: str, args: tuple[int, ...], look: Look, channel: str, clocks: 
     numbers = tuple(fd for fd, _ in fds)
     links = [look.link(fd) for fd in numbers]
     if any(_is_terminal(link) and events & _POLLIN for link, (_, events) in zip(links, fds, strict=True)):
-        return Wait("input at a terminal", until, True, numbers)
+        return ThreadWait("input at a terminal", until, True, numbers)
     if len(fds) == 1 and count <= 1:
         one = _transfer(numbers[0], look, channel, writes=fds[0][1] & (_POLLIN | _POLLOUT) == _POLLOUT)
-        return Wait(one.words, until, one.is_prompt, numbers)
+        return ThreadWait(one.words, until, one.is_prompt, numbers)
     short = "epoll" if name.startswith("epoll") else "poll" if name.endswith("poll") else "select"
     if not count:
-        return Wait(short if math.isnan(until) else TIMER, until)
+        return ThreadWait(short if math.isnan(until) else TIMER, until)
     kinds = [
         ("sockets" if link.startswith("socket:") else "pipes" if link.startswith("pipe:") else "") for link in links
     ]
     kind = kinds[0] if kinds and all(kind == kinds[0] and kind for kind in kinds) else "descriptors"
     others = look.holders(links[0], fds[0][1] & (_POLLIN | _POLLOUT) != _POLLOUT) if kind == "pipes" else ""
-    return Wait(f"{short} on {count} {kind}" + (f" that {others}" if others else ""), until, False, numbers)
+    return ThreadWait(f"{short} on {count} {kind}" + (f" that {others}" if others else ""), until, False, numbers)
 
 
 def _thing(link: str, look: Look) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from holdfast.agent.activity.close_look import CloseLook, Seen
+from holdfast.agent.activity.close_look import CloseLook, Sighting
 from holdfast.agent.activity.gpu_use import GpuCounts
-from holdfast.agent.activity.host import Host
+from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.movement import (
     BYTES_AMOUNT,
     BYTES_LEAK,
@@ -65,13 +65,13 @@ _FACTS = ("T", "Z", "X")
 """States of the main thread that say by themselves that it cannot go on."""
 
 
-class Watch:
+class ActivityWatch:
     """One worker's standstill. Only the thread of the heartbeat calls it, but for `closely`."""
 
     def __init__(self, pid: int, now: float, last_move: float, closely: CloseLook, proc: str, has_gpu: bool) -> None:
         self.pid, self.started, self.last_move = pid, now, last_move
         self.closely = closely
-        self.seen: Seen | None = None
+        self.seen: Sighting | None = None
         self.has_gpu = has_gpu
         self._moves, self._moves_inside = Moves(), Moves()  # as the quick looks see it, and the close ones
         self.counts = GpuCounts()
@@ -127,7 +127,7 @@ class Watch:
         if moved or (used and is_known and not self.has_gpu):
             self._moves.note(now)
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: Sighting) -> None:
         """What a close look has found."""
         before = self.seen
         if before is not None and before.at < self._disturbed_until:
@@ -141,7 +141,7 @@ class Watch:
             self._ticks.add(seen.at, seen.ticks_cpu)
 
     def activity(self, now: float, gpu: t.GpuUse, behind: str = "") -> t.Activity:
-        seen = self.seen or Seen(now)
+        seen = self.seen or Sighting(now)
         if gpu is t.GpuUse.WORKS:
             self._moves.note(now)
         until = seen.wait.until
@@ -171,12 +171,12 @@ class Watch:
             behind=behind[:_WORDS],
         )
 
-    def _is_blind(self, now: float, seen: Seen) -> bool:
+    def _is_blind(self, now: float, seen: Sighting) -> bool:
         if seen.looks >= 2 and now - seen.at < _STALE_S:
             return False
         return now - self.due_since >= _BLIND_S
 
-    def _quiet(self, now: float, seen: Seen) -> float:
+    def _quiet(self, now: float, seen: Sighting) -> float:
         if seen.looks < 2 and now - self.due_since < _BLIND_S:
             return 0.0  # what its children and sockets do is not known yet
         if seen.at < self._blind_from and now - self._blind_from < _BLIND_S:
@@ -201,14 +201,14 @@ class Activities:
         self,
         proc: str = "/proc",
         clock: Callable[[], float] = time.monotonic,
-        host: Host | None = None,
+        host: HostLook | None = None,
         aside: Aside | None = None,
         operations: NcclOperations | None = None,
     ) -> None:
         self._proc, self._clock = proc, clock
-        self._host = host or Host(proc)
+        self._host = host or HostLook(proc)
         self._aside = aside or Aside("activity", clock=clock)
-        self._watches: dict[int, Watch] = {}  # by rank
+        self._watches: dict[int, ActivityWatch] = {}  # by rank
         self._seen_first: dict[int, tuple[int, float]] = {}
         self._gpus: dict[int, bool] = {}  # process -> whether it was ever seen to hold a GPU
         self._present: set[int] = set()
@@ -250,7 +250,7 @@ class Activities:
         if watch is None:
             closely = CloseLook(sample.pid, self._host, mark_of(path), tick_thread)
             has_gpu = self._gpus.get(sample.pid, False)
-            watch = self._watches[rank] = Watch(sample.pid, now, last_move, closely, self._proc, has_gpu)
+            watch = self._watches[rank] = ActivityWatch(sample.pid, now, last_move, closely, self._proc, has_gpu)
         self._median[rank] = sample.median_step
         watch.look(now)
         watch.counts.count(now, *events)
@@ -310,7 +310,7 @@ class Activities:
 
     # --- close looks
 
-    def _is_due(self, rank: int, watch: Watch, now: float) -> bool:
+    def _is_due(self, rank: int, watch: ActivityWatch, now: float) -> bool:
         stood = now - watch.last_move
         median = self._median.get(rank, math.nan)
         usual = STEPS * median if median == median else 0.0
@@ -319,7 +319,7 @@ class Activities:
             return False
         return now >= watch.due
 
-    def _look(self, lane: Lane, watches: list[Watch], share: float) -> None:
+    def _look(self, lane: Lane, watches: list[ActivityWatch], share: float) -> None:
         """In the other thread."""
         began, cost = self._clock(), time.thread_time()
         self._host.begin(began)
@@ -330,7 +330,7 @@ class Activities:
             self._look_at(lane, first, cost, share)
         self._not_before = began + (time.thread_time() - cost) / share
 
-    def _look_at(self, lane: Lane, watches: list[Watch], cost: float, share: float) -> bool:
+    def _look_at(self, lane: Lane, watches: list[ActivityWatch], cost: float, share: float) -> bool:
         """Whether there was time for it, and it is still wanted."""
         for watch in watches:
             lane.at = str(watch.pid)
@@ -338,7 +338,7 @@ class Activities:
                 seen = watch.closely.look(self._clock())
             except Exception as error:  # a kernel that writes what nobody has thought of costs this look only
                 self._note_failed(watch.pid, error)
-                seen = Seen(self._clock())
+                seen = Sighting(self._clock())
             if lane.is_left:
                 return False
             self._gpus[watch.pid] = self._gpus.get(watch.pid, False) or seen.has_gpu

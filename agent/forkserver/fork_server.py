@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.forkserver import forked_children, output_memory, patient_streams
-from holdfast.agent.forkserver.forked_workers import Workers
+from holdfast.agent.forkserver.forked_workers import ForkedWorkers
 from holdfast.agent.forkserver.json_lines import Connection, peer_uid
 from holdfast.base import private, service
 from holdfast.base.local_socket import short_path
@@ -47,7 +47,7 @@ class Server:
         self.listener = listener
         self.clients: set[Connection] = set()
         self.selector = selectors.DefaultSelector()
-        self.workers = Workers(run_dir, self.selector, self.broadcast, self.release)
+        self.workers = ForkedWorkers(run_dir, self.selector, self.broadcast, self.release)
         self.sample = self._sample_output()
         self.wake_in, self.wake_out = socket.socketpair()
         self.running = True

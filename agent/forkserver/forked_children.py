@@ -170,7 +170,7 @@ def reap(pidfd: int) -> tuple[int, int, bool] | None:
     return -1, result.si_status, result.si_code == os.CLD_DUMPED
 
 
-class OomWatch:
+class ChildOomWatch:
     """Whether the kernel's OOM killer acted a moment ago: its kills are SIGKILLs like any other.
 
     The host's counter tells no names, so it only explains a SIGKILL that nobody asked for, one per count.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.forkserver import forked_children, output_memory
-from holdfast.agent.forkserver.journal import Journal, Started, boot_id, key_of
+from holdfast.agent.forkserver.journal import Started, WorkerJournal, boot_id, key_of
 from holdfast.agent.forkserver.stores import Stores
 from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec, mark
 from holdfast.agent.probe_file import injections
@@ -32,7 +32,7 @@ class _Running:
     killed: bool = False
 
 
-class Workers:
+class ForkedWorkers:
     """All workers of this node's fork server, and through `stores` its rendezvous stores."""
 
     def __init__(
@@ -47,10 +47,10 @@ class Workers:
         self.broadcast = broadcast
         self.release_loop = release
         self.running: dict[Key, _Running] = {}
-        self.journal = Journal(run_dir)
+        self.journal = WorkerJournal(run_dir)
         self.exits: dict[Key, WorkerExited] = self.journal.exits
         self.stores = Stores(run_dir, selector, broadcast, self.release)
-        self.oom = forked_children.OomWatch()
+        self.oom = forked_children.ChildOomWatch()
         self.outputs: dict[Key, tuple[int, int]] = {}
         """Output in memory of the workers here, until their end is acknowledged."""
         self._paths: dict[Key, tuple[str, str]] = {}  # where it goes from there, as far as that is known

@@ -37,7 +37,7 @@ class Started:
         return same and self.boot_id == boot_id()
 
 
-class Journal:
+class WorkerJournal:
     """The file, open for appending; reading it back shortens it to what still matters.
 
     On a full disk nothing ends: blocks for it are reserved, and what does not fit waits in memory until it does.

@@ -33,7 +33,7 @@ _FIELDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LogRule:
     """One row. `needles` empty: the pattern is tried on every line."""
 
     name: str
@@ -59,16 +59,16 @@ class Rule:
 class _Index:
     """The rules of one place, found by needle."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[LogRule]) -> None:
         self.always = [rule for rule in rules if not rule.needles]
-        self.owners: dict[str, list[Rule]] = {}
+        self.owners: dict[str, list[LogRule]] = {}
         self.order = {rule.name: at for at, rule in enumerate(rules)}
         for rule in rules:
             for needle in rule.needles:
                 self.owners.setdefault(needle, []).append(rule)
         self.needles = tuple(self.owners)
 
-    def match(self, line: str) -> Rule | None:
+    def match(self, line: str) -> LogRule | None:
         hits = [needle for needle in self.needles if needle in line]
         if not hits and not self.always:
             return None
@@ -83,16 +83,16 @@ class _Index:
 class Rules:
     """A set of rules. The first row that matches a line wins."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[LogRule]) -> None:
         self.all = tuple(rules)
         self._worker = _Index([rule for rule in rules if not rule.host])
         self._host = _Index([rule for rule in rules if rule.host])
 
-    def match(self, line: str, host: bool = False) -> Rule | None:
+    def match(self, line: str, host: bool = False) -> LogRule | None:
         """The first rule that the line matches, or None; `host` for lines of the kernel log."""
         return (self._host if host else self._worker).match(clip(line))
 
-    def scan(self, text: str) -> Iterator[tuple[str, Rule]]:
+    def scan(self, text: str) -> Iterator[tuple[str, LogRule]]:
         """The lines of a block of a worker's output that match a rule, in order. Cheaper than line by line."""
         index = self._worker
         if index.always:
@@ -121,7 +121,7 @@ def load(extra: Sequence[str | Path] = ()) -> Rules:
 
     Raises UsageError, one line that names file, row and field, for a file that cannot be used.
     """
-    rules: dict[str, Rule] = {}
+    rules: dict[str, LogRule] = {}
     for path in extra:
         for rule in parse(read_text(Path(path), "a file of log rules in TOML"), str(path)):
             rules.setdefault(rule.name, rule)
@@ -131,7 +131,7 @@ def load(extra: Sequence[str | Path] = ()) -> Rules:
     return Rules(tuple(rules.values()))
 
 
-def parse(text: str, source: str) -> list[Rule]:
+def parse(text: str, source: str) -> list[LogRule]:
     """The rows of one rule file. `source` is its name in messages. Raises UsageError."""
     document = parse_toml(text, source)
     rows = document.pop("rule", [])
@@ -147,7 +147,7 @@ def parse(text: str, source: str) -> list[Rule]:
     return rules
 
 
-def _row(row: dict[str, Any], where: str) -> Rule:
+def _row(row: dict[str, Any], where: str) -> LogRule:
     if isinstance(row.get("name"), str):
         where = f"{where} ({row['name']})"
 
@@ -189,7 +189,7 @@ def _row(row: dict[str, Any], where: str) -> Rule:
         raise wrong("lines", "more than one line needs well and well_needles, too")
     if lines > 1 and row.get("where") == "host":
         raise wrong("lines", "the kernel's log is read by line")
-    rule = Rule(
+    rule = LogRule(
         name=text("name"),
         kind=one_of("kind", text("kind"), KINDS),
         severity=Severity(one_of("severity", text("severity"), frozenset(Severity))),

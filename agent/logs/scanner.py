@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from holdfast.agent.logs.rules import MOST_OF_LINE, RateLimit, Rule, Rules, clip
+from holdfast.agent.logs.rules import MOST_OF_LINE, LogRule, RateLimit, Rules, clip
 from holdfast.agent.logs.streaks import Streaks
 from holdfast.base import log
 from holdfast.wire.types import LogMatched
@@ -28,14 +28,14 @@ class Scanner:
     def __init__(
         self,
         rules: Rules,
-        on_match: Callable[[LogMatched, Rule], None],
+        on_match: Callable[[LogMatched, LogRule], None],
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._rules, self._on_match = rules, on_match
         self._clock, self._wall, self._cpu = clock, wall_ns, cpu
-        self._limit: RateLimit[tuple[Key, Rule]] = RateLimit()
+        self._limit: RateLimit[tuple[Key, LogRule]] = RateLimit()
         self._streaks: Streaks[Key] = Streaks(rules.all)
         self._waiting: deque[tuple[Key, str]] = deque()
         self._held = 0
@@ -100,7 +100,7 @@ class Scanner:
             if count:
                 self._report(key, rule, line, count)
 
-    def _report(self, key: Key, rule: Rule, line: str, count: int) -> None:
+    def _report(self, key: Key, rule: LogRule, line: str, count: int) -> None:
         if count > 1:
             line = f"{line} [{count} times]"
         self._on_match(LogMatched(*key, self._wall(), rule.name, rule.kind, rule.severity, line), rule)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from holdfast.agent.logs.rules import Rule
+from holdfast.agent.logs.rules import LogRule
 
 K = TypeVar("K", bound=Hashable)
 _LINE = re.compile(r"[\r\n]+")  # a progress bar writes its line again and again
@@ -24,11 +24,11 @@ class _State:
 class Streaks(Generic[K]):
     """`look` gets all output of a worker, `key`, in order."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[LogRule]) -> None:
         self._rules = [rule for rule in rules if rule.lines > 1]
         self._states: dict[tuple[K, str], _State] = {}
 
-    def look(self, key: K, text: str, found: list[tuple[str, Rule]]) -> list[tuple[str, Rule]]:
+    def look(self, key: K, text: str, found: list[tuple[str, LogRule]]) -> list[tuple[str, LogRule]]:
         """What counts of the lines of a block that matched a rule."""
         if not self._rules:
             return found
@@ -47,7 +47,7 @@ class Streaks(Generic[K]):
             self._states.pop((key, rule.name), None)
 
 
-def _reported(rule: Rule, state: _State, text: str) -> list[str]:
+def _reported(rule: LogRule, state: _State, text: str) -> list[str]:
     lines = []
     for line in _LINE.split(text):
         if rule.matches(line):

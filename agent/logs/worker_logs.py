@@ -19,7 +19,7 @@ from holdfast.agent.logs.file_rotation import Rotation
 from holdfast.agent.logs.forwarding import Backlog, Forwarder, Key
 from holdfast.agent.logs.output_log import Disk, OutputLog
 from holdfast.agent.logs.progress_watch import Mark
-from holdfast.agent.logs.rules import Rule, Rules
+from holdfast.agent.logs.rules import LogRule, Rules
 from holdfast.agent.logs.scanner import Scanner
 from holdfast.base import private
 from holdfast.wire.messages import LogChunk
@@ -65,7 +65,7 @@ class WorkerLogs:
         max_bytes: int = 256 << 20,
         keep: int = 1,
         rules: Rules | None = None,
-        on_match: Callable[[LogMatched, Rule], None] = lambda event, rule: None,
+        on_match: Callable[[LogMatched, LogRule], None] = lambda event, rule: None,
         on_full: Callable[[str, OSError], None] = lambda path, error: None,
         rate: float = 256 * 1024,
         clock: Callable[[], float] = time.monotonic,

@@ -13,7 +13,7 @@ _MOST = 1000
 """Causes that are remembered."""
 
 
-class Guard:
+class PartGuard:
     """`with guard("logs"): ...` ends with whatever went wrong in it, but for cancellation and exits."""
 
     def __init__(self, on_bug: Callable[[str, Exception], None] = lambda part, error: None) -> None:
@@ -37,7 +37,7 @@ class Guard:
 class _Part:
     __slots__ = ("_guard", "_part")
 
-    def __init__(self, guard: Guard, part: str) -> None:
+    def __init__(self, guard: PartGuard, part: str) -> None:
         self._guard, self._part = guard, part
 
     def __enter__(self) -> None:

@@ -11,7 +11,7 @@ from holdfast.agent.forkserver.worker_spec import Key
 from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.probe_file import injections
-from holdfast.agent.processes.guard import Guard
+from holdfast.agent.processes.guard import PartGuard
 from holdfast.agent.workers.probes import WorkerProbes
 from holdfast.base import private
 from holdfast.facts import tracebacks
@@ -32,7 +32,7 @@ class ExitReports:
         probes: WorkerProbes,
         progress: ProgressWatch,
         on_log: Callable[[msg.LogChunk], None],
-        guard: Guard,
+        guard: PartGuard,
     ) -> None:
         self._folder = run_dir / "errors"
         self._logs, self._kernel, self._probes, self._progress = logs, kernel, probes, progress

@@ -49,7 +49,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessStacks:
     """One worker: how it is in the kernel's eyes ("S in futex_wait"), and its threads, the main one first."""
 
     state: str
@@ -71,7 +71,7 @@ async def dump(workers: dict[int, tuple[int, Path]], gently: bool = False) -> di
     return {"stacks": json.dumps(stacks), "states": json.dumps(states)}
 
 
-async def read(pid: int, probe: Path, gently: bool = False) -> Process:
+async def read(pid: int, probe: Path, gently: bool = False) -> ProcessStacks:
     """One process, which may end meanwhile. `gently`: without a signal, if that is possible."""
     state = kernel_state(pid)
     threads = parse_spy(await _spy(pid)) if gently else ()
@@ -79,7 +79,7 @@ async def read(pid: int, probe: Path, gently: bool = False) -> Process:
         threads = parse_faulthandler(await _ask(pid, probe.with_name(probe.name + STACKS_SUFFIX)))
     if not threads and not gently:
         threads = parse_spy(await _spy(pid))
-    return Process(state, threads)
+    return ProcessStacks(state, threads)
 
 
 def kernel_state(pid: int) -> str:

@@ -15,7 +15,7 @@ from holdfast.agent.forkserver.worker_spec import Key, WorkerSpec
 from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.probe_file.reader import ProbeReader
-from holdfast.agent.processes.guard import Guard
+from holdfast.agent.processes.guard import PartGuard
 from holdfast.agent.workers import stacks
 from holdfast.agent.workers.environment import worker_environment
 from holdfast.agent.workers.exit_reports import ExitReports
@@ -53,14 +53,16 @@ class Workers:
         preload: tuple[str, ...] = (),
         environ: Mapping[str, str] = os.environ,
         has_time: Callable[[], bool] = lambda: False,
-        guard: Guard | None = None,
+        guard: PartGuard | None = None,
     ) -> None:
         """`has_time`: whether the workers have stood still for so long that stacks may be read slowly."""
         self.run_dir, self.shm = state_dir / "run", shared_dir(state_dir)
         self._logs, self._own_address, self._on_event = logs, own_address, on_event
         self._probes = WorkerProbes(self.shm, on_event, on_last_steps, on_last_reader)
         self._progress = ProgressWatch(on_event)
-        self._exits = ExitReports(self.run_dir, logs, kernel, self._probes, self._progress, on_log, guard or Guard())
+        self._exits = ExitReports(
+            self.run_dir, logs, kernel, self._probes, self._progress, on_log, guard or PartGuard()
+        )
         self._preload, self._environ, self._has_time = preload, dict(environ), has_time
         self._fork_server: ForkServer | None = None
         self._opening: asyncio.Task[ForkServer] | None = None

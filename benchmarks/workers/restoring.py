@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 
 from holdfast.checkpoint.commit.fence import Fence, claim
-from holdfast.checkpoint.commit.save import Job, save
-from holdfast.checkpoint.format.arrays import Held, new, to_bytes
+from holdfast.checkpoint.commit.save import SavingWorkers, save
+from holdfast.checkpoint.format.arrays import HeldShard, new, to_bytes
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
 from holdfast.checkpoint.format.transfer import write_shares
@@ -39,7 +39,7 @@ from holdfast.checkpoint.snapshots.files import own_file, peer_file
 from holdfast.checkpoint.stores.opening import open_store
 
 JOB, STEP = "bench", 1
-Boxes = Mapping[str, Sequence[Held]]
+Boxes = Mapping[str, Sequence[HeldShard]]
 
 
 def layout_of(size_mb: float, world: int) -> Layout:
@@ -55,9 +55,9 @@ def layout_of(size_mb: float, world: int) -> Layout:
     return Layout(tensors, [{name: [box(t, rank)] for name, t in tensors.items()} for rank in range(world)])
 
 
-def state_of(layout: Layout, rank: int) -> dict[str, list[Held]]:
+def state_of(layout: Layout, rank: int) -> dict[str, list[HeldShard]]:
     """What a rank holds. Elements differ by tensor and place, so that nothing can be mistaken for something else."""
-    found: dict[str, list[Held]] = {}
+    found: dict[str, list[HeldShard]] = {}
     for number, (name, (box,)) in enumerate(layout.held[rank].items()):
         one = new(layout.tensors[name], box)
         row = one.data[0].size if one.data.ndim else 1
@@ -103,7 +103,7 @@ class Rank:
             fence = claim(self.store, JOB, 1)
             answer = {"term": fence.term, "token": fence.token}
         answer = json.loads(self.group.broadcast(json.dumps(answer).encode()))
-        job = Job({"dp": self.world}, {}, self.layout.tensors, write_shares(self.layout))
+        job = SavingWorkers({"dp": self.world}, {}, self.layout.tensors, write_shares(self.layout))
         fence = Fence(answer["term"], 1, JOB, answer["token"])
         saved = save(self.store, self.group, fence, job, STEP, self.held, {"step": STEP})
         assert saved.ok, saved.reason

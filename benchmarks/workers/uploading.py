@@ -28,7 +28,7 @@ from common import cpu_seconds, scratch
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention
 from holdfast.checkpoint.daemon.client import DaemonClient
-from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Taken
+from holdfast.checkpoint.daemon.messages import Join, Leader, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.restore.inspect import list_checkpoints
@@ -67,7 +67,7 @@ class Worker:
         self.tensors = tensors
         what = Description(JOB, 0, 1, "", tensors, [(name, tensor.box) for name, tensor in tensors.items()])
         self.client = DaemonClient(folder)
-        self.client.hello(Hello(JOB, 1, 0, 1))
+        self.client.hello(WorkerHello(JOB, 1, 0, 1))
         self.arena = Arena.create(own_file(folder, what), what, slots=2)
         slot = self.arena.begin()
         assert slot is not None
@@ -89,7 +89,7 @@ class Worker:
         shares = tuple((name, tensor.box) for name, tensor in self.tensors.items())
         self.client.join(Join(str(self.arena.path), "", SECRET, url, fence, shares, leader=leader))
         began = time.perf_counter()
-        self.client.snapshot(Taken(1, self.made.slot, self.made.seq, persist=True, peer=False))
+        self.client.snapshot(SnapshotTaken(1, self.made.slot, self.made.seq, persist=True, peer=False))
         note = self._note("persisted")
         seconds = time.perf_counter() - began
         (found,) = list_checkpoints(url)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from holdfast.checkpoint.commit.fence import Fence, require
 from holdfast.checkpoint.commit.retention import Retention, retain
 from holdfast.checkpoint.errors import CheckpointError, ManifestInvalid, StaleGeneration
-from holdfast.checkpoint.format.arrays import Held
+from holdfast.checkpoint.format.arrays import HeldShard
 from holdfast.checkpoint.format.manifest import Manifest, encode, part_from_json, part_to_json
 from holdfast.checkpoint.format.parts import held_bytes, part_name, write_part
 from holdfast.checkpoint.format.tiles import GlobalTensor
@@ -40,7 +40,7 @@ class Votes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SavingWorkers:
     """What stays the same from one checkpoint of a run to the next."""
 
     mesh: Mapping[str, int]
@@ -69,9 +69,9 @@ def save(
     store: Store,
     group: Votes,
     fence: Fence,
-    job: Job,
+    job: SavingWorkers,
     step: int,
-    held: Mapping[str, Sequence[Held]],
+    held: Mapping[str, Sequence[HeldShard]],
     values: Mapping[str, Any],
     number: int = 0,
 ) -> Saved:
@@ -94,7 +94,9 @@ def save(
     return Saved(**verdict)
 
 
-def _write(store: Store, folder: str, attempt: str, worker: int, job: Job, held: Mapping[str, Sequence[Held]]) -> bytes:
+def _write(
+    store: Store, folder: str, attempt: str, worker: int, job: SavingWorkers, held: Mapping[str, Sequence[HeldShard]]
+) -> bytes:
     """Write this worker's part; the report to rank 0: an entry for the manifest, nothing, or the reason why not."""
     name = part_name(worker)
     metadata = {"format": "pt", "attempt": attempt}
@@ -116,7 +118,7 @@ def _finish(
     folder: str,
     attempt: str,
     reports: list[bytes],
-    job: Job,
+    job: SavingWorkers,
     values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Commit or clean up; at rank 0 only. The fields of Saved, and whether this run is stale."""

@@ -36,7 +36,7 @@ from holdfast.checkpoint.stores.folder import Slot, read_manifest
 from holdfast.checkpoint.stores.store import Store
 
 
-class Refused(CheckpointError):
+class AttemptRefused(CheckpointError):
     """This step will not become a checkpoint."""
 
 
@@ -75,7 +75,7 @@ def is_committed(store: Store, attempt: Attempt) -> bool:
         reason = store.read(attempt.refusal)
     except FileNotFoundError:
         return False
-    raise Refused(reason.decode("utf-8", "replace"))
+    raise AttemptRefused(reason.decode("utf-8", "replace"))
 
 
 def has_ended(store: Store, attempt: Attempt) -> bool:
@@ -147,7 +147,7 @@ def put_refusal(store: Store, attempt: Attempt, worker: int, reason: str) -> Non
         store.make_folder(attempt.folder)
         _put_entry(store, attempt, worker, {"failed": reason})
     except OSError:
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(AttemptRefused):
             _was_committed(store, attempt)
             raise
 
@@ -194,7 +194,7 @@ class Gathered:
         fence, leader = self._attempt.fence, self._leader
         parts = tuple(self._parts[worker] for worker in leader.writers)
         if not self._values:
-            raise Refused("no entry has the non-tensor state")
+            raise AttemptRefused("no entry has the non-tensor state")
         manifest = Manifest(
             self._attempt.step, fence.term, self._attempt.id, fence.generation, fence.job, time.time(), leader.mesh,
             leader.tensors, parts, leader.state, merged(self._values),
@@ -226,12 +226,12 @@ class Gathered:
             if entry["sha256"] != _digest(body) or body["attempt"] != self._attempt.id:
                 raise ValueError("its digest does not match its text")
             if "failed" in body:
-                raise Refused(f"worker {worker}: {body['failed']}")
+                raise AttemptRefused(f"worker {worker}: {body['failed']}")
             if body["values"] is not None:
                 self._values[worker] = dict(body["values"])
             return part_from_json(body["part"])
         except (KeyError, TypeError, ValueError, ManifestInvalid) as error:
-            raise Refused(f"the entry of worker {worker} is not readable: {error}") from None
+            raise AttemptRefused(f"the entry of worker {worker} is not readable: {error}") from None
 
 
 def _was_committed(store: Store, attempt: Attempt) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.base import private
 from holdfast.base.errors import Unavailable, UsageError
 from holdfast.base.local_socket import short_path
-from holdfast.checkpoint.daemon.messages import Hello, Join, Taken
+from holdfast.checkpoint.daemon.messages import Join, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.snapshots.files import ABSENT, SOCKET
 
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """Where a worker is."""
 
     node: str
@@ -63,7 +63,7 @@ class DaemonClient:
         self._persisting: Json | None = None
         self._tried = -_AGAIN_S
 
-    def hello(self, who: Hello, wait_s: float = START_TIMEOUT_S) -> Place:
+    def hello(self, who: WorkerHello, wait_s: float = START_TIMEOUT_S) -> WorkerPlace:
         """Say who asks. A daemon that is being started gets `wait_s` seconds, unless its agent says that it does not
         start. Raises DaemonRefused."""
         self._hello = {"do": "hello", **asdict(who)}
@@ -75,14 +75,14 @@ class DaemonClient:
                 raise DaemonRefused(f"no checkpoint daemon answers in {self.folder}")
             time.sleep(0.05)
         answer = self._ask(self._hello)
-        return Place(answer["node"], answer["switch"], (answer["address"][0], int(answer["address"][1])))
+        return WorkerPlace(answer["node"], answer["switch"], (answer["address"][0], int(answer["address"][1])))
 
     def join(self, order: Join) -> None:
         """Say what is to be done with this worker's snapshots. Raises DaemonRefused."""
         self._join = {"do": "join", **order.encode()}
         self._ask(self._join)
 
-    def snapshot(self, taken: Taken) -> bool:
+    def snapshot(self, taken: SnapshotTaken) -> bool:
         """A snapshot is complete in the arena; False when no daemon hears it now.
 
         One that is to be persisted is told to the next daemon as soon as there is one. What the daemon refuses is

@@ -29,7 +29,7 @@ from holdfast.base.address import format_address
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.base.host_memory import keep_freed
 from holdfast.base.local_socket import short_path
-from holdfast.checkpoint.daemon.job import Job, Member
+from holdfast.checkpoint.daemon.job import DaemonJob, Member
 from holdfast.checkpoint.daemon.messages import hello_from, join_from, taken_from
 from holdfast.checkpoint.daemon.peer_link import PeerServer
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
@@ -54,9 +54,9 @@ class Daemon:
 
     def __init__(self, folder: Path, node: str, switch: str = "", host: str = "127.0.0.1") -> None:
         self.folder, self.node, self.switch, self.host = folder, node, switch, host
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, DaemonJob] = {}
         self.peers = PeerServer(self)
-        self._leaving: list[Job] = []
+        self._leaving: list[DaemonJob] = []
         """Jobs that are over but for their last uploads."""
         self._connections: set[asyncio.StreamWriter] = set()
         self._last_used = time.monotonic()
@@ -163,16 +163,16 @@ class Daemon:
             self._last_used = time.monotonic()
             writer.close()
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> DaemonJob:
         """The job, from now on. Raises UsageError."""
         if name not in self.jobs:
             try:
-                self.jobs[name] = Job(name, self.folder / name, self.node, time.monotonic())
+                self.jobs[name] = DaemonJob(name, self.folder / name, self.node, time.monotonic())
             except OSError as error:
                 raise UsageError(f"{self.folder / name}: {error.strerror}") from None
         return self.jobs[name]
 
-    def left(self, job: Job, forget: bool) -> None:
+    def left(self, job: DaemonJob, forget: bool) -> None:
         """A worker is done with its job."""
         if forget and not job.is_connected and self.jobs.get(job.name) is job:
             log.event("job.forgotten", job=job.name)
@@ -184,7 +184,7 @@ class Daemon:
         self._is_ending = True
         self._loop.call_later(_LINGER_S, self._stop.set)  # the answer goes out before
 
-    def _forget(self, job: Job, is_stopped: bool = True) -> None:
+    def _forget(self, job: DaemonJob, is_stopped: bool = True) -> None:
         del self.jobs[job.name]
         job.is_forgotten = True
         if is_stopped:
@@ -219,7 +219,7 @@ class _Session:
 
     def __init__(self, daemon: Daemon, writer: asyncio.StreamWriter) -> None:
         self._daemon, self._writer = daemon, writer
-        self._job: Job | None = None
+        self._job: DaemonJob | None = None
         self._member: Member | None = None
 
     async def handle(self, line: bytes) -> bool:

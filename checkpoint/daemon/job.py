@@ -16,9 +16,9 @@ from typing import Any
 
 from holdfast.base import log, private
 from holdfast.base.errors import UsageError
-from holdfast.checkpoint.daemon.attempts import Attempt, Refused
+from holdfast.checkpoint.daemon.attempts import Attempt, AttemptRefused
 from holdfast.checkpoint.daemon.in_thread import in_thread
-from holdfast.checkpoint.daemon.messages import Hello, Join, Taken
+from holdfast.checkpoint.daemon.messages import Join, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.daemon.peer_link import fetch
 from holdfast.checkpoint.daemon.peer_push import Pusher
 from holdfast.checkpoint.daemon.uploader import Outcomes, Pinned, Upload
@@ -41,7 +41,7 @@ Report = Callable[[Json], None]
 class Member:
     """One worker of the newest generation."""
 
-    def __init__(self, job: Job, hello: Hello, node: str) -> None:
+    def __init__(self, job: DaemonJob, hello: WorkerHello, node: str) -> None:
         self.job, self.hello, self.node = job, hello, node
         self.report: Report | None = None
         """To its connection; None while there is none."""
@@ -87,7 +87,7 @@ class Member:
         if complete:
             self._note_snapshot(complete[0].step, complete[0].generation, complete[0].created)
 
-    async def take(self, taken: Taken) -> None:
+    async def take(self, taken: SnapshotTaken) -> None:
         """A snapshot is complete. Raises UsageError."""
         order = self.order
         if order is None:
@@ -155,7 +155,7 @@ class Member:
                 order.peer, order.secret, self.node, self.path, self._pace, self._say, self.job.changed
             )
 
-    def _persist(self, order: Join, arena: Arena, taken: Taken) -> None:
+    def _persist(self, order: Join, arena: Arena, taken: SnapshotTaken) -> None:
         if self._store is None or order.fence is None:
             arena.close()
             raise UsageError("snapshot: there is no store to write it to")
@@ -196,7 +196,7 @@ class Member:
         assert order is not None
         where = f"{len(broken)} MiB ({', '.join(map(str, broken[:5]))}) of the snapshot of step {snapshot.step}"
         if order.peer is None:
-            raise Refused(f"{where} changed in memory, and no peer has a copy")
+            raise AttemptRefused(f"{where} changed in memory, and no peer has a copy")
         if self._pusher is not None:
             await self._pusher.settled()
         peer, secret, what = order.peer, order.secret, arena.description
@@ -204,7 +204,7 @@ class Member:
             good = await in_thread(lambda: fetch(peer.address, secret, self.node, what, snapshot, broken))
             await in_thread(lambda: arena.repair(snapshot, good))
         except (OSError, CheckpointError) as error:
-            raise Refused(f"{where} changed in memory; the copy on {peer.node}: {error}") from None
+            raise AttemptRefused(f"{where} changed in memory; the copy on {peer.node}: {error}") from None
         self.status["repairs"] += len(broken)
         self._say({"note": "repaired", "step": snapshot.step, "error": f"{where} repaired from {peer.node}"})
         log.warning("snapshot.repaired", worker=self.hello.worker, step=snapshot.step, mib=broken, peer=peer.node)
@@ -220,7 +220,7 @@ class Member:
             self.report(note)
 
 
-class Job:
+class DaemonJob:
     """A job that has, or had, workers or copies on this node."""
 
     def __init__(self, name: str, folder: Path, node: str, now: float) -> None:
@@ -242,7 +242,7 @@ class Job:
             body = json.loads((folder / STATUS).read_bytes())
             self._before, self.copies = dict(body["workers"]), dict(body["copies"])
 
-    def greet(self, hello: Hello) -> Member:
+    def greet(self, hello: WorkerHello) -> Member:
         """The member that says hello. Raises UsageError when its generation is over."""
         if hello.generation < self.generation:
             raise UsageError(

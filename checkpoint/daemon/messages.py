@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class WorkerHello:
     """A worker."""
 
     job: str
@@ -104,7 +104,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SnapshotTaken:
     """A snapshot that is complete."""
 
     step: int
@@ -114,10 +114,10 @@ class Taken:
     peer: bool
 
 
-def hello_from(message: Mapping[str, Any]) -> Hello:
+def hello_from(message: Mapping[str, Any]) -> WorkerHello:
     """Raises UsageError."""
     try:
-        hello = Hello(*(_of(message, key, kind) for key, kind in _HELLO))
+        hello = WorkerHello(*(_of(message, key, kind) for key, kind in _HELLO))
     except (KeyError, TypeError) as error:
         raise UsageError(f"hello: {error}") from None
     if not is_plain(hello.job):
@@ -152,10 +152,10 @@ def join_from(message: Mapping[str, Any]) -> Join:
     return join
 
 
-def taken_from(message: Mapping[str, Any]) -> Taken:
+def taken_from(message: Mapping[str, Any]) -> SnapshotTaken:
     """Raises UsageError."""
     try:
-        return Taken(*(_of(message, key, kind) for key, kind in _TAKEN))
+        return SnapshotTaken(*(_of(message, key, kind) for key, kind in _TAKEN))
     except (KeyError, TypeError) as error:
         raise UsageError(f"snapshot: {error}") from None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.base import log
-from holdfast.checkpoint.daemon.peer_wire import PeerRefused, Wire, be_greeted, greet
+from holdfast.checkpoint.daemon.peer_wire import PeerRefused, PeerWire, be_greeted, greet
 from holdfast.checkpoint.errors import CheckpointError, SnapshotInvalid, SnapshotRefused
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.snapshots.arena import Arena
@@ -33,14 +33,14 @@ _TURN_S = 5.0
 Address = tuple[str, int]
 
 
-class Interrupted(Exception):
+class TransferInterrupted(Exception):
     """The sender was told to stop."""
 
 
 @contextlib.contextmanager
-def _line(address: Address, job: str, secret: bytes) -> Iterator[Wire]:
+def _line(address: Address, job: str, secret: bytes) -> Iterator[PeerWire]:
     with socket.create_connection(address, timeout=_CONNECT_S) as sock:
-        wire = Wire(sock)
+        wire = PeerWire(sock)
         greet(wire, job, secret)
         try:
             yield wire
@@ -78,7 +78,7 @@ def push(
             for at in range(0, len(chunk), pace.piece):
                 part = chunk[at : at + pace.piece]
                 if is_over():
-                    raise Interrupted
+                    raise TransferInterrupted
                 pace.take(len(part))
                 _send(wire, part)
         _answer(wire)
@@ -105,14 +105,14 @@ def fetch(
     return found
 
 
-def _answer(wire: Wire) -> dict[str, Any]:
+def _answer(wire: PeerWire) -> dict[str, Any]:
     answer = wire.receive()
     if not answer.get("ok"):
         raise PeerRefused(str(answer.get("error", "no reason given"))[:500])
     return answer
 
 
-def _send(wire: Wire, part: memoryview) -> None:
+def _send(wire: PeerWire, part: memoryview) -> None:
     # Whoever refuses says so while we are still sending, and would be drowned by it.
     readable, _, _ = select.select([wire.sock], [], [], 0)
     if readable:
@@ -181,7 +181,7 @@ class PeerServer:
         try:
             with sock:
                 sock.setblocking(True)
-                wire = Wire(sock)
+                wire = PeerWire(sock)
                 job = be_greeted(wire, self._keeping.secret_of)
                 message = wire.receive()
                 try:
@@ -203,7 +203,7 @@ class PeerServer:
         finally:
             self._room.release()
 
-    def _take(self, wire: Wire, path: Path, what: Description, message: Mapping[str, Any]) -> None:
+    def _take(self, wire: PeerWire, path: Path, what: Description, message: Mapping[str, Any]) -> None:
         step, generation, values = int(message["step"]), int(message["generation"]), dict(message["values"])
         text = str(message["sums"])
         sums = tuple(int(text[at : at + 16], 16) for at in range(0, len(text), 16))
@@ -252,7 +252,7 @@ class PeerServer:
                 self._turn.notify_all()
 
 
-def _give(wire: Wire, path: Path, message: Mapping[str, Any]) -> None:
+def _give(wire: PeerWire, path: Path, message: Mapping[str, Any]) -> None:
     try:
         arena = Arena.open(path)
     except FileNotFoundError:
@@ -286,7 +286,7 @@ def _description(message: Mapping[str, Any], job: str) -> Description:
     return what
 
 
-def _refuse(wire: Wire, text: str) -> None:
+def _refuse(wire: PeerWire, text: str) -> None:
     with contextlib.suppress(OSError):
         wire.send({"ok": False, "error": text})
         # Closing with unread bytes would reset the line, and the reason be lost.

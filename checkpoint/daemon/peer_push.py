@@ -14,7 +14,7 @@ from holdfast.base import log
 from holdfast.base.retry import Backoff
 from holdfast.checkpoint.daemon.in_thread import in_thread
 from holdfast.checkpoint.daemon.messages import Peer
-from holdfast.checkpoint.daemon.peer_link import Interrupted, push
+from holdfast.checkpoint.daemon.peer_link import TransferInterrupted, push
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Snapshot
@@ -109,7 +109,7 @@ class Pusher:
                     return None
                 push(self._peer.address, self._secret, self._node, arena, snapshot, self._pace, self._over.is_set)
                 return snapshot, arena.description.num_bytes
-        except Interrupted:
+        except TransferInterrupted:
             return None
         finally:
             arena.close()

@@ -34,7 +34,7 @@ class PeerRefused(CheckpointError):
     """The other daemon would not, in its words."""
 
 
-class Wire:
+class PeerWire:
     """Frames on a connected socket. Raises OSError (a time-out too), ValueError for what is no frame."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -72,7 +72,7 @@ class Wire:
         return bytes(content)
 
 
-def greet(wire: Wire, job: str, secret: bytes) -> None:
+def greet(wire: PeerWire, job: str, secret: bytes) -> None:
     """The client's part. Raises PeerRefused when the other end does not know the secret, OSError."""
     wire.sock.settimeout(_GREETING_S)
     mine = secrets.token_hex(16)
@@ -90,7 +90,7 @@ def greet(wire: Wire, job: str, secret: bytes) -> None:
     wire.sock.settimeout(IDLE_S)
 
 
-def be_greeted(wire: Wire, secret_of: Callable[[str], bytes | None]) -> str:
+def be_greeted(wire: PeerWire, secret_of: Callable[[str], bytes | None]) -> str:
     """The server's part; the job. `secret_of` gives a job's secret. Raises PeerRefused, OSError, ValueError."""
     wire.sock.settimeout(_GREETING_S)
     try:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from holdfast.base import log
 from holdfast.base.retry import Backoff, retrying
 from holdfast.checkpoint.daemon import attempts
-from holdfast.checkpoint.daemon.attempts import Attempt, Gathered, Refused
+from holdfast.checkpoint.daemon.attempts import Attempt, AttemptRefused, Gathered
 from holdfast.checkpoint.daemon.in_thread import in_thread
 from holdfast.checkpoint.daemon.messages import Join
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
@@ -81,7 +81,7 @@ class Outcomes:
             task.add_done_callback(self._tasks.discard)
         reason = await asyncio.shield(future)
         if reason:
-            raise Refused(reason)
+            raise AttemptRefused(reason)
 
     def settle(self, attempt: Attempt, reason: str) -> None:
         """It ended: "" when it is committed."""
@@ -113,7 +113,7 @@ class Outcomes:
 
 
 @dataclass(slots=True)
-class Progress:
+class UploadProgress:
     """What is told of an upload. Written in its thread, read in the loop."""
 
     step: int
@@ -162,7 +162,7 @@ class Upload:
         self._over = threading.Event()
         self.num_bytes = 0
         """Of the checkpoint, when it was committed; of our part where another node's daemon did that."""
-        self.progress = Progress(attempt.step, _bytes_of(order, pinned), store_error=store_error)
+        self.progress = UploadProgress(attempt.step, _bytes_of(order, pinned), store_error=store_error)
         self.is_written = not order.shares
         self._task: asyncio.Task[None] | None = None
 
@@ -183,7 +183,7 @@ class Upload:
             is_committed = True
             self.progress.store_error = ""
             self._note("persisted", bytes=self.num_bytes)
-        except (StaleGeneration, Refused) as error:
+        except (StaleGeneration, AttemptRefused) as error:
             self._outcomes.settle(self.attempt, str(error))
             self._note("refused", error=str(error))
         except asyncio.CancelledError:
@@ -214,7 +214,7 @@ class Upload:
                     break
                 await asyncio.sleep(delay)
             num_bytes = await self._retried(gathered.commit)
-        except Refused as error:
+        except AttemptRefused as error:
             reason = str(error)
             self._free()
             if gathered is not None:
@@ -237,7 +237,7 @@ class Upload:
             # A daemon that died may have written it before.
             if await self._retried(lambda: attempts.has_part(self._store, self.attempt, self._worker)):
                 return
-            raise Refused(f"the snapshot of step {self.attempt.step} was overwritten before it was uploaded")
+            raise AttemptRefused(f"the snapshot of step {self.attempt.step} was overwritten before it was uploaded")
         arena, snapshot = pinned.arena, pinned.snapshot
         reading = CheckedReading(arena, snapshot, order.shares)
 
@@ -255,7 +255,7 @@ class Upload:
                 await self._repair(pinned, broken)
                 part = await self._retried(write)
                 if reading.broken:
-                    raise Refused(f"the snapshot of step {snapshot.step} changes in memory after each repair")
+                    raise AttemptRefused(f"the snapshot of step {snapshot.step} changes in memory after each repair")
         finally:
             checking.cancel()
         if part is not None:

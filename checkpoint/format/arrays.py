@@ -13,7 +13,7 @@ from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldShard:
     """The elements of one box in memory."""
 
     tensor: GlobalTensor
@@ -28,14 +28,14 @@ class Held:
         return view
 
 
-def held(tensor: GlobalTensor, box: Box, memory: Buffer) -> Held:
+def held(tensor: GlobalTensor, box: Box, memory: Buffer) -> HeldShard:
     """A box whose elements lie in `memory` in row-major order; writable if that is. ValueError for a wrong size."""
-    return Held(tensor, box, np.frombuffer(memory, dtype=f"u{tensor.item_bytes}").reshape(box.size))
+    return HeldShard(tensor, box, np.frombuffer(memory, dtype=f"u{tensor.item_bytes}").reshape(box.size))
 
 
-def new(tensor: GlobalTensor, box: Box) -> Held:
+def new(tensor: GlobalTensor, box: Box) -> HeldShard:
     """A box with memory of its own, not set."""
-    return Held(tensor, box, np.empty(box.size, dtype=f"u{tensor.item_bytes}"))
+    return HeldShard(tensor, box, np.empty(box.size, dtype=f"u{tensor.item_bytes}"))
 
 
 def to_bytes(array: npt.NDArray[Any]) -> memoryview:

@@ -18,7 +18,7 @@ from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.format.transfer import Share
 
 if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
-    from holdfast.checkpoint.format.arrays import Held
+    from holdfast.checkpoint.format.arrays import HeldShard
 
 _ALIGN = 64
 
@@ -85,7 +85,7 @@ def header(
     return len(text).to_bytes(8, "little") + text, [Entry(name, box, begin + at) for name, box, at in places]
 
 
-def held_bytes(entries: Sequence[Entry], held: Mapping[str, Sequence[Held]]) -> Iterator[Buffer]:
+def held_bytes(entries: Sequence[Entry], held: Mapping[str, Sequence[HeldShard]]) -> Iterator[Buffer]:
     """The bytes of these boxes one after the other, out of what is held of each tensor."""
     from holdfast.checkpoint.format.arrays import to_bytes
 

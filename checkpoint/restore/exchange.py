@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.arrays import Buffer, Held, to_bytes
+from holdfast.checkpoint.format.arrays import Buffer, HeldShard, to_bytes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.parts import Part
 from holdfast.checkpoint.format.tiles import Box, runs
-from holdfast.checkpoint.restore.host_peers import AHEAD, HostPeers, Sending, Wire
-from holdfast.checkpoint.restore.reading import Delivery, Span
+from holdfast.checkpoint.restore.host_peers import AHEAD, HostPeers, HostWire, Sending
+from holdfast.checkpoint.restore.reading import ByteSpan, Delivery
 
 _IN_FLIGHT = 8
 Array = npt.NDArray[Any]
 
 
-class Source(Protocol):
+class PartSource(Protocol):
     """Where the bytes of parts come from."""
 
     def read(self, part: Part, start: int, stop: int) -> memoryview:
@@ -38,10 +38,10 @@ class Source(Protocol):
 
 def fetch(
     manifest: Manifest,
-    plan: Sequence[Span],
-    copies: Source,
-    wire: Wire,
-    places: Mapping[str, Sequence[Held]],
+    plan: Sequence[ByteSpan],
+    copies: PartSource,
+    wire: HostWire,
+    places: Mapping[str, Sequence[HeldShard]],
     near: HostPeers | None = None,
 ) -> list[str]:
     """Do this worker's part of the plan: fill `places`. Called by all workers together.
@@ -81,14 +81,14 @@ def fetch(
     return problems
 
 
-def _targets(span: Span) -> set[int]:
+def _targets(span: ByteSpan) -> set[int]:
     return set().union(*{delivery.targets for delivery in span.deliveries})
 
 
 class _Far:
     """Boxes on their way from host to host. In each line of workers the first has them, and each sends to two more."""
 
-    def __init__(self, wire: Wire, near: HostPeers) -> None:
+    def __init__(self, wire: HostWire, near: HostPeers) -> None:
         self._wire, self._near = wire, near
         self._sending: deque[tuple[Sending, Buffer]] = deque()
 
@@ -101,7 +101,7 @@ class _Far:
             self._sending.popleft()[0].wait()
 
     def receive(
-        self, deliveries: Sequence[Delivery], line: Sequence[int], places: Mapping[str, Sequence[Held]]
+        self, deliveries: Sequence[Delivery], line: Sequence[int], places: Mapping[str, Sequence[HeldShard]]
     ) -> None:
         """Fill `places` with boxes that all go to the same workers, us among them, and pass them on."""
         wire, near = self._wire, self._near
@@ -126,7 +126,7 @@ class _Far:
 
 
 def _read_ahead(
-    manifest: Manifest, spans: Sequence[Span], copies: Source, near: HostPeers, problems: list[str]
+    manifest: Manifest, spans: Sequence[ByteSpan], copies: PartSource, near: HostPeers, problems: list[str]
 ) -> Iterator[tuple[memoryview, int]]:
     """The bytes of each span in turn, and the slot where neighbours see them too; a thread reads the next ones."""
     ready: queue.Queue[tuple[memoryview, int] | BaseException] = queue.Queue(AHEAD)
@@ -164,7 +164,7 @@ def _read_ahead(
         thread.join()
 
 
-def _checked(part: Part, span: Span, copies: Source, problems: list[str]) -> memoryview:
+def _checked(part: Part, span: ByteSpan, copies: PartSource, problems: list[str]) -> memoryview:
     try:
         return copies.read(part, span.start, span.stop)
     except CheckpointError as error:
@@ -172,7 +172,9 @@ def _checked(part: Part, span: Span, copies: Source, problems: list[str]) -> mem
         return memoryview(bytes(span.stop - span.start))
 
 
-def take(deliveries: Sequence[Delivery], content: memoryview, start: int, places: Mapping[str, Sequence[Held]]) -> None:
+def take(
+    deliveries: Sequence[Delivery], content: memoryview, start: int, places: Mapping[str, Sequence[HeldShard]]
+) -> None:
     """Fill `places` with boxes out of a span's bytes, which begin at byte `start` of the file."""
     for delivery in deliveries:
         _put(delivery, _cut(delivery, content, start), places)
@@ -207,7 +209,7 @@ def _unpacked(deliveries: Iterable[Delivery], message: Buffer) -> Iterator[Array
         at += size
 
 
-def _put(delivery: Delivery, array: Array, places: Mapping[str, Sequence[Held]]) -> None:
+def _put(delivery: Delivery, array: Array, places: Mapping[str, Sequence[HeldShard]]) -> None:
     for place in places[delivery.tensor.name]:
         both = place.box.meet(delivery.box)
         if both is not None:

@@ -18,7 +18,7 @@ Operation = Callable[[str], contextlib.AbstractContextManager[object]]
 """Marks a blocking operation by name, for whoever watches this process."""
 
 
-class Group(Protocol):
+class SavingGroup(Protocol):
     """The ranks that save and restore together. Every call is made by all of them, in the same order."""
 
     rank: int

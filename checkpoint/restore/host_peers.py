@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.checkpoint.format.arrays import Buffer
-from holdfast.checkpoint.restore.reading import Span
+from holdfast.checkpoint.restore.reading import ByteSpan
 
 AHEAD = 2
 """Spans that may lie read and not yet passed on, beside the one that is being read."""
@@ -37,7 +37,7 @@ class Sending(Protocol):
         """Return when it is gone."""
 
 
-class Wire(Protocol):
+class HostWire(Protocol):
     """Messages between two workers, in the order they were sent; those of another `tag` in an order of their own."""
 
     rank: int
@@ -49,7 +49,7 @@ class Wire(Protocol):
         """The next message from `source`, whose length both know."""
 
 
-class Talk(Wire, Protocol):
+class Talk(HostWire, Protocol):
     """Workers that are about to read together."""
 
     host: str
@@ -77,7 +77,7 @@ class HostPeers:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: HostWire,
         hosts: Sequence[str] = (),
         own: memoryview | None = None,
         others: Mapping[int, memoryview] | None = None,
@@ -163,7 +163,7 @@ class HostPeers:
         self._free.put(slot)
 
 
-def find_host_peers(group: Talk, plan: Sequence[Span]) -> HostPeers:
+def find_host_peers(group: Talk, plan: Sequence[ByteSpan]) -> HostPeers:
     """Slots in memory for what the plan lets workers of one host share. Called by all workers together.
 
     Where they cannot be had, on whichever worker, all is sent as messages.
@@ -204,7 +204,7 @@ def _reported(group: Talk, text: str) -> list[str]:
     return found
 
 
-def speakers(plan: Iterable[Span], hosts: Sequence[str]) -> set[int]:
+def speakers(plan: Iterable[ByteSpan], hosts: Sequence[str]) -> set[int]:
     """Who has something for others of its host, or may have. Pure."""
     groups: dict[tuple[int, ...], set[int]] = {}
     for span in plan:

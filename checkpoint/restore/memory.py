@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
-from holdfast.checkpoint.format.arrays import Held
+from holdfast.checkpoint.format.arrays import HeldShard
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.format.manifest import Manifest, decode, encode
 from holdfast.checkpoint.format.parts import Part
@@ -122,7 +122,7 @@ def restore_from_memory(
     folder: Path,
     at_least: int,
     warn: Callable[[str], None],
-    places: Mapping[str, Sequence[Held]] | None = None,
+    places: Mapping[str, Sequence[HeldShard]] | None = None,
     counts: Callable[[Manifest], bool] = always,
 ) -> tuple[Restored, str] | None:
     """The newest step in the memory of these workers' nodes, and its source; None when there is none.
@@ -164,7 +164,7 @@ def _load(
     group: Peers,
     layout: Layout,
     folder: Path,
-    places: Mapping[str, Sequence[Held]] | None,
+    places: Mapping[str, Sequence[HeldShard]] | None,
 ) -> tuple[Restored | None, list[tuple[str, str, int, str]]]:
     """This worker's share, and which snapshots were bad."""
     manifest, beside = decode(answer["manifest"].encode()), answer["readers"]

@@ -34,7 +34,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteSpan:
     """Consecutive chunks of one part that one worker reads."""
 
     part: int
@@ -46,7 +46,7 @@ class Span:
 
 def read_plan(
     manifest: Manifest, target: Layout, span_bytes: int = SPAN_BYTES, able: Sequence[Sequence[int]] | None = None
-) -> list[Span]:
+) -> list[ByteSpan]:
     """Who reads what of a checkpoint, and for whom, so that all of `target` is filled. Pure.
 
     `able`: for each part the workers that can read it, where not all can. Chunks of which nobody wants anything are
@@ -84,7 +84,7 @@ def read_plan(
     order = []
     for (number, low, high, deliveries), reader in zip(found, readers, strict=True):
         turns[reader] = turns.get(reader, 0) + 1
-        order.append((turns[reader], Span(number, low, high, reader, deliveries)))
+        order.append((turns[reader], ByteSpan(number, low, high, reader, deliveries)))
     return [span for _, span in sorted(order, key=lambda pair: pair[0])]
 
 
@@ -137,7 +137,7 @@ def _clipped(
                 yield Delivery(tensor, both, outer, begin, cell.targets)
 
 
-def without_targets(plan: Sequence[Span], done: Sequence[Sequence[int]]) -> list[Span]:
+def without_targets(plan: Sequence[ByteSpan], done: Sequence[Sequence[int]]) -> list[ByteSpan]:
     """The plan without those workers that have each part's bytes already: `done`, by the part's number. Pure."""
     found = []
     for span in plan:

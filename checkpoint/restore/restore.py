@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from holdfast.checkpoint.commit.save import Votes
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch, PartInvalid
-from holdfast.checkpoint.format.arrays import Buffer, Held, new
+from holdfast.checkpoint.format.arrays import Buffer, HeldShard, new
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.worker_state import without_missing
@@ -37,7 +37,7 @@ class Restored:
     """One worker's share of a checkpoint."""
 
     manifest: Manifest
-    held: Mapping[str, Sequence[Held]]
+    held: Mapping[str, Sequence[HeldShard]]
     """The boxes that the layout gives it, in that order."""
     bytes_read: int
     """Bytes that this worker read from stores for it."""
@@ -56,7 +56,7 @@ def restore(
     state: Mapping[str, Any],
     warn: Callable[[str], None],
     mirrors: Sequence[Store] = (),
-    places: Mapping[str, Sequence[Held]] | None = None,
+    places: Mapping[str, Sequence[HeldShard]] | None = None,
     counts: Callable[[Manifest], bool] = always,
     snapshots: Path | None = None,
     problem: Callable[[Mapping[str, Any]], str] = lambda values: "",
@@ -132,7 +132,7 @@ def _load(
     slot: Slot,
     group: Peers,
     layout: Layout,
-    places: Mapping[str, Sequence[Held]] | None,
+    places: Mapping[str, Sequence[HeldShard]] | None,
     warn: Callable[[str], None],
     snapshots: Path | None,
 ) -> tuple[Restored | None, str]:
@@ -159,7 +159,9 @@ def _load(
     return None, _summary(reported) if group.rank == 0 else ""
 
 
-def choose(places: Mapping[str, Sequence[Held]] | None, layout: Layout, worker: int) -> Mapping[str, Sequence[Held]]:
+def choose(
+    places: Mapping[str, Sequence[HeldShard]] | None, layout: Layout, worker: int
+) -> Mapping[str, Sequence[HeldShard]]:
     """Where a worker's boxes go: its own places, or new memory."""
     mine = layout.held[worker]
     if places is not None:
@@ -186,7 +188,7 @@ def load_whole(
     names: Iterable[str],
     progress: Progress | None = None,
     report: Callable[[str], None] = lambda line: None,
-) -> dict[str, Held]:
+) -> dict[str, HeldShard]:
     """Whole tensors of a checkpoint, in this process alone, each byte checked. Raises PartInvalid, OSError.
 
     `report` gets a line for each chunk that was wrong at first.

@@ -31,7 +31,7 @@ import psutil
 import xxhash
 
 from holdfast.checkpoint.errors import SnapshotInvalid, SnapshotRefused
-from holdfast.checkpoint.format.arrays import Held, held
+from holdfast.checkpoint.format.arrays import HeldShard, held
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.snapshots import long_values
 from holdfast.checkpoint.snapshots.description import Description, Snapshot
@@ -196,10 +196,10 @@ class Arena:
             raise SnapshotInvalid(f"{self.path} is shorter than its head says")
         return found
 
-    def held(self, slot: int) -> dict[str, list[Held]]:
+    def held(self, slot: int) -> dict[str, list[HeldShard]]:
         """The boxes in a slot, by tensor: views, not copies."""
         memory, tensors = self.memory(slot), self.description.tensors
-        found: dict[str, list[Held]] = {}
+        found: dict[str, list[HeldShard]] = {}
         for entry in self.description.entries:
             tensor = tensors[entry.tensor]
             stop = entry.start + entry.box.count * tensor.item_bytes

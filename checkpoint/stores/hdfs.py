@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast.checkpoint.errors import StoreUnsupported
 from holdfast.checkpoint.stores.folder import TRASH
 from holdfast.checkpoint.stores.hedged import first_of
-from holdfast.checkpoint.stores.remote import Bounded, batched, cut, hadoop_error, is_final, persist
+from holdfast.checkpoint.stores.remote import BoundedCalls, batched, cut, hadoop_error, is_final, persist
 from holdfast.checkpoint.stores.store import Content, inside
 
 T = TypeVar("T")
@@ -211,7 +211,7 @@ class HdfsStore:
         return hadoop_error(reported[1], reported[2]) if reported else hadoop_error("", text)
 
 
-class _Calls(Bounded):
+class _Calls(BoundedCalls):
     """Of the library, whose errors are OSErrors here."""
 
     def __init__(self, timeout_s: float, clear: Callable[[Exception], OSError]) -> None:

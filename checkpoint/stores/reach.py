@@ -10,7 +10,7 @@ import errno
 from urllib.parse import urlsplit
 
 from holdfast.checkpoint.stores.opening import open_store
-from holdfast.checkpoint.stores.remote import Bounded, is_final
+from holdfast.checkpoint.stores.remote import BoundedCalls, is_final
 
 REACH_S = 7.0
 _REMOTE = ("hdfs", "webhdfs")
@@ -26,7 +26,7 @@ def reach(url: str, within_s: float = REACH_S) -> None:
     if parts.scheme not in _REMOTE:
         return
     try:
-        Bounded(within_s)(lambda: store.list(""), "a listing")
+        BoundedCalls(within_s)(lambda: store.list(""), "a listing")
     except OSError as error:
         if is_final(error):
             raise

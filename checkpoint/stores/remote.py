@@ -72,7 +72,7 @@ def persist(attempt: Callable[[], T], deadline_s: float, tries: int = 1) -> T:
             time.sleep(delay)
 
 
-class Bounded:
+class BoundedCalls:
     """Calls that may hang, made in a thread that is given up when they do. For one caller at a time."""
 
     def __init__(self, timeout_s: float) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.commit.save import Job, Saved, save
+from holdfast.checkpoint.commit.save import Saved, SavingWorkers, save
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.arrays import Buffer, Held
+from holdfast.checkpoint.format.arrays import Buffer, HeldShard
 from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.restore.inspect import Progress
@@ -51,7 +51,7 @@ class _Watched(Throttled):
 def write_whole(
     store: Store,
     step: int,
-    whole: Mapping[str, Held],
+    whole: Mapping[str, HeldShard],
     state: Mapping[str, Any],
     values: Mapping[str, Any],
     progress: Progress | None = None,
@@ -64,7 +64,7 @@ def write_whole(
         store = _Watched(store, sum(held.tensor.num_bytes for held in whole.values()), progress)
     tensors = {name: held.tensor for name, held in whole.items()}
     layout = Layout(tensors, [{name: [held.box] for name, held in whole.items()}])
-    job = Job({}, state, tensors, write_shares(layout), Retention(_KEEP_ALL))
+    job = SavingWorkers({}, state, tensors, write_shares(layout), Retention(_KEEP_ALL))
     fence = claim(store, "", 0)
     saved = save(store, _Single(), fence, job, step, {name: [held] for name, held in whole.items()}, values)
     if not saved.ok:

@@ -18,13 +18,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.arrays import Held
+from holdfast.checkpoint.format.arrays import HeldShard
 from holdfast.checkpoint.format.tiles import GlobalTensor
 from holdfast.checkpoint.tools.dcp_metadata import Chunk, contents
 from holdfast.checkpoint.worker.torch_state import DTYPES, of_local, to_torch
 
 
-def write(folder: Path, whole: Mapping[str, Held]) -> None:
+def write(folder: Path, whole: Mapping[str, HeldShard]) -> None:
     """Write whole tensors as a DCP checkpoint of one rank. Raises CheckpointError, OSError."""
     state = {name: to_torch(held) for name, held in whole.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def objects_of(folder: Path) -> list[str]:
     return list(contents(folder).objects)
 
 
-def read(folder: Path, names: Iterable[str], each: Callable[[str], None] = lambda name: None) -> dict[str, Held]:
+def read(folder: Path, names: Iterable[str], each: Callable[[str], None] = lambda name: None) -> dict[str, HeldShard]:
     """Whole tensors of a DCP checkpoint. `each` is told of every one that is there. Raises CheckpointError."""
     known, reader = contents(folder), FileSystemReader(folder)
     found = {}

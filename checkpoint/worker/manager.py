@@ -21,20 +21,20 @@ import torch
 from holdfast.base.errors import HoldfastError
 from holdfast.base.retry import Backoff
 from holdfast.checkpoint.commit.retention import Retention, spare
-from holdfast.checkpoint.commit.save import Job, Saved, save
+from holdfast.checkpoint.commit.save import Saved, SavingWorkers, save
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
-from holdfast.checkpoint.format.arrays import Held
+from holdfast.checkpoint.format.arrays import HeldShard
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.format.worker_state import by_the_first
-from holdfast.checkpoint.restore.group import Group
+from holdfast.checkpoint.restore.group import SavingGroup
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, restore
 from holdfast.checkpoint.stores.folder import committed
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.throttle import Throttled
 from holdfast.checkpoint.worker.agreement import agreed_layout, gathered
-from holdfast.checkpoint.worker.options import Options, Run, Watch
+from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatch, Run
 from holdfast.checkpoint.worker.preemption import Notice, Preempted
 from holdfast.checkpoint.worker.stage1 import Snapshots, Tensors, find_node, open_snapshots
 from holdfast.checkpoint.worker.store_claim import StoreClaim
@@ -68,14 +68,14 @@ class CheckpointManager:
 
     def __init__(
         self,
-        options: Options,
+        options: CheckpointOptions,
         run: Run,
-        group: Group,
+        group: SavingGroup,
         state: State,
         mesh: Mapping[str, int],
         settings: Mapping[str, Any],
         device: torch.device,
-        watch: Watch,
+        watch: CheckpointWatch,
         first_counts: frozenset[str] = frozenset(),
     ) -> None:
         """Claims the store for this generation. `settings` must be equal in a run that goes on from here.
@@ -107,7 +107,7 @@ class CheckpointManager:
         self.layout = agreed_layout(self.group, tensors)
         shares = write_shares(by_the_first(self.layout, first_counts))
         retention = Retention(options.keep, options.keep_every)
-        self.job = Job(mesh, settings, self.layout.tensors, shares, retention)
+        self.job = SavingWorkers(mesh, settings, self.layout.tensors, shares, retention)
         self._digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         self._uploading: int | None = None
         self._wanted = False
@@ -146,7 +146,7 @@ class CheckpointManager:
                 )
         return step
 
-    def _find(self, places: Mapping[str, Sequence[Held]]) -> tuple[Restored, str] | None:
+    def _find(self, places: Mapping[str, Sequence[HeldShard]]) -> tuple[Restored, str] | None:
         warn = self.watch.warn
         if self.node is not None:
             at_least = self._newest() if self.group.rank == 0 and self.claim.fence is not None else 0

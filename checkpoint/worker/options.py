@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CheckpointOptions:
     """Where the state goes, and when. Each means what the key of the same name in `docs/trainer.md` means."""
 
     store: str
@@ -41,7 +41,7 @@ def _say(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CheckpointWatch:
     """What is told to whoever watches this process, and asked of them: by default nobody."""
 
     operation: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext

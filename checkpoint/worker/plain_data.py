@@ -36,7 +36,7 @@ _WHAT = "state is made of tensors, numbers, text, lists and dicts, for nothing i
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryPlace:
     """Where an entry is: the keys on the way to it."""
 
     plain: str
@@ -45,16 +45,16 @@ class Place:
     """The same with what makes it unique: dots in a key, and types of keys that are no text, are marked."""
 
     @classmethod
-    def of(cls, name: str) -> Place:
+    def of(cls, name: str) -> EntryPlace:
         return cls(name, _marked(name))
 
-    def child(self, key: Any) -> Place:
+    def child(self, key: Any) -> EntryPlace:
         """The entry under a key of a dict, or at a place in a list."""
         mark = _marked(key) if type(key) is str else "\\:" + _marked(json.dumps(_split(key, _NOWHERE, [], [])))
-        return Place(f"{self.plain}.{key}", f"{self.exact}.{mark}")
+        return EntryPlace(f"{self.plain}.{key}", f"{self.exact}.{mark}")
 
-    def item(self, number: int) -> Place:
-        return Place(f"{self.plain}.{number}", f"{self.exact}.{number}")
+    def item(self, number: int) -> EntryPlace:
+        return EntryPlace(f"{self.plain}.{number}", f"{self.exact}.{number}")
 
     def __str__(self) -> str:
         """For a message: one line, not too long."""
@@ -62,14 +62,14 @@ class Place:
         return text if len(text) <= 200 else f"{text[:100]}...{text[-97:]}"
 
 
-_NOWHERE = Place("", "")
+_NOWHERE = EntryPlace("", "")
 
 
 @dataclass(slots=True)
 class Leaf:
     """A tensor in a state, or an array as one."""
 
-    place: Place
+    place: EntryPlace
     value: Tensor
     node: dict[str, Any] = field(default_factory=dict)
     """What stands for it in the JSON."""
@@ -100,7 +100,7 @@ def name_all(leaves: Sequence[Leaf]) -> None:
         leaf.node.setdefault("at", leaf.place.plain)
 
 
-def split(value: Any, place: Place, leaves: list[Leaf]) -> Any:
+def split(value: Any, place: EntryPlace, leaves: list[Leaf]) -> Any:
     """`value` as JSON; tensors and arrays go into `leaves`, and are yet to be named.
 
     Raises UsageError, naming the entry, for what is not kept.
@@ -108,7 +108,7 @@ def split(value: Any, place: Place, leaves: list[Leaf]) -> Any:
     return _split(value, place, leaves, [])
 
 
-def _split(value: Any, place: Place, leaves: list[Leaf], outer: list[int]) -> Any:
+def _split(value: Any, place: EntryPlace, leaves: list[Leaf], outer: list[int]) -> Any:
     """`outer`: ids of the lists and dicts around it."""
     kind = type(value)
     if value is None or kind is bool:
@@ -146,7 +146,7 @@ def _split(value: Any, place: Place, leaves: list[Leaf], outer: list[int]) -> An
     return found
 
 
-def named_child(place: Place, key: Any) -> Place:
+def named_child(place: EntryPlace, key: Any) -> EntryPlace:
     """Like `place.child(key)`, of a dict whose entries are matched with those of another run's by their keys.
 
     Raises UsageError, naming the dict, for a key that is not kept, or is not equal to itself when it comes back.
@@ -158,20 +158,20 @@ def named_child(place: Place, key: Any) -> Place:
     return place.child(key)
 
 
-def as_dict(entries: Mapping[Any, Any], place: Place) -> dict[str, Any]:
+def as_dict(entries: Mapping[Any, Any], place: EntryPlace) -> dict[str, Any]:
     """JSON that `join` makes a dict of, from keys and what is JSON already."""
     if all(type(key) is str and _is_text(key) for key in entries) and _TAG not in entries:
         return dict(entries)
     return {_TAG: "dict", "is": [[_split(key, place, [], []), one] for key, one in entries.items()]}
 
 
-def _require_key(place: Place, key: Any) -> None:
+def _require_key(place: EntryPlace, key: Any) -> None:
     if not _is_key(key):
         kind = type(key)
         _refuse(place, f"has a key of type {kind.__module__}.{kind.__qualname__}: keys are numbers, text, tuples")
 
 
-def _dict(value: Mapping[Any, Any], place: Place, leaves: list[Leaf], outer: list[int]) -> dict[str, Any]:
+def _dict(value: Mapping[Any, Any], place: EntryPlace, leaves: list[Leaf], outer: list[int]) -> dict[str, Any]:
     for key in value:
         _require_key(place, key)
     # A manifest's objects are sorted: an order that is another is written as pairs.
@@ -186,7 +186,7 @@ def _dict(value: Mapping[Any, Any], place: Place, leaves: list[Leaf], outer: lis
     return {_TAG: type(value).__name__, "is": pairs}
 
 
-def _leaf(value: Any, place: Place, leaves: list[Leaf]) -> dict[str, Any]:
+def _leaf(value: Any, place: EntryPlace, leaves: list[Leaf]) -> dict[str, Any]:
     if isinstance(value, Tensor):
         node: dict[str, Any] = {_TAG: "tensor"}
         if reason := unkept(value):
@@ -205,7 +205,7 @@ def _leaf(value: Any, place: Place, leaves: list[Leaf]) -> dict[str, Any]:
     return node
 
 
-def _scalar(value: np.generic, place: Place) -> dict[str, Any]:
+def _scalar(value: np.generic, place: EntryPlace) -> dict[str, Any]:
     if type(value) is np.str_:
         return {_TAG: "np.str_", "is": _split(str.__str__(value), place, [], [])}  # str() cuts zeros off
     if type(value) is np.bytes_:
@@ -241,11 +241,11 @@ def _marked(key: str) -> str:
     return re.sub("[\\\\.\ud800-\udfff]", lambda m: f"\\{m[0]}" if m[0] in "\\." else f"\\u{ord(m[0]):x}", key)
 
 
-def _refuse(place: Place, reason: str) -> NoReturn:
+def _refuse(place: EntryPlace, reason: str) -> NoReturn:
     raise UsageError(f"{place} {reason}")
 
 
-def _refuse_member(place: Place, one: Any) -> NoReturn:
+def _refuse_member(place: EntryPlace, one: Any) -> NoReturn:
     kind = type(one)
     _refuse(place, f"has a member of type {kind.__module__}.{kind.__qualname__}: sets have numbers, text, tuples")
 

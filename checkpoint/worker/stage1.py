@@ -21,17 +21,17 @@ from torch import Tensor
 
 from holdfast.base.errors import HoldfastError
 from holdfast.checkpoint.commit.fence import Fence
-from holdfast.checkpoint.commit.save import Job
+from holdfast.checkpoint.commit.save import SavingWorkers
 from holdfast.checkpoint.daemon.client import DaemonClient
-from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Peer, Taken
+from holdfast.checkpoint.daemon.messages import Join, Leader, Peer, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
-from holdfast.checkpoint.restore.group import Group
+from holdfast.checkpoint.restore.group import SavingGroup
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.snapshots.files import FOLDER_VARIABLE, own_file
 from holdfast.checkpoint.snapshots.peers import choose_peers
-from holdfast.checkpoint.worker.options import Options, Run, Watch
+from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatch, Run
 from holdfast.checkpoint.worker.snapshot import Snapshotter
 from holdfast.checkpoint.worker.stale_files import current_files, sweep
 
@@ -43,7 +43,7 @@ _SWEEP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeOfWorkers:
     """This worker's node, as its daemon knows it."""
 
     name: str
@@ -56,7 +56,7 @@ class Node:
     """For each node, who keeps copies for it."""
 
 
-def find_node(run: Run, group: Group, with_peers: bool, watch: Watch) -> Node | None:
+def find_node(run: Run, group: SavingGroup, with_peers: bool, watch: CheckpointWatch) -> NodeOfWorkers | None:
     """Meet the node's daemon, and choose who keeps copies for whom. Called by all workers together.
 
     None on all of them when there is no daemon on some node: then there is no memory to go on from.
@@ -67,7 +67,7 @@ def find_node(run: Run, group: Group, with_peers: bool, watch: Watch) -> Node | 
     if folder:
         try:
             client = DaemonClient(Path(folder))
-            place = client.hello(Hello(run.job, run.generation, run.rank, run.world))
+            place = client.hello(WorkerHello(run.job, run.generation, run.rank, run.world))
             reported = {"node": place.node, "switch": place.switch, "address": place.address}
         except (OSError, HoldfastError) as error:
             reported = {"error": f"rank {run.rank}: {error}"}
@@ -89,7 +89,7 @@ def find_node(run: Run, group: Group, with_peers: bool, watch: Watch) -> Node | 
     name = reported["node"]
     peer = answer["peers"].get(name)
     host, port = answer["addresses"][peer] if peer else ("", 0)
-    return Node(name, Path(folder) / run.job, client, Peer(peer, (host, port)) if peer else None,
+    return NodeOfWorkers(name, Path(folder) / run.job, client, Peer(peer, (host, port)) if peer else None,
                 bytes.fromhex(answer["secret"]), answer["peers"])  # fmt: skip
 
 
@@ -97,8 +97,8 @@ class Snapshots:
     """Takes snapshots of one worker. Used from the thread that trains."""
 
     def __init__(
-        self, node: Node, arena: Arena, device: torch.device, run: Run, every: int, order: Join, keep: set[str],
-        watch: Watch,
+        self, node: NodeOfWorkers, arena: Arena, device: torch.device, run: Run, every: int, order: Join,
+        keep: set[str], watch: CheckpointWatch,
     ) -> None:  # fmt: skip
         """`every`: steps between snapshots that nobody asked for; 0: none. `keep`: files of snapshots that belong here,
         empty where another worker of the node sees to that."""
@@ -149,7 +149,9 @@ class Snapshots:
         if self.node.peer is None:
             self.safe_step = made.step
         # Without its daemon the node has the snapshot all the same; the client looks for the next one.
-        self.node.client.snapshot(Taken(made.step, made.slot, made.seq, self._persist, self.node.peer is not None))
+        self.node.client.snapshot(
+            SnapshotTaken(made.step, made.slot, made.seq, self._persist, self.node.peer is not None)
+        )
 
     def notes(self) -> list[dict[str, Any]]:
         """What the daemon had to say since the last call."""
@@ -179,17 +181,17 @@ class Snapshots:
 
 
 def open_snapshots(
-    node: Node,
-    options: Options,
+    node: NodeOfWorkers,
+    options: CheckpointOptions,
     run: Run,
-    group: Group,
-    job: Job,
+    group: SavingGroup,
+    job: SavingWorkers,
     settings: str,
     held: Tensors,
     fence: Fence | None,
     down: str,
     device: torch.device,
-    watch: Watch,
+    watch: CheckpointWatch,
 ) -> Snapshots | None:
     """Take the memory for snapshots, and tell the daemon what to do with them. Called by all workers together.
 

@@ -13,7 +13,7 @@ from holdfast.base.errors import UsageError
 from holdfast.checkpoint.commit.fence import Fence, claim
 from holdfast.checkpoint.commit.late_claim import LateClaim
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
-from holdfast.checkpoint.restore.group import Group
+from holdfast.checkpoint.restore.group import SavingGroup
 from holdfast.checkpoint.stores.store import Store
 from holdfast.checkpoint.worker.options import Run
 
@@ -21,7 +21,7 @@ from holdfast.checkpoint.worker.options import Run
 class StoreClaim:
     """Made by `make`, which all workers call together, as often as the store may be back."""
 
-    def __init__(self, store: Store, run: Run, group: Group, timeout_s: float) -> None:
+    def __init__(self, store: Store, run: Run, group: SavingGroup, timeout_s: float) -> None:
         self._store, self._run, self._group, self._timeout_s = store, run, group, timeout_s
         self._late: LateClaim | None = None
         self.fence: Fence | None = None

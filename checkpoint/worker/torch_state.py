@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # torch's own planners use it too
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.arrays import Held, held, new
+from holdfast.checkpoint.format.arrays import HeldShard, held, new
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 
 DTYPES = {
@@ -99,13 +99,13 @@ def place(name: str, tensor: Tensor) -> tuple[GlobalTensor, Box]:
     return whole, box
 
 
-def of_local(tensor: GlobalTensor, box: Box, local: Tensor) -> Held:
+def of_local(tensor: GlobalTensor, box: Box, local: Tensor) -> HeldShard:
     """The elements of a box that lie in a plain tensor of its shape: the same memory if it is contiguous on a CPU."""
     local = local.detach().cpu().contiguous()
     return held(tensor, box, memory(local))
 
 
-def room_for(tensor: GlobalTensor, box: Box, local: Tensor) -> tuple[Held, bool]:
+def room_for(tensor: GlobalTensor, box: Box, local: Tensor) -> tuple[HeldShard, bool]:
     """Memory for the elements of a box that are to go into `local`, and whether it is that tensor's own."""
     if local.device.type == "cpu" and local.is_contiguous():
         return of_local(tensor, box, local), True
@@ -123,7 +123,7 @@ class Rooms:
         self._rooms |= {name: (new(*tensors[name][:2]), False) for name in self._apart}
 
     @property
-    def places(self) -> dict[str, list[Held]]:
+    def places(self) -> dict[str, list[HeldShard]]:
         """To be filled."""
         return {name: [held] for name, (held, _) in self._rooms.items()}
 
@@ -163,7 +163,7 @@ def memory(local: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if local.numel() else memoryview(b"")
 
 
-def to_torch(one: Held) -> Tensor:
+def to_torch(one: HeldShard) -> Tensor:
     """The same memory as a tensor of the right type."""
     # Nothing at all is never writable in numpy, which torch would warn of.
     flat = torch.from_numpy(one.data.reshape(-1).view("u1")) if one.data.size else torch.empty(0, dtype=torch.uint8)

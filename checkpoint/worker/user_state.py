@@ -25,7 +25,7 @@ from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.format.worker_state import WORKERS, differing, is_own_name, of_worker, own_name
 from holdfast.checkpoint.worker import optimizer_state
-from holdfast.checkpoint.worker.plain_data import Leaf, Place, as_dict, check, join, name_all, named_child, split
+from holdfast.checkpoint.worker.plain_data import EntryPlace, Leaf, as_dict, check, join, name_all, named_child, split
 from holdfast.checkpoint.worker.stage1 import Tensors
 from holdfast.checkpoint.worker.torch_state import local_of, local_part, place, unkept
 
@@ -154,7 +154,7 @@ class UserState:
         self._leaves = {name: [] for name in self._objects}
         values: dict[str, Any] = {}
         for name, leaves in self._leaves.items():
-            raw, root = self._raw(name), Place.of(name)
+            raw, root = self._raw(name), EntryPlace.of(name)
             # Of modules and optimizers the names say what goes where: thousands of them have no room in a snapshot.
             if levels := self._levels(name):
                 values[name] = _without_tensors(raw, root, leaves, levels)
@@ -192,7 +192,7 @@ class UserState:
         kept = _joined(tree, levels, whole)
         if whole is not None:
             names = {leaf.place.exact: leaf.name for leaf in self._leaves[name]}
-            _add_tensors(kept, self._raw(name), Place.of(name), lambda at: _found(whole, names[at.exact]))
+            _add_tensors(kept, self._raw(name), EntryPlace.of(name), lambda at: _found(whole, names[at.exact]))
         return kept
 
     def _raw(self, name: str) -> Any:
@@ -228,7 +228,7 @@ def _fits(tree: Any, is_dict: bool, is_optimizer: bool) -> bool:
     return isinstance(tree, dict) or not is_dict
 
 
-def _without_tensors(value: Mapping[Any, Any], at: Place, leaves: list[Leaf], levels: int) -> dict[str, Any]:
+def _without_tensors(value: Mapping[Any, Any], at: EntryPlace, leaves: list[Leaf], levels: int) -> dict[str, Any]:
     """`value` as JSON without the tensors in its outer levels of dicts, and without dicts there that are then empty.
 
     Raises UsageError, naming the entry, for what is not kept.
@@ -267,7 +267,9 @@ def _joined(tree: Any, levels: int, whole: Mapping[str, Tensor] | None) -> dict[
     return found
 
 
-def _add_tensors(kept: dict[Any, Any], here: Mapping[Any, Any], at: Place, get: Callable[[Place], Tensor]) -> None:
+def _add_tensors(
+    kept: dict[Any, Any], here: Mapping[Any, Any], at: EntryPlace, get: Callable[[EntryPlace], Tensor]
+) -> None:
     """Put a tensor into `kept` wherever there is one in `here`, and in `kept` nothing."""
     odd = {at.child(key).exact: key for key in kept if type(key) is not str}  # a NaN is equal to no other
     for key, one in here.items():

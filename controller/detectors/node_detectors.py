@@ -3,7 +3,7 @@
 import math
 
 from holdfast.controller.detectors.base.table import Tuning
-from holdfast.controller.detectors.base.windows import Bounded
+from holdfast.controller.detectors.base.windows import BoundedDict
 from holdfast.controller.detectors.hardware.gpu import GpuDetector
 from holdfast.controller.detectors.hardware.host import HostDetector
 from holdfast.controller.detectors.hardware.links import LinkDetector
@@ -20,7 +20,7 @@ _GPUS_EVERY = 4.9  # seconds between two looks at the gauges of a node's GPUs: w
 class NodeDetectors:
     def __init__(self, tuning: Tuning) -> None:
         self._gpus = GpuDetector(tuning)
-        self._gpus_at: Bounded[str, float] = Bounded()
+        self._gpus_at: BoundedDict[str, float] = BoundedDict()
         self._xids = XidDetector(tuning)
         self._sxids = SXidDetector(tuning)
         self._links = LinkDetector(tuning)

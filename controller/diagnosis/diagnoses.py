@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DiagnosisOutcome:
     """What a policy needs of an ended diagnosis. `cleared`: tested, and nothing bad found."""
 
     id: str
@@ -43,7 +43,7 @@ class Outcome:
 class Diagnoses:
     c: ClusterState
     running: dict[str, DiagnoseSession] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, DiagnosisOutcome] = field(default_factory=dict)
     docs: dict[str, Json] = field(default_factory=dict)  # of ended ones, oldest first
     newest: dict[str, dict[tuple[str, str], Verdict]] = field(default_factory=dict)
     """By node: the worst verdict of each (check, metric) when it was last tested."""
@@ -88,7 +88,7 @@ class Diagnoses:
         said = Say("diagnose.begin", {"id": id, "nodes": len(targets), "suite": str(size), "why": why})
         return [said, *self._after(session, session.begin(now), now)]
 
-    def outcome(self, id: str) -> Outcome | None:
+    def outcome(self, id: str) -> DiagnosisOutcome | None:
         """None while it runs, or when nobody knows it (any more)."""
         return self.outcomes.get(id)
 
@@ -162,7 +162,7 @@ class Diagnoses:
     def _ended(self, session: DiagnoseSession, now: Instant) -> list[Action]:
         del self.running[session.id]
         self._commands = {key: value for key, value in self._commands.items() if value[0] != session.id}
-        self.outcomes[session.id] = Outcome(
+        self.outcomes[session.id] = DiagnosisOutcome(
             session.id, tuple(session.failed), tuple(session.cleared), tuple(session.verdicts)
         )
         head = {**_doc(session), "why": self._why.pop(session.id, "")}

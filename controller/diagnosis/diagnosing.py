@@ -19,7 +19,7 @@ from holdfast.controller.state.model import Instant
 from holdfast.diagnostics.catalog.catalog import LIMIT_S, NEIGHBOURS_S, NODE_S, PAIR_S, Check, Scope, Suite
 from holdfast.diagnostics.catalog.results import CheckResult
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
-from holdfast.diagnostics.isolation.isolation import Isolation, Kind, Pair
+from holdfast.diagnostics.isolation.isolation import Isolation, Pair, PairKind
 from holdfast.diagnostics.isolation.nodes import AGENT_LEFT, Judgement
 from holdfast.diagnostics.isolation.pairs import LINK, Candidate, Past, between
 from holdfast.wire import messages as msg
@@ -40,7 +40,7 @@ class Ask:
     order: msg.RunCheck
 
 
-class Stage(StrEnum):
+class DiagnosisStage(StrEnum):
     NODES = "nodes"
     REPEAT = "repeat"
     PAIRS = "pairs"
@@ -59,7 +59,7 @@ class _Job:
     results: dict[str, tuple[CheckResult, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     pair: Pair | None = None
-    kind: Kind = Kind.NEAR
+    kind: PairKind = PairKind.NEAR
     way: Pair | None = None  # the two switches of a group across
 
     def open(self) -> bool:
@@ -99,7 +99,7 @@ class DiagnoseSession:
         self._is_one_machine = len(hosts) == 1 and len(addresses) < len(self._all)
         switches = {} if self._is_one_machine else {n: c.switch for n, c in self._all.items()}
         self._isolation = Isolation(list(self._all), switches=switches, seed=seed)
-        self.stage = Stage.NODES
+        self.stage = DiagnosisStage.NODES
         self.began: Instant | None = None
         self.finished: Instant | None = None
         self.verdicts: list[Verdict] = []
@@ -109,7 +109,7 @@ class DiagnoseSession:
 
     @property
     def ended(self) -> bool:
-        return self.stage is Stage.DONE
+        return self.stage is DiagnosisStage.DONE
 
     @property
     def nodes(self) -> set[str]:
@@ -235,25 +235,25 @@ class DiagnoseSession:
 
     def _next_stage(self, now: Instant) -> None:
         match self.stage:
-            case Stage.NODES | Stage.REPEAT:
+            case DiagnosisStage.NODES | DiagnosisStage.REPEAT:
                 doubtful = self._judgement.doubtful(self.targets) if self._repeats < _REPEATS else {}
                 if doubtful:
-                    self.stage, self._repeats = Stage.REPEAT, self._repeats + 1
+                    self.stage, self._repeats = DiagnosisStage.REPEAT, self._repeats + 1
                     self._queue = [self._node_job(node, checks) for node, checks in doubtful.items()]
                 else:
-                    self.stage = Stage.PAIRS
+                    self.stage = DiagnosisStage.PAIRS
                     self._queue = self._pair_jobs()
-            case Stage.PAIRS:
+            case DiagnosisStage.PAIRS:
                 self._isolation.report(self._judgement.pairs.round_results())
                 self._queue = self._pair_jobs()
                 if not self._queue:
-                    self.stage = Stage.NEIGHBOURS
+                    self.stage = DiagnosisStage.NEIGHBOURS
                     self._queue = self._neighbour_jobs()
-            case Stage.NEIGHBOURS | Stage.DONE:
+            case DiagnosisStage.NEIGHBOURS | DiagnosisStage.DONE:
                 self._finish(now)
 
     def _finish(self, now: Instant) -> list[Ask]:
-        self.stage, self.finished = Stage.DONE, now
+        self.stage, self.finished = DiagnosisStage.DONE, now
         self._queue, self._running = [], {}
         for check in self.checks:
             match check.scope:

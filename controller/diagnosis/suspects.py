@@ -2,7 +2,7 @@
 
 from holdfast.base.errors import UsageError
 from holdfast.controller.cluster import incidents as books
-from holdfast.controller.diagnosis.diagnoses import Diagnoses, Outcome
+from holdfast.controller.diagnosis.diagnoses import Diagnoses, DiagnosisOutcome
 from holdfast.controller.job import policy
 from holdfast.controller.job.recovery import Recovery
 from holdfast.controller.job.stages import Stage
@@ -62,7 +62,7 @@ class Suspects:
         return [*self.c.life.advance(job, self.c.nodes, now), *self.recovery.entered(job, now)]
 
 
-def _said_of(node: str, outcome: Outcome) -> str:
+def _said_of(node: str, outcome: DiagnosisOutcome) -> str:
     """What a diagnosis says of a node that it did not fail, in words."""
     if node in outcome.cleared:
         return "no fault found"

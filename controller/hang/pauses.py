@@ -13,7 +13,7 @@ from holdfast.controller.detectors.workers.pause import Pause
 from holdfast.controller.state.events import Action, Record, Say
 from holdfast.controller.state.model import Finding, Instant, Job, Options
 from holdfast.diagnostics.hang.stack_tree import Stack
-from holdfast.diagnostics.hang.stillness import Life
+from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
 
 REPORTED = 2.0
@@ -32,7 +32,7 @@ _FIRST_SECONDS = 3.0  # of idleness, in which a deadline of a system call counts
 
 
 @dataclass(slots=True)
-class Outcome:
+class PauseOutcome:
     """What a look at a pause comes to."""
 
     end: Finding | None = None
@@ -59,7 +59,7 @@ class PauseWatch:
     def wants_stacks(self, now: Instant) -> bool:
         """Whether to look at the stacks again: those of an idle rank that change are a movement, too."""
         pause = self.current
-        if pause is None or pause.life is not Life.IDLE or pause.still < REPORTED:
+        if pause is None or pause.life is not Liveness.IDLE or pause.still < REPORTED:
             return False
         if now.mono - self._asked_at < max(_AGAIN_S, _AGAIN * self.limit):
             return False
@@ -76,19 +76,19 @@ class PauseWatch:
 
     def look(
         self, pause: Pause | None, place: str, job: Job, options: Options, has_stepped: bool, now: Instant
-    ) -> Outcome:
+    ) -> PauseOutcome:
         """At every tick of a job that is up. `has_stepped`: in this life of the job."""
         if (job.spec.id, job.generation) != self._of:
             self._of = (job.spec.id, job.generation)
             self._begin()
         if pause is None:
-            return Outcome(actions=self._over(job, now))
+            return PauseOutcome(actions=self._over(job, now))
         if self.current is None:
             self.since = now.wall - pause.still
         self.current, self.place = pause, place or self.place
         limit, option = limit_of(pause, self.place, job, options, has_stepped)
         self.limit = limit
-        outcome = Outcome()
+        outcome = PauseOutcome()
         if pause.still < REPORTED:
             return outcome
         if not self._is_reported:
@@ -135,7 +135,7 @@ class PauseWatch:
     def _is_over_limit(self, pause: Pause, limit: float, options: Options, now: Instant) -> bool:
         if pause.still > max(limit, options.pause_limit):
             return True
-        if pause.life is not Life.IDLE:
+        if pause.life is not Liveness.IDLE:
             return pause.still > limit
         idle = self._idle(pause, now)
         if abs(now.mono - idle - self._idle_since) > 1.0:
@@ -160,7 +160,7 @@ class PauseWatch:
         again = f"; restarted {times} times at this place before, the limit doubled each time" if times else ""
         is_operation = self.place.startswith(("in ", "before ", "outside "))
         where = f"{' ' if is_operation else ' at '}{self.place}" if self.place else ""
-        seconds = pause.still if pause.life is not Life.IDLE else self._idle(pause, now)
+        seconds = pause.still if pause.life is not Liveness.IDLE else self._idle(pause, now)
         verb = "is restarted at the limit of" if kind is t.FindingKind.WORKER_HANG else "is left alone until"
         text = (
             f"no step for {pause.still:.0f} s, {pause.life.value} for {seconds:.0f} s: {pause.text}{where}; "
@@ -188,14 +188,14 @@ class PauseWatch:
 
 def limit_of(pause: Pause, place: str, job: Job, options: Options, has_stepped: bool) -> tuple[float, str]:
     """Seconds that a pause may last, and the option that says so. Of an idle one: seconds of idleness."""
-    if pause.life is Life.IDLE:
+    if pause.life is Liveness.IDLE:
         option = "idle_limit" if has_stepped and pause.is_training else "idle_limit_start"
     else:
         option = "pause_limit"
     base = float(getattr(options, option))
     times, longest = job.pauses.get(place, [0.0, 0.0])
     limit = max(base * 2 ** min(times, _MOST_DOUBLINGS), 2 * longest)
-    if pause.life is Life.IDLE:
+    if pause.life is Liveness.IDLE:
         limit = min(limit, max(base, options.pause_limit))
     return limit, f"--{option.replace('_', '-')}"
 

@@ -16,7 +16,7 @@ from holdfast.controller.state.model import LIMITS, Instant, Job, Options
 from holdfast.controller.state.ranks import RankState
 from holdfast.diagnostics.hang.graph import Reason
 from holdfast.diagnostics.hang.stack_tree import Stack
-from holdfast.diagnostics.hang.stillness import Life
+from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 
@@ -55,7 +55,7 @@ class HangWatch:
     def is_transfer_stuck(self) -> bool:
         """Whether all ranks wait in an operation that lacks nobody: what is left to blame is the network."""
         pause = self.detector.pause
-        verdict = pause.verdict if pause is not None and pause.life is not Life.BUSY else None
+        verdict = pause.verdict if pause is not None and pause.life is not Liveness.BUSY else None
         return verdict is not None and verdict.reason in (Reason.TRANSFER, Reason.STACK)
 
     def _limits(self, job: Job) -> Options:

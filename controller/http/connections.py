@@ -22,7 +22,7 @@ WRITE_S = 10.0
 """How long a client may read nothing of what waits for it."""
 
 
-class Taken(socket.socket):
+class AcceptedSocket(socket.socket):
     """One accepted connection. It ends itself when the next request's header does not come in time."""
 
     listener: "Listener"
@@ -74,9 +74,9 @@ class Listener(socket.socket):
     def __init__(self, family: int, most: int = MOST) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         self.most = most
-        self.open: dict[int, Taken] = {}
+        self.open: dict[int, AcceptedSocket] = {}
         """By descriptor."""
-        self.idle: dict[int, Taken] = {}
+        self.idle: dict[int, AcceptedSocket] = {}
         """Those from which a request is due, the longest waiting first."""
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -88,7 +88,7 @@ class Listener(socket.socket):
                 accepted.close()
                 raise ConnectionAbortedError
             longest.end()
-        taken = Taken(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        taken = AcceptedSocket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
         taken.listener = self
         self.open[taken.fileno()] = taken
         taken.wait()
@@ -101,7 +101,7 @@ class Protocol(H11Protocol):
     def __init__(self, *, listener: Listener, **given: Any) -> None:
         super().__init__(**given)
         self._listener = listener
-        self._taken: Taken | None = None
+        self._taken: AcceptedSocket | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own

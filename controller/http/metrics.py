@@ -62,7 +62,7 @@ CONTROLLER_GAUGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ScrapeState:
     """What one scrape tells, as it was at one instant."""
 
     status: Json
@@ -79,7 +79,7 @@ class Metrics:
 
     def scrape(self, facade: Facade) -> Callable[[], bytes]:
         """Reads the facade now, on its own loop; the result writes the text, in any thread."""
-        state = State(facade.status(), facade.job_metrics(), facade.nodes(), facade.incidents(), facade.metrics())
+        state = ScrapeState(facade.status(), facade.job_metrics(), facade.nodes(), facade.incidents(), facade.metrics())
 
         def write() -> bytes:
             registry = CollectorRegistry(auto_describe=False)
@@ -95,7 +95,7 @@ class Metrics:
 class _Families:
     """A collector, as prometheus-client calls it, over one state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ScrapeState) -> None:
         self._state = state
 
     def collect(self) -> Iterable[Metric]:
@@ -108,14 +108,14 @@ class _Families:
         yield from _controller(self._state.metrics)
 
 
-def _cluster(state: State) -> Iterable[Metric]:
+def _cluster(state: ScrapeState) -> Iterable[Metric]:
     counts = state.status["counts"]
     yield _each("holdfast_nodes", "Nodes by state.", "state", {s: counts.get(s, 0) for s in NodeState})
     yield GaugeMetricFamily("holdfast_diagnoses_running", "Diagnoses in progress.", state.metrics["diagnoses_running"])
     yield GaugeMetricFamily("holdfast_open_incidents", "Open incidents.", state.status["open_incidents"])
 
 
-def _jobs(state: State) -> Iterable[Metric]:
+def _jobs(state: ScrapeState) -> Iterable[Metric]:
     jobs = state.status["jobs"]
     counts = {name: sum(job["state"] == name for job in jobs) for name in JOB_STATES}
     yield _each("holdfast_jobs", "Jobs by state: all active jobs, and the newest ended ones.", "state", counts)
@@ -154,7 +154,7 @@ def _jobs(state: State) -> Iterable[Metric]:
     yield from (restarts, queued, lost, risk, paused)
 
 
-def _states(state: State) -> Metric:
+def _states(state: ScrapeState) -> Metric:
     """Of jobs that ended a while ago, too: how a job ended is seen nowhere else."""
     family = GaugeMetricFamily("holdfast_job_state", "1 for the state the job is in.", labels=["job", "state"])
     shown = {job["job"]["id"] for job in state.jobs}
@@ -178,7 +178,7 @@ def _by_job(name: str, text: str, values: Iterable[tuple[str, float | None]]) ->
     return family
 
 
-def _incidents(state: State) -> Iterable[Metric]:
+def _incidents(state: ScrapeState) -> Iterable[Metric]:
     kinds: dict[str, float] = {kind: 0 for kind in FindingKind}
     found = kinds | state.metrics["findings_total"]
     yield _each("holdfast_findings", "Findings of the detectors, by kind.", "kind", found, counter=True)

@@ -54,7 +54,7 @@ class Followed:
         )
 
 
-class State:
+class StreamState:
     """One encoded status, shared by all listeners. The bulky parts stand apart, to be sent when they change."""
 
     def __init__(self, facade: Facade) -> None:
@@ -74,7 +74,7 @@ class State:
                 self._jobs[id] = Followed.of(None)
         return self._jobs[id]
 
-    def since(self, before: "State | None", job: Followed) -> bytes:
+    def since(self, before: "StreamState | None", job: Followed) -> bytes:
         """The status event for a listener that saw `before`: the tables only where they changed."""
         changed = [
             b'"' + name.encode() + b'":' + part
@@ -91,7 +91,7 @@ class Streams:
         self._facade = facade
         self._period_s = period_s
         self._heartbeat_s = heartbeat_s
-        self._state: State | None = None
+        self._state: StreamState | None = None
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class Streams:
         """
         self._join()
         try:
-            seen: State | None = None
+            seen: StreamState | None = None
             was: Followed | None = None
             sent = False
             while not self._closing.is_set():
@@ -183,7 +183,7 @@ class Streams:
     async def _watch(self) -> None:
         while True:
             if self._state is None or self._facade.version() != self._state.version:
-                self._state = State(self._facade)
+                self._state = StreamState(self._facade)
                 # Each wave of waiters has an event of its own: nobody can miss a change or see one twice.
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()

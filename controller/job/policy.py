@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from holdfast.controller.detectors.base.moves import Fault as Fault  # as: other modules write `policy.Move`
 from holdfast.controller.detectors.base.moves import Move as Move
-from holdfast.controller.detectors.base.table import Row, rows
+from holdfast.controller.detectors.base.table import FindingRow, rows
 from holdfast.controller.state.model import Finding, Instant, Job, Options
 from holdfast.diagnostics.hang.graph import Reason
-from holdfast.diagnostics.hang.stillness import Life
+from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
 
 RECOVERS = frozenset({Move.RESTART, Move.DIAGNOSE, Move.EVICT, Move.SHRINK, Move.GROW, Move.ROLL_BACK, Move.REQUEUE})
@@ -54,7 +54,7 @@ class Case:
     """Whether the job rolled back for the same steps before."""
 
     @property
-    def row(self) -> Row:
+    def row(self) -> FindingRow:
         return rows()[self.cause.kind]
 
     @property
@@ -271,5 +271,5 @@ def counts_against(cause: Finding) -> bool:
     return not cause.secondary and not is_programs and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
 
 
-_PAUSES = (Life.BUSY, Life.IDLE, Life.UNKNOWN)
+_PAUSES = (Liveness.BUSY, Liveness.IDLE, Liveness.UNKNOWN)
 _PROGRAM = (Reason.ORDER, Reason.TRANSFER, Reason.STACK)

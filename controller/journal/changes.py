@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.controller.journal.recording import Reported, Start, incident_records
 from holdfast.controller.journal.summary import UNKNOWN, IncidentSummary
 from holdfast.controller.state.events import Action, Record, Say
-from holdfast.diagnostics.hang.stillness import Life
+from holdfast.diagnostics.hang.stillness import Liveness
 
 _ORDER = re.compile(r"send .* (StopWorkers|StartWorkers) \S+ generation (\d+)")
 _NEARBY_S = 600.0
@@ -65,7 +65,7 @@ class IncidentChange:
         if self.then and self.now and then == now:
             then, now = self.then.summary.details, self.now.summary.details
         if self.pause:
-            life = "not measured" if self.pause == Life.UNKNOWN else self.pause
+            life = "not measured" if self.pause == Liveness.UNKNOWN else self.pause
             now += f" (the job pauses: {life})"
         lines = [f"line {self.then.line}"] if self.then else []
         if self.now and self.now.line != (self.then.line if self.then else 0):

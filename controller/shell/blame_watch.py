@@ -85,7 +85,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenCulprit:
     blame: Blame | None
     beginning: Blame | None
     """Of the first steps of a life: the same by `LENIENT` limits."""
@@ -229,7 +229,7 @@ def straggler_finding(culprit: Culprit, blame: Blame, shape: JobShape, judged: J
     )  # fmt: skip
 
 
-def _look(due: Due) -> Seen:
+def _look(due: Due) -> SeenCulprit:
     began = time.thread_time()
     blame = beginning = None
     first, last, shape = due.first, due.last, due.shape
@@ -240,4 +240,4 @@ def _look(due: Due) -> Seen:
     except Exception as error:
         # Spans are made by other people's programs: what they break here must not end the watcher of the job.
         log.exception("blame.failed", first=first, last=last, error=repr(error))
-    return Seen(blame, beginning, time.thread_time() - began)
+    return SeenCulprit(blame, beginning, time.thread_time() - began)

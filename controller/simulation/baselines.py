@@ -5,8 +5,8 @@ torchrun's and torch.distributed's defaults."""
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.controller.simulation.faults import STOPS, Fault, How
-from holdfast.controller.simulation.hosts import Shape
+from holdfast.controller.simulation.faults import STOPS, How, SimulatedFault
+from holdfast.controller.simulation.hosts import ClusterShape
 
 _SEEN = 60.0  # until somebody, or a script, sees that a job is over
 _FOUND = (120.0, 900.0)  # finding the node by hand
@@ -16,16 +16,16 @@ _GROUP_TIMEOUT = 1800.0  # torch.distributed's, for gloo; NCCL's is 600
 _IMPORTS = 30.0  # interpreters that start cold
 _TRIES = 3
 
-Pause = Callable[[Fault, random.Random, Shape], float]
+Pause = Callable[[SimulatedFault, random.Random, ClusterShape], float]
 
 
-def _by_hand(fault: Fault, rng: random.Random, shape: Shape) -> float:
+def _by_hand(fault: SimulatedFault, rng: random.Random, shape: ClusterShape) -> float:
     """People are called, find the node, take another and start again."""
     search = _HANG_BY_HAND if fault.how in (How.HANG, How.SILENT) else _SEEN + rng.uniform(*_FOUND)
     return search + _REQUEUED + shape.start + shape.restore
 
 
-def _like_torchrun(fault: Fault, rng: random.Random, shape: Shape) -> float:
+def _like_torchrun(fault: SimulatedFault, rng: random.Random, shape: ClusterShape) -> float:
     """Crashes are restarted in place at once, hangs at the collective's time-out; nobody takes a bad node away."""
     again = _IMPORTS + shape.start + shape.restore
     match fault.how:
@@ -41,7 +41,7 @@ def _like_torchrun(fault: Fault, rng: random.Random, shape: Shape) -> float:
 BASELINES: Mapping[str, Pause] = {"by hand": _by_hand, "torchrun-like": _like_torchrun}
 
 
-def goodput(shape: Shape, faults: Sequence[Fault], seconds: float, pause: Pause) -> float:
+def goodput(shape: ClusterShape, faults: Sequence[SimulatedFault], seconds: float, pause: Pause) -> float:
     """Share of the run in steps that were kept. Work since the last checkpoint in the store is done again."""
     useful, trains_at = 0.0, shape.start
     saved_at = trains_at

@@ -4,9 +4,9 @@ import math
 import random
 from typing import Any
 
-from holdfast.controller.simulation.faults import Fault, How
-from holdfast.controller.simulation.hosts import WALL, Host, Life
-from holdfast.controller.simulation.pauses import Kind, Pause, draw, draw_kind, wrong_ends
+from holdfast.controller.simulation.faults import How, SimulatedFault
+from holdfast.controller.simulation.hosts import WALL, SimulatedGeneration, SimulatedHost
+from holdfast.controller.simulation.pauses import PauseKind, SimulatedPause, draw, draw_kind, wrong_ends
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.events import CordonRequested, EvictRequested
 from holdfast.wire import types as t
@@ -24,7 +24,7 @@ class Breaks:
         self._strikes: list[float] = []  # when something stopped training that was no decision of the controller
         self._at_start: random.Random | None = None  # the rng of a pause that comes with the next life
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: SimulatedFault) -> None:
         """Let it happen, at a node of the job if there is one; False luck of a node that is down already passes."""
         w, rng = self.w, random.Random(fault.rng)
         hosts = [h for h in w.job_hosts() if h.reachable]
@@ -78,11 +78,11 @@ class Breaks:
 
     # --- workers ------------------------------------------------------------------------------------------------
 
-    def _trains(self, host: Host) -> bool:
+    def _trains(self, host: SimulatedHost) -> bool:
         life = self.w.life
         return life is not None and host.generation == life.generation and host in self.w.job_hosts()
 
-    def _crash(self, host: Host, xid: str = "", **how: Any) -> None:
+    def _crash(self, host: SimulatedHost, xid: str = "", **how: Any) -> None:
         """A worker ends, and its peers see the connection go; whose news comes first is chance."""
         w = self.w
         if not self._trains(host):
@@ -98,29 +98,29 @@ class Breaks:
         w.later(w.rng.uniform(0, 0.2), self._exit, host, host.generation, self._rank(host), exit)
         self._victims(host)
 
-    def _again(self, host: Host) -> None:
+    def _again(self, host: SimulatedHost) -> None:
         if host.broken and host.alive:
             self._crash(host)
 
-    def _rank(self, host: Host) -> int:
+    def _rank(self, host: SimulatedHost) -> int:
         job = self.w.job
         return self.w.rng.choice(list(job.ranks_on(host.name))) if job is not None else -1
 
-    def _exit(self, host: Host, generation: int, rank: int, how: dict[str, Any]) -> None:
+    def _exit(self, host: SimulatedHost, generation: int, rank: int, how: dict[str, Any]) -> None:
         if not host.alive or host.generation != generation or rank in host.ended:
             return
         host.ended.add(rank)
         wall = int((WALL + self.w.now) * 1e9)
         self.w.report(host, t.WorkerExited("sim", generation, rank, 1000 + rank, wall, **{"code": -1, **how}))
 
-    def _victims(self, culprit: Host) -> None:
+    def _victims(self, culprit: SimulatedHost) -> None:
         """A few of those whose connection broke."""
         others = [h for h in self.w.job_hosts() if h is not culprit and h.alive and h.generation]
         for host in self.w.rng.sample(others, min(3, len(others))):
             how = {"code": 1, "error": _RESET}
             self.w.later(self.w.rng.uniform(0.01, 0.25), self._exit, host, host.generation, self._rank(host), how)
 
-    def _hang(self, host: Host) -> None:
+    def _hang(self, host: SimulatedHost) -> None:
         w = self.w
         if not self._trains(host):
             return
@@ -132,9 +132,9 @@ class Breaks:
         self._strikes.append(self.w.now)
         self.w.training_stops()
 
-    def pause(self, host: Host, kind: Kind, rng: random.Random) -> None:
+    def pause(self, host: SimulatedHost, kind: PauseKind, rng: random.Random) -> None:
         """Steps come later, and nothing else happens. One before the first step waits for the next life."""
-        if kind is Kind.START:
+        if kind is PauseKind.START:
             self._at_start = rng
         else:
             self._begin(host, kind, rng)
@@ -143,27 +143,27 @@ class Breaks:
         """A life of the job has begun."""
         rng, self._at_start = self._at_start, None
         if rng is not None:
-            self._begin(self.w.rng.choice(self.w.job_hosts()), Kind.START, rng)
+            self._begin(self.w.rng.choice(self.w.job_hosts()), PauseKind.START, rng)
 
-    def _begin(self, host: Host, kind: Kind, rng: random.Random) -> None:
+    def _begin(self, host: SimulatedHost, kind: PauseKind, rng: random.Random) -> None:
         w, job = self.w, self.w.job
         if not self._trains(host) or w.life is None or job is None or w.paused is not None or w.hung is not None:
             return
         w.report_steps()
         pause = draw(kind, host.name, self._rank(host), w.now, job.generation, len(job.nodes), w.options, rng)
         life, number = w.life, max(w.life.number, w.newest() + 1)
-        w.life = Life(life.generation, number, pause.until + life.step, life.step)
+        w.life = SimulatedGeneration(life.generation, number, pause.until + life.step, life.step)
         w.paused = pause
         w.pauses[kind.value] += 1
         w.watch(pause.until - w.now + 5.0)
         w.later(pause.until - w.now, self._goes_on, pause)
         w.later(pause.honest_until - w.now, self._look_back, pause)
 
-    def _goes_on(self, pause: Pause) -> None:
+    def _goes_on(self, pause: SimulatedPause) -> None:
         if self.w.paused is pause:
             self.w.paused = None
 
-    def _look_back(self, pause: Pause) -> None:
+    def _look_back(self, pause: SimulatedPause) -> None:
         """What was done about it up to here was wrong."""
         c = self.w.brain.c
         job = self.w.job
@@ -171,7 +171,7 @@ class Breaks:
         struck = next((at for at in self._strikes if at >= pause.since), math.inf)
         self.w.wronged += wrong_ends(pause, c.book.incidents.values(), generation, nodes, WALL, struck)
 
-    def _nan(self, host: Host) -> None:
+    def _nan(self, host: SimulatedHost) -> None:
         w = self.w
         if not self._trains(host) or w.life is None or w.delivered < 0 or not host.reachable:
             return
@@ -182,13 +182,13 @@ class Breaks:
         record = t.StepRecord(self._rank(host), generation, w.delivered, wall, w.shape.step, math.inf, 1 << 20)
         self._report_nan(host, record)
 
-    def _report_nan(self, host: Host, record: t.StepRecord) -> None:
+    def _report_nan(self, host: SimulatedHost, record: t.StepRecord) -> None:
         """The losses of all later steps are no numbers either: a controller that is away just now hears of them."""
         if host.generation == record.generation and host.alive:
             self.w.frame(host, (record,))
             self.w.later(self.w.shape.step, self._report_nan, host, record._replace(step=record.step + 1))
 
-    def _fast_again(self, host: Host) -> None:
+    def _fast_again(self, host: SimulatedHost) -> None:
         host.slow = 1.0
         self._pace()
 
@@ -201,11 +201,11 @@ class Breaks:
         step = w.shape.step * max(h.slow for h in w.job_hosts())
         number = max(life.number, w.newest() + 1)
         begun = max(life.first - life.step, life.first + (number - 1 - life.number) * life.step)
-        w.life = Life(life.generation, number, max(w.now, begun + step), step)
+        w.life = SimulatedGeneration(life.generation, number, max(w.now, begun + step), step)
 
     # --- nodes --------------------------------------------------------------------------------------------------
 
-    def _die(self, host: Host, silently: bool) -> None:
+    def _die(self, host: SimulatedHost, silently: bool) -> None:
         """The host is gone with all that it held; people mend it some hours later."""
         w = self.w
         host.alive = False
@@ -220,7 +220,7 @@ class Breaks:
         w.later(w.rng.uniform(10, 30) if silently else 0.02, self._stream_breaks, host, host.incarnation)
         w.later(3600 * w.rng.uniform(1, 12), self._mend, host)
 
-    def _stream_breaks(self, host: Host, incarnation: int) -> None:
+    def _stream_breaks(self, host: SimulatedHost, incarnation: int) -> None:
         if not host.reachable and host.incarnation == incarnation:
             self.w.leave(host)
 
@@ -236,7 +236,7 @@ class Breaks:
         w.watch(40.0)
         w.later(seconds, self._relink, cut)
 
-    def _relink(self, hosts: list[Host]) -> None:
+    def _relink(self, hosts: list[SimulatedHost]) -> None:
         self._watch_growth()
         for host in hosts:
             host.linked, host.faulty = True, bool(host.broken)
@@ -244,7 +244,7 @@ class Breaks:
                 host.incarnation += 1
                 self.w.join(host)
 
-    def _mend(self, host: Host) -> None:
+    def _mend(self, host: SimulatedHost) -> None:
         """People repaired it, or found nothing: it comes back, and is let in again."""
         w = self.w
         was_down = not host.alive
@@ -259,7 +259,7 @@ class Breaks:
     def _watch_growth(self) -> None:
         self.w.watch(_GROWS + self.w.options.grow_after if self.w.shape.shrinks else 0.0)
 
-    def _plan_out(self, host: Host) -> None:
+    def _plan_out(self, host: SimulatedHost) -> None:
         """Maintenance: people take it out and bring it back later."""
         w = self.w
         if w.away or host.name not in w.brain.c.nodes:
@@ -271,14 +271,14 @@ class Breaks:
         w.watch()
         w.later(7200.0, self._mend, host)
 
-    def _restart_agent(self, host: Host) -> None:
+    def _restart_agent(self, host: SimulatedHost) -> None:
         w = self.w
         host.agent = False
         w.leave(host)
         w.watch()
         w.later(w.rng.uniform(1.0, 2.5), self._agent_back, host)
 
-    def _agent_back(self, host: Host) -> None:
+    def _agent_back(self, host: SimulatedHost) -> None:
         host.agent = True
         host.incarnation += 1
         self.w.join(host)

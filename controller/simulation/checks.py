@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from holdfast.base.errors import HoldfastError
-from holdfast.controller.simulation.hosts import Host
-from holdfast.controller.simulation.state import State
+from holdfast.controller.simulation.hosts import SimulatedHost
+from holdfast.controller.simulation.state import SimulationState
 from holdfast.controller.state.events import Action, Record
 
 _PATIENCE = 3600.0
@@ -15,7 +15,7 @@ class BrokenInvariant(HoldfastError):
     """What must never be, was."""
 
 
-def after(world: State, actions: Sequence[Action]) -> None:
+def after(world: SimulationState, actions: Sequence[Action]) -> None:
     """One incident at a time, time that adds up, nobody taken out who did nothing."""
     kinds = {action.kind for action in actions if isinstance(action, Record)}
     brain = world.job_brain
@@ -33,7 +33,7 @@ def after(world: State, actions: Sequence[Action]) -> None:
         raise BrokenInvariant(f"{world.evicted[-1][0]} was evicted, but it was healthy")
 
 
-def may_start(world: State, host: Host, generation: int) -> None:
+def may_start(world: SimulationState, host: SimulatedHost, generation: int) -> None:
     """Two generations never train at the same time, where anybody can reach them."""
     if generation in world.checked:
         return  # those that are cut off at its start, and told to stop when they are back, are no second generation
@@ -43,7 +43,7 @@ def may_start(world: State, host: Host, generation: int) -> None:
         raise BrokenInvariant(f"generation {generation} starts on {host.name} while {older[0]} runs an older one")
 
 
-def not_in_silence(world: State) -> None:
+def not_in_silence(world: SimulationState) -> None:
     """Every fault ends in training again or in an alert that names what to do."""
     if not world.now - world.stopped_at > _PATIENCE + world.shape.start + world.shape.restore:
         return

@@ -83,7 +83,7 @@ _PAUSES_PER_NODE_AND_DAY = 1 / 500
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SimulatedFault:
     at: float
     """Seconds since the job was submitted."""
     cause: str
@@ -94,22 +94,22 @@ class Fault:
     """Seed for whatever else is to be chosen."""
 
 
-def draw(seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: float = 1.0) -> list[Fault]:
+def draw(seed: int, gpus: int, nodes: int, seconds: float, rate: float, hurry: float = 1.0) -> list[SimulatedFault]:
     """All faults of a run, by time. `rate`: in units of Llama 3's; `hurry` speeds up noise and controller crashes."""
     rng = random.Random(seed)
     days = seconds / 86_400
-    faults: list[Fault] = []
+    faults: list[SimulatedFault] = []
     for cause, (count, shows) in LLAMA3.items():
         mean = rate * count * gpus * days / _LLAMA3_GPU_DAYS
         for at in _moments(rng, mean, seconds):
             how = rng.choices(list(shows), list(shows.values()))[0]
-            faults.append(Fault(at, cause, how, rng.random(), rng.getrandbits(32)))
+            faults.append(SimulatedFault(at, cause, how, rng.random(), rng.getrandbits(32)))
     others = {how: hurry * per * nodes * days for how, per in NOISE.items()}
     others[How.CONTROLLER] = hurry * _CONTROLLER_PER_DAY * days
     others[How.PAUSE] = hurry * _PAUSES_PER_NODE_AND_DAY * nodes * days  # last: what is drawn before stays the same
     for how, mean in others.items():
         for at in _moments(rng, mean, seconds):
-            faults.append(Fault(at, how.value, how, rng.random(), rng.getrandbits(32)))
+            faults.append(SimulatedFault(at, how.value, how, rng.random(), rng.getrandbits(32)))
     return sorted(faults, key=lambda fault: fault.at)
 
 

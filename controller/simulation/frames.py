@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from holdfast.controller.simulation import pauses
-from holdfast.controller.simulation.hosts import WALL, Host
-from holdfast.controller.simulation.state import State
-from holdfast.diagnostics.catalog.results import CheckResult, Fault
+from holdfast.controller.simulation.hosts import WALL, SimulatedHost
+from holdfast.controller.simulation.state import SimulationState
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 from holdfast.wire import types as t
 
 _ALL_TALK = 32
@@ -13,7 +13,7 @@ _ALL_TALK = 32
 
 
 def frame(
-    world: State,
+    world: SimulationState,
     workers: Sequence[t.WorkerSample] = (),
     steps: Sequence[t.StepRecord] = (),
     gauges: dict[str, float] | None = None,
@@ -31,7 +31,7 @@ def frame(
     )
 
 
-def talkers(world: State) -> frozenset[str]:
+def talkers(world: SimulationState) -> frozenset[str]:
     """Hosts whose agents say in their frames how their workers look: those of a job that stands still.
 
     Of a large job one that stands and two others: the frames of all would take more time than the run is worth.
@@ -44,7 +44,7 @@ def talkers(world: State) -> frozenset[str]:
     return frozenset((stands[0], *(names if len(names) <= _ALL_TALK else names[:2])))
 
 
-def samples(world: State, host: Host) -> list[t.WorkerSample]:
+def samples(world: SimulationState, host: SimulatedHost) -> list[t.WorkerSample]:
     """How workers look while the job stands still."""
     job, pause = world.job, world.paused
     stands = world.hung if pause is None else pause
@@ -73,8 +73,8 @@ def _hung(sample: t.WorkerSample, victim: int, idle: float) -> t.WorkerSample:
     )  # fmt: skip
 
 
-def check_results(host: Host, checks: Sequence[str]) -> str:
+def check_results(host: SimulatedHost, checks: Sequence[str]) -> str:
     """What checks say: of a node that is broken the first one does; what a check measures is not simulated."""
-    fault = (Fault(host.broken, component="host"),) if host.broken else ()
+    fault = (CheckFault(host.broken, component="host"),) if host.broken else ()
     results = [CheckResult(name, faults=() if i else fault, unable="not simulated") for i, name in enumerate(checks)]
     return "\n".join(result.to_json() for result in results)

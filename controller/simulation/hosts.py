@@ -9,7 +9,7 @@ WALL = 1_700_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterShape:
     """The cluster and its job; seconds. Starting and restoring are ours as measured with eight workers: 1.2 s from a
     kill to the first new step (benchmarks/RESULTS.md). Larger jobs take longer: say so."""
 
@@ -29,7 +29,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Host:
+class SimulatedHost:
     name: str
     switch: str
     alive: bool = True
@@ -51,15 +51,15 @@ class Host:
         return self.alive and self.linked and self.agent
 
 
-def hosts_of(shape: Shape) -> dict[str, Host]:
+def hosts_of(shape: ClusterShape) -> dict[str, SimulatedHost]:
     """By name, each under its switch."""
     number = shape.nodes + shape.spares
     names = [f"n{i:0{len(str(number))}d}" for i in range(number)]
-    return {name: Host(name, f"s{i // shape.per_switch}") for i, name in enumerate(names)}
+    return {name: SimulatedHost(name, f"s{i // shape.per_switch}") for i, name in enumerate(names)}
 
 
 @dataclass(slots=True)
-class Life:
+class SimulatedGeneration:
     """A generation that trains: its steps come at `first + n * step`."""
 
     generation: int

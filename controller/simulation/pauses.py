@@ -13,7 +13,7 @@ from holdfast.controller.state.model import Incident, Options
 from holdfast.wire import types as t
 
 
-class Kind(StrEnum):
+class PauseKind(StrEnum):
     BUSY = "busy"
     """One rank computes; in half of the cases in one call that holds its interpreter."""
     IO = "io"
@@ -36,8 +36,9 @@ class Work(StrEnum):
     WAITS = "waits"
 
 
-SHARES: dict[Kind, float] = {
-    Kind.BUSY: 0.3, Kind.IO: 0.2, Kind.IDLE: 0.2, Kind.EVALUATION: 0.15, Kind.START: 0.1, Kind.LONG: 0.05,
+SHARES: dict[PauseKind, float] = {
+    PauseKind.BUSY: 0.3, PauseKind.IO: 0.2, PauseKind.IDLE: 0.2, PauseKind.EVALUATION: 0.15,
+    PauseKind.START: 0.1, PauseKind.LONG: 0.05,
 }  # fmt: skip
 _OPERATIONS = ("dp:all_reduce", "ddp:backward", "barrier")
 """Where the others wait."""
@@ -48,7 +49,7 @@ _BELOW = 0.9
 """Of its limit an idle pause lasts at most: what the simulation draws as honest leaves no doubt."""
 
 
-class Pause(NamedTuple):
+class SimulatedPause(NamedTuple):
     """One pause. Seconds of the world's clock. The first three fields are those of a hang, too."""
 
     host: str
@@ -59,7 +60,7 @@ class Pause(NamedTuple):
     """When it goes on by itself."""
     honest_until: float
     """Before this nobody may end it: just after `until`, or when its limit is reached, whichever is sooner."""
-    kind: Kind
+    kind: PauseKind
     work: Work
     generation: int
     nodes: int
@@ -73,35 +74,35 @@ class Pause(NamedTuple):
     """Operation in which the others wait."""
 
 
-def draw_kind(rng: random.Random) -> Kind:
+def draw_kind(rng: random.Random) -> PauseKind:
     return rng.choices(list(SHARES), list(SHARES.values()))[0]
 
 
 def draw(
-    kind: Kind, host: str, rank: int, now: float, generation: int, nodes: int, options: Options, rng: random.Random
-) -> Pause:
+    kind: PauseKind, host: str, rank: int, now: float, generation: int, nodes: int, options: Options, rng: random.Random
+) -> SimulatedPause:
     """A pause of this kind that begins now."""
-    is_start, is_everybody = kind is Kind.START, kind is Kind.EVALUATION
+    is_start, is_everybody = kind is PauseKind.START, kind is PauseKind.EVALUATION
     match kind:
-        case Kind.BUSY:
+        case PauseKind.BUSY:
             work = Work.COMPUTES
-        case Kind.IO:
+        case PauseKind.IO:
             work = Work.WRITES
-        case Kind.IDLE:
+        case PauseKind.IDLE:
             work = Work.WAITS
-        case Kind.EVALUATION:
+        case PauseKind.EVALUATION:
             work = rng.choice((Work.COMPUTES, Work.WRITES))
-        case Kind.START:
+        case PauseKind.START:
             work, is_everybody = rng.choice(tuple(Work)), rng.random() < 0.5
-        case Kind.LONG:
+        case PauseKind.LONG:
             work = rng.choices((Work.WAITS, Work.COMPUTES), (0.8, 0.2))[0]
     limit = _limit(work, is_start, options)
-    if kind is Kind.LONG:
+    if kind is PauseKind.LONG:
         seconds = limit + rng.uniform(30.0, 120.0)
     else:
         longest = _LONGEST_START_S if is_start else _LONGEST_BUSY_S
         seconds = rng.uniform(2.0, min(longest, _BELOW * limit))
-    return Pause(
+    return SimulatedPause(
         host, rank, now, now + seconds, now + min(seconds + _AFTER_S, limit), kind, work, generation, nodes,
         is_everybody, is_start,
         holds=work is Work.COMPUTES and not is_everybody and rng.random() < 0.5, waits_in=rng.choice(_OPERATIONS),
@@ -115,7 +116,7 @@ def _limit(work: Work, is_start: bool, options: Options) -> float:
     return options.idle_limit_start if is_start else options.idle_limit
 
 
-def sample(pause: Pause, sample: t.WorkerSample, now: float, is_seen: bool = True) -> t.WorkerSample:
+def sample(pause: SimulatedPause, sample: t.WorkerSample, now: float, is_seen: bool = True) -> t.WorkerSample:
     """How a rank looks in the pause, given its sample with what does not depend on that. `is_seen`: its agent sees what
     those do that hold up the others; else they look like a worker of which a thread sleeps with the interpreter lock.
     """
@@ -147,7 +148,7 @@ def _activity(work: Work | None, idle: float) -> t.Activity:
 
 
 def wrong_ends(
-    pause: Pause, incidents: Iterable[Incident], generation: int, nodes: int, epoch: float, struck: float
+    pause: SimulatedPause, incidents: Iterable[Incident], generation: int, nodes: int, epoch: float, struck: float
 ) -> list[str]:
     """What was wrongly done about a pause that nobody was to end before `honest_until`: any verdict that a worker
     hangs, of whichever rank, and any restart of the job.

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 from holdfast.controller.simulation.baselines import BASELINES, goodput
 from holdfast.controller.simulation.breaks import Breaks
-from holdfast.controller.simulation.faults import STOPS, Fault, draw
+from holdfast.controller.simulation.faults import STOPS, SimulatedFault, draw
 from holdfast.controller.simulation.formula import expected
-from holdfast.controller.simulation.hosts import WALL, Shape
+from holdfast.controller.simulation.hosts import WALL, ClusterShape
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.goodput import LOSSES, Account
 from holdfast.controller.state.model import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """Seconds, but for what is counted."""
 
     seed: int
@@ -50,8 +50,8 @@ class Outcome:
 
 
 def simulate(
-    shape: Shape, seed: int, days: float, rate: float = 1.0, hurry: float = 1.0, options: Options | None = None
-) -> Outcome:
+    shape: ClusterShape, seed: int, days: float, rate: float = 1.0, hurry: float = 1.0, options: Options | None = None
+) -> SimulationOutcome:
     """One run, the same for the same arguments on any machine. BrokenInvariant when one does not hold."""
     begun = time.process_time()
     seconds = days * 86_400
@@ -64,14 +64,14 @@ def simulate(
     return _outcome(world, seed, faults, time.process_time() - begun)
 
 
-def baselines(shape: Shape, seed: int, days: float, rate: float = 1.0) -> dict[str, float]:
+def baselines(shape: ClusterShape, seed: int, days: float, rate: float = 1.0) -> dict[str, float]:
     """Goodput of the same faults under other ways of running a job."""
     seconds = days * 86_400
     faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate)
     return {name: goodput(shape, faults, seconds, pause) for name, pause in BASELINES.items()}
 
 
-def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Outcome:
+def _outcome(world: World, seed: int, faults: Sequence[SimulatedFault], cpu: float) -> SimulationOutcome:
     assert world.job_brain is not None  # a world submits its job when it is made
     c, wall = world.job_brain.c, WALL + world.now
     totals = c.time.totals(wall)
@@ -81,7 +81,7 @@ def _outcome(world: World, seed: int, faults: Sequence[Fault], cpu: float) -> Ou
     recovered = [again - stopped for stopped, _, again, _ in world.stops]
     pause = statistics.mean(recovered) if recovered else 0.0
     simulated = world.now - world.began
-    return Outcome(
+    return SimulationOutcome(
         seed=seed,
         simulated=simulated,
         cpu=cpu,

@@ -8,15 +8,15 @@ from typing import Any
 
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.brain.job_brain import JobBrain
-from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape, hosts_of
-from holdfast.controller.simulation.pauses import Pause
+from holdfast.controller.simulation.hosts import WALL, ClusterShape, SimulatedGeneration, SimulatedHost, hosts_of
+from holdfast.controller.simulation.pauses import SimulatedPause
 from holdfast.controller.state.model import Incident, Instant, Job, Options
 
 
-class State:
+class SimulationState:
     brain: ClusterBrain
 
-    def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
+    def __init__(self, shape: ClusterShape, seed: int, options: Options | None = None) -> None:
         self.shape, self.rng = shape, random.Random(seed)
         self.options = options or Options()
         self.now = 1000.0
@@ -31,7 +31,7 @@ class State:
         """Is the controller dead?"""
         self.alert_until = 0.0
         self.next_tick = self.next_beat = self.now
-        self.life: Life | None = None
+        self.life: SimulatedGeneration | None = None
         self.delivered = -1
         """Newest step that the controller was told of, or that nobody can tell of any more."""
         self.stored = -1
@@ -40,7 +40,7 @@ class State:
         self.done = -1
         """Newest step that was really finished and kept."""
         self.hung: tuple[str, int, float] | None = None  # host, rank, since
-        self.paused: Pause | None = None
+        self.paused: SimulatedPause | None = None
         """It goes on by itself."""
         self.pauses: Counter[str] = Counter()
         """By kind, how many there were."""
@@ -53,9 +53,9 @@ class State:
         """When training last stopped; NaN while it goes on."""
         self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
         self.evicted: list[tuple[str, bool]] = []  # (node, was it faulty?)
-        self.again: Callable[[Host], None] = lambda host: None
+        self.again: Callable[[SimulatedHost], None] = lambda host: None
         """What a node that is broken does some time after it took part again."""
-        self.mend: Callable[[Host], None] = lambda host: None
+        self.mend: Callable[[SimulatedHost], None] = lambda host: None
         self.began_life: Callable[[], None] = lambda: None
         """What happens when a life of the job has begun, and its first step is still to come."""
         self.events = 0

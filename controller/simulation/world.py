@@ -12,8 +12,8 @@ from typing import Any
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.simulation import checks, frames
-from holdfast.controller.simulation.hosts import WALL, Host, Life, Shape
-from holdfast.controller.simulation.state import State
+from holdfast.controller.simulation.hosts import WALL, ClusterShape, SimulatedGeneration, SimulatedHost
+from holdfast.controller.simulation.state import SimulationState
 from holdfast.controller.state.events import (
     AgentJoined,
     AgentLeft,
@@ -36,8 +36,8 @@ _ALERT = 8.0
 _KEPT = 2000  # newest steps in the journal
 
 
-class World(State):
-    def __init__(self, shape: Shape, seed: int, options: Options | None = None) -> None:
+class World(SimulationState):
+    def __init__(self, shape: ClusterShape, seed: int, options: Options | None = None) -> None:
         super().__init__(shape, seed, options)
         self.brain = self._boot()
         for host in self.hosts.values():
@@ -170,7 +170,7 @@ class World(State):
 
     # --- agents -------------------------------------------------------------------------------------------------
 
-    def join(self, host: Host) -> None:
+    def join(self, host: SimulatedHost) -> None:
         if not host.reachable or self.away:
             return
         job = self.job
@@ -190,7 +190,7 @@ class World(State):
         for event in unheard:
             self.report(host, event)
 
-    def report(self, host: Host, event: t.Event) -> None:
+    def report(self, host: SimulatedHost, event: t.Event) -> None:
         """An event: kept and sent again until it is heard, now and then twice."""
         if self.away or not host.reachable:
             if host.alive:
@@ -200,11 +200,11 @@ class World(State):
         if self.rng.random() < 0.05:
             self.later(0.1, self._report_again, host, event)
 
-    def _report_again(self, host: Host, event: t.Event) -> None:
+    def _report_again(self, host: SimulatedHost, event: t.Event) -> None:
         if host.reachable:
             self.feed(EventSeen(host.name, event))
 
-    def leave(self, host: Host) -> None:
+    def leave(self, host: SimulatedHost) -> None:
         """Its stream breaks."""
         self.feed(AgentLeft(host.name, f"{host.name}-{host.incarnation}"))
 
@@ -239,17 +239,17 @@ class World(State):
         answer = msg.CommandResult(command.id, not error, error, data)
         self.later(slow * self.rng.uniform(0.2, 1.5), self._answer, host, answer)
 
-    def _answer(self, host: Host, answer: msg.CommandResult) -> None:
+    def _answer(self, host: SimulatedHost, answer: msg.CommandResult) -> None:
         if host.reachable and not self.away:
             self.feed(ResultSeen(host.name, answer))
 
     # --- training -----------------------------------------------------------------------------------------------
 
-    def job_hosts(self) -> list[Host]:
+    def job_hosts(self) -> list[SimulatedHost]:
         job = self.job
         return [self.hosts[name] for name in job.nodes] if job is not None else []
 
-    def _started(self, host: Host) -> None:
+    def _started(self, host: SimulatedHost) -> None:
         """When the last node of a generation has its workers, they begin to train some time later."""
         job = self.job
         generation = host.generation
@@ -282,7 +282,7 @@ class World(State):
         self.hung = None
         self.delivered = self.done = begin - 1
         step = self.shape.step * max(h.slow for h in hosts)
-        self.life = Life(generation, begin, self.now + step, step)
+        self.life = SimulatedGeneration(generation, begin, self.now + step, step)
         if not math.isnan(self.stopped_at):
             live = self.live()
             kind = live.cause.kind.value if live is not None else ""
@@ -352,10 +352,10 @@ class World(State):
             else:
                 self.feed(FrameSeen(host.name, bare))
 
-    def _late_frame(self, host: Host) -> None:
+    def _late_frame(self, host: SimulatedHost) -> None:
         if host.reachable:
             self.feed(FrameSeen(host.name, frames.frame(self)))
 
-    def frame(self, host: Host, steps: Sequence[t.StepRecord], gauges: dict[str, float] | None = None) -> None:
+    def frame(self, host: SimulatedHost, steps: Sequence[t.StepRecord], gauges: dict[str, float] | None = None) -> None:
         """Steps, and what is stored of them, as one node tells it."""
         self.feed(FrameSeen(host.name, frames.frame(self, steps=steps, gauges=gauges)))

@@ -1,6 +1,6 @@
 """What a fault would cost now, and how the checkpoints get on."""
 
-from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 
 _JOB = '{job="$job"}'
 _NODE = '{node=~"$node"}'
@@ -11,7 +11,7 @@ BOARD = Board(
     about="Work at risk, snapshots in memory and on peers, uploads to the store, and goodput.",
     by_node=True,
     rows=(
-        Row(
+        PanelRow(
             "A fault now",
             (
                 Panel("stat", "A worker", "Seconds of work that would be done again if a worker died now.", "s",
@@ -26,7 +26,7 @@ BOARD = Board(
                       "s", one('holdfast_job_at_risk_seconds{job="$job"}', "{{fault}}"), 24),
             ),
         ),
-        Row(
+        PanelRow(
             "Stage 1: memory",
             (
                 Panel("timeseries", "Newest snapshot", "Steps in what each node has in memory.", "short",
@@ -42,7 +42,7 @@ BOARD = Board(
                       one(f"holdfast_host_snapshot_peer_seconds{_NODE}", "{{node}}"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "Stage 2: store",
             (
                 Panel("timeseries", "Newest checkpoint", "Steps in the newest one committed.", "short",
@@ -57,7 +57,7 @@ BOARD = Board(
                       one(f"min(holdfast_host_checkpoint_age_seconds{_NODE})", "age"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "Goodput",
             (
                 Panel("timeseries", "Goodput over time", "Productive time over wall time since the job was "

@@ -1,6 +1,6 @@
 """Every node and job at a glance: which nodes are healthy, which jobs run and wait, how hosts and GPUs do."""
 
-from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 
 _NODE = '{node=~"$node"}'
 
@@ -11,7 +11,7 @@ BOARD = Board(
     by_job=False,
     by_node=True,
     rows=(
-        Row(
+        PanelRow(
             "Nodes",
             (
                 Panel("stat", "Connected", "Nodes whose agent speaks to the controller.", "short",
@@ -32,7 +32,7 @@ BOARD = Board(
                       one(f"holdfast_node_up{_NODE}", "{{node}}"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "Jobs",
             (
                 Panel("stat", "Jobs running", "Jobs that train now.", "short",
@@ -51,7 +51,7 @@ BOARD = Board(
                       one("sum by (job) (rate(holdfast_lost_seconds_total[$__rate_interval]))", "{{job}}")),
             ),
         ),
-        Row(
+        PanelRow(
             "Hosts",
             (
                 Panel("timeseries", "CPU", "Share of each host's CPU time in use.", "percentunit",
@@ -70,7 +70,7 @@ BOARD = Board(
                       "s", one(f"holdfast_node_frame_age_seconds{_NODE}", "{{node}}")),
             ),
         ),
-        Row(
+        PanelRow(
             "Diagnostics",
             (
                 Panel("stat", "Nodes that failed", "By the newest diagnosis of each.", "short",
@@ -85,7 +85,7 @@ BOARD = Board(
                       "the test.", "short", one(f"holdfast_diagnostic_value{_NODE}"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "GPUs",
             (
                 Panel("timeseries", "GPU utilisation", "Time that a kernel ran; high says little, low says much.",
@@ -98,7 +98,7 @@ BOARD = Board(
                       one(f"holdfast_gpu_memory_used_bytes{_NODE}", "{{node}} {{gpu}}"), 6, needs="gpu"),
             ),
         ),
-        Row(
+        PanelRow(
             "Controller",
             (
                 Panel("timeseries", "Frames", "Heartbeats taken in per second.", "short",

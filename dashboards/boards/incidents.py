@@ -1,13 +1,13 @@
 """What broke, how often, and how long it took to train again."""
 
-from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 
 BOARD = Board(
     uid="holdfast-incidents",
     title="Holdfast / Incidents",
     about="Findings and incidents by kind, and how long their phases took.",
     rows=(
-        Row(
+        PanelRow(
             "Now",
             (
                 Panel("stat", "Open incidents", "Incidents under way, of all jobs and nodes.", "short",
@@ -21,7 +21,7 @@ BOARD = Board(
                       one('sum(increase(holdfast_commands_total{result="error"}[$__range]))'), 6, warn=1, bad=5),
             ),
         ),
-        Row(
+        PanelRow(
             "What broke",
             (
                 Panel("timeseries", "Incidents by kind", "Opened since the controller's journal began.", "short",
@@ -30,7 +30,7 @@ BOARD = Board(
                       one("holdfast_findings_total > 0", "{{kind}}"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "How long it took",
             (
                 Panel("bars", "Mean duration of each phase", "From finding to training again, phase by phase.", "s",

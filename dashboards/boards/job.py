@@ -1,6 +1,6 @@
 """One job: is it fine, how fast is it, what does its time go into."""
 
-from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 
 _JOB = '{job="$job"}'
 
@@ -9,7 +9,7 @@ BOARD = Board(
     title="Holdfast / Job",
     about="Loss, speed, goodput and the parts of a step of one job.",
     rows=(
-        Row(
+        PanelRow(
             "Is it fine?",
             (
                 Panel("stat", "State", "The state that is at 1.", "short",
@@ -24,7 +24,7 @@ BOARD = Board(
                       one(f"holdfast_job_restarts_total{_JOB}"), 4),
             ),
         ),
-        Row(
+        PanelRow(
             "Progress",
             (
                 Panel("timeseries", "Loss by time", "A jump that stays is worth a look at data and newest restart.",
@@ -40,7 +40,7 @@ BOARD = Board(
                       one(f"avg by (part) (holdfast_worker_step_part_seconds{_JOB})", "{{part}}"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "Time lost",
             (
                 Panel("timeseries", "Lost seconds by reason", "What took the time that made no progress.", "s",
@@ -58,7 +58,7 @@ BOARD = Board(
                        Query(f"holdfast_job_wall_seconds{_JOB}", "wall")), 6),
             ),
         ),
-        Row(
+        PanelRow(
             "Memory",
             (
                 Panel("timeseries", "Memory of workers", "The most that any rank of a node has held.", "bytes",

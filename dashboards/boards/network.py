@@ -1,6 +1,6 @@
 """What the nodes send and receive."""
 
-from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 
 _NODE = '{node=~"$node"}'
 
@@ -11,7 +11,7 @@ BOARD = Board(
     by_job=False,
     by_node=True,
     rows=(
-        Row(
+        PanelRow(
             "Traffic",
             (
                 Panel("timeseries", "Sent", "Bytes each node sends, all NICs.", "Bps",
@@ -28,7 +28,7 @@ BOARD = Board(
                           f"(holdfast_node_rx_bytes_per_second{_NODE} > 0)", "{{node}}"), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "NICs",
             (
                 Panel("table", "What the NICs can carry", "Speed as the NIC negotiated it.", "Bps",

@@ -1,6 +1,6 @@
 """Which rank is slow by itself, and which only waits."""
 
-from holdfast.dashboards.spec import Board, Panel, Query, Row, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 
 _JOB = '{job="$job"}'
 _GPU = "{{node}} GPU {{gpu}}, rank {{rank}}"
@@ -11,7 +11,7 @@ BOARD = Board(
     title="Holdfast / GPU performance",
     about="Step time and its parts by rank: a rank that computes for longer is slow, one that waits for longer is not.",
     rows=(
-        Row(
+        PanelRow(
             "Blame: who is slow, who only waits",
             (
                 Panel("stat", "Slowest by itself", "The GPU's own computation over that of its peers, of the slowest: "
@@ -36,7 +36,7 @@ BOARD = Board(
                       one(f"topk(10, rate(holdfast_gpu_victim_wait_seconds_total{_JOB}[$__rate_interval]))", _GPU)),
             ),
         ),
-        Row(
+        PanelRow(
             "Ranks against each other",
             (
                 Panel("timeseries", "Spread of step times", "Slowest rank over median: 1 is a job in step.", "short",
@@ -53,7 +53,7 @@ BOARD = Board(
                       "s", one(f'topk(10, {_PARTS},part="communication"}})'), 12),
             ),
         ),
-        Row(
+        PanelRow(
             "Heat map",
             (
                 Panel("state", "Step time by rank", "Each line a rank, coloured by its step time.", "s",
@@ -65,7 +65,7 @@ BOARD = Board(
                       12),
             ),
         ),
-        Row(
+        PanelRow(
             "GPUs of the job",
             (
                 Panel("timeseries", "MFU by rank", "As each rank's own last step gives it.", "percentunit",

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame import text as blame_text
-from holdfast.diagnostics.blame.model import Culprit, Limits, Slowness, Suspect
+from holdfast.diagnostics.blame.model import BlameSuspect, Culprit, Limits, Slowness
 from holdfast.diagnostics.blame.path import PathPart, critical_path
 from holdfast.diagnostics.blame.peers import compare, nanmean
-from holdfast.diagnostics.blame.samples import Samples, computes
+from holdfast.diagnostics.blame.samples import BlameSamples, computes
 from holdfast.diagnostics.blame.suspects import suspects
 from holdfast.diagnostics.blame.threads import Threads
 from holdfast.diagnostics.blame.whatif import balanced, ideal, without_suspect
@@ -73,7 +73,7 @@ def analyse(
         return None
     seen = [measured(graph) for graph in whole]
     lengths = np.array([_length(graph) for graph in whole])
-    samples = [Samples() for _ in whole[0].columns]
+    samples = [BlameSamples() for _ in whole[0].columns]
     for graph, parts in zip(whole, seen, strict=True):
         for c, column in enumerate(samples[: len(graph.columns)]):
             column.add(graph, parts, c, by_element=len(whole) < 8)
@@ -93,8 +93,8 @@ def _judged(
     seen: list[Measured],
     lengths: Floats,
     chosen: list[int],
-    accused: list[Suspect],
-    samples: list[Samples],
+    accused: list[BlameSuspect],
+    samples: list[BlameSamples],
     shape: JobShape,
     limits: Limits,
 ) -> Blame:
@@ -173,7 +173,7 @@ def _judged(
     return blame
 
 
-def _compute_ratio(sample: Samples, lanes: int) -> Floats:
+def _compute_ratio(sample: BlameSamples, lanes: int) -> Floats:
     """A rank's compute over that of its peers, by the processor's time where it is known."""
     roles = [role for role in sample.wall if computes(role)]
     if not roles:

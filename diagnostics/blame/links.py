@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.model import Limits, Move, Slowness, Suspect
+from holdfast.diagnostics.blame.model import BlameSuspect, Limits, Slowness, SlowTransfer
 from holdfast.diagnostics.blame.peers import compare, nanmedian
-from holdfast.diagnostics.blame.samples import Samples
+from holdfast.diagnostics.blame.samples import BlameSamples
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.shape import Meeting
 
@@ -87,9 +87,11 @@ class _Standing:
         return self.excess >= limits.moved * step_s and self.kept < _EXPLAINS * self.excess
 
 
-def slow_links(graph: Graph, samples: list[Samples], step_s: float, limits: Limits, z: float) -> list[Suspect]:
+def slow_links(
+    graph: Graph, samples: list[BlameSamples], step_s: float, limits: Limits, z: float
+) -> list[BlameSuspect]:
     """One for each link, group or rank whose transfers are slow."""
-    found: list[Suspect] = []
+    found: list[BlameSuspect] = []
     lanes = int(np.prod(graph.sizes))
     of_stages: dict[str, list[_Way]] = {}
     for way in _ways(graph, samples):
@@ -103,7 +105,7 @@ def slow_links(graph: Graph, samples: list[Samples], step_s: float, limits: Limi
     return _same_end(graph, found)
 
 
-def _ways(graph: Graph, samples: list[Samples]) -> list[_Way]:
+def _ways(graph: Graph, samples: list[BlameSamples]) -> list[_Way]:
     found: dict[tuple[int, str, str], _Way] = {}
     for node in graph.nodes:
         for c, k in node.members if node.how is not Meeting.SEND else ():
@@ -137,7 +139,7 @@ def _known(took: Floats) -> Floats:
     return known
 
 
-def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: float) -> list[Suspect]:
+def _within_stage(graph: Graph, way: _Way, step_s: float, limits: Limits, z: float) -> list[BlameSuspect]:
     """Next to other groups and links of the same stage."""
     assert way.axis is not None
     lost: dict[tuple[int, ...], float] = {}
@@ -183,7 +185,7 @@ def _excess(took: Floats, members: Sequence[int]) -> dict[int, float]:
     return {lane: float(middle[lane]) - usual for lane in members}
 
 
-def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limits, z: float) -> list[Suspect]:
+def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limits, z: float) -> list[BlameSuspect]:
     """A stage's only group next to those of the other stages. What more bytes explain is nobody's fault, and neither is
     what takes as long however many they are: it must be slow by the byte and as it is."""
     passed: dict[int, list[_Standing]] = {}
@@ -211,7 +213,7 @@ def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limit
     return found
 
 
-def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_Standing]) -> Suspect:
+def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_Standing]) -> BlameSuspect:
     """A slow link, or where it cannot be told which, a rank's links or a group's."""
     # An operation by its own name, if one stands out alone.
     best = max(passed, key=lambda s: (len(s.names) == 1, s.z))
@@ -226,9 +228,9 @@ def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_St
         took = np.nan_to_num(nanmedian(way.took[name,]))
         usual = float(np.median(np.delete(took, members))) if len(members) < len(took) else took.mean() / best.ratio
         shares = [1 - usual / took[lane] if took[lane] > usual else 0.0 for lane in members]
-        moves.append(Move(way.column, members, name, tuple(map(float, shares)), tuple(ranks)))
+        moves.append(SlowTransfer(way.column, members, name, tuple(map(float, shares)), tuple(ranks)))
     what = " and ".join(best.names)
-    return Suspect(
+    return BlameSuspect(
         Slowness.LINK, way.column, ends[0], best.ratio, best.z, best.excess, moves=moves, what=what, peers=best.peers
     )
 
@@ -244,9 +246,9 @@ def _ends(excess: dict[int, float]) -> list[int]:
     return order[:2] if third < _CLEAR * second else order
 
 
-def _same_end(graph: Graph, links: list[Suspect]) -> list[Suspect]:
+def _same_end(graph: Graph, links: list[BlameSuspect]) -> list[BlameSuspect]:
     """Slow links that share a rank are one: that rank's."""
-    found: list[Suspect] = []
+    found: list[BlameSuspect] = []
     places = {int(rank): (c, lane) for c, column in enumerate(graph.columns) for lane, rank in enumerate(column.ranks)}
     while links:
         votes: dict[int, int] = {}
@@ -263,7 +265,7 @@ def _same_end(graph: Graph, links: list[Suspect]) -> list[Suspect]:
         c, lane = places[rank]
         worst = mine[0]
         found.append(
-            Suspect(
+            BlameSuspect(
                 Slowness.LINK, c, lane, worst.ratio, worst.z, sum(link.self_s for link in mine), moves=moves,
                 what=worst.what, peers=worst.peers,
             )

@@ -59,7 +59,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Suspect:
+class BlameSuspect:
     """A rank by its place in the graph. `works`: role to the share of its time that is too much."""
 
     kind: Slowness
@@ -71,7 +71,7 @@ class Suspect:
     works: dict[str, float] = field(default_factory=dict)
     whole: float = 0.0
     """Share of all its own time, where it cannot be told of which work."""
-    moves: list[Move] = field(default_factory=list)
+    moves: list[SlowTransfer] = field(default_factory=list)
     what: str = ""
     """Of moves: the operations that took too long."""
     peers: int = 0
@@ -79,7 +79,7 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SlowTransfer:
     """A transfer that takes too long: its name, at which places of a column and by what share of its time at each, and
     between which ranks."""
 

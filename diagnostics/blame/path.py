@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.diagnostics.steps.graph import Column, Graph, Node
+from holdfast.diagnostics.steps.graph import Column, Graph, StepNode
 from holdfast.diagnostics.steps.replay import Measured
 from holdfast.diagnostics.steps.shape import Meeting
 
@@ -25,7 +25,7 @@ class PathPart:
 def critical_path(graph: Graph, seen: Measured) -> list[PathPart]:
     """The longest part first; together they are the step."""
     columns = graph.columns
-    nodes: dict[tuple[int, int], Node] = {place: node for node in graph.nodes for place in node.members}
+    nodes: dict[tuple[int, int], StepNode] = {place: node for node in graph.nodes for place in node.members}
     spent: defaultdict[tuple[int, str, int], float] = defaultdict(float)
     ends = [np.where(c.present, np.nan_to_num(c.at[-1], nan=-np.inf), -np.inf) for c in columns]
     c = int(np.argmax([end.max() for end in ends]))

@@ -12,7 +12,7 @@ from holdfast.diagnostics.steps.shape import OTHER, Meeting
 Floats = npt.NDArray[np.float64]
 
 
-class Samples:
+class BlameSamples:
     """One column's seconds of each role, step by step."""
 
     def __init__(self) -> None:

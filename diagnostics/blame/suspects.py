@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.diagnostics.blame.links import slow_links
-from holdfast.diagnostics.blame.model import Limits, Slowness, Suspect
+from holdfast.diagnostics.blame.model import BlameSuspect, Limits, Slowness
 from holdfast.diagnostics.blame.peers import compare, floor_of, nanmedian
-from holdfast.diagnostics.blame.samples import Samples
+from holdfast.diagnostics.blame.samples import BlameSamples
 from holdfast.diagnostics.blame.text import work
 from holdfast.diagnostics.blame.threads import Threads
 from holdfast.diagnostics.steps.graph import Graph
@@ -21,16 +21,16 @@ Floats = npt.NDArray[np.float64]
 
 def suspects(
     graph: Graph,
-    samples: list[Samples],
+    samples: list[BlameSamples],
     step_s: float,
     limits: Limits,
     garbage: Floats | None = None,
     threads: Threads | None = None,
-) -> list[Suspect]:
+) -> list[BlameSuspect]:
     """The worst first, no more than `limits.candidates`. `graph` is any step of those that were sampled."""
     tests = sum(s.totals[0].size * (len(s.wall) + len(s.transfers)) for s in samples)
     z = max(limits.z, NormalDist().inv_cdf(1 - limits.chance / max(tests, 2)))
-    found: list[Suspect] = []
+    found: list[BlameSuspect] = []
     for c, sample in enumerate(samples):
         slow = _slow_workers(c, sample, step_s, limits, z)
         off = _kept_from_running(c, sample, step_s, limits, z)
@@ -45,7 +45,7 @@ def suspects(
     return sorted(found, key=lambda s: -s.self_s)[: limits.candidates]
 
 
-def _slow_workers(c: int, sample: Samples, step_s: float, limits: Limits, z: float) -> list[Suspect]:
+def _slow_workers(c: int, sample: BlameSamples, step_s: float, limits: Limits, z: float) -> list[BlameSuspect]:
     """Ranks whose own work is slow, all slow works of one rank together."""
     by_lane: dict[int, list[tuple[str, float, float, float]]] = {}
     for role, walls in sample.wall.items():
@@ -69,17 +69,17 @@ def _slow_workers(c: int, sample: Samples, step_s: float, limits: Limits, z: flo
         role, ratio, errors, _ = works[0]
         kind = Slowness.DATA if role.startswith("load") else Slowness.COMPUTE
         shares = {name: 1 - 1 / r for name, r, _, _ in works}
-        found.append(Suspect(kind, c, lane, ratio, errors, sum(work[3] for work in works), shares))
+        found.append(BlameSuspect(kind, c, lane, ratio, errors, sum(work[3] for work in works), shares))
     return found
 
 
-def _larger(some: list[Suspect], others: list[Suspect]) -> list[Suspect]:
+def _larger(some: list[BlameSuspect], others: list[BlameSuspect]) -> list[BlameSuspect]:
     """Without those of ranks that lose more time for another reason. Loading is apart from both."""
     more = {s.lane: s.self_s for s in others if s.kind is not Slowness.DATA}
     return [s for s in some if s.kind is Slowness.DATA or s.self_s > more.get(s.lane, 0.0)]
 
 
-def _kept_from_running(c: int, sample: Samples, step_s: float, limits: Limits, z: float) -> list[Suspect]:
+def _kept_from_running(c: int, sample: BlameSamples, step_s: float, limits: Limits, z: float) -> list[BlameSuspect]:
     off = np.stack(sample.off)
     if len(off) < 3 or not sample.is_timed:
         return []
@@ -90,14 +90,14 @@ def _kept_from_running(c: int, sample: Samples, step_s: float, limits: Limits, z
     for lane in np.flatnonzero((seen.excess >= least) & (seen.z >= z + 1.5)):
         excess, own = float(seen.excess[lane]), float(wall[lane])
         share = min(excess / own, 0.99)
-        suspect = Suspect(Slowness.HOST, c, int(lane), 1 / (1 - share), float(seen.z[lane]), excess, whole=share)
+        suspect = BlameSuspect(Slowness.HOST, c, int(lane), 1 / (1 - share), float(seen.z[lane]), excess, whole=share)
         more = {role: float(compare(np.stack(rows)).excess[lane]) for role, rows in sample.off_of.items()}
         suspect.what = work(max(more, key=lambda role: more[role]))
         found.append(suspect)
     return found
 
 
-def _explain(suspect: Suspect, ranks: npt.NDArray[np.int64], sample: Samples, threads: Threads) -> None:
+def _explain(suspect: BlameSuspect, ranks: npt.NDArray[np.int64], sample: BlameSamples, threads: Threads) -> None:
     """Kept from running by the host, or waiting by itself? By what the kernel says of its thread."""
     if suspect.kind is Slowness.COMPUTE:
         worked = np.stack(sample.worked)[:, suspect.lane]
@@ -109,10 +109,10 @@ def _explain(suspect: Suspect, ranks: npt.NDArray[np.int64], sample: Samples, th
     suspect.kind = threads.kept(ranks, suspect.lane, suspect.self_s)
 
 
-def _collectors(graph: Graph, c: int, garbage: Floats, step_s: float, limits: Limits) -> list[Suspect]:
+def _collectors(graph: Graph, c: int, garbage: Floats, step_s: float, limits: Limits) -> list[BlameSuspect]:
     seconds = garbage[graph.columns[c].ranks]
     excess = seconds - np.median(seconds)
     return [
-        Suspect(Slowness.GARBAGE, c, int(lane), float("nan"), limits.z, float(excess[lane]), whole=1.0)
+        BlameSuspect(Slowness.GARBAGE, c, int(lane), float("nan"), limits.z, float(excess[lane]), whole=1.0)
         for lane in np.flatnonzero(excess >= limits.garbage * step_s)
     ]

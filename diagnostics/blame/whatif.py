@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.diagnostics.blame.model import Slowness, Suspect
+from holdfast.diagnostics.blame.model import BlameSuspect, Slowness
 from holdfast.diagnostics.blame.peers import nanmedian
 from holdfast.diagnostics.blame.samples import computes
 from holdfast.diagnostics.steps.graph import Graph
@@ -15,7 +15,7 @@ from holdfast.diagnostics.steps.shape import OTHER
 Floats = npt.NDArray[np.float64]
 
 
-def without_suspect(graph: Graph, seen: Measured, s: Suspect) -> Variant:
+def without_suspect(graph: Graph, seen: Measured, s: BlameSuspect) -> Variant:
     """The suspect takes no longer than its peers."""
     column = graph.columns[s.column]
     shape = column.shape

@@ -9,7 +9,7 @@ from holdfast.base.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CheckOptions:
     suite: str = "quick"
     """`full` measures longer."""
     polite: bool = False
@@ -42,9 +42,9 @@ class Options:
         return Path(self.sysfs)
 
 
-def parse_options(text: str, **more: Any) -> Options:
+def parse_options(text: str, **more: Any) -> CheckOptions:
     """UsageError for what is no JSON object, or not of the right types. Unknown keys are for later versions."""
-    known: dict[str, Any] = {f.name: f.default for f in fields(Options)}
+    known: dict[str, Any] = {f.name: f.default for f in fields(CheckOptions)}
     try:
         given = json.loads(text)
         if not isinstance(given, dict):
@@ -53,4 +53,4 @@ def parse_options(text: str, **more: Any) -> Options:
                   if k in known}  # fmt: skip
     except (ValueError, TypeError) as error:
         raise UsageError(f"--options must be a JSON object with values of the right types: {error}") from None
-    return Options(**(values | {k: v for k, v in more.items() if v}))
+    return CheckOptions(**(values | {k: v for k, v in more.items() if v}))

@@ -25,7 +25,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CheckFault:
     """A fact that needs no comparison: a wrong number, a pending row remap, a machine check in the kernel's log."""
 
     text: str
@@ -40,7 +40,7 @@ class Fault:
 class CheckResult:
     check: str
     readings: tuple[Reading, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[CheckFault, ...] = ()
     unable: str = ""
     """Why it cannot run here, or beside readings why a part of it cannot. Not a pass."""
     error: str = ""
@@ -63,7 +63,8 @@ def parse_result(text: str) -> CheckResult:
                 for r in doc["readings"]
             ),
             faults=tuple(
-                Fault(str(f["text"]), str(f["component"]), bool(f["fatal"]), str(f["action"])) for f in doc["faults"]
+                CheckFault(str(f["text"]), str(f["component"]), bool(f["fatal"]), str(f["action"]))
+                for f in doc["faults"]
             ),
             unable=str(doc["unable"]),
             error=str(doc["error"]),

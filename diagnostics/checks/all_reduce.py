@@ -4,7 +4,7 @@ rank and where to meet. Ranks of one switch stand together, so that the ring cro
 
 import importlib.util
 
-from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.options import CheckOptions
 from holdfast.diagnostics.catalog.results import CheckResult, Reading
 from holdfast.diagnostics.measure.busbw import Collective
 from holdfast.diagnostics.measure.collective import measure
@@ -13,7 +13,7 @@ _SIZE = 16 << 20
 _ITERATIONS = 5
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     if options.ranks < 2:
         return CheckResult("all-reduce", unable="needs peers: the controller runs it on several nodes")
     if importlib.util.find_spec("torch") is None:

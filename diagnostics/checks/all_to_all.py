@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from holdfast.base.service import PARENT
-from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.options import CheckOptions
 from holdfast.diagnostics.catalog.results import CheckResult, Reading
 from holdfast.diagnostics.checks.gemm import has_gpu
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = 45.0
 _MOST_PROCESSES = 4
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     if importlib.util.find_spec("torch") is None:
         return CheckResult("all-to-all", unable="needs torch")
     backend, ranks = "gloo", max(2, min(_MOST_PROCESSES, os.cpu_count() or 1))

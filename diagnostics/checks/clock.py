@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.options import CheckOptions
 from holdfast.diagnostics.catalog.results import CheckResult, Reading
 
 _UNSYNCHRONISED = 0x40
@@ -22,7 +22,7 @@ class _Timex(ctypes.Structure):
     ]  # fmt: skip
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     state = _Timex()
     libc: Any = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "adjtimex") or libc.adjtimex(ctypes.byref(state)) < 0:

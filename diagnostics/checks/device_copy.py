@@ -2,15 +2,15 @@
 
 import importlib.util
 
-from holdfast.diagnostics.catalog.options import Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import CheckOptions
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading
 from holdfast.diagnostics.checks.gemm import has_gpu
 
 _SIZE = 256 << 20
 _COPIES = 8
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     if not has_gpu():
         return CheckResult("device-copy", unable="no NVIDIA GPU here")
     if importlib.util.find_spec("torch") is None:
@@ -20,7 +20,7 @@ def run(options: Options) -> CheckResult:
     if not torch.cuda.is_available():
         return CheckResult("device-copy", unable="torch here has no CUDA")
     readings: list[Reading] = []
-    faults: list[Fault] = []
+    faults: list[CheckFault] = []
     for index in range(torch.cuda.device_count()):
         torch.cuda.set_device(index)  # events are recorded on the current device
         device = torch.device("cuda", index)
@@ -42,5 +42,5 @@ def run(options: Options) -> CheckResult:
             readings.append(Reading(metric, moved * _SIZE / seconds, f"gpu{index}"))
         wrong = int((back != host).sum())
         if wrong:
-            faults.append(Fault(f"{wrong} values changed in its memory", f"gpu{index}"))
+            faults.append(CheckFault(f"{wrong} values changed in its memory", f"gpu{index}"))
     return CheckResult("device-copy", tuple(readings), tuple(faults))

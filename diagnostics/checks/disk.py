@@ -4,15 +4,15 @@ import os
 import tempfile
 import time
 
-from holdfast.diagnostics.catalog.options import Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import CheckOptions
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading
 
 _BYTES = {False: 16 << 20, True: 256 << 20}
 _CHUNK = 1 << 20
 _SPARE = 4  # free room that must be left, in sizes of the file
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     size = _BYTES[options.is_full]
     try:
         room = os.statvfs(options.folder)
@@ -36,6 +36,6 @@ def run(options: Options) -> CheckResult:
             read = file.read(_CHUNK)
             spent += time.perf_counter() - start
             differs += read != chunk
-    faults = (Fault(f"{differs} MiB differ between write and read"),) if differs else ()
+    faults = (CheckFault(f"{differs} MiB differ between write and read"),) if differs else ()
     readings = (Reading("write", size / wrote), Reading("read", size / spent))
     return CheckResult("disk", readings, faults, evidence={"folder": options.folder, "bytes": size})

@@ -9,8 +9,8 @@ import os
 import time
 from typing import Any
 
-from holdfast.diagnostics.catalog.options import Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import CheckOptions
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading
 
 _SIZE = 512  # on the CPU: 0.27 GFLOP, some milliseconds on one core
 _GPU_SIZE = 8192
@@ -20,9 +20,9 @@ _GPU_SECONDS = {False: 0.5, True: 5.0}
 _MOST_REPORTED = 3
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     readings: list[Reading] = []
-    faults: list[Fault] = []
+    faults: list[CheckFault] = []
     evidence: dict[str, Any] = {}
     unable = []
     try:
@@ -57,7 +57,7 @@ def wrong_rows(a: Any, b: Any, v: Any, product: Any) -> list[int]:
     return [int(row) for row in np.flatnonzero(found != right)]
 
 
-def _cpu(windows: int, readings: list[Reading], faults: list[Fault], evidence: dict[str, Any]) -> None:
+def _cpu(windows: int, readings: list[Reading], faults: list[CheckFault], evidence: dict[str, Any]) -> None:
     import numpy as np
 
     a, b, v = integers(_SIZE)
@@ -79,7 +79,7 @@ def _cpu(windows: int, readings: list[Reading], faults: list[Fault], evidence: d
     evidence["cpu"] = {"products": products, "windows": rates, "load_1m": os.getloadavg()[0]}
 
 
-def _gpus(seconds: float, readings: list[Reading], faults: list[Fault], evidence: dict[str, Any]) -> None:
+def _gpus(seconds: float, readings: list[Reading], faults: list[CheckFault], evidence: dict[str, Any]) -> None:
     import torch
 
     if not torch.cuda.is_available():
@@ -118,15 +118,15 @@ def _gpus(seconds: float, readings: list[Reading], faults: list[Fault], evidence
         evidence[name] = {"products": products, "device": torch.cuda.get_device_name(index)}
 
 
-def _report_rows(rows: list[int], component: str, faults: list[Fault]) -> None:
+def _report_rows(rows: list[int], component: str, faults: list[CheckFault]) -> None:
     if rows:
         text = f"a matrix product is wrong in {len(rows)} rows, the first of them {rows[0]}"
-        faults.append(Fault(text, component))
+        faults.append(CheckFault(text, component))
 
 
-def _mismatch(component: str, count: int, at: list[int], product: int) -> Fault:
-    return Fault(f"the same product gave other bits: {count} elements differ, the first at {at}, in attempt {product}",
-                 component)  # fmt: skip
+def _mismatch(component: str, count: int, at: list[int], product: int) -> CheckFault:
+    text = f"the same product gave other bits: {count} elements differ, the first at {at}, in attempt {product}"
+    return CheckFault(text, component)
 
 
 def has_gpu() -> bool:

@@ -6,8 +6,8 @@ import re
 import time
 from dataclasses import dataclass
 
-from holdfast.diagnostics.catalog.options import Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault
+from holdfast.diagnostics.catalog.options import CheckOptions
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 
 _PATH = "/dev/kmsg"
 _RECENT_S = 86_400.0
@@ -48,7 +48,7 @@ PATTERNS = (
 )  # fmt: skip
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     try:
         records = _read(_PATH)
     except OSError as error:
@@ -56,7 +56,7 @@ def run(options: Options) -> CheckResult:
     return CheckResult("kernel-log", faults=tuple(find(records, time.monotonic())), evidence={"lines": len(records)})
 
 
-def find(records: list[str], now: float) -> list[Fault]:
+def find(records: list[str], now: float) -> list[CheckFault]:
     """One fault for each pattern that recent records match, with their number and the newest line.
 
     `records`: as /dev/kmsg gives them ("6,1234,5678901,-;text", microseconds since boot); `now`: seconds since boot.
@@ -75,7 +75,7 @@ def find(records: list[str], now: float) -> list[Fault]:
                 hits.setdefault(row.name, []).append(text.strip())
     rows = {row.name: row for row in PATTERNS}
     return [
-        Fault(f"{name}, {len(lines)} times in the last day: {lines[-1][:200]}", fatal=rows[name].fatal)
+        CheckFault(f"{name}, {len(lines)} times in the last day: {lines[-1][:200]}", fatal=rows[name].fatal)
         for name, lines in hits.items()
     ]
 

@@ -13,10 +13,10 @@ import subprocess
 import threading
 from typing import Any, TypeVar
 
-from holdfast.diagnostics.catalog.options import Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.options import CheckOptions
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading
 from holdfast.diagnostics.measure import hardware, perftest
-from holdfast.diagnostics.measure.mover import Client, Server
+from holdfast.diagnostics.measure.mover import MoverClient, MoverServer
 
 T = TypeVar("T")
 
@@ -25,11 +25,11 @@ _TIMEOUT_S = 10.0
 _MOST_NICS = {False: 4, True: 64}
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     ports = hardware.rdma_ports(options.root)
     evidence: dict[str, Any] = {}
     readings: list[Reading] = []
-    faults: list[Fault] = []
+    faults: list[CheckFault] = []
     if ports and shutil.which(perftest.PROGRAM):
         nodes = hardware.memory_nodes(options.root)
         for port in ports:
@@ -67,10 +67,10 @@ def _ring(nics: list[T]) -> list[tuple[T, T]]:
 
 
 def _tcp(address: str, seconds: float, source: str = "") -> float:
-    server = Server(address, 0, "loopback", _TIMEOUT_S)
+    server = MoverServer(address, 0, "loopback", _TIMEOUT_S)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    client = Client(address, server.port, "loopback", _TIMEOUT_S, source)
+    client = MoverClient(address, server.port, "loopback", _TIMEOUT_S, source)
     try:
         return client.there(seconds)
     finally:
@@ -83,9 +83,9 @@ def _rdma(
     to: hardware.RdmaPort,
     component: str,
     cpus: set[int],
-    options: Options,
+    options: CheckOptions,
     readings: list[Reading],
-    faults: list[Fault],
+    faults: list[CheckFault],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         number = int(probe.getsockname()[1])
@@ -94,7 +94,7 @@ def _rdma(
     client = [*pin, *perftest.command(port.device, number, "127.0.0.1", port.gid, options.is_full)]
     rate, words = _perftest(server, client)
     if math.isnan(rate):
-        faults.append(Fault(f"no bandwidth through it: {words}", component))
+        faults.append(CheckFault(f"no bandwidth through it: {words}", component))
     else:
         readings.append(Reading("bandwidth", rate, component, perftest.SHARE_OF_RATE * min(port.rate, to.rate)))
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.diagnostics.catalog.options import Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault
+from holdfast.diagnostics.catalog.options import CheckOptions
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 
 _RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _RECOVERY = {
@@ -13,7 +13,7 @@ _RECOVERY = {
 _THROTTLE = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     try:
         import pynvml
     except ImportError:
@@ -32,7 +32,7 @@ def run(options: Options) -> CheckResult:
         pynvml.nvmlShutdown()
 
 
-def inspect(nvml: Any, index: int) -> list[Fault]:
+def inspect(nvml: Any, index: int) -> list[CheckFault]:
     """What is wrong with one GPU. What it does not support says nothing."""
     name = f"gpu{index}"
 
@@ -45,34 +45,34 @@ def inspect(nvml: Any, index: int) -> list[Fault]:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
-        return [Fault(f"the driver cannot open it: {error}", name, action="reboot the node")]
+        return [CheckFault(f"the driver cannot open it: {error}", name, action="reboot the node")]
     found = []
     rows = ask("nvmlDeviceGetRemappedRows", handle)
     if rows is not None and rows[3]:
-        found.append(Fault("a row of its memory could not be remapped", name, action="replace the GPU"))
+        found.append(CheckFault("a row of its memory could not be remapped", name, action="replace the GPU"))
     elif rows is not None and rows[2]:
-        found.append(Fault("a remap of a row of its memory is pending", name, action="reset the GPU"))
+        found.append(CheckFault("a remap of a row of its memory is pending", name, action="reset the GPU"))
     errors = ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected, since the driver was loaded
     if errors:
-        found.append(Fault(f"{errors} uncorrected memory errors since the driver was loaded", name,
+        found.append(CheckFault(f"{errors} uncorrected memory errors since the driver was loaded", name,
                            action="reset the GPU; replace it if they recur"))  # fmt: skip
     reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
     slow = [text for bit, text in _THROTTLE.items() if reasons & bit]
     if slow:
         text = f"its clocks are throttled: {', '.join(slow)}"
-        found.append(Fault(text, name, fatal=False, action="check cooling and power"))
+        found.append(CheckFault(text, name, fatal=False, action="check cooling and power"))
     values = ask("nvmlDeviceGetFieldValues", handle, [_RECOVERY_FIELD])
     action = int(values[0].value.uiVal) if values and values[0].nvmlReturn == 0 else 0
     if action:
         wish = _RECOVERY.get(action, f"action {action}")
-        found.append(Fault(f"the driver requests a recovery: {wish}", name, action=wish))
+        found.append(CheckFault(f"the driver requests a recovery: {wish}", name, action=wish))
     return found + _links(ask, handle, name)
 
 
-def _links(ask: Any, handle: Any, name: str) -> list[Fault]:
+def _links(ask: Any, handle: Any, name: str) -> list[CheckFault]:
     """A link that exists and is off is broken; one that the GPU lacks is not supported, and None here."""
     off = [link for link in range(18) if ask("nvmlDeviceGetNvLinkState", handle, link) == 0]
     up = [link for link in range(18) if ask("nvmlDeviceGetNvLinkState", handle, link) == 1]
     if off and up:  # all off: no bridge is plugged in
-        return [Fault(f"NVLinks {off} are off, {len(up)} are up", name, action="reset the GPU, then check NVLink")]
+        return [CheckFault(f"NVLinks {off} are off, {len(up)} are up", name, action="reset the GPU, then check NVLink")]
     return []

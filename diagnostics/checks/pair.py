@@ -9,10 +9,10 @@ import shutil
 import subprocess
 from typing import Any
 
-from holdfast.diagnostics.catalog.options import Options
+from holdfast.diagnostics.catalog.options import CheckOptions
 from holdfast.diagnostics.catalog.results import CheckResult, Reading
 from holdfast.diagnostics.measure import hardware, perftest
-from holdfast.diagnostics.measure.mover import Client, Server
+from holdfast.diagnostics.measure.mover import MoverClient, MoverServer
 
 _SECONDS = {False: 0.6, True: 3.0}
 _PACKETS = {False: 2000, True: 20_000}
@@ -20,15 +20,15 @@ _TIMEOUT_S = {False: 9.0, True: 19.0}
 _RAIL_TIMEOUT_S = 5.0
 
 
-def run(options: Options) -> CheckResult:
+def run(options: CheckOptions) -> CheckResult:
     if not options.port or options.role not in ("client", "server"):
         return CheckResult("pair", unable="needs a partner: the controller runs it on two nodes")
     return _serve(options) if options.role == "server" else _measure(options)
 
 
-def _serve(options: Options) -> CheckResult:
+def _serve(options: CheckOptions) -> CheckResult:
     try:
-        server = Server(options.address, options.port, options.session, _TIMEOUT_S[options.is_full])
+        server = MoverServer(options.address, options.port, options.session, _TIMEOUT_S[options.is_full])
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             why = f"port {options.port} is taken by another program"
@@ -47,7 +47,7 @@ def _serve(options: Options) -> CheckResult:
 class _Rails:
     """The server's ends of perftest."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: CheckOptions) -> None:
         self._options = options
         self._running: list[subprocess.Popen[bytes]] = []
 
@@ -69,9 +69,9 @@ class _Rails:
             process.wait()
 
 
-def _measure(options: Options) -> CheckResult:
+def _measure(options: CheckOptions) -> CheckResult:
     full = options.is_full
-    client = Client(options.address, options.port, options.session, _TIMEOUT_S[full])
+    client = MoverClient(options.address, options.port, options.session, _TIMEOUT_S[full])
     try:
         there, back = client.there(_SECONDS[full]), client.back(_SECONDS[full])
         echoes = client.echoes(_PACKETS[full], 2 * _SECONDS[full])
@@ -91,7 +91,7 @@ def _measure(options: Options) -> CheckResult:
     return CheckResult("pair", tuple(readings), evidence=evidence)
 
 
-def _rails(options: Options, client: Client, evidence: dict[str, Any]) -> list[Reading]:
+def _rails(options: CheckOptions, client: MoverClient, evidence: dict[str, Any]) -> list[Reading]:
     ports = {p.device: p for p in hardware.rdma_ports(options.root)}
     readings = []
     for index, device in enumerate(options.rdma):

@@ -32,7 +32,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class WaitState:
     """One worker, frozen. `number` counts the operations of its group from 0, `begun` those that it began of each."""
 
     rank: int
@@ -86,7 +86,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HangVerdict:
     """`suspects` in ascending order; none for `TRANSFER`, which may be the network's fault."""
 
     reason: Reason
@@ -104,13 +104,13 @@ class _Meeting:
     """One operation: who is in it, and whom those still lack."""
 
     name: str
-    inside: list[State]
+    inside: list[WaitState]
     missing: list[int]
     is_handed: bool = False
     """By any of those inside."""
 
 
-def judge(states: Iterable[State]) -> Verdict | None:
+def judge(states: Iterable[WaitState]) -> HangVerdict | None:
     """The ranks that hold up the job while no rank enters or leaves an operation. None if no rank waits."""
     known = {state.rank: state for state in states}
     meetings = _meetings(known)
@@ -127,11 +127,11 @@ def judge(states: Iterable[State]) -> Verdict | None:
         or _within(meetings, waits)
         or _circle(known, meetings, waits)
         or _past_sizes(known, waits)
-        or Verdict(Reason.TRANSFER, (), f"all ranks have entered {waits[0].operation}, and it does not end", waits)
+        or HangVerdict(Reason.TRANSFER, (), f"all ranks have entered {waits[0].operation}, and it does not end", waits)
     )
 
 
-def _meetings(known: Mapping[int, State]) -> dict[_Key, _Meeting]:
+def _meetings(known: Mapping[int, WaitState]) -> dict[_Key, _Meeting]:
     found: dict[_Key, _Meeting] = {}
     for state in known.values():
         if state.operation and state.is_alive:
@@ -143,13 +143,13 @@ def _meetings(known: Mapping[int, State]) -> dict[_Key, _Meeting]:
     return found
 
 
-def _key(state: State) -> _Key:
+def _key(state: WaitState) -> _Key:
     if state.group is None:
         return f"{state.operation} {compact(state.others)}", -1
     return state.group, state.number
 
 
-def _name(state: State) -> str:
+def _name(state: WaitState) -> str:
     if state.group is None:
         return state.operation
     kind = state.operation if state.operation.endswith(state.kind) else f"{state.operation}, {state.kind}"
@@ -161,7 +161,7 @@ def _members(meeting: _Meeting) -> Sequence[int]:
     return first.others if first.group is None else first.group.members
 
 
-def _has_come(state: State | None, key: _Key, meeting: _Meeting) -> bool:
+def _has_come(state: WaitState | None, key: _Key, meeting: _Meeting) -> bool:
     if state is None or not state.is_alive:
         return False  # what it has begun may still need it
     group, number = key
@@ -171,19 +171,19 @@ def _has_come(state: State | None, key: _Key, meeting: _Meeting) -> bool:
     return state.begun.get(group, 0) > number
 
 
-def _is_entering(state: State, meeting: _Meeting) -> bool:
+def _is_entering(state: WaitState, meeting: _Meeting) -> bool:
     """Others have handed theirs over, it has not."""
     return not state.is_handed and meeting.is_handed
 
 
-def _is_held_up(state: State, meeting: _Meeting) -> bool:
+def _is_held_up(state: WaitState, meeting: _Meeting) -> bool:
     """On its way into an operation that has all it needs but this one."""
     is_complete = state.group is not None and not set(meeting.missing) - {state.rank}
     have_left = len(meeting.inside) < len(_members(meeting))
     return _is_entering(state, meeting) or (is_complete and have_left and not state.is_handed)
 
 
-def _differing_kinds(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+def _differing_kinds(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> HangVerdict | None:
     for meeting in meetings:
         kinds = Counter(state.kind for state in meeting.inside if state.kind)
         # The two ends of a message have different names for it.
@@ -194,11 +194,11 @@ def _differing_kinds(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> V
         odd = tuple(sorted(s.rank for s in meeting.inside if s.kind and (s.kind != usual or not is_majority)))
         group, number = meeting.inside[0].group, meeting.inside[0].number
         said = ", ".join(f"{kind} (ranks {_ranks(s for s in meeting.inside if s.kind == kind)})" for kind in kinds)
-        return Verdict(Reason.ORDER, odd, f"operation {number} of {group} differs between ranks: {said}", waits)
+        return HangVerdict(Reason.ORDER, odd, f"operation {number} of {group} differs between ranks: {said}", waits)
     return None
 
 
-def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> HangVerdict | None:
     """The same operation, of another size: it never ends, or it spoils memory. Sizes that are not known say nothing."""
     for meeting in meetings:
         known = [state for state in meeting.inside if state.size and state.group is not None and state.number >= 0]
@@ -209,11 +209,11 @@ def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> V
         is_majority = count * 2 > sizes.total()
         odd = tuple(sorted(s.rank for s in known if s.size != usual or not is_majority))
         said = ", ".join(f"{words(size)} (ranks {_ranks(s for s in known if s.size == size)})" for size in sizes)
-        return Verdict(Reason.ORDER, odd, f"{meeting.name} differs in size between ranks: {said}", waits)
+        return HangVerdict(Reason.ORDER, odd, f"{meeting.name} differs in size between ranks: {said}", waits)
     return None
 
 
-def _past_sizes(known: Mapping[int, State], waits: tuple[Wait, ...]) -> Verdict | None:
+def _past_sizes(known: Mapping[int, WaitState], waits: tuple[Wait, ...]) -> HangVerdict | None:
     """Everybody is there, but an operation that is over was not of the same size everywhere: what one rank sent too
     much or too little is taken for a part of the next. Only where all began as many: else their histories differ."""
     groups = {group for state in known.values() for group in state.sizes}
@@ -228,11 +228,13 @@ def _past_sizes(known: Mapping[int, State], waits: tuple[Wait, ...]) -> Verdict 
             named = ("rank " if len(odd) == 1 else "ranks ") + compact(odd)
             where = waits[0].operation
             text = f"all ranks are in {where}, but an earlier operation of {group} had another size on {named}"
-            return Verdict(Reason.ORDER, odd, text, waits)
+            return HangVerdict(Reason.ORDER, odd, text, waits)
     return None
 
 
-def _sinks(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+def _sinks(
+    known: Mapping[int, WaitState], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]
+) -> HangVerdict | None:
     """Those that somebody misses, and that wait for nobody themselves."""
     missed = {rank for meeting in meetings.values() for rank in meeting.missing}
     stopped = [rank for rank in missed if rank not in known or not known[rank].is_alive]
@@ -250,11 +252,11 @@ def _sinks(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits:
         if ranks:
             waiting = sum(len(meeting.inside) for meeting in meetings.values()) - (reason is Reason.ENTERING)
             named = ("rank " if len(ranks) == 1 else "ranks ") + compact(ranks)
-            return Verdict(reason, tuple(sorted(ranks)), f"{named} {what}, and {waiting} wait for it", waits)
+            return HangVerdict(reason, tuple(sorted(ranks)), f"{named} {what}, and {waiting} wait for it", waits)
     return None
 
 
-def _without_operations(known: Mapping[int, State]) -> Verdict | None:
+def _without_operations(known: Mapping[int, WaitState]) -> HangVerdict | None:
     """Hosts that have left their operations to their GPUs: those that wait for them lack those that do not."""
     waiting = tuple(sorted(rank for rank, state in known.items() if state.waits_for_gpu))
     others = tuple(sorted(known.keys() - set(waiting)))
@@ -262,10 +264,10 @@ def _without_operations(known: Mapping[int, State]) -> Verdict | None:
         return None
     named = f"rank {others[0]} does" if len(others) == 1 else f"ranks {compact(others)} do"
     text = f"{named} not wait for a GPU, and the GPUs of {len(waiting)} wait for their peers'"
-    return Verdict(Reason.OUTSIDE, others, text, (Wait("work of their GPUs", waiting, others),))
+    return HangVerdict(Reason.OUTSIDE, others, text, (Wait("work of their GPUs", waiting, others),))
 
 
-def _behind(known: Mapping[int, State], ranks: Sequence[int]) -> list[int]:
+def _behind(known: Mapping[int, WaitState], ranks: Sequence[int]) -> list[int]:
     """Of several that are in no operation, those that do not wait for their GPU and have begun fewer than a peer has;
     all if that tells nothing."""
     ranks = [rank for rank in ranks if not known[rank].waits_for_gpu] or ranks
@@ -283,7 +285,7 @@ def _behind(known: Mapping[int, State], ranks: Sequence[int]) -> list[int]:
     return behind or list(ranks)
 
 
-def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> HangVerdict | None:
     """Some miss a worker whose operation is one that only its name is known of: it may be computing in there."""
     loose = {s.rank: s for m in meetings.values() for s in m.inside if s.group is None}
     missed = {rank for m in meetings.values() for rank in m.missing if m.inside[0].group is not None}
@@ -291,10 +293,12 @@ def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdi
     if not found:
         return None
     named = ("rank " if len(found) == 1 else "ranks ") + compact(found)
-    return Verdict(Reason.WITHIN, found, f"{named} does not finish {loose[found[0]].operation}", waits)
+    return HangVerdict(Reason.WITHIN, found, f"{named} does not finish {loose[found[0]].operation}", waits)
 
 
-def _circle(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> Verdict | None:
+def _circle(
+    known: Mapping[int, WaitState], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]
+) -> HangVerdict | None:
     """Everybody waits: follow who misses whom until somebody comes a second time."""
     rank = next((s.rank for m in meetings.values() if m.missing for s in m.inside), None)
     if rank is None:
@@ -312,8 +316,8 @@ def _circle(known: Mapping[int, State], meetings: Mapping[_Key, _Meeting], waits
     smaller = [side for side in sides if len(side.inside) == fewest]
     suspects = tuple(sorted(s.rank for side in smaller for s in side.inside)) if len(smaller) == 1 else circle
     said = ", ".join(f"{side.name} (ranks {_ranks(side.inside)})" for side in sides)
-    return Verdict(Reason.ORDER, tuple(sorted(suspects)), f"ranks wait for each other in a cycle: {said}", waits)
+    return HangVerdict(Reason.ORDER, tuple(sorted(suspects)), f"ranks wait for each other in a cycle: {said}", waits)
 
 
-def _ranks(states: Iterable[State]) -> str:
+def _ranks(states: Iterable[WaitState]) -> str:
     return compact(state.rank for state in states)

@@ -19,7 +19,7 @@ _SLOW_BYTES = 10_000.0
 _SLOW_CORES = 0.04
 
 
-class Life(StrEnum):
+class Liveness(StrEnum):
     DEAD = "dead"
     """It cannot go on by itself."""
     BUSY = "busy"
@@ -34,7 +34,7 @@ class Life(StrEnum):
 class Sight:
     """One worker as it looks from outside. `text` goes on after its name: "rank 3 {text}"."""
 
-    life: Life
+    life: Liveness
     text: str
     quiet: float = math.nan
     """Seconds since anything moved."""
@@ -49,23 +49,23 @@ def look(activity: t.Activity | None, *, stopped: bool = False, silent: bool = F
     with a deadline that is nearer than this (seconds) ends by itself, also where it holds the interpreter.
     """
     if activity is not None and activity.is_prompt:
-        return Sight(Life.BUSY, "waits at the prompt of a terminal or a debugger", activity.quiet)
+        return Sight(Liveness.BUSY, "waits at the prompt of a terminal or a debugger", activity.quiet)
     if stopped or (activity is not None and activity.state in ("T", "t")):
-        return Sight(Life.DEAD, "is stopped (SIGSTOP, or by a tracer)")
+        return Sight(Liveness.DEAD, "is stopped (SIGSTOP, or by a tracer)")
     if activity is None or not activity.state:
-        return Sight(Life.UNKNOWN, "has no measured activity: its agent cannot inspect it")
+        return Sight(Liveness.UNKNOWN, "has no measured activity: its agent cannot inspect it")
     if activity.state in ("Z", "X"):
-        return Sight(Life.DEAD, "is a zombie: its main thread has ended", activity.quiet)
+        return Sight(Liveness.DEAD, "is a zombie: its main thread has ended", activity.quiet)
     if activity.quiet < STILL:
-        return Sight(Life.BUSY, _doing(activity), activity.quiet)
+        return Sight(Liveness.BUSY, _doing(activity), activity.quiet)
     if silent and activity.waits_for == t.FROZEN:
-        return Sight(Life.DEAD, "is frozen by the cgroup freezer", activity.quiet)
+        return Sight(Liveness.DEAD, "is frozen by the cgroup freezer", activity.quiet)
     ends = activity.ends_in
     holds = silent and activity.state not in ("R", "D") and not ends < longest
     if holds:
         text = f"holds the interpreter lock and has had no processor time for {activity.quiet:.1f} s"
-        return Sight(Life.DEAD, text, activity.quiet, ends)
-    return Sight(Life.IDLE, _waiting(activity), activity.quiet, ends)
+        return Sight(Liveness.DEAD, text, activity.quiet, ends)
+    return Sight(Liveness.IDLE, _waiting(activity), activity.quiet, ends)
 
 
 def _doing(a: t.Activity) -> str:

@@ -8,9 +8,9 @@ failure counts against a part only when all others in that pair were known to be
 any pass, or `INTERMITTENT` in all, it is bad. So no part is blamed on the evidence of another that may be the bad one.
 A way between switches is bad, too, when its failures need more than one node to explain them.
 
-Pairs under one switch come first, each twice; then one pair between every two switches, alone at both (`Kind.PROBE`:
-its figure can be held against a pair under one switch); then all nodes go across at once (`Kind.CROWD`: held against
-each other only, for a network may be narrower above its switches by design). Of more than four switches each is in one
+Pairs under one switch come first, each twice; then one pair between every two switches, alone at both
+(`PairKind.PROBE`: its figure can be held against a pair under one switch); then all nodes go across at once
+(`PairKind.CROWD`: held against each other only, for a network may be narrower above its switches by design). Of more than four switches each is in one
 such probe, and the other ways are a crowd, too; one that fails there is tested alone. Who failed meets known-good
 partners, a new one after each failure, the same again after a pass. Where no partner is known to be good, pairs are
 tried until everybody met everybody (`_MEETINGS` at most); so two nodes that fail stop after `strikes`, and are named as
@@ -28,9 +28,17 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from holdfast.diagnostics.isolation.parts import INTERMITTENT, TRIES, Kind, Pair, Part, Plan, partner_of
+from holdfast.diagnostics.isolation.parts import (
+    INTERMITTENT,
+    TRIES,
+    IsolationPart,
+    IsolationPlan,
+    Pair,
+    PairKind,
+    partner_of,
+)
 
-__all__ = ["STRIKES", "TRIES", "Isolation", "Kind", "Pair"]
+__all__ = ["STRIKES", "TRIES", "Isolation", "Pair", "PairKind"]
 
 STRIKES = 3
 _LINK_TRIES = 2
@@ -61,19 +69,19 @@ class Isolation:
             self._under = {"": everybody}
         self._strikes, self._max_rounds = strikes, max_rounds
         self._random = random.Random(seed)
-        self._near = {name: Part() for members in self._under.values() if len(members) > 1 for name in members}
-        self._out = {name: Part() for name in everybody} if len(self._under) > 1 else {}
-        self._ways: dict[Pair, Part] = {pair: Part() for pair in combinations(sorted(self._under), 2)}
+        self._near = {name: IsolationPart() for members in self._under.values() if len(members) > 1 for name in members}
+        self._out = {name: IsolationPart() for name in everybody} if len(self._under) > 1 else {}
+        self._ways: dict[Pair, IsolationPart] = {pair: IsolationPart() for pair in combinations(sorted(self._under), 2)}
         for name in known_good:
             for part in (self._near.get(name), self._out.get(name)):
                 if part is not None:
                     part.is_good = True
         if len(everybody) == 1:
-            self._near = {name: Part() for name in everybody}
+            self._near = {name: IsolationPart() for name in everybody}
         self._known_good = set(known_good)
         order = sorted(self._under)
         self._first = set(zip(order[::2], order[1::2], strict=False))  # ways that are tested alone also of many
-        self._asked: dict[Pair, Kind] = {}
+        self._asked: dict[Pair, PairKind] = {}
         self._odd: dict[Pair, int] = {}
         self.links: set[Pair] = set()
         self.rounds = 0
@@ -151,7 +159,7 @@ class Isolation:
         first, second = (self._switch[name] for name in pair)
         return None if first == second else (min(first, second), max(first, second))
 
-    def kind(self, pair: Pair) -> Kind:
+    def kind(self, pair: Pair) -> PairKind:
         """How a pair of the round that is asked for now is tested."""
         return self._asked[pair]
 
@@ -162,7 +170,7 @@ class Isolation:
         self._asked = {}
         if self.rounds >= self._max_rounds:
             return []
-        plan = Plan(self._random, self.way)
+        plan = IsolationPlan(self._random, self.way)
         for members in self._under.values():
             self._plan_near(plan, members)
         self._plan_across(plan)
@@ -173,18 +181,18 @@ class Isolation:
             self.tests += len(plan.pairs)
         return list(plan.pairs)
 
-    def _plan_near(self, plan: Plan, members: Sequence[str]) -> None:
+    def _plan_near(self, plan: IsolationPlan, members: Sequence[str]) -> None:
         parts = {name: self._near[name] for name in members if name in self._near}
         trusted = plan.shuffled(name for name, part in parts.items() if part.is_good)
         waiting = plan.shuffled(name for name, part in parts.items() if part.is_open)
         waiting.sort(key=lambda name: parts[name].rank)  # the most accused first: they are what holds up the end
         for name in waiting:
             if parts[name].is_suspect:
-                plan.meet(name, parts[name], trusted, Kind.NEAR)
+                plan.meet(name, parts[name], trusted, PairKind.NEAR)
         for name in waiting:
             partner = partner_of(parts[name].last, name)
             if partner in parts and not parts[partner].is_bad:
-                plan.pair(name, partner, Kind.NEAR)
+                plan.pair(name, partner, PairKind.NEAR)
         # Suspects wait for a partner that is known to be good, if there is one to come.
         pool = [*trusted, *(name for name in waiting if not (trusted and parts[name].is_suspect))]
         for name in waiting:
@@ -193,9 +201,9 @@ class Isolation:
             met, free = parts[name].met(), [other for other in pool if other != name and other not in plan.busy]
             chosen = next((other for other in free if other not in met), next(iter(free), ""))
             if chosen:
-                plan.pair(name, chosen, Kind.NEAR)
+                plan.pair(name, chosen, PairKind.NEAR)
 
-    def _is_stale(self, part: Part, members: int) -> bool:
+    def _is_stale(self, part: IsolationPart, members: int) -> bool:
         """Has it failed with so many others that one more would say nothing new?"""
         enough = max(self._strikes, min(members - 1, _MEETINGS))
         return part.row >= enough or len(part.failures) > enough
@@ -206,7 +214,7 @@ class Isolation:
             return False
         return near is None or near.is_good or self._is_stale(near, len(self._under[self._switch[name]]))
 
-    def _plan_across(self, plan: Plan) -> None:
+    def _plan_across(self, plan: IsolationPlan) -> None:
         able = plan.shuffled(name for name in self._out if name not in plan.busy and self._can_cross(name))
         sides = self._groups(able)
         for name in sorted((n for n in able if self._out[n].is_suspect), key=lambda n: self._out[n].rank):
@@ -220,19 +228,19 @@ class Isolation:
             if self._out[name].is_open and not self._out[name].failures and name not in plan.busy:
                 self._send_across(plan, name, able)
 
-    def _probe_suspect(self, plan: Plan, name: str, sides: Mapping[str, list[str]]) -> None:
+    def _probe_suspect(self, plan: IsolationPlan, name: str, sides: Mapping[str, list[str]]) -> None:
         """A known-good partner over a way that is known to be good, alone on it."""
         partners = []
         for members in sides.values():
             way = self.way((name, members[0]))
-            if way is not None and self._ways[way].is_good and plan.is_free(way, Kind.PROBE):
+            if way is not None and self._ways[way].is_good and plan.is_free(way, PairKind.PROBE):
                 partners += [n for n in members if self._out[n].is_good]
-        plan.meet(name, self._out[name], partners, Kind.PROBE)
+        plan.meet(name, self._out[name], partners, PairKind.PROBE)
 
-    def _test_way(self, plan: Plan, way: Pair, sides: Mapping[str, list[str]]) -> None:
+    def _test_way(self, plan: IsolationPlan, way: Pair, sides: Mapping[str, list[str]]) -> None:
         part = self._ways[way]
         is_alone = len(self._under) <= _FEW or way in self._first or bool(part.failures)
-        kind = Kind.PROBE if is_alone else Kind.CROWD
+        kind = PairKind.PROBE if is_alone else PairKind.CROWD
         if not plan.is_free(way, kind):
             return
         if part.last is not None and plan.busy.isdisjoint(part.last) and all(map(self._can_cross, part.last)):
@@ -256,29 +264,29 @@ class Isolation:
         """Are there known-good ends on both sides, so that a failure counts?"""
         return all(any(self._out[name].is_good for name in self._under[switch]) for switch in way)
 
-    def _send_across(self, plan: Plan, name: str, able: Sequence[str]) -> None:
+    def _send_across(self, plan: IsolationPlan, name: str, able: Sequence[str]) -> None:
         def is_open_way(other: str) -> bool:
             way = self.way((name, other))
-            return way is not None and self._ways[way].is_good and plan.is_free(way, Kind.CROWD)
+            return way is not None and self._ways[way].is_good and plan.is_free(way, PairKind.CROWD)
 
         mine = self._out[name]
         again = partner_of(mine.last, name)
         if again and self._can_cross(again):
             if is_open_way(again):
-                plan.pair(name, again, Kind.CROWD)
+                plan.pair(name, again, PairKind.CROWD)
             return  # or in a later round: the second pass has to be of the same pair
         free = [n for n in able if n not in plan.busy and n != name and is_open_way(n) and not self._out[n].is_suspect]
         free.sort(key=lambda n: self._out[n].is_good)  # those that have yet to cross first
         if free:
-            plan.pair(name, free[0], Kind.CROWD)
+            plan.pair(name, free[0], PairKind.CROWD)
 
-    def _plan_odd(self, plan: Plan) -> None:
+    def _plan_odd(self, plan: IsolationPlan) -> None:
         """Pairs of the known-good that failed, once more."""
         for link in self._odd:
             way = self.way(link)
-            is_free = plan.busy.isdisjoint(link) and (way is None or plan.is_free(way, Kind.PROBE))
+            is_free = plan.busy.isdisjoint(link) and (way is None or plan.is_free(way, PairKind.PROBE))
             if link not in self.links and is_free and all(part.is_good for part in self._parts(link)):
-                plan.add(link, Kind.NEAR if way is None else Kind.PROBE)
+                plan.add(link, PairKind.NEAR if way is None else PairKind.PROBE)
 
     # --- results -------------------------------------------------------------------------------------------------
 
@@ -294,7 +302,7 @@ class Isolation:
         self._judge_ways()
         self._asked = {}
 
-    def _parts(self, pair: Pair) -> list[Part]:
+    def _parts(self, pair: Pair) -> list[IsolationPart]:
         way = self.way(pair)
         if way is None:
             return [self._near[name] for name in pair]
@@ -312,7 +320,7 @@ class Isolation:
         if all(id(part) in before for part in parts) and failures > _LINK_TRIES:
             self.links.add(key)
 
-    def _decide(self, part: Part) -> None:
+    def _decide(self, part: IsolationPart) -> None:
         if part.is_open:
             never_passed = part.strikes >= self._strikes and not part.passes
             part.is_bad = never_passed or part.fails >= INTERMITTENT

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.diagnostics.catalog.catalog import BY_NAME, Check, metric_of
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading
 from holdfast.diagnostics.catalog.verdicts import FEWEST, Baseline, Grade, Verdict, best, judge, share
 from holdfast.diagnostics.isolation.isolation import Pair
 from holdfast.diagnostics.isolation.pairs import (
@@ -36,7 +36,7 @@ class Judgement:
     def __init__(self, candidates: Mapping[str, Candidate], past: Past) -> None:
         self._candidates, self._past = candidates, past
         self._values: dict[str, dict[_Figure, list[Reading]]] = {}
-        self._faults: dict[str, dict[str, list[Fault]]] = {}
+        self._faults: dict[str, dict[str, list[CheckFault]]] = {}
         self._unable: dict[tuple[str, str], str] = {}
         self._errors: dict[tuple[str, str], str] = {}
         self._evidence: dict[tuple[str, str], dict[str, Any]] = {}

@@ -24,7 +24,7 @@ from holdfast.diagnostics.catalog.verdicts import (
     share,
     worst,
 )
-from holdfast.diagnostics.isolation.isolation import STRIKES, Isolation, Kind, Pair
+from holdfast.diagnostics.isolation.isolation import STRIKES, Isolation, Pair, PairKind
 
 Past = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 """By node, by `figure_key`: (Unix seconds, value), oldest first."""
@@ -70,7 +70,7 @@ class _Test:
     partner: str
     result: CheckResult | None
     error: str
-    kind: Kind
+    kind: PairKind
 
 
 class PairJudgement:
@@ -79,7 +79,7 @@ class PairJudgement:
     def __init__(self, candidates: Mapping[str, Candidate], past: Past) -> None:
         self._candidates, self._past = candidates, past
         self._pairs: dict[str, list[_Test]] = {}  # by node
-        self._round: dict[Pair, tuple[CheckResult | None, Kind]] = {}
+        self._round: dict[Pair, tuple[CheckResult | None, PairKind]] = {}
         self._references: dict[tuple[str, str], float] = {}
         self._unable: dict[str, str] = {}
         self._out_of_time = False
@@ -89,7 +89,7 @@ class PairJudgement:
         pair: Pair,
         results: Mapping[str, Sequence[CheckResult]],
         errors: Mapping[str, str],
-        kind: Kind = Kind.NEAR,
+        kind: PairKind = PairKind.NEAR,
     ) -> None:
         """What a pair said: its client (the first) measures, its server's words count where it could not."""
         client, server = pair
@@ -114,7 +114,7 @@ class PairJudgement:
         """Passed or failed, for the isolation; the pairs of one round, judged against all pairs so far."""
         crowd: dict[tuple[str, str], list[float]] = {}
         for result, kind in self._round.values():
-            for r in result.readings if result is not None and kind is Kind.CROWD else ():
+            for r in result.readings if result is not None and kind is PairKind.CROWD else ():
                 crowd.setdefault((r.metric, r.component), []).append(r.value)
         results = {
             pair: result is not None and not any(self._is_pair_bad(r, kind, crowd) for r in result.readings)
@@ -123,21 +123,21 @@ class PairJudgement:
         self._round = {}
         return results
 
-    def _is_pair_bad(self, reading: Reading, kind: Kind, crowd: Mapping[tuple[str, str], Sequence[float]]) -> bool:
+    def _is_pair_bad(self, reading: Reading, kind: PairKind, crowd: Mapping[tuple[str, str], Sequence[float]]) -> bool:
         """`crowd`: the figures of those that went across at the same time. What others inject, too, is the price of
         going at once, and no fault of one."""
         metric = metric_of("pair", reading.metric, reading.bar)
         if metric is None or not math.isfinite(reading.value):
             return False
         is_past_bar = math.isfinite(metric.bar) and is_worse(metric, reading.value, metric.bar)
-        if kind is Kind.CROWD:
+        if kind is PairKind.CROWD:
             values = crowd[(reading.metric, reading.component)]
             if len(values) < FEWEST:
                 return False
             is_only = is_past_bar and sum(is_worse(metric, value, metric.bar) for value in values) == 1
             is_compared = math.isfinite(metric.degraded)
             return is_only or (is_compared and share(metric, reading.value, statistics.median(values)) < ACROSS)
-        least = metric.degraded if kind is Kind.NEAR else ACROSS if math.isfinite(metric.degraded) else math.nan
+        least = metric.degraded if kind is PairKind.NEAR else ACROSS if math.isfinite(metric.degraded) else math.nan
         return is_past_bar or share(metric, reading.value, self._reference(metric, reading.component)) < least
 
     def _reference(self, metric: Metric, component: str) -> float:
@@ -147,7 +147,11 @@ class PairJudgement:
         key = (metric.name, component)
         if key not in self._references:
             all_tests = [test for tests in self._pairs.values() for test in tests]
-            kinds = {Kind.NEAR} if any(test.result and test.kind is Kind.NEAR for test in all_tests) else set(Kind)
+            kinds = (
+                {PairKind.NEAR}
+                if any(test.result and test.kind is PairKind.NEAR for test in all_tests)
+                else set(PairKind)
+            )
             nodes = [
                 best(metric, [r.value for test in tests if test.result and test.kind in kinds
                               for r in test.result.readings if (r.metric, r.component) == key])
@@ -191,7 +195,7 @@ class PairJudgement:
                     ends[candidate.switch].append(name)
             tests = [
                 test for name in ends[one] for test in self._pairs[name]
-                if test.kind is not Kind.NEAR and self._candidates[test.partner].switch == other
+                if test.kind is not PairKind.NEAR and self._candidates[test.partner].switch == other
             ]  # fmt: skip
             rates = [r.value for test in tests if test.result for r in test.result.readings if r.metric == "bandwidth"]
             metric = metric_of(check.name, "bandwidth")
@@ -226,7 +230,7 @@ class PairJudgement:
         if node not in isolation.crossing:
             return []
         partners = dict.fromkeys(second if first == node else first for first, second in isolation.failed_with(node))
-        errors = [test.error for test in tests if test.kind is not Kind.NEAR and test.error]
+        errors = [test.error for test in tests if test.kind is not PairKind.NEAR and test.error]
         text = (
             f"passes under switch {self._candidates[node].switch}, and fails across with {', '.join(partners)}, "
             f"which pass across with others" + (f"; {errors[0]}" if errors else "")

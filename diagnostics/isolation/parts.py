@@ -13,7 +13,7 @@ INTERMITTENT = 4
 """Failures that count, in all, after which a part is bad although it passed between them."""
 
 
-class Kind(StrEnum):
+class PairKind(StrEnum):
     """How a pair was tested."""
 
     NEAR = "near"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Part:
+class IsolationPart:
     is_good: bool = False
     is_bad: bool = False
     streak: int = 0  # passes in a row of one pair: a fault may show in its second try only
@@ -66,38 +66,38 @@ class Part:
         return bool(self.failures) and not set.intersection(*(set(pair) for pair in self.failures))
 
 
-class Plan:
+class IsolationPlan:
     """The pairs of one round."""
 
     def __init__(self, draw: random.Random, way_of: Callable[[Pair], Pair | None]) -> None:
         self._random, self._way_of = draw, way_of
-        self.pairs: dict[Pair, Kind] = {}
+        self.pairs: dict[Pair, PairKind] = {}
         self.busy: set[str] = set()
         self._alone: set[str] = set()  # switches with a probe
         self._shared: set[str] = set()  # switches that a crowd crosses
 
-    def is_free(self, way: Pair, kind: Kind) -> bool:
+    def is_free(self, way: Pair, kind: PairKind) -> bool:
         """May one more go this way?"""
-        return self._alone.isdisjoint(way) and (kind is Kind.CROWD or self._shared.isdisjoint(way))
+        return self._alone.isdisjoint(way) and (kind is PairKind.CROWD or self._shared.isdisjoint(way))
 
     def shuffled(self, names: Iterable[str]) -> list[str]:
         found = sorted(names)  # a set's order is not the same in every process
         self._random.shuffle(found)
         return found
 
-    def add(self, pair: Pair, kind: Kind) -> None:
+    def add(self, pair: Pair, kind: PairKind) -> None:
         self.pairs[pair] = kind
         self.busy.update(pair)
-        if kind is not Kind.NEAR:
-            (self._alone if kind is Kind.PROBE else self._shared).update(self._way_of(pair) or ())
+        if kind is not PairKind.NEAR:
+            (self._alone if kind is PairKind.PROBE else self._shared).update(self._way_of(pair) or ())
 
-    def pair(self, name: str, partner: str, kind: Kind) -> bool:
+    def pair(self, name: str, partner: str, kind: PairKind) -> bool:
         if name == partner or name in self.busy or partner in self.busy:
             return False
         self.add((name, partner), kind)
         return True
 
-    def meet(self, name: str, part: Part, partners: Iterable[str], kind: Kind) -> str:
+    def meet(self, name: str, part: IsolationPart, partners: Iterable[str], kind: PairKind) -> str:
         """A suspect meets one of these: the same again after a pass, which may be in a later round, else a new one.
         Whom; empty: nobody is free."""
         known = [other for other in partners if other != name]

@@ -59,7 +59,7 @@ def send(connection: socket.socket, seconds: float) -> None:
     connection.shutdown(socket.SHUT_WR)
 
 
-class Server:
+class MoverServer:
     """`serve()` answers one session's wishes until it says bye, or `timeout` seconds are over."""
 
     def __init__(self, address: str, port: int, session: str, timeout: float) -> None:
@@ -125,7 +125,7 @@ class Server:
                     self._udp.sendto(reply, sender)
 
 
-class Client:
+class MoverClient:
     def __init__(self, address: str, port: int, session: str, timeout: float, source: str = "") -> None:
         """`source`: the own address to measure from."""
         self._address, self._port, self._session = address, port, session

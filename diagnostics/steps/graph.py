@@ -67,7 +67,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class StepNode:
     """One meeting in the order in which they can be worked out: (column, sync) of all that take part, and of whom
     they wait for. `axis` is that of the ranks' array along which a collective reduces; None all of them, -1 none."""
 
@@ -83,7 +83,7 @@ class Graph:
 
     step: int
     columns: list[Column]
-    nodes: list[Node]
+    nodes: list[StepNode]
     sizes: tuple[int, ...]
     axes: tuple[str, ...]
     incomplete: list[int]
@@ -116,7 +116,7 @@ def graphs(table: SpanTable, plan: Plan | None, world: int) -> Iterator[Graph]:
     places = members.reshape(len(members), -1)
     rows = _Rows(table.take(table.rank < mesh.world), mesh.world)
     shapes: dict[tuple[int, ...], Shape] = {}
-    orders: dict[tuple[int, ...], list[Node]] = {}
+    orders: dict[tuple[int, ...], list[StepNode]] = {}
     before = np.full(mesh.world, np.nan)
     for step in rows.steps:
         made = [rows.column(step, ranks, before, shapes) for ranks in places]
@@ -221,7 +221,7 @@ def _summed(intervals: Floats, owner: Ints, span: int) -> Floats:
     return found
 
 
-def _ordered(columns: list[Column], axes: list[str]) -> Iterator[Node]:
+def _ordered(columns: list[Column], axes: list[str]) -> Iterator[StepNode]:
     """All meetings, each after those that it depends on."""
     senders = {
         s.key: (c, k)
@@ -243,20 +243,20 @@ def _ordered(columns: list[Column], axes: list[str]) -> Iterator[Node]:
             while at[c] < len(column.shape.syncs):
                 s, here = column.shape.syncs[at[c]], (c, at[c])
                 if s.how is Meeting.SEND:
-                    yield Node(s.how, (here,))
+                    yield StepNode(s.how, (here,))
                 elif s.how is Meeting.RECEIVE:
                     source = senders.get(s.key)
                     if source is not None and at[source[0]] <= source[1]:
                         break
-                    yield Node(s.how, (here,), source)
+                    yield StepNode(s.how, (here,), source)
                 elif s.group in axes:
-                    yield Node(s.how, (here,), None, axes.index(s.group))
+                    yield StepNode(s.how, (here,), None, axes.index(s.group))
                 elif (s.group, s.turn) not in met:
                     # Ranks of several columns meet, or all of one: "pp" pairs the same place in each.
                     everybody = parties[s.group, s.turn]
                     if any(at[d] < k for d, k in everybody):
                         break
                     met.add((s.group, s.turn))
-                    yield Node(s.how, tuple(everybody), None, -1 if s.group == "pp" else None)
+                    yield StepNode(s.how, tuple(everybody), None, -1 if s.group == "pp" else None)
                 at[c] += 1
                 moving = True

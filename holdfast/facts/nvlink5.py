@@ -30,7 +30,7 @@ class Advice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NvlinkReport:
     """What such a line says. `link`: -1 where the driver knows none."""
 
     unit: str
@@ -89,16 +89,16 @@ _DOWN_IGNORE = frozenset({0x26, 0x28})  # software or the user took it down; the
 _MFDE = {1: Advice.RESET, 3: Advice.IGNORE, 4: Advice.RESET, 5: Advice.RESET, 7: Advice.RESET}
 
 
-def parse(text: str) -> Report | None:
+def parse(text: str) -> NvlinkReport | None:
     """The report in the text behind "149, ", or None for another form."""
     match = _LINE.search(text)
     if match is None:
         return None
     info, status = int(match["info"], 16), int(match["status"] or "0", 16)
-    return Report(match["unit"], match["word"] == "Fatal", int(match["link"]), info, status)
+    return NvlinkReport(match["unit"], match["word"] == "Fatal", int(match["link"]), info, status)
 
 
-def advice(code: int, report: Report) -> Advice:
+def advice(code: int, report: NvlinkReport) -> Advice:
     """What NVIDIA asks for. Several bits of one status register at once: what the worst of them asks for."""
     reason = report.info >> 20 & 0x3F  # bits 25:20
     unit = _UNITS.get(report.unit)
@@ -118,7 +118,7 @@ def advice(code: int, report: Report) -> Advice:
     return Advice.UNKNOWN
 
 
-def _by_bits(unit: _Unit, report: Report) -> Advice:
+def _by_bits(unit: _Unit, report: NvlinkReport) -> Advice:
     flag = _RXPIPE_PROMOTED_V1 if report.info & 0x3FF == _RXPIPE_V1 else _RXPIPE_PROMOTED_V2
     reset = unit.reset | (unit.promoted if report.info & flag else 0)
     if report.status & reset:

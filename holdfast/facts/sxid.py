@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.facts.xid import PREFIX, Action
+from holdfast.facts.xid import PREFIX, RecoveryAction
 from holdfast.wire.types import Severity
 
 
@@ -66,16 +66,16 @@ class SXid:
         return f"{self.switch} port {self.link}" if self.link >= 0 else self.switch
 
     @property
-    def action(self) -> Action:
+    def action(self) -> RecoveryAction:
         match self.weight:
             case Weight.ALWAYS_FATAL:
-                return Action.REBOOT
+                return RecoveryAction.REBOOT
             case Weight.FATAL:
-                return Action.RESET_FABRIC
+                return RecoveryAction.RESET_FABRIC
             case Weight.UNKNOWN:
-                return Action.SUPPORT
+                return RecoveryAction.SUPPORT
             case _:
-                return Action.IGNORE
+                return RecoveryAction.IGNORE
 
     @property
     def severity(self) -> Severity:

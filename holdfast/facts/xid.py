@@ -16,7 +16,7 @@ from holdfast.facts.nvlink5 import Advice
 from holdfast.wire.types import Severity
 
 
-class Action(StrEnum):
+class RecoveryAction(StrEnum):
     """What NVIDIA asks for at once."""
 
     IGNORE = "ignore"
@@ -38,11 +38,12 @@ class Action(StrEnum):
     def takes_gpu_away(self) -> bool:
         """Must the job leave this GPU?"""
         return self in (
-            Action.RESET_GPU, Action.RESET_FABRIC, Action.RESTART_VM, Action.REBOOT, Action.CHECK_POWER,
+            RecoveryAction.RESET_GPU, RecoveryAction.RESET_FABRIC, RecoveryAction.RESTART_VM,
+            RecoveryAction.REBOOT, RecoveryAction.CHECK_POWER,
         )  # fmt: skip
 
 
-class Fault(StrEnum):
+class XidFault(StrEnum):
     """Who caused it, as far as the code alone can say."""
 
     APPLICATION = "application"
@@ -52,12 +53,12 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class XidEntry:
     """One row of the catalogue."""
 
     code: int
-    action: Action
-    fault: Fault
+    action: RecoveryAction
+    fault: XidFault
     meaning: str
 
 
@@ -68,11 +69,17 @@ NVLINK = 74
 RECOVERY_CHANGED = 154
 CONTAINED = 94
 UNCONTAINED = 95
-_I, _A, _G, _S, _F = Action.IGNORE, Action.RESTART_APP, Action.RESET_GPU, Action.SUPPORT, Action.FOLLOW
-_APP, _HW, _DRV, _ANY = Fault.APPLICATION, Fault.HARDWARE, Fault.DRIVER, Fault.UNKNOWN
+_I, _A, _G, _S, _F = (
+    RecoveryAction.IGNORE,
+    RecoveryAction.RESTART_APP,
+    RecoveryAction.RESET_GPU,
+    RecoveryAction.SUPPORT,
+    RecoveryAction.FOLLOW,
+)
+_APP, _HW, _DRV, _ANY = XidFault.APPLICATION, XidFault.HARDWARE, XidFault.DRIVER, XidFault.UNKNOWN
 _UNUSED = "not in use on Ampere and newer"
 
-_ROWS: tuple[tuple[Iterable[int], Action, Fault, str], ...] = (
+_ROWS: tuple[tuple[Iterable[int], RecoveryAction, XidFault, str], ...] = (
     ((1, 2, 3, 4, 5, 6, 7, 9, 10, 12, *range(15, 25), 26, 27, 28, 29, 30, *range(33, 37), 42, 47), _S, _ANY, _UNUSED),
     ((49, 50, 51, 52, 53, 55, 56, 57, 58, 59, 61, 65, 73, 81, 87, 90, 91, *range(111, 119)), _S, _ANY, _UNUSED),
     ((122, 123, 124, 125, 138), _S, _ANY, _UNUSED),
@@ -91,7 +98,7 @@ _ROWS: tuple[tuple[Iterable[int], Action, Fault, str], ...] = (
     ((45,), _F, _ANY, "channels were removed because of an error before"),
     ((46,), _G, _HW, "the GPU stopped processing: time-out"),
     ((48,), _F, _HW, "double bit ECC error"),
-    ((54,), Action.CHECK_POWER, _HW, "auxiliary power is not connected to the board"),
+    ((54,), RecoveryAction.CHECK_POWER, _HW, "auxiliary power is not connected to the board"),
     ((60,), _A, _ANY, "video processor exception"),
     ((62,), _G, _HW, "internal micro-controller halt"),
     ((63,), _I, _HW, "a memory row was remapped or recorded for it"),
@@ -100,8 +107,8 @@ _ROWS: tuple[tuple[Iterable[int], Action, Fault, str], ...] = (
     ((68, 83, 84, 88, 89, 96, 97, 98), _A, _ANY, "video decoder exception"),
     ((69,), _A, _APP, "compute engine class error"),
     ((74,), _G, _HW, "NVLink error"),
-    ((78,), Action.UPDATE, _DRV, "vGPU start error"),
-    ((79,), Action.REBOOT, _HW, "the GPU has fallen off the bus"),
+    ((78,), RecoveryAction.UPDATE, _DRV, "vGPU start error"),
+    ((79,), RecoveryAction.REBOOT, _HW, "the GPU has fallen off the bus"),
     ((80,), _A, _ANY, "corrupted data were sent to the GPU"),
     ((82, *range(99, 106)), _A, _ANY, "JPEG engine error"),
     ((86, 139), _A, _ANY, "optical flow engine exception"),
@@ -122,7 +129,7 @@ _ROWS: tuple[tuple[Iterable[int], Action, Fault, str], ...] = (
     ((142,), _S, _ANY, "video encoder error"),
     ((143,), _G, _HW, "GPU initialization error"),
     (nvlink5.CODES, _F, _HW, "NVLink 5 error; the registers in its line say what to do"),
-    ((151,), Action.RESTART_VM, _DRV, "key rotation error"),
+    ((151,), RecoveryAction.RESTART_VM, _DRV, "key rotation error"),
     ((152, 153), _I, _ANY, "deep learning accelerator error"),
     ((154,), _F, _ANY, "the GPU's recovery action changed"),
     ((155,), _G, _HW, "NVLink: error defined by software"),
@@ -140,8 +147,8 @@ _ROWS: tuple[tuple[Iterable[int], Action, Fault, str], ...] = (
     ((171, 172), _F, _HW, "detail of Xid 48: an uncorrectable error in DRAM (171) or SRAM (172)"),
 )
 
-CATALOGUE: Mapping[int, Entry] = {
-    code: Entry(code, action, fault, meaning) for codes, action, fault, meaning in _ROWS for code in codes
+CATALOGUE: Mapping[int, XidEntry] = {
+    code: XidEntry(code, action, fault, meaning) for codes, action, fault, meaning in _ROWS for code in codes
 }
 
 PREFIX = r"^(?:.*\bkernel: )?\W*(?:\d+\.\d+\]\s*)?"
@@ -155,15 +162,15 @@ _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?"
 # NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
 _RECOVERY = re.compile(r"to 0x([0-9a-fA-F]+)")
 
-RECOVERY_ACTIONS: tuple[tuple[Action, str], ...] = (
-    (Action.IGNORE, "none"),
-    (Action.RESET_GPU, "reset the GPU"),
-    (Action.REBOOT, "reboot the node"),
-    (Action.IGNORE, "drain peer-to-peer traffic"),
-    (Action.DRAIN, "drain, then reset the GPU"),
-    (Action.RESTART_APP, "recover the IMEX domain"),
-    (Action.RESET_GPU, "reset the bus"),
-    (Action.REBOOT, "reboot the system"),
+RECOVERY_ACTIONS: tuple[tuple[RecoveryAction, str], ...] = (
+    (RecoveryAction.IGNORE, "none"),
+    (RecoveryAction.RESET_GPU, "reset the GPU"),
+    (RecoveryAction.REBOOT, "reboot the node"),
+    (RecoveryAction.IGNORE, "drain peer-to-peer traffic"),
+    (RecoveryAction.DRAIN, "drain, then reset the GPU"),
+    (RecoveryAction.RESTART_APP, "recover the IMEX domain"),
+    (RecoveryAction.RESET_GPU, "reset the bus"),
+    (RecoveryAction.REBOOT, "reboot the system"),
 )
 """By NVML's number of the recovery action (field 230), which Xid 154 also tells. What each asks for: NVIDIA GPU memory
 error management, "Error Recovery and Response Flags" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)."""
@@ -178,11 +185,11 @@ class Xid:
     text: str = ""
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> XidEntry:
         return entry(self.code)
 
     @property
-    def nvlink(self) -> nvlink5.Report | None:
+    def nvlink(self) -> nvlink5.NvlinkReport | None:
         """What a line of Xids 144 to 150 says; NVML gives no line."""
         return nvlink5.parse(self.text) if self.code in nvlink5.CODES else None
 
@@ -196,38 +203,38 @@ class Xid:
         return Advice.IGNORE if found is Advice.UNKNOWN and not report.fatal else found
 
     @property
-    def action(self) -> Action:
+    def action(self) -> RecoveryAction:
         """The action of this report alone. `FOLLOW`: only its neighbours can say."""
         if self.code in nvlink5.CODES:
             return _NVLINK5[self.advice]
         if self.code == NVLINK and nvlink4.is_harmless(self.text):
-            return Action.IGNORE
+            return RecoveryAction.IGNORE
         if self.code == RECOVERY_CHANGED and (match := _RECOVERY.search(self.text)) is not None:
             number = int(match[1], 16)
-            return RECOVERY_ACTIONS[number][0] if number < len(RECOVERY_ACTIONS) else Action.SUPPORT
+            return RECOVERY_ACTIONS[number][0] if number < len(RECOVERY_ACTIONS) else RecoveryAction.SUPPORT
         return self.entry.action
 
     @property
     def severity(self) -> Severity:
         if self.action.takes_gpu_away:
             return Severity.CRITICAL
-        return Severity.INFO if self.action is Action.IGNORE else Severity.WARNING
+        return Severity.INFO if self.action is RecoveryAction.IGNORE else Severity.WARNING
 
 
 _NVLINK5 = {
-    Advice.IGNORE: Action.IGNORE,
-    Advice.RESET: Action.RESET_GPU,
-    Advice.FOLLOW_154: Action.FOLLOW,
-    Advice.UNKNOWN: Action.FOLLOW,
+    Advice.IGNORE: RecoveryAction.IGNORE,
+    Advice.RESET: RecoveryAction.RESET_GPU,
+    Advice.FOLLOW_154: RecoveryAction.FOLLOW,
+    Advice.UNKNOWN: RecoveryAction.FOLLOW,
 }
 
 
-def entry(code: int) -> Entry:
+def entry(code: int) -> XidEntry:
     """The row of a code; one that the catalogue does not have is for NVIDIA's support."""
-    return CATALOGUE.get(code) or Entry(code, Action.SUPPORT, Fault.UNKNOWN, "not in the catalogue")
+    return CATALOGUE.get(code) or XidEntry(code, RecoveryAction.SUPPORT, XidFault.UNKNOWN, "not in the catalogue")
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[XidEntry]:
     """The catalogue in the order of the codes."""
     return (CATALOGUE[code] for code in sorted(CATALOGUE))
 

@@ -21,7 +21,7 @@ _ROUNDS = 4
 _FOUR = struct.Struct("<4Q").pack
 
 
-class Row(Protocol):
+class BatchRow(Protocol):
     """A long row of tokens: an array, or files that read as one."""
 
     def __len__(self) -> int: ...
@@ -33,7 +33,7 @@ class Row(Protocol):
 class Batches:
     """Samples of seq_len tokens, dealt out to steps and micro-batches."""
 
-    tokens: Row
+    tokens: BatchRow
     seq_len: int
     seed: int
     micro_batches: int

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.trainer.data.documents import Documents, Source, cache_folder, list_sources
+from holdfast.trainer.data.documents import Documents, DocumentSource, cache_folder, list_sources
 from holdfast.trainer.data.shards import Shards, ShardWriter
 from holdfast.trainer.data.tokens import SEPARATOR, Tokenizer, make, restored, vocab_of
 from holdfast.trainer.settings.config import DataConfig
@@ -86,7 +86,7 @@ def _open(config: DataConfig) -> Corpus:
     return corpus
 
 
-def _key(sources: list[Source], config: DataConfig) -> str:
+def _key(sources: list[DocumentSource], config: DataConfig) -> str:
     text = json.dumps(
         [
             _VERSION,

@@ -19,7 +19,7 @@ _KINDS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentSource:
     """A file, as the listing sees it."""
 
     name: str
@@ -33,7 +33,7 @@ class Documents:
     """Where the documents come from, and the files that decide what they are."""
 
     config: DataConfig
-    sources: list[Source]
+    sources: list[DocumentSource]
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Documents:
                 yield Path(source.path).read_bytes()
 
 
-def list_sources(config: DataConfig) -> list[Source]:
+def list_sources(config: DataConfig) -> list[DocumentSource]:
     """The files to read, by name, up to data.max_bytes. Raises ConfigError when there are none."""
     if config.path.startswith(_HF):
         return _dataset_files(config)
@@ -90,7 +90,7 @@ def _expanded(path: str, setting: str) -> Path:
         raise ConfigError(f"{setting} {path}: {error}") from None
 
 
-def _walk(root: str, below: str, suffixes: tuple[str, ...], skipped: set[str]) -> Iterator[Source]:
+def _walk(root: str, below: str, suffixes: tuple[str, ...], skipped: set[str]) -> Iterator[DocumentSource]:
     folders = []
     with os.scandir(os.path.join(root, below)) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
@@ -101,17 +101,17 @@ def _walk(root: str, below: str, suffixes: tuple[str, ...], skipped: set[str]) -
             elif entry.is_file() and (not suffixes or entry.name.endswith(suffixes)):
                 stat = entry.stat()
                 if stat.st_size:
-                    yield Source(name, entry.path, stat.st_size, stat.st_mtime_ns)
+                    yield DocumentSource(name, entry.path, stat.st_size, stat.st_mtime_ns)
     for name in folders:
         yield from _walk(root, name, suffixes, skipped)
 
 
-def _dataset_files(config: DataConfig) -> list[Source]:
+def _dataset_files(config: DataConfig) -> list[DocumentSource]:
     path = _dataset_path(config)
     if path.is_dir():
         found = list(_walk(str(path), "", config.suffixes, {"__pycache__"}))
     elif path.is_file():
-        found = [Source(path.name, str(path), path.stat().st_size, path.stat().st_mtime_ns)]
+        found = [DocumentSource(path.name, str(path), path.stat().st_size, path.stat().st_mtime_ns)]
     else:
         raise ConfigError(f"data.path {config.path}: no such file or folder; only datasets on this machine are read")
     if not found:

@@ -12,7 +12,7 @@ from typing import Protocol
 from holdfast.trainer.data.batches import Batch, Batches
 from holdfast.trainer.data.ring import Ring
 from holdfast.trainer.data.shared_feed import Loader, SharedFeed
-from holdfast.trainer.mesh.mesh import Mesh
+from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.launch import Launch
@@ -115,7 +115,7 @@ class Owned:
         self._end()
 
 
-def open_feed(config: Config, launch: Launch, mesh: Mesh, batches: Batches, needed: bool) -> Feed:
+def open_feed(config: Config, launch: Launch, mesh: RankMesh, batches: Batches, needed: bool) -> Feed:
     """The feed that the settings ask for. All ranks call it; `needed`: this one will read from it.
 
     Raises ConfigError when the node has no memory for a ring, or its ranks cannot tell how many they are.

@@ -20,15 +20,15 @@ from holdfast.trainer.settings.checks import check_transport, policy
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.errors import ConfigError, Disagreement
 from holdfast.trainer.settings.launch import Launch, keep_loopback_local
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.settings.transport import export, heeding
 
 
 @dataclass(frozen=True, slots=True)
-class Mesh:
+class RankMesh:
     """The device mesh (pp, dp, tp) as one rank sees it."""
 
-    layout: Layout
+    layout: TrainerLayout
     device: torch.device
     device_mesh: DeviceMesh
     pp_rank: int
@@ -78,7 +78,9 @@ def choose_device(config: Config, launch: Launch) -> torch.device:
     return torch.device("cuda", launch.local_rank)
 
 
-def join(config: Config, launch: Launch, layout: Layout, device: torch.device, store: Store | None = None) -> Mesh:
+def join(
+    config: Config, launch: Launch, layout: TrainerLayout, device: torch.device, store: Store | None = None
+) -> RankMesh:
     """Meet the other ranks and build the mesh. Called once in a process, by every rank of the job.
 
     `store`: where to meet, instead of where the settings say.
@@ -101,7 +103,7 @@ def join(config: Config, launch: Launch, layout: Layout, device: torch.device, s
     with probe.operation("setup:mesh"):
         device_mesh = _own_groups(layout, launch.rank, device)
     pp, dp, tp = layout.coordinate(launch.rank)
-    return Mesh(layout, device, device_mesh, pp, dp, tp, store)
+    return RankMesh(layout, device, device_mesh, pp, dp, tp, store)
 
 
 def only_deterministic(environ: MutableMapping[str, str]) -> None:
@@ -113,7 +115,7 @@ def only_deterministic(environ: MutableMapping[str, str]) -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def _own_groups(layout: Layout, rank: int, device: torch.device) -> DeviceMesh:
+def _own_groups(layout: TrainerLayout, rank: int, device: torch.device) -> DeviceMesh:
     """The mesh out of groups that only their members make, and only among themselves.
 
     The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of

@@ -27,7 +27,7 @@ from holdfast.trainer.settings.config import Config, ModelConfig
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
-class Shape:
+class ModelShape:
     """Widths of one layer. Rows go group by group, so that a split over tp is a split by groups.
 
     A group is one key-value head with the query heads that share it, and as many parts of the
@@ -68,7 +68,7 @@ class Block(nn.Module):
     def __init__(self, model: ModelConfig, recompute: str, site: Site) -> None:
         super().__init__()
         self.model, self.site, self.recompute = model, site, recompute
-        self.shape = Shape(model)
+        self.shape = ModelShape(model)
 
     def forward(self, x: Tensor, rotation: Tensor | None, micro_batch: int) -> Tensor:
         if self.recompute != "full":
@@ -97,7 +97,7 @@ class Block(nn.Module):
 class FeedForward(nn.Module):
     """The matrices of a serial layer's second half."""
 
-    def __init__(self, name: str, shape: Shape, make: Parameters, site: Site) -> None:
+    def __init__(self, name: str, shape: ModelShape, make: Parameters, site: Site) -> None:
         super().__init__()
         self.site = site
         *gate, up = (Linear([matrix], True, shape.groups, make, site) for matrix in shape.in_matrices(name))
@@ -161,7 +161,7 @@ class ParallelBlock(Block):
         return x + self.dropout(both, micro_batch)
 
 
-class Stage(nn.Module):
+class ModelStage(nn.Module):
     """Consecutive layers, with the embedding before the first and the head after the last one."""
 
     def __init__(self, config: Config, index: int, layers: range, vocab: int, make: Parameters, moment: Moment) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.plan.plan import Op
-from holdfast.trainer.mesh.mesh import Mesh, everyone
+from holdfast.trainer.mesh.mesh import RankMesh, everyone
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.update_rules import Target, rule
 from holdfast.trainer.settings.config import OptimConfig
@@ -31,7 +31,7 @@ MASTER = "master"
 class Optimizer:
     """Updates slices. The learning rate is a function of the step, counted from 0."""
 
-    def __init__(self, config: OptimConfig, slices: Sequence[Slice], mesh: Mesh, sums: Callable[[], None]) -> None:
+    def __init__(self, config: OptimConfig, slices: Sequence[Slice], mesh: RankMesh, sums: Callable[[], None]) -> None:
         """`sums` completes gradients of which other ranks have a part. Called by all ranks together."""
         self.config, self.all, self._sums = config, list(slices), sums
         self._stages = mesh.layout.stages_of(mesh.pp_rank)
@@ -143,7 +143,7 @@ def _master(piece: Slice) -> nn.Parameter:
     return nn.Parameter(piece.shard.detach().float())
 
 
-def _stage_group(mesh: Mesh) -> dist.ProcessGroup:
+def _stage_group(mesh: RankMesh) -> dist.ProcessGroup:
     """All ranks of this pipeline rank: together they hold every part of the same parameters."""
     layout = mesh.layout
     if layout.tp == 1 or layout.dp == 1:

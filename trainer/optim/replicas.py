@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from holdfast.trainer.mesh import collectives
-from holdfast.trainer.mesh.mesh import Mesh
-from holdfast.trainer.model.model import Stage, sum_precision
+from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.model.model import ModelStage, sum_precision
 from holdfast.trainer.settings.config import Config
 
 
@@ -31,7 +31,7 @@ def by_layer(config: Config, dp: int) -> bool:
     return dp > 1 and config.parallel.zero == 3 and config.parallel.zero_unit == "layer"
 
 
-def share(stage: Stage, config: Config, mesh: Mesh) -> None:
+def share(stage: ModelStage, config: Config, mesh: RankMesh) -> None:
     """Cut the stage's parameters over dp as parallel.zero says. Called once, before anything refers to them."""
     if mesh.layout.dp == 1 or config.parallel.zero == 0:
         return
@@ -49,7 +49,7 @@ def share(stage: Stage, config: Config, mesh: Mesh) -> None:
         _prefetch(shards[-1], shards[:-1])
 
 
-def units_of(stage: Stage) -> list[nn.Module]:
+def units_of(stage: ModelStage) -> list[nn.Module]:
     """What is gathered at once by layer, in the order of forward. The rest of the stage is one more."""
     # The head reads the embedding's table when they are tied, so then both belong to the rest.
     first, last = (None, None) if stage.is_tied else (stage.embed, stage.head)

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast.trainer.mesh.mesh import Mesh
-from holdfast.trainer.model.model import Stage
+from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.model.model import ModelStage
 from holdfast.trainer.model.tensor_parallel import all_reduce
 from holdfast.trainer.telemetry import spans
 
@@ -43,7 +43,7 @@ class Slice:
         return self.holders * (2 if self.is_tied else 1)
 
 
-def slices_of(stages: Sequence[Stage], mesh: Mesh) -> list[Slice]:
+def slices_of(stages: Sequence[ModelStage], mesh: RankMesh) -> list[Slice]:
     """All parameters of the rank's stages, in order. Call after sharding."""
     found = []
     for stage in stages:
@@ -68,7 +68,7 @@ class GradientSums:
     Tied embeddings get a gradient in the first stage and another one in the last.
     """
 
-    def __init__(self, slices: Sequence[Slice], mesh: Mesh, is_sequence: bool) -> None:
+    def __init__(self, slices: Sequence[Slice], mesh: RankMesh, is_sequence: bool) -> None:
         """Called by all ranks together."""
         # Peers of one replica and stage hold the same shards, so they agree on which ones are empty.
         held = [piece for piece in slices if piece.shard.numel()]
@@ -96,7 +96,7 @@ class GradientSums:
             grad.copy_(total.view_as(grad))
 
 
-def _pair_group(mesh: Mesh) -> dist.ProcessGroup | None:
+def _pair_group(mesh: RankMesh) -> dist.ProcessGroup | None:
     """The ranks that hold the two copies of a tied embedding, None when this rank holds both."""
     layout = mesh.layout
     ends = [next(p for p in range(layout.pp) if s in layout.stages_of(p)) for s in (0, layout.stages - 1)]

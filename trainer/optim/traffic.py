@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from holdfast.plan.plan import Op, Plan
-from holdfast.trainer.model.model import DTYPES, Shape
+from holdfast.trainer.model.model import DTYPES, ModelShape
 from holdfast.trainer.optim.slices import TIED
 from holdfast.trainer.settings.config import Config
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldParameter:
     """A parameter of a stage: its whole shape, and the dimension along which tp splits it, None if it does not."""
 
     name: str
@@ -36,7 +36,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class StepBytes:
     """Bytes of one step over all ranks, by what they are for."""
 
     tensor: int
@@ -53,21 +53,21 @@ class Traffic:
         return sum(asdict(self).values())
 
 
-def held_by(config: Config, layout: Layout, vocab: int, stage: int) -> Iterator[Held]:
+def held_by(config: Config, layout: TrainerLayout, vocab: int, stage: int) -> Iterator[HeldParameter]:
     """The parameters of a stage."""
     model, layers = config.model, layout.layers_of(stage, config.model.layers)
-    shape, rows = Shape(model), 0 if config.parallel.shard_vocabulary else None
+    shape, rows = ModelShape(model), 0 if config.parallel.shard_vocabulary else None
     is_first, is_last = layers.start == 0, layers.stop == model.layers
 
-    def norm(name: str) -> Iterator[Held]:
-        yield Held(f"{name}.weight", (shape.width,))
+    def norm(name: str) -> Iterator[HeldParameter]:
+        yield HeldParameter(f"{name}.weight", (shape.width,))
         if model.norm == "layer":
-            yield Held(f"{name}.bias", (shape.width,))
+            yield HeldParameter(f"{name}.bias", (shape.width,))
 
     if is_first or (is_last and model.tied):
-        yield Held(TIED, (vocab, shape.width), rows)
+        yield HeldParameter(TIED, (vocab, shape.width), rows)
     if is_first and model.positions == "learned":
-        yield Held("positions.weight", (config.data.seq_len, shape.width))
+        yield HeldParameter("positions.weight", (config.data.seq_len, shape.width))
     for number in layers:
         name = f"layers.{number}"
         qkv, out = shape.qkv_matrix(name), shape.out_matrix(name)
@@ -75,22 +75,22 @@ def held_by(config: Config, layout: Layout, vocab: int, stage: int) -> Iterator[
         yield from norm(f"{name}.norm")
         if model.block == "serial":
             yield from norm(f"{name}.ffn_norm")
-            yield from (Held(matrix.name, matrix.shape, 0) for matrix in (qkv, *ups))
-            yield from (Held(matrix.name, matrix.shape, 1) for matrix in (out, down))
+            yield from (HeldParameter(matrix.name, matrix.shape, 0) for matrix in (qkv, *ups))
+            yield from (HeldParameter(matrix.name, matrix.shape, 1) for matrix in (out, down))
         else:
-            yield Held(f"{name}.inward.weight", (sum(m.shape[0] for m in (qkv, *ups)), shape.width), 0)
-            yield Held(f"{name}.outward.weight", (shape.width, out.shape[1] + down.shape[1]), 1)
+            yield HeldParameter(f"{name}.inward.weight", (sum(m.shape[0] for m in (qkv, *ups)), shape.width), 0)
+            yield HeldParameter(f"{name}.outward.weight", (shape.width, out.shape[1] + down.shape[1]), 1)
     if is_last:
         yield from norm("head.norm")
         if not model.tied:
-            yield Held("head.weight", (vocab, shape.width), rows)
+            yield HeldParameter("head.weight", (vocab, shape.width), rows)
 
 
-def traffic(config: Config, layout: Layout, plan: Plan, vocab: int) -> Traffic:
+def traffic(config: Config, layout: TrainerLayout, plan: Plan, vocab: int) -> StepBytes:
     """Of one step of this job."""
     stages = [list(held_by(config, layout, vocab, stage)) for stage in range(layout.stages)]
     world = 2 * (layout.world - 1) * 8 * (2 + layout.world)
-    return Traffic(
+    return StepBytes(
         _tensor(config, layout, stages),
         _pipeline(config, layout, vocab),
         _replicas(config, layout, plan, stages),
@@ -107,12 +107,12 @@ def _item(config: Config) -> int:
     return DTYPES[config.train.dtype].itemsize
 
 
-def _copies(config: Config, layout: Layout) -> int:
+def _copies(config: Config, layout: TrainerLayout) -> int:
     """How often replicas hold each parameter, all of them together."""
     return layout.dp if config.parallel.zero == 0 else 1
 
 
-def _tensor(config: Config, layout: Layout, stages: list[list[Held]]) -> int:
+def _tensor(config: Config, layout: TrainerLayout, stages: list[list[HeldParameter]]) -> int:
     """One sum forward and one backward for each pair of split matrices; with sequence parallelism as two halves."""
     others, micro_batches = layout.tp - 1, config.train.micro_batches
     pairs = config.model.layers * (2 if config.model.block == "serial" else 1)
@@ -128,7 +128,7 @@ def _tensor(config: Config, layout: Layout, stages: list[list[Held]]) -> int:
     return total
 
 
-def _pipeline(config: Config, layout: Layout, vocab: int) -> int:
+def _pipeline(config: Config, layout: TrainerLayout, vocab: int) -> int:
     moves = sum(layout.rank_of(stage) != layout.rank_of(stage + 1) for stage in range(layout.stages - 1))
     copies = 1 if config.parallel.sequence else layout.tp
     total = 2 * moves * config.train.micro_batches * copies * _activation(config)
@@ -139,7 +139,7 @@ def _pipeline(config: Config, layout: Layout, vocab: int) -> int:
     return total
 
 
-def _replicas(config: Config, layout: Layout, plan: Plan, stages: list[list[Held]]) -> int:
+def _replicas(config: Config, layout: TrainerLayout, plan: Plan, stages: list[list[HeldParameter]]) -> int:
     """As often as the plan says."""
     if layout.dp == 1:
         return 0

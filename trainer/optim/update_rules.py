@@ -32,7 +32,7 @@ class Target:
     """Whether another pipeline stage has a copy, which must change by the very same bits."""
 
 
-class Rule(Protocol):
+class UpdateRule(Protocol):
     """One way to update. Steps count how many were applied before."""
 
     keys: tuple[str, ...]
@@ -54,7 +54,7 @@ class Rule(Protocol):
         """Put back what `averages` gave after `applied` updates."""
 
 
-def rule(config: OptimConfig, targets: Sequence[Target], group: dist.ProcessGroup) -> Rule:
+def rule(config: OptimConfig, targets: Sequence[Target], group: dist.ProcessGroup) -> UpdateRule:
     """The rule that the settings ask for. `group`: all ranks that hold parts of the same parameters."""
     match config.name:
         case "adamw":

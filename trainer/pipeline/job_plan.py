@@ -8,11 +8,11 @@ from holdfast.plan.check import verify
 from holdfast.plan.plan import Action, Layers, Mesh, Op, Order, Plan
 from holdfast.trainer.pipeline.sharding import add_reduce, add_reduce_when_freed, add_unshard, add_unshard_each
 from holdfast.trainer.pipeline.transfers import add_transfers, post_ahead
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 
 
 def job_plan(
-    layout: Layout,
+    layout: TrainerLayout,
     schedule: str,
     layers: int,
     computations: Sequence[Order],
@@ -53,7 +53,7 @@ def job_plan(
     return plan
 
 
-def _shared(order: Order, layout: Layout, live: int, zero: int, by_layer: bool, reduce_each: bool) -> Order:
+def _shared(order: Order, layout: TrainerLayout, live: int, zero: int, by_layer: bool, reduce_each: bool) -> Order:
     """What replicas do for each other around a rank's computations."""
     if zero == 3 and by_layer:
         return add_reduce(add_unshard_each(order), 1 if reduce_each else layout.local_micro_batches)
@@ -63,7 +63,7 @@ def _shared(order: Order, layout: Layout, live: int, zero: int, by_layer: bool, 
     return add_reduce(gathered, 1 if zero == 2 else layout.local_micro_batches)
 
 
-def _whole_step(layout: Layout, rank: int, order: Order) -> Order:
+def _whole_step(layout: TrainerLayout, rank: int, order: Order) -> Order:
     """Data comes in where inputs or targets are needed; each stage is stepped at the end."""
     stages = layout.stages_of(rank)
     ends = [stage for stage in stages if stage in (0, layout.stages - 1)]

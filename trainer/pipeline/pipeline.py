@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from holdfast.plan.plan import Plan
-from holdfast.trainer.mesh.mesh import Mesh
-from holdfast.trainer.model.model import DTYPES, Moment, Stage, boundary
+from holdfast.trainer.mesh.mesh import RankMesh
+from holdfast.trainer.model.model import DTYPES, ModelStage, Moment, boundary
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.optim.buckets import PiggybackedReductions
 from holdfast.trainer.optim.replicas import by_layer, share, units_of
@@ -15,13 +15,13 @@ from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.runtime import LossFunction, Runtime, Sharing, WatchedStage
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.config import Config
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 
 # Enough for a message to arrive while the rank computes; torch keeps a buffer for every receive anyway.
 _POSTED_AHEAD = 2
 
 
-def build_plan(config: Config, layout: Layout, device: torch.device) -> Plan:
+def build_plan(config: Config, layout: TrainerLayout, device: torch.device) -> Plan:
     """The plan of the whole job: the same on every rank, whatever its place."""
     schedule, count = config.parallel.schedule, layout.local_micro_batches
     computations = SCHEDULES[schedule].build(layout.pp, layout.chunks, count)
@@ -39,14 +39,14 @@ def build_plan(config: Config, layout: Layout, device: torch.device) -> Plan:
     )
 
 
-def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list[Stage]:
+def build_stages(config: Config, mesh: RankMesh, vocab: int, moment: Moment) -> list[ModelStage]:
     """This rank's stages, with parameters initialised, split over tp and shared out over dp."""
     layout = mesh.layout
     make = Parameters(config.train.seed, mesh.tp, mesh.device, DTYPES[config.train.dtype])
     stages = []
     for index in layout.stages_of(mesh.pp_rank):
         layers = layout.layers_of(index, config.model.layers)
-        stage = Stage(config, index, layers, vocab, make, moment)
+        stage = ModelStage(config, index, layers, vocab, make, moment)
         share(stage, config, mesh)
         stages.append(stage)
     return stages
@@ -54,9 +54,9 @@ def build_stages(config: Config, mesh: Mesh, vocab: int, moment: Moment) -> list
 
 def build_runtime(
     config: Config,
-    mesh: Mesh,
+    mesh: RankMesh,
     plan: Plan,
-    stages: list[Stage],
+    stages: list[ModelStage],
     loss: LossFunction,
     piggybacked: PiggybackedReductions | None = None,
     crowded: bool = False,

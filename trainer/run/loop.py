@@ -22,7 +22,7 @@ from holdfast.trainer.data.batches import Batches
 from holdfast.trainer.data.corpus import Corpus, open_corpus
 from holdfast.trainer.data.feed import Feed, Inline, open_feed
 from holdfast.trainer.data.tokens import vocab_of
-from holdfast.trainer.mesh.mesh import Mesh, choose_device, is_crowded, join, leave, require_agreement
+from holdfast.trainer.mesh.mesh import RankMesh, choose_device, is_crowded, join, leave, require_agreement
 from holdfast.trainer.model.loss import cross_entropy
 from holdfast.trainer.model.model import Moment, recompute_of
 from holdfast.trainer.model.sequence_parallel import own_positions
@@ -48,7 +48,7 @@ from holdfast.trainer.weights.weights import start_from
 class Trainer:
     """One rank's share of the model and of every step."""
 
-    def __init__(self, config: Config, mesh: Mesh, corpus: Corpus, crowded: bool = False) -> None:
+    def __init__(self, config: Config, mesh: RankMesh, corpus: Corpus, crowded: bool = False) -> None:
         """`crowded`: as `is_crowded` says."""
         self.config, self.mesh = config, mesh
         self.tp_group = mesh.tp.get_group()  # torch looks it up anew each time, which takes 0.4 ms

@@ -13,7 +13,7 @@ from holdfast.trainer.settings.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TrainerLayout:
     """A job's mesh, and what follows from it. Ranks count through tp first, then dp, then pp."""
 
     pp: int
@@ -56,7 +56,7 @@ class Layout:
         return range(dp_rank * self.local_micro_batches, (dp_rank + 1) * self.local_micro_batches)
 
 
-def plan(config: Config, world: int, vocab: int) -> Layout:
+def plan(config: Config, world: int, vocab: int) -> TrainerLayout:
     """The layout that the settings ask for on `world` ranks.
 
     `vocab` is the vocabulary's size. Raises ConfigError with the reason and the nearest layout that works.
@@ -71,9 +71,9 @@ def plan(config: Config, world: int, vocab: int) -> Layout:
     )
 
 
-def _layout(config: Config, pp: int, dp: int, tp: int) -> Layout:
+def _layout(config: Config, pp: int, dp: int, tp: int) -> TrainerLayout:
     placement = SCHEDULES[config.parallel.schedule].placement
-    return Layout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, placement)
+    return TrainerLayout(pp, dp, tp, _chunks(config), config.train.micro_batches // dp, placement)
 
 
 def _chunks(config: Config) -> int:

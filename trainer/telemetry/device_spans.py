@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.agent.probe_file.events import Recorded
 
 
-class Event(Protocol):
+class TimedEvent(Protocol):
     """As `torch.cuda.Event(enable_timing=True)`."""
 
     def record(self) -> None: ...
@@ -34,8 +34,8 @@ class Event(Protocol):
 class _Pending:
     kind: str
     named: dict[str, Any]
-    start: Event
-    end: Event
+    start: TimedEvent
+    end: TimedEvent
     recorded: Recorded | None
     """What the agent is told of the end."""
 
@@ -43,11 +43,11 @@ class _Pending:
 class DeviceSpans:
     """The spans of one stream, in order. Events come from a pool: making one takes longer than recording it."""
 
-    def __init__(self, make: Callable[[], Event], clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, make: Callable[[], TimedEvent], clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._make, self._clock_ns = make, clock_ns
-        self._pool: list[Event] = []
+        self._pool: list[TimedEvent] = []
         self._pending: deque[_Pending] = deque()
-        self._zero: Event | None = None
+        self._zero: TimedEvent | None = None
         self._zero_ns = 0
 
     def span(self, kind: str, **named: Any) -> _DeviceSpan:
@@ -77,15 +77,15 @@ class DeviceSpans:
             probe.record(done.kind, start, end, **done.named)
             self._pool += (done.start, done.end)
 
-    def _take(self) -> Event:
+    def _take(self) -> TimedEvent:
         return self._pool.pop() if self._pool else self._make()
 
-    def begin(self) -> Event:
+    def begin(self) -> TimedEvent:
         event = self._take()
         event.record()
         return event
 
-    def end(self, kind: str, named: dict[str, Any], start: Event) -> None:
+    def end(self, kind: str, named: dict[str, Any], start: TimedEvent) -> None:
         # Spans of a job that nobody aligned are of no use, and must not pile up.
         if self._zero is None:
             self._pool.append(start)
@@ -100,7 +100,7 @@ class _DeviceSpan:
 
     def __init__(self, spans: DeviceSpans, kind: str, named: dict[str, Any]) -> None:
         self.spans, self.kind, self.named = spans, kind, named
-        self.start: Event | None = None
+        self.start: TimedEvent | None = None
 
     def __enter__(self) -> None:
         if probe.attached():

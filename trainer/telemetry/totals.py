@@ -35,7 +35,7 @@ class Totals:
         return not self.bad_ranks and math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
-class Sums:
+class StepSums:
     """Totals on the device: loss, squared norm, for each rank whether its share was not finite, and votes."""
 
     def __init__(self, numbers: Tensor, votes: int = 0) -> None:
@@ -63,14 +63,14 @@ class Pending:
     votes: int
     work: dist.Work | None
 
-    def wait(self, squares: Tensor | None = None) -> Sums:
+    def wait(self, squares: Tensor | None = None) -> StepSums:
         """`squares`: the whole squared norm, when each rank finds the same by itself and none was sent."""
         if self.work is not None:
             with spans.operation("world:all_reduce", self.numbers.nbytes):
                 self.work.wait()
         if squares is not None:
             self.numbers[1] = squares
-        return Sums(self.numbers, self.votes)
+        return StepSums(self.numbers, self.votes)
 
 
 def start_sum(loss: Tensor, squares: Tensor | None, votes: Sequence[bool] = ()) -> Pending:

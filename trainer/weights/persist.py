@@ -12,9 +12,9 @@ from torch import Tensor
 from holdfast.agent import probe
 from holdfast.checkpoint.restore.group import ProcessGroup
 from holdfast.checkpoint.worker.manager import CheckpointManager
-from holdfast.checkpoint.worker.options import Options, Run, Watch
+from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatch, Run
 from holdfast.checkpoint.worker.stage1 import Tensors
-from holdfast.trainer.mesh.mesh import Mesh
+from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.settings.config import CheckpointConfig
@@ -41,15 +41,15 @@ class TrainerState:
 def make_manager(
     config: CheckpointConfig,
     launch: Launch,
-    mesh: Mesh,
+    mesh: RankMesh,
     slices: list[Slice],
     optimizer: Optimizer,
     settings: Mapping[str, object],
 ) -> CheckpointManager:
     """Called by all ranks together. Raises StaleGeneration, UsageError as `CheckpointManager` does."""
-    options = Options(**{one.name: getattr(config, one.name) for one in fields(Options)})
+    options = CheckpointOptions(**{one.name: getattr(config, one.name) for one in fields(CheckpointOptions)})
     run = Run(launch.rank, launch.world, launch.job, launch.generation)
-    watch = Watch(probe.operation, probe.phase, probe.requested, probe.restored, warn)
+    watch = CheckpointWatch(probe.operation, probe.phase, probe.requested, probe.restored, warn)
     group = ProcessGroup(operation=probe.operation)
     return CheckpointManager(
         options, run, group, TrainerState(slices, optimizer), mesh.sizes, settings, mesh.device, watch

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from holdfast.trainer.data.corpus import open_tokenizer
 from holdfast.trainer.data.tokens import SEPARATOR, vocab_of
 from holdfast.trainer.mesh.mesh import leave
-from holdfast.trainer.model.model import Moment, Stage
+from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import Parameters
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.weights.weights import Trained
@@ -36,7 +36,7 @@ def sample(config: Config, trained: Trained, prompt: str, count: int, temperatur
     return tokenizer.decode(tokens)
 
 
-def build(trained: Trained) -> Stage:
+def build(trained: Trained) -> ModelStage:
     """The whole model as one stage, with its weights, on the CPU. Joins a process group of its own: see mesh.leave."""
     whole = replace(trained.model, dropout=0.0)
     config = Config(model=whole)
@@ -46,7 +46,7 @@ def build(trained: Trained) -> Stage:
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
     make = Parameters(0, mesh, torch.device("cpu"))
-    stage = Stage(config, 0, range(whole.layers), vocab_of(trained.tokenizer), make, Moment(0))
+    stage = ModelStage(config, 0, range(whole.layers), vocab_of(trained.tokenizer), make, Moment(0))
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             parameter.copy_(trained.weights[name])  # alone, so a plain tensor
@@ -54,7 +54,7 @@ def build(trained: Trained) -> Stage:
 
 
 def _continue(
-    model: Stage, tokens: list[int], seq_len: int, count: int, temperature: float, generator: torch.Generator
+    model: ModelStage, tokens: list[int], seq_len: int, count: int, temperature: float, generator: torch.Generator
 ) -> Iterator[int]:
     for _ in range(count):
         # No more than the model was trained on at a time: later positions mean nothing to it.

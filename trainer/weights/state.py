@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.checkpoint.format.arrays import Held
+from holdfast.checkpoint.format.arrays import HeldShard
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.worker.torch_state import dtype_name, of_local, place
 from holdfast.trainer.optim.optimizer import Optimizer
@@ -48,7 +48,7 @@ def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[Gl
     return found
 
 
-def capture(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, list[Held]]:
+def capture(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, list[HeldShard]]:
     """The same as bytes with a place. On a CPU not copied."""
     return {name: [of_local(*one)] for name, one in tensors(slices, optimizer).items()}
 

@@ -17,13 +17,13 @@ from holdfast.checkpoint.stores.folder import Slot, committed
 from holdfast.checkpoint.stores.opening import open_store
 from holdfast.checkpoint.stores.store import Store
 from holdfast.checkpoint.worker.torch_state import to_torch
-from holdfast.trainer.mesh.mesh import Mesh
+from holdfast.trainer.mesh.mesh import RankMesh
 from holdfast.trainer.optim.optimizer import MASTER
 from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.optim.traffic import held_by
 from holdfast.trainer.settings.config import Config, DataConfig, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.weights import hugging_face
 from holdfast.trainer.weights.state import boxes
 
@@ -72,7 +72,9 @@ def trained(store: Store, slot: Slot, manifest: Manifest, progress: Progress | N
         if type(value) is not type(default) and not (isinstance(default, float) and type(value) is int):
             raise CheckpointError(f"{slot.folder} was not written by holdfast train: its {name} is {value!r:.40}")
     config = Config(model=model, data=DataConfig(seq_len=seq_len))
-    needed = [held.name for held in held_by(config, Layout(pp=1, dp=1, tp=1, chunks=1, local_micro_batches=1), 0, 0)]
+    needed = [
+        held.name for held in held_by(config, TrainerLayout(pp=1, dp=1, tp=1, chunks=1, local_micro_batches=1), 0, 0)
+    ]
     if missing := [name for name in needed if name not in names]:
         raise CheckpointError(
             f"the checkpoint of step {manifest.step} has no {missing[0]}, which a model of its settings has here: "
@@ -84,7 +86,7 @@ def trained(store: Store, slot: Slot, manifest: Manifest, progress: Progress | N
     return Trained(manifest.step, model, tokenizer, seq_len, weights)
 
 
-def start_from(folder: Path, config: Config, mesh: Mesh, slices: list[Slice]) -> None:
+def start_from(folder: Path, config: Config, mesh: RankMesh, slices: list[Slice]) -> None:
     """Set this rank's slices to the weights of a Hugging Face folder. Raises ConfigError for one that does not fit."""
     get = hugging_face.reader(folder)
     table = boxes(slices)

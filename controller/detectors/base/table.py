@@ -51,7 +51,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FindingRow:
     kind: t.FindingKind
     severity: t.Severity
     first_move: Move
@@ -68,7 +68,7 @@ _KEYS = frozenset({"severity", "first_move", "fault", "suspect", "fixed", "means
 _E = TypeVar("_E", bound=StrEnum)
 
 
-def parse(text: str) -> Mapping[t.FindingKind, Row]:
+def parse(text: str) -> Mapping[t.FindingKind, FindingRow]:
     """The rows of a `findings.toml`, in its order. ValueError names the section and what is wrong with it."""
     sections = tomllib.loads(text)
     kinds = {kind.value for kind in t.FindingKind}
@@ -78,10 +78,10 @@ def parse(text: str) -> Mapping[t.FindingKind, Row]:
     return MappingProxyType({t.FindingKind(name): _row(t.FindingKind(name), entry) for name, entry in sections.items()})
 
 
-def _row(kind: t.FindingKind, entry: Mapping[str, Any]) -> Row:
+def _row(kind: t.FindingKind, entry: Mapping[str, Any]) -> FindingRow:
     if unknown := sorted(entry.keys() - _KEYS):
         raise ValueError(f"findings.toml: [{kind}] has unknown keys: {', '.join(unknown)}")
-    return Row(
+    return FindingRow(
         kind=kind,
         severity=_word(t.Severity, kind, entry, "severity"),
         first_move=_word(Move, kind, entry, "first_move"),
@@ -112,7 +112,7 @@ def _word(words: type[_E], kind: t.FindingKind, entry: Mapping[str, Any], key: s
 _ROWS = parse(resources.files("holdfast.controller.detectors.base").joinpath("findings.toml").read_text("utf-8"))
 
 
-def rows() -> Mapping[t.FindingKind, Row]:
+def rows() -> Mapping[t.FindingKind, FindingRow]:
     """All kinds, in the order of the file."""
     return _ROWS
 
@@ -154,7 +154,7 @@ class Tuning:
         self._limits[row.kind][key] = _number(key, value, where)
 
 
-def _response(row: Row, value: str, where: str) -> Response:
+def _response(row: FindingRow, value: str, where: str) -> Response:
     if value not in set(Response) or (value == Response.ROLL_BACK and row.kind not in SPIKES):
         choices = "act, alert, roll-back or off" if row.kind in SPIKES else "act, alert or off"
         raise UsageError(f"{where}: action must be {choices}, not {value!r}")

@@ -13,7 +13,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class Bounded(dict[_K, _V]):
+class BoundedDict(dict[_K, _V]):
     """A dict in which the oldest key makes room: names come from nodes, and somebody may make them up."""
 
     def __setitem__(self, key: _K, value: _V) -> None:
@@ -38,7 +38,7 @@ class Latch:
     """Speaks once when a condition has held for a while, and anew only after it was away for as long."""
 
     def __init__(self) -> None:
-        self._states: Bounded[Hashable, _State] = Bounded()
+        self._states: BoundedDict[Hashable, _State] = BoundedDict()
 
     def see(self, key: Hashable, bad: bool, now: float, hold: float, clear: float = 0.0) -> bool:
         """Is it time to say so: has it held for `hold` seconds, untold? `now`: monotonic seconds.
@@ -74,13 +74,13 @@ class _Counter:
     marks: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2 * _MARKS))
 
 
-class Growth:
+class GrowthWindow:
     """How much counters grew within a sliding window. One that went down was reset: it grew by nothing."""
 
     def __init__(self, window: float) -> None:
         """`window`: seconds."""
         self.window = window
-        self._counters: Bounded[Hashable, _Counter] = Bounded()
+        self._counters: BoundedDict[Hashable, _Counter] = BoundedDict()
 
     def see(self, key: Hashable, value: float, now: float) -> float:
         """The growth in the window that ends now. What a counter already said when first seen is history."""
@@ -107,13 +107,13 @@ class _Speed:
     usual: float = -1.0
 
 
-class Rate:
+class RateWindow:
     """How fast counters grow now, and how fast they usually do: running means of short and of long memory."""
 
     def __init__(self, seconds: float, longer: float = 60.0) -> None:
         """`seconds`: the memory of now; the usual remembers `longer` times as long."""
         self._short, self._long = max(seconds, 1e-9), max(seconds, 1e-9) * longer
-        self._speeds: Bounded[Hashable, _Speed] = Bounded()
+        self._speeds: BoundedDict[Hashable, _Speed] = BoundedDict()
 
     def skip(self, key: Hashable, value: float, now: float) -> None:
         """Growth up to now counts for nothing; what was learned before it stays."""

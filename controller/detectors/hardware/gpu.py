@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.detectors.base.windows import Bounded, Growth, Latch
+from holdfast.controller.detectors.base.windows import BoundedDict, GrowthWindow, Latch
 from holdfast.controller.state.model import Finding, Instant, Node
-from holdfast.facts.xid import RECOVERY_ACTIONS, Action
+from holdfast.facts.xid import RECOVERY_ACTIONS, RecoveryAction
 from holdfast.wire import types as t
 
 _K = t.FindingKind
@@ -62,10 +62,10 @@ class GpuDetector:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._latch = Latch()
-        self._errors = Growth(_HOUR)
-        self._throttles: Bounded[tuple[str, int], _Throttle] = Bounded()
-        self._fewest_down: Bounded[tuple[str, int], float] = Bounded()
-        self._memory: Bounded[tuple[str, int], deque[tuple[float, float]]] = Bounded()
+        self._errors = GrowthWindow(_HOUR)
+        self._throttles: BoundedDict[tuple[str, int], _Throttle] = BoundedDict()
+        self._fewest_down: BoundedDict[tuple[str, int], float] = BoundedDict()
+        self._memory: BoundedDict[tuple[str, int], deque[tuple[float, float]]] = BoundedDict()
 
     def observe(self, node: Node, training: bool, now: Instant) -> list[Finding]:
         """`node.gpus` are fresh. `training`: every worker of the node is."""
@@ -92,7 +92,7 @@ class GpuDetector:
     def _recovery(self, gpu: _Gpu, values: Values) -> list[Finding]:
         number = int(values.get("recovery_action", 0))
         action, words = RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else RECOVERY_ACTIONS[0]
-        if self._new(gpu, _K.GPU_DRAIN, action is Action.DRAIN):
+        if self._new(gpu, _K.GPU_DRAIN, action is RecoveryAction.DRAIN):
             text = "the driver requests to drain it and then to reset it: running work may continue below full capacity"
             return gpu.says(_K.GPU_DRAIN, text, number=number)
         if not self._new(gpu, _K.GPU_RECOVERY, action.takes_gpu_away):

@@ -8,7 +8,7 @@ own usual rate.
 from collections.abc import Iterable, Mapping
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.detectors.base.windows import Bounded, Growth, Latch, Rate
+from holdfast.controller.detectors.base.windows import BoundedDict, GrowthWindow, Latch, RateWindow
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.wire import types as t
 
@@ -54,11 +54,11 @@ class LinkDetector:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._latch = Latch()
-        self._hour = Growth(_HOUR)
-        self._flaps = Growth(tuning.limit(_K.LINK_FLAP, "window_seconds"))
-        self._rates: Bounded[str, Rate] = Bounded()
-        self._keys: Bounded[str, _Keys] = Bounded()
-        self._seen_up: Bounded[tuple[str, str], bool] = Bounded()
+        self._hour = GrowthWindow(_HOUR)
+        self._flaps = GrowthWindow(tuning.limit(_K.LINK_FLAP, "window_seconds"))
+        self._rates: BoundedDict[str, RateWindow] = BoundedDict()
+        self._keys: BoundedDict[str, _Keys] = BoundedDict()
+        self._seen_up: BoundedDict[tuple[str, str], bool] = BoundedDict()
 
     def observe(self, node: Node, frame: t.Frame, training: bool, now: Instant) -> list[Finding]:
         """`node.host` is fresh. `training`: every worker of the node is."""
@@ -116,7 +116,7 @@ class LinkDetector:
     ) -> list[Finding]:
         limits = self._tuning.limits(_K.NETWORK_CONGESTION)
         found = []
-        rates = self._rates.setdefault(node, Rate(limits["seconds"]))
+        rates = self._rates.setdefault(node, RateWindow(limits["seconds"]))
         for counter in sorted(_CONGESTION & values.keys()):
             if not training:  # an idle network says nothing of a busy one
                 rates.skip((port, counter), values[counter], now.mono)

@@ -10,10 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.detectors.base.windows import Bounded
+from holdfast.controller.detectors.base.windows import BoundedDict
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.facts import nvlink5, xid
-from holdfast.facts.xid import Action, Entry, Xid
+from holdfast.facts.xid import RecoveryAction, Xid, XidEntry
 from holdfast.wire import types as t
 
 _KEPT = 256  # reports of one GPU
@@ -25,7 +25,7 @@ class _Gpu:
     node: Node
     index: int  # -1: not one that the agent knows
     device: str
-    reports: deque[tuple[float, int, Action]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    reports: deque[tuple[float, int, RecoveryAction]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     waiting: dict[int, tuple[float, Xid]] = field(default_factory=dict)  # code -> when to judge it (mono), the report
 
     @property
@@ -35,7 +35,7 @@ class _Gpu:
     def codes(self, since: float) -> set[int]:
         return {code for at, code, _ in self.reports if at >= since}
 
-    def said(self, since: float) -> set[tuple[int, Action]]:
+    def said(self, since: float) -> set[tuple[int, RecoveryAction]]:
         """A code may ask for nothing, and for a reset a second later: 154, and those of NVLink 5."""
         return {(code, action) for at, code, action in self.reports if at >= since}
 
@@ -50,7 +50,7 @@ class XidDetector:
     def __init__(self, tuning: Tuning) -> None:
         self._repeated = tuning.limits(t.FindingKind.GPU_XID_REPEATED)
         self._settle = tuning.limit(t.FindingKind.GPU_XID, "settle_seconds")
-        self._gpus: Bounded[tuple[str, int, str], _Gpu] = Bounded()
+        self._gpus: BoundedDict[tuple[str, int, str], _Gpu] = BoundedDict()
 
     def observe(self, report: Xid, node: Node, now: Instant) -> list[Finding]:
         """One report of a node. What must be read with its neighbours is judged later, by `due`."""
@@ -60,10 +60,10 @@ class XidDetector:
         if action.takes_gpu_away:
             gpu.waiting.clear()
             return [] if is_known else [self._gone(gpu, report, action, now)]
-        if action is Action.FOLLOW:
+        if action is RecoveryAction.FOLLOW:
             gpu.waiting.setdefault(report.code, (now.mono + self._settle, report))
             return []
-        if action is Action.IGNORE or is_known:
+        if action is RecoveryAction.IGNORE or is_known:
             return []
         return [self._reported(gpu, report, action, now)]
 
@@ -91,35 +91,37 @@ class XidDetector:
                 return None  # a detail of 48, which speaks for itself
             if xid.CONTAINED in neighbours and xid.UNCONTAINED not in neighbours:
                 return None  # 94 said it: only its application is hit
-            return self._gone(gpu, report, Action.RESET_GPU, now)
+            return self._gone(gpu, report, RecoveryAction.RESET_GPU, now)
         if code == xid.RECOVERY_CHANGED or code in nvlink5.CODES:
             number = int(gpu.node.gpus.get(gpu.index, {}).get("recovery_action", 0))
-            action = xid.RECOVERY_ACTIONS[number][0] if number < len(xid.RECOVERY_ACTIONS) else Action.SUPPORT
+            action = xid.RECOVERY_ACTIONS[number][0] if number < len(xid.RECOVERY_ACTIONS) else RecoveryAction.SUPPORT
             if action.takes_gpu_away:
                 return self._gone(gpu, report, action, now)
             if code == xid.RECOVERY_CHANGED:
                 return None
-            if action is Action.DRAIN:
+            if action is RecoveryAction.DRAIN:
                 return self._reported(gpu, report, action, now)
             # Where no 154 came with it, NVIDIA's table says restart the application; what it lacks is for support.
-            otherwise = Action.RESTART_APP if report.advice is nvlink5.Advice.FOLLOW_154 else Action.SUPPORT
+            otherwise = (
+                RecoveryAction.RESTART_APP if report.advice is nvlink5.Advice.FOLLOW_154 else RecoveryAction.SUPPORT
+            )
             return self._reported(gpu, report, otherwise, now)
         if neighbours:
             return None  # 45: the other code is the one to follow
-        return self._reported(gpu, report, Action.SUPPORT, now, " and nothing else: restart the fabric manager")
+        return self._reported(gpu, report, RecoveryAction.SUPPORT, now, " and nothing else: restart the fabric manager")
 
-    def _gone(self, gpu: _Gpu, report: Xid, action: Action, now: Instant) -> Finding:
+    def _gone(self, gpu: _Gpu, report: Xid, action: RecoveryAction, now: Instant) -> Finding:
         times = gpu.bursts(report, now.mono - self._repeated["window_seconds"])
         again = f"; {times} times in a day: contact support" if times >= self._repeated["support"] else ""
         text = f"Xid {report.code} on {gpu.name}: {_meaning(report)}; {action}{again}"
         return _finding(t.FindingKind.GPU_XID, gpu, report.entry, action, times, text, now)
 
-    def _reported(self, gpu: _Gpu, report: Xid, action: Action, now: Instant, more: str = "") -> Finding:
+    def _reported(self, gpu: _Gpu, report: Xid, action: RecoveryAction, now: Instant, more: str = "") -> Finding:
         since, code = now.mono - self._repeated["window_seconds"], report.code
         times = gpu.bursts(report, since)
         elsewhere = any(code in other.codes(since) for other in self._gpus.values() if other is not gpu)
         # NVLink 5 errors that ask for the application's restart are another GPU's or the software's.
-        is_apps = action is Action.RESTART_APP and code not in nvlink5.CODES
+        is_apps = action is RecoveryAction.RESTART_APP and code not in nvlink5.CODES
         if is_apps and times >= self._repeated["times"] and not elsewhere:
             kind = t.FindingKind.GPU_XID_REPEATED
             text = f"Xid {code} on {gpu.name} for the {times}. time, and on no other GPU: {_meaning(report)}"
@@ -137,7 +139,7 @@ def _meaning(report: Xid) -> str:
 
 
 def _finding(
-    kind: t.FindingKind, gpu: _Gpu, entry: Entry, action: Action, times: int, text: str, now: Instant
+    kind: t.FindingKind, gpu: _Gpu, entry: XidEntry, action: RecoveryAction, times: int, text: str, now: Instant
 ) -> Finding:
     said = {"code": entry.code, "action": action.value, "fault": entry.fault.value, "gpu": gpu.index, "times": times}
     return finding(kind, gpu.name, text, now, node=gpu.node.name, signature=f"xid-{entry.code}", evidence=said)

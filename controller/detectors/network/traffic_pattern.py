@@ -132,7 +132,7 @@ class Bins:
 
 
 @dataclass(slots=True)
-class Steps:
+class StepTraffic:
     """Makes volumes of a node's steps, as soon as the samples of the whole step are here."""
 
     bins: Bins = field(default_factory=Bins)

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from holdfast.controller.detectors.base.table import Tuning, finding
-from holdfast.controller.detectors.network.traffic_pattern import Steps, Volume
+from holdfast.controller.detectors.network.traffic_pattern import StepTraffic, Volume
 from holdfast.controller.state.model import Finding, Instant
 from holdfast.wire import types as t
 
@@ -176,7 +176,7 @@ class _Copies:
 @dataclass(slots=True)
 class _Node:
     judge: Judge
-    steps: Steps = field(default_factory=Steps)
+    steps: StepTraffic = field(default_factory=StepTraffic)
     copies: _Copies = field(default_factory=_Copies)
     in_windows: bool = False
 

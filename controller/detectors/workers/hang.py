@@ -18,9 +18,9 @@ from holdfast.controller.detectors.workers.pause import Pause, named
 from holdfast.controller.detectors.workers.standstill import Standstill, behind
 from holdfast.controller.state.model import Finding, Instant, Options
 from holdfast.controller.state.ranks import RankState, RankTable
-from holdfast.diagnostics.hang.graph import Reason, Verdict
+from holdfast.diagnostics.hang.graph import HangVerdict, Reason
 from holdfast.diagnostics.hang.stack_tree import Stack, odd_ranks
-from holdfast.diagnostics.hang.stillness import STILL, Life, Sight, look
+from holdfast.diagnostics.hang.stillness import STILL, Liveness, Sight, look
 from holdfast.wire import types as t
 from holdfast.wire.rank_sets import compact, expand
 
@@ -115,7 +115,7 @@ class HangDetector:
             (int(r), sight)
             for r in np.flatnonzero(stopped | silent)
             if (stopped[r] or ranks.operation[r] != _TEARDOWN)
-            and (sight := self._look(ranks, int(r), silent=bool(silent[r]))).life is Life.DEAD
+            and (sight := self._look(ranks, int(r), silent=bool(silent[r]))).life is Liveness.DEAD
         ]
         if len(dead) == int(fresh.sum()) > 1 and not stopped.any():
             return []  # all at once is a starved host, not one bad worker
@@ -143,7 +143,7 @@ class HangDetector:
             rank=rank,
             signature="hang",
             evidence={
-                "life": Life.DEAD.value, "reason": "stopped" if stopped else "lock",
+                "life": Liveness.DEAD.value, "reason": "stopped" if stopped else "lock",
                 "step": int(ranks.step[rank]), "phase": t.PHASES[ranks.phase[rank]].value,
                 "operation": ranks.operation[rank], "idle_s": idle, "limit_s": limit, "quiet_s": silent_for,
             } | _measured(ranks.activity[rank]),
@@ -197,7 +197,7 @@ class HangDetector:
         limit = o.hang_steps * (_FIRST_STEP if math.isnan(median) else median) + (o.hang_floor + STILL)
         return limit if math.isnan(median) else max(limit, (1 + o.hang_steps / 4) * max(steps[-50:]))
 
-    def _certain(self, verdict: Verdict, ranks: RankTable, running: np.ndarray, worst: float) -> Verdict | None:
+    def _certain(self, verdict: HangVerdict, ranks: RankTable, running: np.ndarray, worst: float) -> HangVerdict | None:
         """The verdict with those named that cannot go on; None where they may, or where nothing was measured."""
         involved = sorted({*verdict.suspects, *(rank for wait in verdict.waits for rank in wait.ranks)})
         quiet = ranks.quiet >= STILL
@@ -222,11 +222,11 @@ class HangDetector:
                 return verdict if worst > limit and bool((ranks.quiet[running] >= limit).all()) else None
         return None
 
-    def _is_stuck(self, verdict: Verdict, ranks: RankTable, rank: int) -> bool:
+    def _is_stuck(self, verdict: HangVerdict, ranks: RankTable, rank: int) -> bool:
         """Whether an idle worker is where nothing sleeps: where it says itself what it does, or at the door of an
         operation that its group has done before (communicators are made in the first one)."""
         sight, activity = self._look(ranks, rank), ranks.activity[rank]
-        if sight.life is not Life.IDLE or activity is None or activity.state == "D" or activity.waits_for_gpu:
+        if sight.life is not Liveness.IDLE or activity is None or activity.state == "D" or activity.waits_for_gpu:
             return False
         if verdict.reason is Reason.ENTERING:
             standing = ranks.pending[rank]
@@ -234,14 +234,15 @@ class HangDetector:
         reports = int(ranks.coordinate[rank, 0]) >= 0
         return reports and ranks.phase[rank] == _TRAIN
 
-    def _paused(self, verdict: Verdict | None, ranks: RankTable, running: np.ndarray, worst: float) -> Pause:
+    def _paused(self, verdict: HangVerdict | None, ranks: RankTable, running: np.ndarray, worst: float) -> Pause:
         everyone = [int(r) for r in np.flatnonzero(running)]
         suspects = everyone
         if verdict is not None and verdict.suspects:
             suspects = [rank for rank in verdict.suspects if running[rank]] or everyone
         sights = {rank: self._look(ranks, rank) for rank in suspects}
         life = next(
-            (x for x in (Life.BUSY, Life.UNKNOWN, Life.IDLE) if any(s.life is x for s in sights.values())), Life.IDLE
+            (x for x in (Liveness.BUSY, Liveness.UNKNOWN, Liveness.IDLE) if any(s.life is x for s in sights.values())),
+            Liveness.IDLE,
         )
         shown = [rank for rank in suspects if sights[rank].life is life] or suspects
         quiet = ranks.quiet[suspects]
@@ -251,7 +252,7 @@ class HangDetector:
             ranks=tuple(shown),
             waiting=tuple(sorted(set(everyone) - set(suspects))),
             still=worst,
-            quiet=math.nan if life is Life.UNKNOWN or np.isnan(quiet).all() else float(np.nanmin(quiet)),
+            quiet=math.nan if life is Liveness.UNKNOWN or np.isnan(quiet).all() else float(np.nanmin(quiet)),
             ends_in=max(ends, default=math.nan),
             sights=tuple(sights[rank] for rank in shown[:_DESCRIBED]),
             is_training=bool((ranks.phase[running] == _TRAIN).all()),
@@ -259,7 +260,7 @@ class HangDetector:
             behind=tuple(islice(behind(ranks, running), _DESCRIBED)),
         )
 
-    def _culprits(self, verdict: Verdict, idle: float, ranks: RankTable, now: Instant) -> list[Finding]:
+    def _culprits(self, verdict: HangVerdict, idle: float, ranks: RankTable, now: Instant) -> list[Finding]:
         is_jobs = not verdict.suspects or (verdict.reason is Reason.ORDER and len(verdict.suspects) > 1)
         return [
             Finding(
@@ -273,7 +274,7 @@ class HangDetector:
                 signature=f"hang:{verdict.reason}" if is_jobs else "hang",
                 evidence={
                     **_evidence(verdict),
-                    "life": Life.DEAD.value,
+                    "life": Liveness.DEAD.value,
                     "idle_s": idle,
                     **({"step": int(ranks.step[rank])} | _measured(ranks.activity[rank]) if rank >= 0 else {}),
                 },
@@ -287,7 +288,7 @@ class HangDetector:
         return f"; it {self._look(ranks, rank).text}"
 
 
-def _other_side(verdict: Verdict, ranks: RankTable, running: np.ndarray) -> Verdict | None:
+def _other_side(verdict: HangVerdict, ranks: RankTable, running: np.ndarray) -> HangVerdict | None:
     """Some wait inside of DDP's backward pass, others in another operation: none can end. Those in the pass that have
     skipped the operation are named, where others in the pass have done it; else the fewer.
 
@@ -333,17 +334,17 @@ def _is_together(ranks: RankTable, rank: int) -> bool:
     return bool(standing is not None and standing.kind) or ranks.operation[rank] == "new_group"
 
 
-def _by_stacks(verdict: Verdict, stacks: Sequence[Stack]) -> Verdict:
+def _by_stacks(verdict: HangVerdict, stacks: Sequence[Stack]) -> HangVerdict:
     """All are in the same operation: the one whose stack is another than its peers' may be stuck in a part of it."""
     inside = verdict.waits[0]
     odd = odd_ranks(stacks, inside.ranks)
     if not odd:
         return verdict
     text = f"{named(odd)} is at another place in {inside.operation} than its peers (see the stacks)"
-    return Verdict(Reason.STACK, odd, text, verdict.waits)
+    return HangVerdict(Reason.STACK, odd, text, verdict.waits)
 
 
-def _evidence(verdict: Verdict | None) -> dict[str, object]:
+def _evidence(verdict: HangVerdict | None) -> dict[str, object]:
     if verdict is None:
         return {}
     return {

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.diagnostics.hang.graph import Verdict
-from holdfast.diagnostics.hang.stillness import Life, Sight
+from holdfast.diagnostics.hang.graph import HangVerdict
+from holdfast.diagnostics.hang.stillness import Liveness, Sight
 from holdfast.wire.rank_sets import compact
 
 
@@ -12,7 +12,7 @@ from holdfast.wire.rank_sets import compact
 class Pause:
     """A job that stands still and may go on by itself."""
 
-    life: Life
+    life: Liveness
     """Busy if any of `ranks` is."""
     ranks: tuple[int, ...]
     """Those that hold up the others; all where nobody waits for anybody."""
@@ -28,7 +28,7 @@ class Pause:
     """What the first of `ranks` do."""
     is_training: bool
     """Whether steps are expected: the script told no other phase."""
-    verdict: Verdict | None = None
+    verdict: HangVerdict | None = None
     behind: tuple[tuple[int, str], ...] = ()
     """Ranks that have begun fewer operations of NCCL than their peers, and which: the first of them."""
 

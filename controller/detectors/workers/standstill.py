@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from holdfast.controller.state.ranks import RankState, RankTable
-from holdfast.diagnostics.hang.graph import Group, State, Verdict, judge
+from holdfast.diagnostics.hang.graph import Group, HangVerdict, WaitState, judge
 from holdfast.wire import types as t
 from holdfast.wire.rank_sets import expand
 
@@ -17,9 +17,9 @@ class Standstill:
 
     def __init__(self) -> None:
         self._key: tuple[int, float, int, int] | None = None
-        self._verdict: Verdict | None = None
+        self._verdict: HangVerdict | None = None
 
-    def judge(self, ranks: RankTable, is_alive: np.ndarray, since: float) -> Verdict | None:
+    def judge(self, ranks: RankTable, is_alive: np.ndarray, since: float) -> HangVerdict | None:
         """`since`: when the last of them moved, monotonic seconds."""
         key = (int(ranks.generation.max(initial=-1)), round(since, 1), int(is_alive.sum()), int(ranks.at_gpu.sum()))
         if key != self._key:
@@ -27,7 +27,7 @@ class Standstill:
         return self._verdict
 
 
-def states(ranks: RankTable, is_alive: np.ndarray) -> list[State]:
+def states(ranks: RankTable, is_alive: np.ndarray) -> list[WaitState]:
     """The workers that are expected to run, frozen as they are."""
     groups: dict[tuple[str, int, str], Group | None] = {}
     lines: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -41,7 +41,7 @@ def _state(
     is_alive: bool,
     groups: dict[tuple[str, int, str], Group | None],
     lines: dict[tuple[int, ...], tuple[int, ...]],
-) -> State:
+) -> WaitState:
     standing = ranks.pending[rank] or t.PendingCollective()
     own = [_group(count, groups) for count in standing.groups]
     begun = {group: count.begun for group, count in zip(own, standing.groups, strict=True) if group is not None}
@@ -49,7 +49,7 @@ def _state(
     operation = ranks.operation[rank]
     group = own[standing.group] if standing.group >= 0 else None
     if group is not None and rank in group.members:
-        return State(
+        return WaitState(
             rank,
             is_alive,
             operation,
@@ -63,7 +63,7 @@ def _state(
         )
     is_at_gpu = bool(ranks.at_gpu[rank])
     others = _line(ranks, rank, operation, lines)
-    return State(rank, is_alive, operation, begun=begun, sizes=sizes, others=others, waits_for_gpu=is_at_gpu)
+    return WaitState(rank, is_alive, operation, begun=begun, sizes=sizes, others=others, waits_for_gpu=is_at_gpu)
 
 
 def behind(ranks: RankTable, running: np.ndarray) -> Iterator[tuple[int, str]]:

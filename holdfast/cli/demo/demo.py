@@ -18,7 +18,7 @@ from holdfast.cli.common import interrupts, output
 from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, configured
-from holdfast.cli.demo.plan import Plan, job_spec, make_plan, mortal_nodes
+from holdfast.cli.demo.plan import DemoPlan, job_spec, make_plan, mortal_nodes
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.view import View
@@ -51,7 +51,7 @@ def demo(
     return interrupts.guarded(body)
 
 
-def _run(plan: Plan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:
+def _run(plan: DemoPlan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:
     from holdfast.cli.demo import view as demo_view
     from holdfast.cli.local.cluster import LocalCluster
 
@@ -87,7 +87,7 @@ def _own_store(state_dir: Path) -> Path:
     return state_dir / "checkpoints" / time.strftime("%Y%m%d-%H%M%S")
 
 
-def _watch(cluster: "LocalCluster", plan: Plan, view: "View") -> output.Json:
+def _watch(cluster: "LocalCluster", plan: DemoPlan, view: "View") -> output.Json:
     """Wait for the end of the job; return its last state."""
     kills = list(plan.controller_kills)
     client: Client = cluster.client

@@ -18,7 +18,7 @@ LAYERS, HEADS = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     nodes: int
     nproc: int
     spares: int
@@ -33,7 +33,7 @@ class Plan:
     """Faults of the controller itself, injected by the demo."""
 
 
-def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
+def make_plan(config: DemoConfig, faults: Sequence[str]) -> DemoPlan:
     """UsageError for faults without a target in the cluster, and for layouts that do not fit it."""
     check_local(config.nodes, config.nproc, config.spares)
     world = config.nodes * config.nproc
@@ -43,7 +43,7 @@ def make_plan(config: DemoConfig, faults: Sequence[str]) -> Plan:
         raise UsageError(f"fault {str(late)!r}: say at which step, e.g. {late.kind}@20")
     sizes = layout(world, config.pp, config.dp, config.tp)
     ours = tuple(fault for fault in parsed if fault.kind in CONTROLLER_KINDS)
-    return Plan(
+    return DemoPlan(
         nodes=config.nodes,
         nproc=config.nproc,
         spares=config.spares,
@@ -75,7 +75,7 @@ def micro_batches(dp: int) -> int:
     return -(-MICRO_BATCHES // dp) * dp
 
 
-def mortal_nodes(plan: Plan) -> list[str]:
+def mortal_nodes(plan: DemoPlan) -> list[str]:
     """Nodes that stay down when they are killed, since there is a spare to show: by the names of a local cluster."""
     if not plan.spares and not plan.node_counts:
         return []
@@ -104,7 +104,7 @@ def layout(world: int, pp: int, dp: int, tp: int) -> tuple[int, int, int]:
     return pp, dp, tp
 
 
-def job_spec(plan: Plan, store: Path, cwd: Path) -> Json:
+def job_spec(plan: DemoPlan, store: Path, cwd: Path) -> Json:
     """The submitted job: the embedded trainer, with a checkpoint every few steps."""
     pp, dp, tp = plan.sizes
     flags = {

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 
 from holdfast.cli.common import output
-from holdfast.cli.demo.plan import Plan
+from holdfast.cli.demo.plan import DemoPlan
 from holdfast.cli.job.job import spent
 
 Json = output.Json
@@ -21,7 +21,7 @@ EVERY = 10
 class View:
     """A live panel on a terminal, plain lines elsewhere; incidents are lines of their own in both."""
 
-    def __init__(self, plan: Plan, url: str) -> None:
+    def __init__(self, plan: DemoPlan, url: str) -> None:
         self._plan, self._url = plan, url
         self._console = output.err()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)

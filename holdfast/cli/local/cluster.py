@@ -22,7 +22,7 @@ from holdfast.base.service import PARENT
 from holdfast.cli.common import interrupts
 from holdfast.cli.common.client import Client
 from holdfast.cli.local import leftovers
-from holdfast.cli.local.daemon import Daemon
+from holdfast.cli.local.daemon import LocalDaemon
 
 RESTART_DELAY_S = 0.3
 POLL_S = 0.05
@@ -61,7 +61,7 @@ class LocalCluster:
         self._controller_flags, self._agent_flags = controller_flags, agent_flags
         self._env = self._environment(env or {})
         self._command = list(command)
-        self._daemons: list[Daemon] = []
+        self._daemons: list[LocalDaemon] = []
         self._stopping = False
         self._is_up = False
         self._lock = threading.Lock()
@@ -101,7 +101,9 @@ class LocalCluster:
         deadline = time.monotonic() + timeout
         private.state_folder(self.state_dir)
         self._keeper.start()
-        controller = Daemon("controller", self._controller_argv("0", str(self._http_port)), self._env, self.state_dir)
+        controller = LocalDaemon(
+            "controller", self._controller_argv("0", str(self._http_port)), self._env, self.state_dir
+        )
         self._begin(controller)
         with interrupts.allowed():
             addresses = controller.wait_ready(deadline)
@@ -109,7 +111,7 @@ class LocalCluster:
         # Clients expect the controller at the same address after its restart.
         controller.argv = self._controller_argv(self.grpc.rpartition(":")[2], self.http.rpartition(":")[2])
         for name in self.node_names:
-            self._begin(Daemon(name, self._agent_argv(name), self._env, self.state_dir))
+            self._begin(LocalDaemon(name, self._agent_argv(name), self._env, self.state_dir))
         with interrupts.allowed():
             self._wait_healthy(deadline)
 
@@ -141,7 +143,7 @@ class LocalCluster:
         if self._keeper.is_alive():
             self._keeper.join(timeout=grace)
 
-    def _begin(self, daemon: Daemon) -> None:
+    def _begin(self, daemon: LocalDaemon) -> None:
         self._daemons.append(daemon)
         # The kernel's "die with your parent" means the thread that forked: it must be one that stays.
         started = threading.Event()
@@ -172,7 +174,7 @@ class LocalCluster:
                 for daemon in () if self._stopping else list(self._daemons):
                     self._mend(daemon, due)
 
-    def _mend(self, daemon: Daemon, due: dict[str, float]) -> None:
+    def _mend(self, daemon: LocalDaemon, due: dict[str, float]) -> None:
         now = time.monotonic()
         if daemon.name in due:
             if now >= due[daemon.name]:

@@ -15,7 +15,7 @@ QUICK_S = 3.0
 POLL_S = 0.02
 
 
-class Daemon:
+class LocalDaemon:
     """Standard output and error go to files in STATE/logs, so that nothing blocks on a full pipe."""
 
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], state_dir: Path) -> None:

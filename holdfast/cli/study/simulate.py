@@ -14,7 +14,7 @@ from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json
 
 if TYPE_CHECKING:
-    from holdfast.controller.simulation.run import Outcome
+    from holdfast.controller.simulation.run import SimulationOutcome
 
 Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Nodes that train.")]
 Days = Annotated[float, typer.Option(metavar="DAYS", min=0.01, max=3650.0, help="Simulated time in days.")]
@@ -54,12 +54,12 @@ def simulate(
     require("controller", "numpy")
     from holdfast.controller.simulation import run as simulation
     from holdfast.controller.simulation.faults import RATES
-    from holdfast.controller.simulation.hosts import Shape
+    from holdfast.controller.simulation.hosts import ClusterShape
 
     if rates not in RATES:
         raise UsageError(f"--rates must be one of {', '.join(RATES)}, not {rates!r}")
     check_world(nodes, gpus)
-    shape = Shape(
+    shape = ClusterShape(
         nodes=nodes, spares=spares, gpus=gpus, step=step_seconds, start=start_seconds, restore=restore_seconds,
         checkpoint=checkpoint_seconds, shrinks=shrink,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def simulate(
     return 0
 
 
-def _report(one: "Outcome", baselines: dict[str, float]) -> RenderableType:
+def _report(one: "SimulationOutcome", baselines: dict[str, float]) -> RenderableType:
     from holdfast.controller.simulation.run import spread
 
     figures = output.table("", ">MEDIAN", ">P90", ">P99", ">MOST")
@@ -106,7 +106,7 @@ def _report(one: "Outcome", baselines: dict[str, float]) -> RenderableType:
     return Group(*lines)
 
 
-def _summary(runs: Sequence["Outcome"]) -> str:
+def _summary(runs: Sequence["SimulationOutcome"]) -> str:
     worst = min(runs, key=lambda one: one.goodput)
     wrong = sum(one.wrong_evictions for one in runs)
     pauses = sum(sum(one.pauses.values()) for one in runs)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.activity.close_look import CloseLook, Seen
-from holdfast.agent.activity.host import Host
-from holdfast.agent.activity.watch import STANDS, Activities, Watch
+from holdfast.agent.activity.close_look import CloseLook, Sighting
+from holdfast.agent.activity.host import HostLook
+from holdfast.agent.activity.watch import STANDS, Activities, ActivityWatch
 from holdfast.agent.probe_file.layout import ENV_PATH
 from holdfast.agent.probe_file.reader import ProbeReader
-from holdfast.diagnostics.hang.stillness import Life, look
+from holdfast.diagnostics.hang.stillness import Liveness, look
 from holdfast.wire import types as t
 from tests.agent.support.processes import until
 from tests.agent.support.standing import LOCK, READY, SLEEP, Eye, standing
@@ -111,24 +111,24 @@ def test_what_cannot_be_looked_at_closely_is_unknown_and_not_quiet(fails: str, m
             monkeypatch.setattr(CloseLook, "look", lambda *_: 1 / 0)
         else:
             monkeypatch.setattr(Activities, "_look", lambda *_: None)
-        assert look(seen_after(25.0), silent=True).life is Life.UNKNOWN
+        assert look(seen_after(25.0), silent=True).life is Liveness.UNKNOWN
         os.kill(process.pid, signal.SIGSTOP)
         until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-        assert look(seen_after(0.5)).life is Life.DEAD  # the kernel's word needs no close look
+        assert look(seen_after(0.5)).life is Liveness.DEAD  # the kernel's word needs no close look
         activities.close()
 
 
 def test_waking_to_write_stacks_is_no_next_attempt() -> None:
     """A close look whose window begins before the disturbance is over says nothing new, either way."""
     for moved in (False, True):
-        watch = Watch(os.getpid(), 0.0, 0.0, CloseLook(os.getpid(), Host()), "/proc", False)
-        watch.take(Seen(1.0, looks=2, moves=moved))
+        watch = ActivityWatch(os.getpid(), 0.0, 0.0, CloseLook(os.getpid(), HostLook()), "/proc", False)
+        watch.take(Sighting(1.0, looks=2, moves=moved))
         watch.disturb(1.1)
         for at in (1.6, 2.6):
-            watch.take(Seen(at, looks=3, moves=not moved))
+            watch.take(Sighting(at, looks=3, moves=not moved))
             assert watch.seen is not None
             assert watch.seen.moves is moved
-        watch.take(Seen(3.6, looks=5, moves=not moved))
+        watch.take(Sighting(3.6, looks=5, moves=not moved))
         assert watch.seen.moves is not moved
         watch.close()
 

@@ -10,11 +10,11 @@ import pynvml
 import pytest
 
 from holdfast.agent.activity.gpu_use import Figures, GpuUses, judge
-from holdfast.agent.activity.nccl_ras import Absent, Status
+from holdfast.agent.activity.nccl_ras import Absent, RasStatus
 from holdfast.agent.activity.operations import NcclOperations
 from holdfast.agent.activity.watch import Activities
 from holdfast.agent.collectors.gpu import GpuCollector
-from holdfast.diagnostics.hang.stillness import Life, look
+from holdfast.diagnostics.hang.stillness import Liveness, look
 from holdfast.wire import types as t
 from holdfast.wire.types import GpuUse
 from tests.agent.support.fake_nvml import Board, FakeNvml
@@ -112,7 +112,7 @@ class Spinning:
             time.sleep(0.1)
 
 
-def nobody(address: str, as_text: bool = False) -> Status:
+def nobody(address: str, as_text: bool = False) -> RasStatus:
     raise Absent(address)
 
 
@@ -132,16 +132,16 @@ def test_events_that_come_are_movement_and_events_that_stand_at_idle_power_are_a
     worker = Spinning(tmp_path)
     worker.events = (9, 4)  # before the standstill
     seen = worker.frames(10.0, until=lambda seen: seen.quiet > 1.5)
-    assert (seen.events_pending, seen.waits_for_gpu, look(seen).life) == (5, True, Life.IDLE)
+    assert (seen.events_pending, seen.waits_for_gpu, look(seen).life) == (5, True, Liveness.IDLE)
     assert seen.quiet == pytest.approx(seen.watched)
 
     def come() -> None:
         worker.events = (9, min(worker.events[1] + 1, 9))
 
     seen = worker.frames(0.3, come)
-    assert (seen.quiet < 0.2, look(seen).life) == (True, Life.BUSY)
+    assert (seen.quiet < 0.2, look(seen).life) == (True, Liveness.BUSY)
     seen = worker.frames(10.0, until=lambda seen: seen.quiet > 0.6)
-    assert look(seen).life is Life.IDLE
+    assert look(seen).life is Liveness.IDLE
     worker.activities.close()
 
 
@@ -153,14 +153,14 @@ def test_operations_that_it_begins_are_movement_and_one_that_lags_its_peers_is_n
         worker = Spinning(tmp_path, ras)
         seen = worker.frames(20.0, until=lambda seen: bool(seen.behind))
         assert seen.behind.startswith("by NCCL's count it has begun 640 AllReduce operations as rank 0 of communicator")
-        assert look(seen).life is Life.IDLE
+        assert look(seen).life is Liveness.IDLE
         assert seen.behind in look(seen).text
 
         def begin() -> None:
             counts["AllReduce"] += 1
 
         seen = worker.frames(20.0, begin, until=lambda seen: seen.quiet < 0.3)
-        assert look(seen).life is Life.BUSY
+        assert look(seen).life is Liveness.BUSY
         assert worker.frames(20.0, begin, until=lambda seen: not seen.behind).gpu is GpuUse.WAITS
         worker.activities.close()
     assert ras.heard.count("verbose status") < 20

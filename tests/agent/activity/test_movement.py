@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.activity.movement import Growth, Moves, Rate
-from holdfast.agent.activity.sums import Sums
+from holdfast.agent.activity.sums import ActivitySums
 
 
 def test_sums_never_fall_when_processes_end() -> None:
-    sums = Sums()
+    sums = ActivitySums()
     assert sums.add({1: (10.0, 0.0), 2: (5.0, 1.0)}, [1, 2]) == (0.0, 0.0)
     assert sums.add({1: (12.0, 0.0), 2: (5.0, 3.0)}, [1, 2]) == (2.0, 2.0)
     assert sums.add({1: (12.0, 0.0)}, [1]) == (2.0, 2.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.activity.nccl_ras import PATIENCE_S, Absent, Member, TooLong, ask, parse_json, parse_text
+from holdfast.agent.activity.nccl_ras import PATIENCE_S, Absent, RasMember, TooLong, ask, parse_json, parse_text
 from holdfast.base.errors import ProtocolError, Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
 
@@ -56,7 +56,7 @@ def test_it_asks_as_nvidias_client_does_and_reads_every_count() -> None:
         status = ask(ras.address)
     assert ras.heard == ["client protocol 2", "timeout 0.3", "set format json", "verbose status"]
     assert status.members == [
-        Member("0xfa93daea854b060b", rank, host, pid, counts) for rank, host, pid, counts in RANKS
+        RasMember("0xfa93daea854b060b", rank, host, pid, counts) for rank, host, pid, counts in RANKS
     ]
     assert status.most == {("0xfa93daea854b060b", "AllReduce"): 641, ("0xfa93daea854b060b", "SendRecv"): 3}
 
@@ -76,8 +76,8 @@ def test_an_older_server_reports_in_text_who_differs() -> None:
 def test_the_text_of_nvidias_documentation_is_understood() -> None:
     status = parse_text(DOCUMENTED)
     assert status.members == [
-        Member("0x27a079b828ff1a75", 0, "172.16.64.210", 483072, {"collective": 6649}),
-        Member("0x27a079b828ff1a75", 2, "172.16.64.210", 483074, {"collective": 6649}),
+        RasMember("0x27a079b828ff1a75", 0, "172.16.64.210", 483072, {"collective": 6649}),
+        RasMember("0x27a079b828ff1a75", 2, "172.16.64.210", 483074, {"collective": 6649}),
     ]
     assert status.most == {("0x27a079b828ff1a75", "collective"): 6650}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent.activity import operations
-from holdfast.agent.activity.nccl_ras import Absent, Status, TooLong, parse_json
+from holdfast.agent.activity.nccl_ras import Absent, RasStatus, TooLong, parse_json
 from holdfast.agent.activity.operations import ABSENT_S, RESTS_S, NcclOperations, is_own_address
 from holdfast.base.errors import Unavailable
 from tests.agent.support.fake_ras import FakeRas, serve
@@ -27,7 +27,7 @@ class World:
         self.error: Exception | None = None
         self.operations = NcclOperations(self.ask, lambda: self.now, is_local=lambda host: host == "10.0.0.1")
 
-    def ask(self, address: str, as_text: bool = False) -> Status:
+    def ask(self, address: str, as_text: bool = False) -> RasStatus:
         self.asked.append((address, as_text))
         if self.error is not None:
             raise self.error
@@ -174,7 +174,7 @@ def test_only_an_address_of_this_host_is_its_own() -> None:
 
 
 def test_it_asks_nothing_for_nobody() -> None:
-    def refuse(*args: Any, **more: Any) -> Status:
+    def refuse(*args: Any, **more: Any) -> RasStatus:
         raise AssertionError("asked")
 
     found = NcclOperations(refuse)

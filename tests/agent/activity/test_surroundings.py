@@ -14,7 +14,7 @@ import pytest
 from holdfast.agent.activity.host_flow import disk_bytes, is_asked, network_bytes, rdma_bytes
 from holdfast.agent.activity.other_ends import far_links
 from holdfast.agent.activity.surroundings import Surroundings
-from holdfast.agent.activity.waits import TIMER, Wait
+from holdfast.agent.activity.waits import TIMER, ThreadWait
 from holdfast.agent.activity.watch import Activities
 from holdfast.agent.processes.aside import Lane
 from holdfast.agent.processes.sockets import Sockets, Tcp, Unix, dump, of_namespace
@@ -103,7 +103,7 @@ def test_attempts_are_reported_by_what_they_take() -> None:
         found = False
         for turn in range(5):
             ran += int(cpu * 1e9)
-            found |= one.attempts(turn * sleep, Wait(words), ran, turn)
+            found |= one.attempts(turn * sleep, ThreadWait(words), ran, turn)
         return found
 
     assert story(1.0, 300e-6)
@@ -206,7 +206,7 @@ def test_bytes_of_disks_and_rdma_are_movement(tmp_path: Path) -> None:
         (port / "port_rcv_data").write_text("N/A (no PMA)\n")
 
     one = Surroundings(str(tmp_path), str(tmp_path))
-    synced = Wait("the disk (D state, fsync of /x)")
+    synced = ThreadWait("the disk (D state, fsync of /x)")
     write(0, 0)
     assert not one.host(0.0, synced, "", "D", False, True)
     assert not one.host(1.0, synced, "", "D", False, True)
@@ -214,16 +214,16 @@ def test_bytes_of_disks_and_rdma_are_movement(tmp_path: Path) -> None:
     assert one.host(2.0, synced, "", "D", False, True)
     assert not one.host(3.0, synced, "", "D", False, True)
     write(20_000, 0)
-    assert not one.host(4.0, Wait("a lock"), "", "S", False, True)
+    assert not one.host(4.0, ThreadWait("a lock"), "", "S", False, True)
     assert not one.host(5.0, synced, "", "D", False, True)  # what was written before is not this wait's
-    assert not one.host(5.2, Wait("a lock"), "", "S", False, True, others_ask=True)
+    assert not one.host(5.2, ThreadWait("a lock"), "", "S", False, True, others_ask=True)
     write(30_000, 0)
-    assert one.host(5.5, Wait("a lock"), "", "S", False, True, others_ask=True)  # another thread writes them
+    assert one.host(5.5, ThreadWait("a lock"), "", "S", False, True, others_ask=True)  # another thread writes them
     write(20_000, 10**6)
-    assert not one.host(6.0, Wait("a lock"), "", "S", False, True)  # of another worker, perhaps
-    assert not one.host(7.0, Wait("a lock"), "", "S", True, True)
+    assert not one.host(6.0, ThreadWait("a lock"), "", "S", False, True)  # of another worker, perhaps
+    assert not one.host(7.0, ThreadWait("a lock"), "", "S", True, True)
     write(20_000, 2 * 10**6)
-    assert one.host(8.0, Wait("a lock"), "", "S", True, True)
+    assert one.host(8.0, ThreadWait("a lock"), "", "S", True, True)
 
 
 class Inline:

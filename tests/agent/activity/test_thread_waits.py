@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.agent.activity.host import Host
+from holdfast.agent.activity.host import HostLook
 from holdfast.agent.activity.process_look import ProcessLook
 from holdfast.agent.activity.thread_waits import ThreadWaits
 from holdfast.agent.activity.waits import Clocks
@@ -19,7 +19,7 @@ def thread(process: Path, tid: int, call: str, channel: str) -> None:
 
 def test_threads_come_go_run_and_wait_for_the_host(tmp_path: Path) -> None:
     process = tmp_path / "7"
-    waits, look = ThreadWaits(str(process)), ProcessLook(7, Host(str(tmp_path)), "S", 1.0, [])
+    waits, look = ThreadWaits(str(process)), ProcessLook(7, HostLook(str(tmp_path)), "S", 1.0, [])
     page_fault = "-1 0x7ffe 0x7f00"
     thread(process, 8, page_fault, "futex_wait_queue")
     thread(process, 9, page_fault, "request_wait_answer_fuse")

@@ -4,7 +4,7 @@ import pynvml
 import pytest
 
 from holdfast.agent.collectors.gpu import GpuCollector
-from holdfast.facts.xid import Action
+from holdfast.facts.xid import RecoveryAction
 from tests.agent.support.fake_nvml import Board, FakeNvml
 
 
@@ -153,9 +153,9 @@ def test_every_xid_is_seen_repeats_too() -> None:
     nvml.pending.extend([(first, 31), (first, 31), (second, 79)])
     found = collector.poll_xids()
     assert [(x.code, x.device, x.action) for x in found] == [
-        (31, "GPU-a", Action.RESTART_APP),
-        (31, "GPU-a", Action.RESTART_APP),
-        (79, "GPU-b", Action.REBOOT),
+        (31, "GPU-a", RecoveryAction.RESTART_APP),
+        (31, "GPU-a", RecoveryAction.RESTART_APP),
+        (79, "GPU-b", RecoveryAction.REBOOT),
     ]
     assert collector.poll_xids() == []
 

@@ -14,7 +14,7 @@ from holdfast.agent.collectors.host import HostCollector, memory_pressure, proce
 from holdfast.agent.collectors.kernel_log import KernelLine, KernelLog, OomKill, OomWatch
 from holdfast.agent.logs import rules as log_rules
 from holdfast.facts import xid
-from holdfast.facts.xid import Action, Xid
+from holdfast.facts.xid import RecoveryAction, Xid
 from holdfast.wire.types import Severity
 from tests.agent.support.sysfs import put
 
@@ -168,38 +168,38 @@ def test_memory_pressure_is_the_share_of_time_in_which_all_wait(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "code", "device", "meaning"),
     [
-        (FELL, 79, "0000:9b:00", Action.REBOOT),
+        (FELL, 79, "0000:9b:00", RecoveryAction.REBOOT),
         (
             "NVRM: Xid (PCI:0000:05:00): 94, pid=7194, Contained: SM (0x1). RST: No, D-RST: No",
             94,
             "0000:05:00",
-            Action.RESTART_APP,
+            RecoveryAction.RESTART_APP,
         ),
         (
             "NVRM: Xid (0000:03:00): 31, Ch 00000010, engmask 00000101, intr 10000000",
             31,
             "0000:03:00",
-            Action.RESTART_APP,
+            RecoveryAction.RESTART_APP,
         ),
-        ("NVRM: Xid (PCI:0000:05:00): 45, pid=1, Ch 00000012", 45, "0000:05:00", Action.FOLLOW),
-        ("NVRM: Xid (PCI:0000:05:00): 63, pid=1, Row Remapper: New row", 63, "0000:05:00", Action.IGNORE),
+        ("NVRM: Xid (PCI:0000:05:00): 45, pid=1, Ch 00000012", 45, "0000:05:00", RecoveryAction.FOLLOW),
+        ("NVRM: Xid (PCI:0000:05:00): 63, pid=1, Row Remapper: New row", 63, "0000:05:00", RecoveryAction.IGNORE),
         (
             "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
             149,
             "0018:01:00",
-            Action.RESET_GPU,
+            RecoveryAction.RESET_GPU,
         ),
         (
             "NVRM: Xid (PCI:0018:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 08 (0x00000013 0x00000001)",
             149,
             "0018:01:00",
-            Action.IGNORE,
+            RecoveryAction.IGNORE,
         ),
-        ("NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.", 79, "0000:9b:00.0", Action.REBOOT),
-        ("NVRM: Xid (PCI:0000:05:00): 999, something new", 999, "0000:05:00", Action.SUPPORT),
+        ("NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.", 79, "0000:9b:00.0", RecoveryAction.REBOOT),
+        ("NVRM: Xid (PCI:0000:05:00): 999, something new", 999, "0000:05:00", RecoveryAction.SUPPORT),
     ],
 )
-def test_xids_and_their_meaning(line: str, code: int, device: str, meaning: Action) -> None:
+def test_xids_and_their_meaning(line: str, code: int, device: str, meaning: RecoveryAction) -> None:
     found = xid.parse(line)
     assert found is not None
     assert (found.code, found.device, found.action) == (code, device, meaning)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.forkserver import journal
-from holdfast.agent.forkserver.journal import Journal, Started
+from holdfast.agent.forkserver.journal import Started, WorkerJournal
 from holdfast.wire.messages import KeptWorker
 from holdfast.wire.types import WorkerExited
 
@@ -46,7 +46,7 @@ def test_whatever_room_there_is_in_the_end_it_holds_all(
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as monkeypatch:
         disk = Disk(monkeypatch)
-        one = Journal(folder)
+        one = WorkerJournal(folder)
         alive, ended = set(), set()
         for what, rank, room in steps:
             disk.room = room
@@ -66,14 +66,14 @@ def test_whatever_room_there_is_in_the_end_it_holds_all(
         disk.room = 1 << 30
         one.retry()
         one.close()
-        after = Journal(folder)
+        after = WorkerJournal(folder)
         assert {key[2] for key in after.started} == alive
         assert {key[2] for key in after.exits} >= ended
         after.close()
 
 
 def test_a_new_one_begins_on_a_full_disk_with_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Journal(tmp_path)
+    one = WorkerJournal(tmp_path)
     one.start(started(3))
     one.close()
 
@@ -82,16 +82,16 @@ def test_a_new_one_begins_on_a_full_disk_with_what_is_there(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    after = Journal(tmp_path)
+    after = WorkerJournal(tmp_path)
     assert list(after.started) == [("j", 1, 3)]
     assert [path.name for path in tmp_path.iterdir()] == [journal.NAME]
     after.exit(exited(3))
     after.close()
     monkeypatch.undo()
-    assert list(Journal(tmp_path).exits) == [("j", 1, 3)]
+    assert list(WorkerJournal(tmp_path).exits) == [("j", 1, 3)]
 
 
 def test_other_errors_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Not a directory"):
-        Journal(tmp_path / "file" / "run")
+        WorkerJournal(tmp_path / "file" / "run")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.forkserver.client import ForkServer
-from holdfast.agent.forkserver.journal import Journal
+from holdfast.agent.forkserver.journal import WorkerJournal
 from holdfast.base.errors import Unavailable
 from holdfast.wire.messages import KeptWorker
 from tests.agent.support.processes import ROOT
@@ -182,11 +182,11 @@ def test_garbage_on_the_socket_ends_that_client_only(tmp_path: Path) -> None:
 
 
 def test_the_journal_reads_past_a_line_cut_off_by_a_crash(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = WorkerJournal(tmp_path)
     journal.close()
     line = {"exited": {"job": "j", "generation": 1, "rank": 2, "pid": 5, "wall_ns": 7, "code": 3}}
     (tmp_path / "exits.jsonl").write_text(json.dumps(line) + '\n{"started": {"job"\nnull\n{"exi')
-    again = Journal(tmp_path)
+    again = WorkerJournal(tmp_path)
     assert [ended.code for ended in again.exits.values()] == [3]
     assert again.started == {}
     again.close()

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent.probe_file.layout import SAVED_SUFFIX
 from holdfast.agent.probe_file.reader import ProbeReader
-from holdfast.diagnostics.hang.graph import Group, Reason, State, judge
+from holdfast.diagnostics.hang.graph import Group, Reason, WaitState, judge
 from holdfast.wire.messages import Program
 from holdfast.wire.operation_size import words
 from holdfast.wire.types import PendingCollective, Phase
@@ -275,7 +275,7 @@ async def another_size_is_named(one: Node) -> None:
     assert [words(standing.size) for standing in reported] == ["1048576 x float32", "4194304 x float32"]
     world = Group("world", 0, (0, 1, 2))
     states = [
-        State(rank, True, "all_reduce", s.kind, world, s.number, s.is_handed, {world: 3}, size=s.size)
+        WaitState(rank, True, "all_reduce", s.kind, world, s.number, s.is_handed, {world: 3}, size=s.size)
         for rank, s in enumerate(reported)
     ]
     verdict = judge(states)

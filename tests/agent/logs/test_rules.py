@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.logs.rules import RateLimit, Rule, Rules, load, parse
+from holdfast.agent.logs.rules import LogRule, RateLimit, Rules, load, parse
 from holdfast.base.errors import UsageError
 from holdfast.facts.tracebacks import is_secondary
 
@@ -33,7 +33,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("rule", RULES.all, ids=lambda rule: rule.name)
-def test_the_sample_of_each_row_finds_its_row(rule: Rule) -> None:
+def test_the_sample_of_each_row_finds_its_row(rule: LogRule) -> None:
     found = RULES.match(rule.sample, host=rule.host)
     assert found is not None
     assert found.name == rule.name  # and no row above takes it away
@@ -42,7 +42,7 @@ def test_the_sample_of_each_row_finds_its_row(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES.all if not rule.host], ids=lambda rule: rule.name)
-def test_a_row_and_the_traceback_reader_agree_on_victims(rule: Rule) -> None:
+def test_a_row_and_the_traceback_reader_agree_on_victims(rule: LogRule) -> None:
     assert is_secondary(rule.sample) or not rule.secondary
 
 

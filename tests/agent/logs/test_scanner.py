@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.logs import scanner
-from holdfast.agent.logs.rules import MOST_OF_LINE, Rule, Rules, load
+from holdfast.agent.logs.rules import MOST_OF_LINE, LogRule, Rules, load
 from holdfast.agent.logs.scanner import Scanner, cut
 from holdfast.wire.types import LogMatched, Severity
 
@@ -31,7 +31,7 @@ class Counting:
         return self.pattern.search(text) if self.pattern is not None else None
 
 
-def counted(rule: Rule) -> tuple[Rule, list[Counting]]:
+def counted(rule: LogRule) -> tuple[LogRule, list[Counting]]:
     patterns = [Counting(one) for one in (rule.pattern, rule.exclude, rule.well)]
     pattern, exclude, well = patterns
     more: Any = {"pattern": pattern, "exclude": rule.exclude and exclude, "well": rule.well and well}
@@ -51,7 +51,7 @@ def reading(rules: Rules, cost: float = 0.0) -> tuple[Scanner, list[LogMatched],
     """`cost`: seconds that each match takes."""
     cpu, found = Clock(), list[LogMatched]()
 
-    def on_match(event: LogMatched, rule: Rule) -> None:
+    def on_match(event: LogMatched, rule: LogRule) -> None:
         cpu.now += cost
         found.append(event)
 
@@ -59,7 +59,7 @@ def reading(rules: Rules, cost: float = 0.0) -> tuple[Scanner, list[LogMatched],
 
 
 @pytest.mark.parametrize("rule", WORKERS, ids=lambda rule: rule.name)
-def test_one_line_costs_no_more_than_its_two_ends(rule: Rule) -> None:
+def test_one_line_costs_no_more_than_its_two_ends(rule: LogRule) -> None:
     """Each needle half a million characters long, whatever the pattern makes of it."""
     for needle in (*rule.needles, *rule.well_needles):
         one, patterns = counted(rule)
@@ -87,7 +87,7 @@ def unbounded(pattern: str) -> list[str]:
 
 
 @pytest.mark.parametrize("rule", RULES.all, ids=lambda rule: rule.name)
-def test_no_pattern_repeats_without_bound(rule: Rule) -> None:
+def test_no_pattern_repeats_without_bound(rule: LogRule) -> None:
     """Else its time is the square of a line's length, or more."""
     assert unbounded("NCCL WARN.*(?:a|b)") == unbounded("a(?:b|c{2,}d)") == ["MAX_REPEAT"]
     for pattern in (rule.pattern, rule.exclude, rule.well):
@@ -115,7 +115,7 @@ def test_pieces_are_whole_lines_and_hold_all_of_them(text: str, most: int) -> No
     assert all(len(piece) <= most or "\n" not in piece for piece in pieces)
 
 
-RULE = Rule("boom", "crash", Severity.CRITICAL, re.compile(r"boom \d"), "boom 1", ("boom",))
+RULE = LogRule("boom", "crash", Severity.CRITICAL, re.compile(r"boom \d"), "boom 1", ("boom",))
 EACH = [dataclasses.replace(RULE, name=f"boom{n}", pattern=re.compile(f"boom {n}$")) for n in range(20)]
 BOOMS = [f"boom {n}".rjust(MOST_OF_LINE - 1) for n in range(20)]
 

@@ -15,14 +15,14 @@ import pytest
 
 from holdfast.agent.node.checkpoints import Checkpoints, failures, gauges, snapshots_dir
 from holdfast.checkpoint.daemon.client import DaemonClient
-from holdfast.checkpoint.daemon.messages import Hello
+from holdfast.checkpoint.daemon.messages import WorkerHello
 from holdfast.wire import types as t
 from tests.agent.support.processes import python, until
 from tests.agent.support.warm_node import alive
 from tests.agent.test_app import answered, config, running, start
 from tests.controller.support.stage import eventually, stage
 
-WHO = Hello("job", 1, 0, 1)
+WHO = WorkerHello("job", 1, 0, 1)
 
 
 @pytest.fixture

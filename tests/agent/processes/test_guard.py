@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.agent.processes import guard
-from holdfast.agent.processes.guard import Guard
+from holdfast.agent.processes.guard import PartGuard
 
 
 def broken(kind: type[BaseException]) -> None:
@@ -14,7 +14,7 @@ def broken(kind: type[BaseException]) -> None:
 
 def test_each_cause_is_reported_once() -> None:
     reported: list[tuple[str, str]] = []
-    part = Guard(lambda name, error: reported.append((name, type(error).__name__)))
+    part = PartGuard(lambda name, error: reported.append((name, type(error).__name__)))
     for _ in range(5):
         with part("logs"):
             broken(MemoryError)
@@ -28,7 +28,7 @@ def test_each_cause_is_reported_once() -> None:
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_MOST", 3)
     reported: list[str] = []
-    part = Guard(lambda name, error: reported.append(name))
+    part = PartGuard(lambda name, error: reported.append(name))
     for number in range(10):
         with part(str(number)):
             broken(ValueError)
@@ -37,5 +37,5 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
 def test_what_ends_a_process_or_a_task_goes_through(kind: type[BaseException]) -> None:
-    with pytest.raises(kind), Guard()("logs"):
+    with pytest.raises(kind), PartGuard()("logs"):
         broken(kind)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.activity.close_look import CloseLook
-from holdfast.agent.activity.host import Host
-from holdfast.agent.activity.waits import Clocks, Wait, describe, said
+from holdfast.agent.activity.host import HostLook
+from holdfast.agent.activity.waits import Clocks, ThreadWait, describe, said
 from holdfast.agent.processes import sockets
 from holdfast.agent.processes.proc_files import (
     NO_CALL,
@@ -221,12 +221,12 @@ def test_a_prompt_is_a_read_from_a_terminal_by_whatever_call() -> None:
 
 
 def test_a_timers_words_count_down() -> None:
-    wait = Wait("a timer", 1012.34)
+    wait = ThreadWait("a timer", 1012.34)
     assert said(wait, 1000) == "a timer, for 12.3 s more"
     assert said(wait, 1020) == "a timer, for 0.0 s more"
-    assert said(Wait("a timer", 4600), 1000) == "a timer, for 60 min more"
-    assert said(Wait("a timer"), 1000) == "a timer"
-    assert said(Wait("a lock", 1012.34), 1000) == "a lock"
+    assert said(ThreadWait("a timer", 4600), 1000) == "a timer, for 60 min more"
+    assert said(ThreadWait("a timer"), 1000) == "a timer"
+    assert said(ThreadWait("a lock", 1012.34), 1000) == "a lock"
 
 
 GARBAGE = st.binary(max_size=300) | st.sampled_from([STAT.encode(), IO]).flatmap(
@@ -284,6 +284,6 @@ def test_a_damaged_proc_is_no_error(
         (proc / str(pid) / "fd" / "3").symlink_to("socket:[x]")
         (proc / str(pid) / "fd" / "x").symlink_to("/dev/nvidia-uvm")
     (proc / "nonsense").mkdir()
-    look = CloseLook(7, Host(str(proc), sockets.Sockets), "job/1/0", 99)
+    look = CloseLook(7, HostLook(str(proc), sockets.Sockets), "job/1/0", 99)
     for now in (0.0, 0.5, 11.0):
         look.look(now)

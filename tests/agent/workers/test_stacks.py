@@ -15,7 +15,7 @@ import pytest
 from holdfast.agent import forkserver
 from holdfast.agent.probe_file import memory
 from holdfast.agent.workers import stacks
-from holdfast.agent.workers.stacks import Process, Thread
+from holdfast.agent.workers.stacks import ProcessStacks, Thread
 from tests.agent.support.processes import python, until
 
 WORKER = """
@@ -43,7 +43,7 @@ def worker(folder: Path, body: str, call: str = "outer()") -> Iterator[int]:
         yield process.pid
 
 
-def read(pid: int, folder: Path) -> Process:
+def read(pid: int, folder: Path) -> ProcessStacks:
     return asyncio.run(stacks.read(pid, folder / "p"))
 
 
@@ -121,7 +121,7 @@ def test_a_process_without_a_handler_is_left_alone(tmp_path: Path, monkeypatch: 
 def test_one_that_is_gone_is_reported_so(tmp_path: Path) -> None:
     with python("pass") as process:
         process.wait(20)
-        assert read(process.pid, tmp_path) == Process("gone", ())
+        assert read(process.pid, tmp_path) == ProcessStacks("gone", ())
 
 
 def test_the_same_stacks_are_reported_once(tmp_path: Path) -> None:

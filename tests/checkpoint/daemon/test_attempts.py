@@ -10,7 +10,7 @@ from layouts import share
 
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.daemon.attempts import Attempt, Gathered, Refused, put_entry, put_refusal, write_part
+from holdfast.checkpoint.daemon.attempts import Attempt, AttemptRefused, Gathered, put_entry, put_refusal, write_part
 from holdfast.checkpoint.daemon.messages import Leader
 from holdfast.checkpoint.format.parts import Part, held_bytes
 from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
@@ -86,7 +86,7 @@ def test_the_leader_gives_up_before_the_reason_is_known_to_be_there(
     def replace(old: str, new: str) -> None:
         real(old, new)
         monkeypatch.undo()
-        with pytest.raises(Refused, match="worker 1: memory is broken"):
+        with pytest.raises(AttemptRefused, match="worker 1: memory is broken"):
             pair.gathered.look()
         pair.gathered.give_up("worker 1: memory is broken")
 
@@ -99,7 +99,7 @@ def test_the_leader_gives_up_before_the_reason_is_known_to_be_there(
 def test_an_entry_of_what_was_given_up_is_no_failure_of_the_store(pair: Pair) -> None:
     part = pair.write(1)
     pair.gathered.give_up("it is over")
-    with pytest.raises(Refused, match="it is over"):
+    with pytest.raises(AttemptRefused, match="it is over"):
         pair.enter(1, part)
 
 
@@ -114,7 +114,7 @@ def test_what_is_given_up_while_a_part_is_written_is_no_failure_of_the_store(
         pair.gathered.give_up("it is over")
 
     monkeypatch.setattr(pair.store, "make_folder", late)
-    with pytest.raises(Refused, match="it is over"):
+    with pytest.raises(AttemptRefused, match="it is over"):
         pair.write(1)
 
 

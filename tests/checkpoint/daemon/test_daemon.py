@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.checkpoint.commit.fence import Fence, claim
 from holdfast.checkpoint.daemon.client import DaemonRefused
-from holdfast.checkpoint.daemon.messages import Hello
+from holdfast.checkpoint.daemon.messages import WorkerHello
 from holdfast.checkpoint.restore.inspect import list_checkpoints
 from holdfast.checkpoint.stores.file import FileStore
 from tests.checkpoint.support.daemons import SLOWLY, Start, Worker, big, set_limit, steps, talk, until
@@ -229,7 +229,7 @@ def test_a_newer_generation_shuts_the_older_out(start: Start, store: FileStore, 
     older.report(made)
     assert "generation 1 of job job is over" in older.note("refused", 8)["error"]
     with pytest.raises(DaemonRefused, match="generation 1 of job job is over"):
-        talk(daemon).hello(Hello("job", 1, 0, 1))
+        talk(daemon).hello(WorkerHello("job", 1, 0, 1))
     assert steps(store) == [6]
 
 

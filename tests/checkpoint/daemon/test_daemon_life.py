@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.checkpoint.commit.fence import Fence, claim
 from holdfast.checkpoint.daemon.client import DaemonClient, DaemonRefused
-from holdfast.checkpoint.daemon.messages import Hello
+from holdfast.checkpoint.daemon.messages import WorkerHello
 from holdfast.checkpoint.stores.file import FileStore
 from tests.checkpoint.support.daemons import SLOWLY, DaemonProcess, Start, Worker, big, steps, talk, until
 
@@ -21,12 +21,15 @@ def test_nonsense_is_refused_in_one_line(start: Start, store: FileStore, fence: 
     daemon = start()
     worker = Worker(daemon, fence, store.url)
     client = talk(daemon)
-    for hello, why in ((Hello("../x", 1, 0, 1), "no name for a job"), (Hello("job", 1, 3, 2), "no worker 3 of 2")):
+    for hello, why in (
+        (WorkerHello("../x", 1, 0, 1), "no name for a job"),
+        (WorkerHello("job", 1, 3, 2), "no worker 3 of 2"),
+    ):
         with pytest.raises(DaemonRefused, match=why):
             client.hello(hello)
     with pytest.raises(DaemonRefused, match="send hello first"):
         client.join(worker.order)
-    client.hello(Hello("job", 1, 1, 2))
+    client.hello(WorkerHello("job", 1, 1, 2))
     with pytest.raises(DaemonRefused, match="another worker"):
         client.join(worker.order)
     with pytest.raises(DaemonRefused, match="no such request"):
@@ -36,15 +39,15 @@ def test_nonsense_is_refused_in_one_line(start: Start, store: FileStore, fence: 
     assert "Traceback" not in daemon.said()
     (tmp_path / "daemon.absent").write_text("it ended with 1 at its start\n")
     with pytest.raises(DaemonRefused, match=r"^it ended with 1 at its start$"):
-        DaemonClient(tmp_path).hello(Hello("j", 0, 0, 1), wait_s=3600)
+        DaemonClient(tmp_path).hello(WorkerHello("j", 0, 0, 1), wait_s=3600)
     (tmp_path / "daemon.absent").unlink()
     with pytest.raises(DaemonRefused, match="no checkpoint daemon answers"):
-        DaemonClient(tmp_path / "nowhere").hello(Hello("job", 1, 0, 1), wait_s=0)
+        DaemonClient(tmp_path / "nowhere").hello(WorkerHello("job", 1, 0, 1), wait_s=0)
 
 
 def test_one_daemon_for_each_folder(start: Start) -> None:
     first = start()
-    talk(first).hello(Hello("job", 1, 0, 1))
+    talk(first).hello(WorkerHello("job", 1, 0, 1))
     second = DaemonProcess(first.folder, "n0")
     assert second.process is not None
     assert second.process.wait(30) == 3
@@ -75,14 +78,14 @@ def test_the_last_upload_of_a_job_that_is_over_is_finished(start: Start, store: 
 def test_asked_to_end_it_leaves_nothing(start: Start) -> None:
     daemon = start()
     client = talk(daemon)
-    client.hello(Hello("job", 1, 0, 1))
+    client.hello(WorkerHello("job", 1, 0, 1))
     client._ask({"do": "end"})
     assert daemon.process is not None
     assert daemon.process.wait(30) == 0
     assert not daemon.folder.exists()
     # A signal is no order to forget.
     daemon.start()
-    talk(daemon).hello(Hello("job", 1, 0, 1))
+    talk(daemon).hello(WorkerHello("job", 1, 0, 1))
     daemon.kill(signal.SIGTERM)
     assert (daemon.folder / "job").is_dir()
 

@@ -18,9 +18,9 @@ import pytest
 
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.daemon import peer_link
-from holdfast.checkpoint.daemon.messages import Hello
-from holdfast.checkpoint.daemon.peer_link import Interrupted, PeerServer, fetch, push
-from holdfast.checkpoint.daemon.peer_wire import PeerRefused, Wire, greet
+from holdfast.checkpoint.daemon.messages import WorkerHello
+from holdfast.checkpoint.daemon.peer_link import PeerServer, TransferInterrupted, fetch, push
+from holdfast.checkpoint.daemon.peer_wire import PeerRefused, PeerWire, greet
 from holdfast.checkpoint.errors import SnapshotInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, checksums
 from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
@@ -221,7 +221,7 @@ def test_a_stream_that_breaks_off_leaves_the_copy_before_it(link: SimpleNamespac
         sent.append(1)
         return len(sent) > 2
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(TransferInterrupted):
         push(link.address, SECRET, "n0", link.arena, second, Pace(0), is_over)
     assert kept(link) == [1]
     push(link.address, SECRET, "n0", link.arena, second, Pace(0))
@@ -235,7 +235,7 @@ def test_what_arrives_altered_is_refused(link: SimpleNamespace, monkeypatch: pyt
     made = link.fill(1)
     real = peer_link._send
 
-    def altered(wire: Wire, part: memoryview) -> None:
+    def altered(wire: PeerWire, part: memoryview) -> None:
         real(wire, memoryview(bytes([part[0] ^ 4]) + bytes(part[1:])))
 
     monkeypatch.setattr(peer_link, "_send", altered)
@@ -271,7 +271,7 @@ def test_a_proof_cannot_be_used_again(link: SimpleNamespace) -> None:
     """What a listener has heard opens nothing."""
     heard: list[bytes] = []
 
-    class Ear(Wire):
+    class Ear(PeerWire):
         def send(self, message: dict[str, object]) -> None:
             heard.append(json.dumps(message).encode())
             super().send(message)
@@ -282,7 +282,7 @@ def test_a_proof_cannot_be_used_again(link: SimpleNamespace) -> None:
         sock.settimeout(10)
         for text in heard:
             sock.sendall(struct.pack(">I", len(text)) + text)
-        wire = Wire(sock)
+        wire = PeerWire(sock)
         wire.receive()
         with pytest.raises(ConnectionError):
             wire.receive()
@@ -294,7 +294,7 @@ def test_a_server_that_cannot_prove_itself_gets_nothing(link: SimpleNamespace) -
         def imposter() -> None:
             sock, _ = listener.accept()
             with sock:
-                wire = Wire(sock)
+                wire = PeerWire(sock)
                 wire.receive()
                 wire.send({"nonce": "0" * 32})
                 # It has no secret; the best it can do is to send the client's own proof back.
@@ -329,7 +329,7 @@ def test_the_pace_is_kept_by_all_who_share_it() -> None:
 
 def test_an_address_survives_its_daemon(start: Start) -> None:
     daemon = start("n0")
-    address = talk(daemon).hello(Hello("job", 1, 0, 1)).address
+    address = talk(daemon).hello(WorkerHello("job", 1, 0, 1)).address
     daemon.kill()
     daemon.start()
-    assert talk(daemon).hello(Hello("job", 1, 0, 1)).address == address
+    assert talk(daemon).hello(WorkerHello("job", 1, 0, 1)).address == address

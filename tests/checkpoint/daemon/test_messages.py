@@ -16,11 +16,11 @@ from holdfast.checkpoint.commit.retention import Retention
 from holdfast.checkpoint.daemon.attempts import Attempt
 from holdfast.checkpoint.daemon.daemon import Daemon
 from holdfast.checkpoint.daemon.messages import (
-    Hello,
     Join,
     Leader,
     Peer,
-    Taken,
+    SnapshotTaken,
+    WorkerHello,
     hello_from,
     join_from,
     taken_from,
@@ -62,12 +62,12 @@ def test_what_is_wrong_with_a_join_is_reported(change: dict[str, Any], why: str)
 
 def test_other_messages_are_checked_too() -> None:
     taken = {"step": 4, "slot": 1, "seq": 9, "persist": True, "peer": False}
-    assert taken_from(taken) == Taken(4, 1, 9, True, False)
+    assert taken_from(taken) == SnapshotTaken(4, 1, 9, True, False)
     for key, value in (("step", True), ("persist", 1), ("seq", "9")):
         with pytest.raises(UsageError, match=f"snapshot: {key} is"):
             taken_from({**taken, key: value})
     hello = {"job": "j@2", "generation": 1, "worker": 0, "world": 2}
-    assert hello_from(hello) == Hello("j@2", 1, 0, 2)
+    assert hello_from(hello) == WorkerHello("j@2", 1, 0, 2)
     for key, value in (("job", ".."), ("job", "a/b"), ("job", ""), ("worker", 2), ("worker", -1), ("world", None)):
         with pytest.raises(UsageError, match="hello"):
             hello_from({**hello, key: value})
@@ -89,7 +89,7 @@ def test_a_job_that_nobody_is_connected_for_is_swept_after_an_hour(tmp_path: Pat
         (tmp_path / SOCKET).touch()
         now = asyncio.get_running_loop().time()
         left, busy = daemon.job("left"), daemon.job("busy")
-        member = busy.greet(Hello("busy", 1, 0, 1))
+        member = busy.greet(WorkerHello("busy", 1, 0, 1))
         busy.members[0] = member
         member.report = [].append
         left.seen = busy.seen = now

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layouts import filled, layouts, tensors
 
-from holdfast.checkpoint.format.arrays import Held, held, to_bytes
+from holdfast.checkpoint.format.arrays import HeldShard, held, to_bytes
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout, boxes_of_run, cells, pieces, runs
 from holdfast.checkpoint.format.transfer import balanced, write_shares
 
@@ -106,9 +106,11 @@ def test_plans_of_many_workers_are_quick() -> None:
 def test_bytes_of_a_view_are_in_order() -> None:
     tensor = GlobalTensor("w", (4, 6), "I16")
     whole = filled(tensor)
-    one = Held(tensor, tensor.box, whole)
+    one = HeldShard(tensor, tensor.box, whole)
     box = Box((1, 2), (2, 3))
     again = held(tensor, box, to_bytes(one.part(box)))
     assert np.array_equal(again.data, whole[1:3, 2:5])
     number = GlobalTensor("n", (), "F64")
-    assert bytes(to_bytes(Held(number, number.box, np.array(7, "u8")).part(number.box))) == (7).to_bytes(8, "little")
+    assert bytes(to_bytes(HeldShard(number, number.box, np.array(7, "u8")).part(number.box))) == (7).to_bytes(
+        8, "little"
+    )

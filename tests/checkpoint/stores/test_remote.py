@@ -17,7 +17,7 @@ from holdfast.checkpoint.stores.hdfs import HdfsStore
 from holdfast.checkpoint.stores.remote import (
     BATCH_BYTES,
     PIECE_BYTES,
-    Bounded,
+    BoundedCalls,
     batched,
     cut,
     hadoop_error,
@@ -78,7 +78,7 @@ def test_what_may_pass_is_asked_again_and_what_cannot_is_not(monkeypatch: pytest
 
 def test_a_call_that_hangs_is_given_up() -> None:
     release = threading.Event()
-    bounded = Bounded(0.05)
+    bounded = BoundedCalls(0.05)
     with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s to look"):
         bounded(lambda: release.wait(20), "look")
     bounded.timeout_s = 20.0
@@ -90,7 +90,7 @@ def test_a_call_that_hangs_is_given_up() -> None:
 
 
 def test_a_call_is_under_way_while_something_else_is_done() -> None:
-    bounded, release = Bounded(20.0), threading.Event()
+    bounded, release = BoundedCalls(20.0), threading.Event()
     assert bounded.wait() is None, "nothing was started"
     bounded.start(lambda: release.wait(20), "write")
     release.set()

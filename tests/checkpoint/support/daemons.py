@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.commit.fence import Fence
-from holdfast.checkpoint.daemon.client import DaemonClient, Place
-from holdfast.checkpoint.daemon.messages import Hello, Join, Leader, Peer, Taken
+from holdfast.checkpoint.daemon.client import DaemonClient, WorkerPlace
+from holdfast.checkpoint.daemon.messages import Join, Leader, Peer, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.format.arrays import to_bytes
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.tiles import GlobalTensor, Layout
@@ -119,7 +119,7 @@ class Worker:
         *,
         tensors: dict[str, GlobalTensor] | None = None,
         generation: int = 1,
-        peer: tuple[Node, Place] | None = None,
+        peer: tuple[Node, WorkerPlace] | None = None,
         secret: bytes = SECRET,
         rate: float = 0.0,
         slots: int = 2,
@@ -133,7 +133,7 @@ class Worker:
         self.generation = generation
         self.notes: list[dict[str, Any]] = []
         self.client = talk(daemon)
-        self.place = self.client.hello(Hello("job", generation, worker, world))
+        self.place = self.client.hello(WorkerHello("job", generation, worker, world))
         self.arena = Arena.create(own_file(daemon.folder, what), what, slots)
         OPEN.append(self.arena)
         writers = tuple(sorted({share.worker for share in job.shares}))
@@ -180,7 +180,7 @@ class Worker:
 
     def report(self, made: Snapshot, persist: bool = True, peer: bool = False) -> None:
         """Tell the daemon of a snapshot."""
-        self.client.snapshot(Taken(made.step, made.slot, made.seq, persist, peer))
+        self.client.snapshot(SnapshotTaken(made.step, made.slot, made.seq, persist, peer))
 
     def flip(self, snapshot: Snapshot, at: int) -> None:
         """Change one bit of a snapshot in memory."""

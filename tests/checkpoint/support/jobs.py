@@ -12,7 +12,7 @@ from threads import ThreadGroup, on_ranks
 
 from holdfast.checkpoint.commit.fence import Fence
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.commit.save import Job, Saved, save
+from holdfast.checkpoint.commit.save import Saved, SavingWorkers, save
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
 from holdfast.checkpoint.format.transfer import write_shares
@@ -47,9 +47,9 @@ def state_of(step: int, tensors: dict[str, GlobalTensor] | None = None) -> dict[
     return {name: filled(tensor, step) for name, tensor in (tensors or TENSORS).items()}
 
 
-def job_of(layout: Layout, keep: int = 3, every: int = 0) -> Job:
+def job_of(layout: Layout, keep: int = 3, every: int = 0) -> SavingWorkers:
     workers = len(layout.held)
-    return Job({"dp": workers}, STATE, layout.tensors, write_shares(layout, 1 << 10), Retention(keep, every))
+    return SavingWorkers({"dp": workers}, STATE, layout.tensors, write_shares(layout, 1 << 10), Retention(keep, every))
 
 
 def save_all(store: Store, fence: Fence, step: int, layout: Layout, **changes: Any) -> list[Saved]:

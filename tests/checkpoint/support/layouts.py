@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.format.arrays import Held
+from holdfast.checkpoint.format.arrays import HeldShard
 from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
@@ -58,9 +58,9 @@ def filled(tensor: GlobalTensor, seed: int = 0) -> np.ndarray:
     return rng.integers(0, high, tensor.shape, dtype=f"u{tensor.item_bytes}", endpoint=False)
 
 
-def share(layout: Layout, worker: int, whole: dict[str, np.ndarray]) -> dict[str, list[Held]]:
+def share(layout: Layout, worker: int, whole: dict[str, np.ndarray]) -> dict[str, list[HeldShard]]:
     """What a worker holds, cut out of whole tensors."""
     return {
-        name: [Held(layout.tensors[name], box, whole[name][(*box.slices, ...)].copy()) for box in boxes]
+        name: [HeldShard(layout.tensors[name], box, whole[name][(*box.slices, ...)].copy()) for box in boxes]
         for name, boxes in layout.held[worker].items()
     }

@@ -16,7 +16,7 @@ from threads import ThreadGroup, on_ranks
 from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.restore.inspect import list_checkpoints
 from holdfast.checkpoint.worker.manager import CheckpointManager
-from holdfast.checkpoint.worker.options import Watch
+from holdfast.checkpoint.worker.options import CheckpointWatch
 from holdfast.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
@@ -108,7 +108,7 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
 
         manager: Any = SimpleNamespace(
             snapshots=SimpleNamespace(node=SimpleNamespace(client=SimpleNamespace(is_connected=True)), notes=reported),
-            options=SimpleNamespace(timeout_s=0.2), watch=Watch(warn=lambda text: None),
+            options=SimpleNamespace(timeout_s=0.2), watch=CheckpointWatch(warn=lambda text: None),
             last_saved=None, _failing=False,
             _uploading=5 if group.rank == 0 else None, group=SimpleNamespace(broadcast=broadcast),
         )  # fmt: skip

@@ -27,7 +27,7 @@ from holdfast.checkpoint.format.tiles import Box, GlobalTensor
 from holdfast.checkpoint.format.worker_state import merged, of_worker
 from holdfast.checkpoint.restore.inspect import find
 from holdfast.checkpoint.stores.opening import open_store
-from holdfast.checkpoint.worker.plain_data import Place, join, name_all, split
+from holdfast.checkpoint.worker.plain_data import EntryPlace, join, name_all, split
 from holdfast.checkpoint.worker.user_state import UserState
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
@@ -46,7 +46,7 @@ def test_what_is_accepted_comes_back_as_it_was(state: Any) -> None:
 @given(states(), st.sampled_from(["s", "a.b"]))
 def test_json_and_tensors_are_all_of_it(state: Any, name: str) -> None:
     leaves: list[Any] = []
-    tree = split(state, Place.of(name), leaves)
+    tree = split(state, EntryPlace.of(name), leaves)
     name_all(leaves)
     assert len({leaf.name for leaf in leaves}) == len(leaves)
     # As it stands in a manifest, whose objects are sorted.

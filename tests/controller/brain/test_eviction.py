@@ -8,7 +8,7 @@ from holdfast.base.errors import UsageError
 from holdfast.controller.state.events import CordonRequested, EvictRequested, ResultSeen, Send
 from holdfast.controller.state.goodput import Account
 from holdfast.controller.state.model import IncidentState, JobStatus, Options
-from holdfast.diagnostics.catalog.results import CheckResult, Fault
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.controller.support.virtual import Virtual, training, trains_again
@@ -219,7 +219,7 @@ def answer_checks(v: Virtual, node: str, fault: str) -> None:
         if result is None or not isinstance(order, msg.RunCheck):
             return result
         said = [
-            CheckResult(name, faults=(Fault(fault),) if fault and send.node == node else (), seconds=0.1)
+            CheckResult(name, faults=(CheckFault(fault),) if fault and send.node == node else (), seconds=0.1)
             for name in order.checks
         ]
         data = {"results": "\n".join(one.to_json() for one in said)}

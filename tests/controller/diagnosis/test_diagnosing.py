@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from holdfast.controller.diagnosis.diagnosing import DiagnoseSession, Stage
+from holdfast.controller.diagnosis.diagnosing import DiagnoseSession, DiagnosisStage
 from holdfast.diagnostics.catalog.catalog import BY_NAME, LIMIT_S, Suite, choose
 from holdfast.diagnostics.catalog.results import CheckResult, Reading
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
@@ -233,7 +233,7 @@ def test_the_end_comes_in_time_whatever_hangs() -> None:
     session = bench.run(DiagnoseSession("d1", candidates(machines, shared=True), [], QUICK))
     assert bench.now - start <= LIMIT_S[Suite.QUICK] + 1
     assert session.failed == []
-    assert session.stage is Stage.DONE
+    assert session.stage is DiagnosisStage.DONE
 
 
 def test_the_past_warns_of_a_decline_that_peers_share() -> None:

@@ -13,14 +13,14 @@ from holdfast.controller.hang.pauses import PauseWatch, limit_of, place_of
 from holdfast.controller.job import policy
 from holdfast.controller.state.model import Finding, Instant, Job, Options
 from holdfast.diagnostics.hang.stack_tree import Stack
-from holdfast.diagnostics.hang.stillness import Life, Sight
+from holdfast.diagnostics.hang.stillness import Liveness, Sight
 from holdfast.wire import types as t
 from tests.controller.support.standstills import QUICK, job
 
 
-def pause(life: Life = Life.IDLE, still: float = 3.0, ranks: tuple[int, ...] = (5,), **more: object) -> Pause:
+def pause(life: Liveness = Liveness.IDLE, still: float = 3.0, ranks: tuple[int, ...] = (5,), **more: object) -> Pause:
     values: dict[str, object] = {
-        "waiting": (0, 1), "quiet": still if life is Life.IDLE else 0.0, "ends_in": math.nan,
+        "waiting": (0, 1), "quiet": still if life is Liveness.IDLE else 0.0, "ends_in": math.nan,
         "sights": (Sight(life, "waits for a lock"),), "is_training": True,
     }  # fmt: skip
     return Pause(life=life, ranks=ranks, still=still, **{**values, **more})  # type: ignore[arg-type]
@@ -29,14 +29,14 @@ def pause(life: Life = Life.IDLE, still: float = 3.0, ranks: tuple[int, ...] = (
 @pytest.mark.parametrize(
     ("life", "has_stepped", "is_training", "seconds", "option"),
     [
-        (Life.BUSY, True, True, 1800.0, "--pause-limit"),
-        (Life.UNKNOWN, True, True, 1800.0, "--pause-limit"),
-        (Life.IDLE, True, True, 60.0, "--idle-limit"),
-        (Life.IDLE, False, True, 300.0, "--idle-limit-start"),
-        (Life.IDLE, True, False, 300.0, "--idle-limit-start"),
+        (Liveness.BUSY, True, True, 1800.0, "--pause-limit"),
+        (Liveness.UNKNOWN, True, True, 1800.0, "--pause-limit"),
+        (Liveness.IDLE, True, True, 60.0, "--idle-limit"),
+        (Liveness.IDLE, False, True, 300.0, "--idle-limit-start"),
+        (Liveness.IDLE, True, False, 300.0, "--idle-limit-start"),
     ],
 )
-def test_each_has_its_limit(life: Life, has_stepped: bool, is_training: bool, seconds: float, option: str) -> None:
+def test_each_has_its_limit(life: Liveness, has_stepped: bool, is_training: bool, seconds: float, option: str) -> None:
     found = limit_of(pause(life, is_training=is_training), "here", job(), Options(), has_stepped)
     assert found == (seconds, option)
 
@@ -53,7 +53,7 @@ class Watched:
     def __init__(self, options: Options = QUICK, **more: object) -> None:
         self.watch, self.job, self.options, self.now = PauseWatch(), job(**more), options, 100.0
 
-    def run(self, seconds: float, life: Life = Life.IDLE, still: float = 0.0, **more: object) -> list[str]:
+    def run(self, seconds: float, life: Liveness = Liveness.IDLE, still: float = 0.0, **more: object) -> list[str]:
         """What comes of a pause that goes on for so long, from `still` on."""
         said: list[str] = []
         for _ in range(round(seconds / 0.5)):
@@ -84,8 +84,8 @@ def test_a_pause_is_reported_after_two_seconds_alerted_and_ended_once_each() -> 
 
 def test_a_busy_pause_ends_at_the_pause_limit_only() -> None:
     w = Watched()
-    assert w.run(19.0, Life.BUSY) == ["job.paused", "alert"]
-    assert w.run(2.0, Life.BUSY, still=19.0) == ["end"]
+    assert w.run(19.0, Liveness.BUSY) == ["job.paused", "alert"]
+    assert w.run(2.0, Liveness.BUSY, still=19.0) == ["end"]
 
 
 def test_idleness_counts_since_anything_last_moved() -> None:

@@ -88,7 +88,7 @@ def test_a_node_that_fell_silent_has_no_share_of_the_samples() -> None:
 
 def test_what_detectors_remember_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "MOST", 100)
-    latch, growth, rate = windows.Latch(), windows.Growth(60.0), windows.Rate(1.0)
+    latch, growth, rate = windows.Latch(), windows.GrowthWindow(60.0), windows.RateWindow(1.0)
     for n in range(1000):
         latch.see(f"node{n}", True, 1.0, 5.0)
         growth.see(f"node{n}", 1.0, 1.0)

@@ -5,7 +5,7 @@ import pytest
 from holdfast.controller.simulation.baselines import goodput
 from holdfast.controller.simulation.faults import STOPS, draw
 from holdfast.controller.simulation.formula import expected
-from holdfast.controller.simulation.hosts import Shape
+from holdfast.controller.simulation.hosts import ClusterShape
 from holdfast.controller.simulation.run import simulate
 
 WEEK = 7 * 86_400.0
@@ -27,7 +27,7 @@ def test_more_than_everything_cannot_be_lost() -> None:
 @pytest.mark.parametrize("pause", [10.0, 300.0, 1800.0])
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_agrees_with_a_drawn_trace_within_five_percent(pause: float, rate: float) -> None:
-    shape = Shape(nodes=512, checkpoint=600.0)
+    shape = ClusterShape(nodes=512, checkpoint=600.0)
     faults = draw(3, 4096, 512, WEEK, rate)
     often = sum(fault.how in STOPS for fault in faults) / WEEK
     measured = goodput(shape, faults, WEEK, lambda *_: pause)
@@ -39,7 +39,7 @@ def test_agrees_with_a_drawn_trace_within_five_percent(pause: float, rate: float
 @pytest.mark.parametrize("restart", [0.6, 60.0])
 def test_agrees_with_the_controllers_own_decisions_within_five_percent(restart: float) -> None:
     # Spares enough: waiting for people to mend nodes is not what the formula is about.
-    shape = Shape(nodes=32, spares=40, start=restart, restore=restart)
+    shape = ClusterShape(nodes=32, spares=40, start=restart, restore=restart)
     found = simulate(shape, 5, days=1.0, rate=250.0)
     assert len(found.recovered) >= 10
     assert found.expected == pytest.approx(found.goodput, rel=0.05)

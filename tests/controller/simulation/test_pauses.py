@@ -8,32 +8,32 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.controller.simulation.breaks import Breaks
-from holdfast.controller.simulation.faults import Fault, How
-from holdfast.controller.simulation.hosts import WALL, Shape
-from holdfast.controller.simulation.pauses import SHARES, Kind, Pause, Work, draw, draw_kind, wrong_ends
+from holdfast.controller.simulation.faults import How, SimulatedFault
+from holdfast.controller.simulation.hosts import WALL, ClusterShape
+from holdfast.controller.simulation.pauses import SHARES, PauseKind, SimulatedPause, Work, draw, draw_kind, wrong_ends
 from holdfast.controller.simulation.run import simulate
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.events import RestartRequested
 from holdfast.controller.state.model import Finding, Incident, Options
 from holdfast.wire import types as t
 
-SMALL = Shape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
-HONEST = [kind for kind in Kind if kind is not Kind.LONG]
+SMALL = ClusterShape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
+HONEST = [kind for kind in PauseKind if kind is not PauseKind.LONG]
 _AT = 300.0
 
 
 def paused(
-    kind: Kind, seed: int, seconds: float = 240.0, amid: Callable[[World], None] = lambda world: None
-) -> tuple[World, Pause]:
+    kind: PauseKind, seed: int, seconds: float = 240.0, amid: Callable[[World], None] = lambda world: None
+) -> tuple[World, SimulatedPause]:
     """A quiet cluster with one pause, and the pause. `amid` is done some 10 s after its beginning."""
     world = World(SMALL, seed=seed)
     breaks = Breaks(world)
-    seen: list[Pause] = []
+    seen: list[SimulatedPause] = []
 
     def strike() -> None:
         breaks.pause(world.job_hosts()[seed % SMALL.nodes], kind, random.Random(seed))
-        if kind is Kind.START:
-            breaks.strike(Fault(_AT, "test", How.BUG, 0.4, seed))
+        if kind is PauseKind.START:
+            breaks.strike(SimulatedFault(_AT, "test", How.BUG, 0.4, seed))
 
     def look() -> None:
         if world.paused is not None and world.paused not in seen:
@@ -51,13 +51,13 @@ def paused(
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", HONEST)
-def test_an_honest_pause_of_any_kind_is_left_alone(kind: Kind, seed: int) -> None:
+def test_an_honest_pause_of_any_kind_is_left_alone(kind: PauseKind, seed: int) -> None:
     world, pause = paused(kind, seed)
     assert (pause.kind, world.paused, world.wronged) == (kind, None, [])
     kinds = [incident.cause.kind for incident in world.brain.c.book.incidents.values()]
-    assert kinds == ([t.FindingKind.WORKER_EXCEPTION] if kind is Kind.START else [])
+    assert kinds == ([t.FindingKind.WORKER_EXCEPTION] if kind is PauseKind.START else [])
     assert world.job is not None
-    assert world.job.generation == (2 if kind is Kind.START else 1)
+    assert world.job.generation == (2 if kind is PauseKind.START else 1)
     assert world.done > (_AT + 60) / SMALL.step
 
 
@@ -65,8 +65,8 @@ def blind(world: World) -> None:
     world.works = False
 
 
-@pytest.mark.parametrize("kind", [Kind.BUSY, Kind.IO, Kind.IDLE, Kind.START])
-def test_a_controller_that_sees_no_life_in_it_is_seen_to_end_it(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [PauseKind.BUSY, PauseKind.IO, PauseKind.IDLE, PauseKind.START])
+def test_a_controller_that_sees_no_life_in_it_is_seen_to_end_it(kind: PauseKind) -> None:
     seed = next(n for n in range(20) if not drawn(kind, n).is_everybody and drawn(kind, n).until > 20.0)
     world, pause = paused(kind, seed, amid=blind)
     assert world.wronged
@@ -79,7 +79,7 @@ def restart(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", HONEST)
-def test_a_restart_in_a_pause_is_counted_whatever_it_is_for(kind: Kind) -> None:
+def test_a_restart_in_a_pause_is_counted_whatever_it_is_for(kind: PauseKind) -> None:
     seed = next(n for n in range(20) if drawn(kind, n).until > 30.0)
     world, pause = paused(kind, seed, amid=restart)
     assert world.wronged == [f"{kind} pause: generation {pause.generation} was restarted as {pause.generation + 1}"]
@@ -89,8 +89,8 @@ def test_a_restart_in_a_pause_is_counted_whatever_it_is_for(kind: Kind) -> None:
 def test_one_that_is_longer_than_its_limit_is_ended_there_and_that_is_right(work: Work) -> None:
     options = Options()
     limit = options.idle_limit if work is Work.WAITS else options.pause_limit
-    seed = next(n for n in range(40) if drawn(Kind.LONG, n).work is work)
-    world, pause = paused(Kind.LONG, seed, seconds=limit + 160.0)
+    seed = next(n for n in range(40) if drawn(PauseKind.LONG, n).work is work)
+    world, pause = paused(PauseKind.LONG, seed, seconds=limit + 160.0)
     assert pause.honest_until == pytest.approx(pause.since + limit)
     (ended,) = [i for i in world.brain.c.book.incidents.values() if i.cause.kind is t.FindingKind.WORKER_HANG]
     assert limit < ended.opened - WALL - pause.since < limit + 2.0
@@ -99,7 +99,7 @@ def test_one_that_is_longer_than_its_limit_is_ended_there_and_that_is_right(work
     assert not world.evicted
 
 
-def drawn(kind: Kind, seed: int, options: Options | None = None) -> Pause:
+def drawn(kind: PauseKind, seed: int, options: Options | None = None) -> SimulatedPause:
     """As `paused` draws it, at the instant 0."""
     return draw(kind, "n0", 3, 0.0, 1, 6, options or Options(), random.Random(seed))
 
@@ -110,8 +110,8 @@ def test_what_is_drawn_as_honest_stays_below_its_limit() -> None:
     for kind in HONEST:
         found = [drawn(kind, seed, options) for seed in range(200)]
         assert all(pause.until < limits.get((pause.work, pause.is_start), 50.0) for pause in found)
-        assert all(pause.is_start == (kind is Kind.START) for pause in found)
-    long = [drawn(Kind.LONG, seed, options) for seed in range(200)]
+        assert all(pause.is_start == (kind is PauseKind.START) for pause in found)
+    long = [drawn(PauseKind.LONG, seed, options) for seed in range(200)]
     assert all(pause.until > pause.honest_until for pause in long)
     assert {pause.work for pause in long} == {Work.WAITS, Work.COMPUTES}
 
@@ -119,9 +119,9 @@ def test_what_is_drawn_as_honest_stays_below_its_limit() -> None:
 def test_all_kinds_come_and_long_ones_are_rare() -> None:
     rng = random.Random(1)
     counts = Counter(draw_kind(rng) for _ in range(2000))
-    assert counts.keys() == set(Kind)
+    assert counts.keys() == set(PauseKind)
     assert sum(SHARES.values()) == pytest.approx(1.0)
-    assert counts[Kind.LONG] < 0.1 * counts.total()
+    assert counts[PauseKind.LONG] < 0.1 * counts.total()
     found = simulate(SMALL, 4, days=0.15, rate=2_000.0, hurry=6_000.0)
     assert len(found.pauses) >= 4
     assert (found.wrong_ends, found.wrong_evictions) == (0, 0)
@@ -129,7 +129,7 @@ def test_all_kinds_come_and_long_ones_are_rare() -> None:
 
 # --- what counts as a wrong end
 
-_PAUSE = drawn(Kind.BUSY, 1)._replace(since=100.0, until=130.0, honest_until=130.0)
+_PAUSE = drawn(PauseKind.BUSY, 1)._replace(since=100.0, until=130.0, honest_until=130.0)
 _RESTARTED = "busy pause: generation 1 was restarted as 2"
 
 

@@ -5,12 +5,12 @@ import pytest
 from holdfast.controller.simulation import checks
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.checks import BrokenInvariant
-from holdfast.controller.simulation.faults import LLAMA3, RATES, Fault, How, draw
-from holdfast.controller.simulation.hosts import Shape
+from holdfast.controller.simulation.faults import LLAMA3, RATES, How, SimulatedFault, draw
+from holdfast.controller.simulation.hosts import ClusterShape
 from holdfast.controller.simulation.run import baselines, simulate, spread
 from holdfast.controller.simulation.world import World
 
-SMALL = Shape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
+SMALL = ClusterShape(nodes=6, spares=2, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0)
 
 
 def test_causes_are_those_that_were_published() -> None:
@@ -31,7 +31,9 @@ def test_small_clusters_break_no_invariant(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_job_that_may_shrink_does_and_breaks_no_invariant(seed: int) -> None:
-    shape = Shape(nodes=6, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0, shrinks=True)
+    shape = ClusterShape(
+        nodes=6, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0, checkpoint=120.0, shrinks=True
+    )
     found = simulate(shape, 100 + seed, days=0.15, rate=8_000.0, hurry=300.0)
     assert (found.wrong_evictions, found.wrong_ends) == (0, 0)
 
@@ -46,11 +48,11 @@ def test_the_same_seed_is_the_same_run() -> None:
     )
 
 
-def after(how: How, seconds: float = 2400.0, shape: Shape = SMALL) -> World:
+def after(how: How, seconds: float = 2400.0, shape: ClusterShape = SMALL) -> World:
     """A quiet cluster at which one thing happens."""
     world = World(shape, seed=1)
     breaks = Breaks(world)
-    world.later(300.0, breaks.strike, Fault(300.0, "test", how, 0.4, 11))
+    world.later(300.0, breaks.strike, SimulatedFault(300.0, "test", how, 0.4, 11))
     world.run(world.began + 300.0 + seconds)
     return world
 
@@ -65,7 +67,7 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
 
 def test_strays_that_are_ended_stop_no_training() -> None:
     """A switch is back, and what still runs behind it is of an older generation than what trains."""
-    shape = Shape(nodes=6, spares=3, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0)
+    shape = ClusterShape(nodes=6, spares=3, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0)
     world = after(How.SWITCH, 2400.0, shape)
     assert world.life is not None
     assert world.done > 1000
@@ -74,7 +76,7 @@ def test_strays_that_are_ended_stop_no_training() -> None:
 
 def test_a_node_that_was_given_up_while_cut_off_ends_its_workers_before_others_begin() -> None:
     """All hosts are cut off in the middle of a stop; when they are back, one has been taken out and still trains."""
-    shape = Shape(nodes=6, spares=2, gpus=2, step=2.0, start=0.6, restore=0.6, checkpoint=600.0)
+    shape = ClusterShape(nodes=6, spares=2, gpus=2, step=2.0, start=0.6, restore=0.6, checkpoint=600.0)
     found = simulate(shape, 2423, days=0.03, rate=15_000.0 * RATES["llama3"], hurry=15_000.0)
     assert found.state == "running"
 
@@ -103,7 +105,7 @@ def test_silence_is_seen() -> None:
 
 
 def test_other_ways_of_running_a_job_lose_more() -> None:
-    shape = Shape(nodes=64, spares=4)
+    shape = ClusterShape(nodes=64, spares=4)
     ours = simulate(shape, 1, days=2.0, rate=8.0)
     others = baselines(shape, 1, days=2.0, rate=8.0)
     assert others.keys() == {"by hand", "torchrun-like"}

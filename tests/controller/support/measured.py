@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.controller.diagnosis.diagnosing import Ask, DiagnoseSession
 from holdfast.controller.state.model import Instant
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading
 from holdfast.diagnostics.isolation.pairs import Candidate
 
 
@@ -98,7 +98,7 @@ class Bench:
         if name == "gemm":
             dip = 0.5 if machine.dips > 0 else 1.0
             machine.dips -= 1
-            faults = (Fault("a matrix product is wrong", "cpu"),) if machine.wrong else ()
+            faults = (CheckFault("a matrix product is wrong", "cpu"),) if machine.wrong else ()
             return CheckResult(name, (Reading("flops", self._noisy(1e11 * machine.speed * dip), "cpu"),), faults)
         if name == "memory":
             return CheckResult(name, (Reading("bandwidth", self._noisy(1e10)),))

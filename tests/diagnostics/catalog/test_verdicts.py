@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import ProtocolError, UsageError
 from holdfast.diagnostics.catalog.catalog import CHECKS, Suite, choose, metric_of, parse_suite
-from holdfast.diagnostics.catalog.results import CheckResult, Fault, Reading, parse_result
+from holdfast.diagnostics.catalog.results import CheckFault, CheckResult, Reading, parse_result
 from holdfast.diagnostics.catalog.verdicts import Baseline, Grade, Metric, best, judge, worst
 
 SPEED = Metric("flops", "FLOP/s", True, degraded=0.9, fail=0.7)
@@ -97,7 +97,7 @@ def test_json_of_a_verdict_has_no_nan() -> None:
 
 
 def test_results_survive_the_pipe() -> None:
-    fault = Fault("wrong", "gpu1", False, "reset")
+    fault = CheckFault("wrong", "gpu1", False, "reset")
     result = CheckResult("gemm", (Reading("flops", 1e12, "gpu0", 9e11),), (fault,), "", "", {"a": [1]}, 2.5)
     assert parse_result(result.to_json()) == result
     back = parse_result(CheckResult("memory", (Reading("bandwidth", 1.0),)).to_json())

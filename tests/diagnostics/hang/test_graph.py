@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnostics.hang.graph import Group, Reason, State, judge
+from holdfast.diagnostics.hang.graph import Group, Reason, WaitState, judge
 from holdfast.plan.plan import Mesh
 from holdfast.wire.operation_size import EXACT, TYPES, pack, words
 from tests.diagnostics.support.frozen_jobs import SCHEDULES, Groups, How, Item, Victim, run, states, step_of
@@ -66,10 +66,12 @@ def test_without_sequence_numbers_a_silent_worker_is_still_named(data: st.DataOb
     assert verdict.suspects == (rank,), verdict.text
 
 
-def state(rank: int, group: Group | None = None, number: int = 0, kind: str = "all_reduce", **more: object) -> State:
+def state(
+    rank: int, group: Group | None = None, number: int = 0, kind: str = "all_reduce", **more: object
+) -> WaitState:
     values: dict[str, object] = {"operation": f"x:{kind}" if group else "", "kind": kind, "is_handed": True, **more}
     begun = {group: number + 1} if group else {}
-    return State(rank, group=group, number=number, begun=begun, **values)  # type: ignore[arg-type]
+    return WaitState(rank, group=group, number=number, begun=begun, **values)  # type: ignore[arg-type]
 
 
 TP, DP, WORLD = Group("tp", 1, (0, 1)), Group("dp", 2, (0, 1)), Group("world", 3, (0, 1, 2, 3))
@@ -123,9 +125,9 @@ def test_a_size_that_is_not_known_says_nothing() -> None:
     )
 
 
-def after(rank: int, sizes: int, begun: int = 5) -> State:
+def after(rank: int, sizes: int, begun: int = 5) -> WaitState:
     """In a pass whose operations nobody sees, after some in a group whose sizes are known."""
-    return State(rank, True, "ddp:backward", begun={WORLD: begun}, others=(0, 1, 2, 3), sizes={WORLD: sizes})
+    return WaitState(rank, True, "ddp:backward", begun={WORLD: begun}, others=(0, 1, 2, 3), sizes={WORLD: sizes})
 
 
 @pytest.mark.parametrize(("odd", "suspects"), [((1,), (1,)), ((3,), (3,)), ((0, 1), (0, 1, 2, 3))])
@@ -141,7 +143,7 @@ def test_earlier_sizes_count_only_where_all_began_as_many_and_all_are_known() ->
         [after(r, 55) for r in range(4)],
         [after(r, 77 if r == 1 else 55, 6 if r == 1 else 5) for r in range(4)],
         [after(r, 0 if r == 1 else 55) for r in range(4)],
-        [after(r, 55) for r in range(3)] + [State(3, True, "ddp:backward", others=(0, 1, 2, 3))],
+        [after(r, 55) for r in range(3)] + [WaitState(3, True, "ddp:backward", others=(0, 1, 2, 3))],
     ):
         verdict = judge(frozen)
         assert verdict is not None
@@ -200,22 +202,22 @@ def test_an_unknown_worker_that_others_lack_does_not_run() -> None:
 
 def test_of_several_outside_the_one_behind_its_peers_is_named() -> None:
     """Hosts that only hand work to their GPUs wait outside of operations."""
-    found = judge([state(0, WORLD, 4), *(State(r, begun={WORLD: 5 - (r == 2)}) for r in (1, 2, 3))])
+    found = judge([state(0, WORLD, 4), *(WaitState(r, begun={WORLD: 5 - (r == 2)}) for r in (1, 2, 3))])
     assert found is not None
     assert found.suspects == (2,)
 
 
 def test_who_waits_for_a_gpu_that_waits_is_a_peer() -> None:
     """Hosts of the others have left the operation that their GPUs are in; what they have begun tells nothing here."""
-    at_gpu = [State(r, begun={WORLD: 4}, waits_for_gpu=True) for r in (1, 3)]
-    found = judge([state(0, WORLD, 4), State(2, begun={WORLD: 4}), *at_gpu])
+    at_gpu = [WaitState(r, begun={WORLD: 4}, waits_for_gpu=True) for r in (1, 3)]
+    found = judge([state(0, WORLD, 4), WaitState(2, begun={WORLD: 4}), *at_gpu])
     assert found is not None
     assert (found.reason, found.suspects) == (Reason.OUTSIDE, (2,))
 
 
 def test_where_nobody_is_in_an_operation_those_are_missed_whose_gpus_wait_for_nobody() -> None:
-    waiting = [State(r, waits_for_gpu=True) for r in (0, 1, 3)]
-    found = judge([*waiting, State(2)])
+    waiting = [WaitState(r, waits_for_gpu=True) for r in (0, 1, 3)]
+    found = judge([*waiting, WaitState(2)])
     assert found is not None
     assert (found.reason, found.suspects) == (Reason.OUTSIDE, (2,))
     assert found.text == "rank 2 does not wait for a GPU, and the GPUs of 3 wait for their peers'"
@@ -224,7 +226,7 @@ def test_where_nobody_is_in_an_operation_those_are_missed_whose_gpus_wait_for_no
 
 
 def test_one_in_a_pass_with_operations_of_its_own_is_named_when_others_miss_it() -> None:
-    loose = State(2, operation="ddp:backward", others=(0, 1, 2, 3), begun={WORLD: 4})
+    loose = WaitState(2, operation="ddp:backward", others=(0, 1, 2, 3), begun={WORLD: 4})
     found = judge([*(state(r, WORLD, 4) for r in (0, 1, 3)), loose])
     assert found is not None
     assert (found.reason, found.suspects) == (Reason.WITHIN, (2,))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.diagnostics.hang.stillness import STILL, Life, look
+from holdfast.diagnostics.hang.stillness import STILL, Liveness, look
 from holdfast.wire import types as t
 
 
@@ -31,7 +31,7 @@ def seen(quiet: float = 5.0, state: str = "S", **more: object) -> t.Activity:
 )
 def test_honest_things_are_busy_even_while_the_interpreter_does_not_run(activity: t.Activity, text: str) -> None:
     sight = look(activity, silent=True)
-    assert sight.life is Life.BUSY
+    assert sight.life is Liveness.BUSY
     assert text in sight.text
 
 
@@ -47,7 +47,7 @@ def test_honest_things_are_busy_even_while_the_interpreter_does_not_run(activity
     ],
 )
 def test_what_cannot_go_on_by_itself_is_dead(activity: t.Activity | None, stopped: bool, silent: bool) -> None:
-    assert look(activity, stopped=stopped, silent=silent, longest=60.0).life is Life.DEAD
+    assert look(activity, stopped=stopped, silent=silent, longest=60.0).life is Liveness.DEAD
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_cannot_go_on_by_itself_is_dead(activity: t.Activity | None, stoppe
     ],
 )
 def test_what_may_go_on_is_idle(activity: t.Activity, silent: bool) -> None:
-    assert look(activity, silent=silent, longest=60.0).life is Life.IDLE
+    assert look(activity, silent=silent, longest=60.0).life is Liveness.IDLE
 
 
 def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> None:
@@ -69,7 +69,7 @@ def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> Non
     waits = seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS, events_pending=3)
     assert waits.waits_for_gpu
     sight = look(waits)
-    assert sight.life is Life.IDLE
+    assert sight.life is Liveness.IDLE
     assert sight.text == "waits for its GPU, which draws idle power with 3 events pending: it waits for its peers"
     for other in (
         seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS),  # it may have given its GPU nothing
@@ -87,8 +87,8 @@ def test_who_has_begun_fewer_operations_than_its_peers_is_reported_with_them() -
 
 
 def test_what_was_not_measured_is_unknown_however_silent() -> None:
-    assert look(None, silent=True).life is Life.UNKNOWN
-    assert look(seen(state=""), silent=True).life is Life.UNKNOWN
+    assert look(None, silent=True).life is Liveness.UNKNOWN
+    assert look(seen(state=""), silent=True).life is Liveness.UNKNOWN
 
 
 @given(
@@ -99,4 +99,4 @@ def test_whatever_moves_is_never_dead(
     quiet: float, state: str, silent: bool, ends: float, cpu: float, has_gpu: bool
 ) -> None:
     activity = seen(quiet, state, ends_in=ends, cpu=cpu, has_gpu=has_gpu)
-    assert look(activity, silent=silent, longest=60.0).life is Life.BUSY
+    assert look(activity, silent=silent, longest=60.0).life is Liveness.BUSY

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnostics.isolation.isolation import Isolation, Kind, Pair
+from holdfast.diagnostics.isolation.isolation import Isolation, Pair, PairKind
 
 BOUND = 32
 
@@ -49,7 +49,7 @@ class Cluster:
         while pairs := isolation.next_round():
             seen = [node for pair in pairs for node in pair]
             assert len(seen) == len(set(seen)), "a node in two pairs of one round"
-            probes = [isolation.way(pair) for pair in pairs if isolation.kind(pair) is Kind.PROBE]
+            probes = [isolation.way(pair) for pair in pairs if isolation.kind(pair) is PairKind.PROBE]
             crossing = Counter(switch for pair in pairs for switch in isolation.way(pair) or ())
             assert all(crossing[switch] == 1 for way in probes for switch in way or ()), "a probe that is not alone"
             isolation.report({pair: self.passes(pair) for pair in pairs})

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import UsageError
 from holdfast.diagnostics.__main__ import run_check
-from holdfast.diagnostics.catalog.options import Options, parse_options
+from holdfast.diagnostics.catalog.options import CheckOptions, parse_options
 from holdfast.diagnostics.catalog.results import CheckResult, parse_result
 from holdfast.diagnostics.checks import gemm, kernel_log, loopback, pair
 from holdfast.diagnostics.measure import hardware, mover
-from holdfast.diagnostics.measure.mover import Client, Server
+from holdfast.diagnostics.measure.mover import MoverClient, MoverServer
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch
         return product
 
     monkeypatch.setattr(numpy, "matmul", wrong)
-    result = gemm.run(Options())
+    result = gemm.run(CheckOptions())
     assert "wrong in 1 rows, the first of them 5" in result.faults[0].text
 
 
@@ -83,9 +83,9 @@ def test_a_product_that_is_always_wrong_is_found(monkeypatch: pytest.MonkeyPatch
 def test_a_pair_over_loopback(free_port: int) -> None:
     common = {"port": free_port, "session": "d1.7", "address": "127.0.0.1"}
     results = {}
-    server = threading.Thread(target=lambda: results.update(server=pair.run(Options(role="server", **common))))  # type: ignore[arg-type]
+    server = threading.Thread(target=lambda: results.update(server=pair.run(CheckOptions(role="server", **common))))  # type: ignore[arg-type]
     server.start()
-    client = pair.run(Options(role="client", **common))  # type: ignore[arg-type]
+    client = pair.run(CheckOptions(role="client", **common))  # type: ignore[arg-type]
     server.join()
     assert results["server"].error == ""
     assert client.error == ""
@@ -98,10 +98,10 @@ def test_a_pair_over_loopback(free_port: int) -> None:
 
 
 def test_a_host_that_stands_still_for_a_while_loses_nothing(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server("127.0.0.1", free_port, "mine", 60.0)
+    server = MoverServer("127.0.0.1", free_port, "mine", 60.0)
     thread = threading.Thread(target=server.serve)
     thread.start()
-    client = Client("127.0.0.1", free_port, "mine", 60.0)
+    client = MoverClient("127.0.0.1", free_port, "mine", 60.0)
     drain, passed = mover._drain, [0.0]
 
     def still(udp: socket.socket, word: bytes) -> list[tuple[int, float, float]]:
@@ -123,28 +123,28 @@ def test_a_host_that_stands_still_for_a_while_loses_nothing(free_port: int, monk
 
 
 def test_a_stranger_gets_no_answer_and_takes_no_turn(free_port: int) -> None:
-    server = Server("127.0.0.1", free_port, "mine", 10.0)
+    server = MoverServer("127.0.0.1", free_port, "mine", 10.0)
     thread = threading.Thread(target=server.serve)
     thread.start()
-    stranger = Client("127.0.0.1", free_port, "other", 5.0)
+    stranger = MoverClient("127.0.0.1", free_port, "other", 5.0)
     assert stranger.back(0.1) == 0.0
     assert stranger.echoes(5, 0.2) is None or stranger.echoes(5, 0.2).lost == 5  # type: ignore[union-attr]
-    Client("127.0.0.1", free_port, "mine", 5.0).bye()
+    MoverClient("127.0.0.1", free_port, "mine", 5.0).bye()
     thread.join()
 
 
 def test_a_partner_that_is_not_there_is_reported_in_time(free_port: int) -> None:
     start = time.monotonic()
-    client = Client("127.0.0.1", free_port, "x", 0.3)
+    client = MoverClient("127.0.0.1", free_port, "x", 0.3)
     with pytest.raises(ConnectionRefusedError):
         client.there(0.1)
     assert time.monotonic() - start < 5
-    assert not Server("127.0.0.1", free_port, "x", 0.1).serve()
+    assert not MoverServer("127.0.0.1", free_port, "x", 0.1).serve()
 
 
 def test_a_port_that_is_taken_is_nobodys_fault(free_port: int) -> None:
-    with_server = Server("127.0.0.1", free_port, "first", 1.0)
-    result = pair.run(Options(role="server", port=free_port, address="127.0.0.1", session="second"))
+    with_server = MoverServer("127.0.0.1", free_port, "first", 1.0)
+    result = pair.run(CheckOptions(role="server", port=free_port, address="127.0.0.1", session="second"))
     assert "is taken" in result.unable
     assert result.evidence == {"try_again": True}
     with_server.serve()
@@ -179,16 +179,16 @@ def rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
 def test_every_rail_of_a_pair_is_measured_by_itself(free_port: int, rdma: tuple[str, Path]) -> None:
     common = {"port": free_port, "session": "s", "address": "127.0.0.1", "sysfs": rdma[0]}
     devices = ("mlx5_0", "mlx5_1")
-    server = threading.Thread(target=lambda: pair.run(Options(role="server", rdma=devices, **common)))  # type: ignore[arg-type]
+    server = threading.Thread(target=lambda: pair.run(CheckOptions(role="server", rdma=devices, **common)))  # type: ignore[arg-type]
     server.start()
-    client = pair.run(Options(role="client", rdma=devices, **common))  # type: ignore[arg-type]
+    client = pair.run(CheckOptions(role="client", rdma=devices, **common))  # type: ignore[arg-type]
     server.join()
     rails = {r.component: (r.value, r.bar) for r in client.readings if r.component}
     assert rails == {device: (390e9 / 8, 0.9 * 400e9 / 8) for device in devices}
 
 
 def test_loopback_of_every_rdma_device(rdma: tuple[str, Path]) -> None:
-    result = loopback.run(Options(sysfs=rdma[0]))
+    result = loopback.run(CheckOptions(sysfs=rdma[0]))
     assert {r.component for r in result.readings} == {"mlx5_0", "mlx5_1", "mlx5_0-mlx5_1", "mlx5_1-mlx5_0"}
     assert all(r.value == 390e9 / 8 and r.bar == 0.9 * 400e9 / 8 for r in result.readings)
     assert "-d mlx5_0 -p" in rdma[1].read_text()
@@ -196,7 +196,7 @@ def test_loopback_of_every_rdma_device(rdma: tuple[str, Path]) -> None:
 
 def test_loopback_over_tcp_where_there_is_no_rdma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "nic_addresses", lambda: [("a", "127.0.0.1"), ("b", "127.0.0.2")])
-    result = loopback.run(Options(sysfs=str(tmp_path)))
+    result = loopback.run(CheckOptions(sysfs=str(tmp_path)))
     assert [r.component for r in result.readings] == ["a", "b", "a-b", "b-a"]
     assert all(r.value > 1e6 for r in result.readings)
 
@@ -226,26 +226,26 @@ def test_lists_of_processors(text: str, cpus: set[int]) -> None:
 
 
 def test_disk_and_memory_measure_something(tmp_path: Path) -> None:
-    disk = run_check("disk", Options(folder=str(tmp_path)))
+    disk = run_check("disk", CheckOptions(folder=str(tmp_path)))
     assert {r.metric for r in disk.readings} == {"write", "read"}
     assert disk.faults == ()
-    assert run_check("memory", Options()).readings[0].value > 1e8
+    assert run_check("memory", CheckOptions()).readings[0].value > 1e8
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_run_says_why(tmp_path: Path) -> None:
-    assert "missing" in run_check("disk", Options(folder=str(tmp_path / "missing"))).unable
-    assert "partner" in run_check("pair", Options()).unable
-    assert "neighbours" in run_check("all-reduce", Options()).unable
-    assert "GPU" in run_check("device-copy", Options()).unable or os.path.exists("/proc/driver/nvidia/version")
+    assert "missing" in run_check("disk", CheckOptions(folder=str(tmp_path / "missing"))).unable
+    assert "partner" in run_check("pair", CheckOptions()).unable
+    assert "neighbours" in run_check("all-reduce", CheckOptions()).unable
+    assert "GPU" in run_check("device-copy", CheckOptions()).unable or os.path.exists("/proc/driver/nvidia/version")
 
 
 def test_a_check_that_raises_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Options) -> None:
+    def broken(_: CheckOptions) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("holdfast.diagnostics.checks.memory.run", broken)
-    assert "Input/output error" in run_check("memory", Options()).error
+    assert "Input/output error" in run_check("memory", CheckOptions()).error
 
 
 def test_options_come_as_json_and_rubbish_is_refused() -> None:

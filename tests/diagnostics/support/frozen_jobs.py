@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from holdfast.diagnostics.hang.graph import Group, State
+from holdfast.diagnostics.hang.graph import Group, WaitState
 from holdfast.plan.plan import COMPUTE, Mesh, Op
 from holdfast.trainer.pipeline.transfers import add_transfers
 from holdfast.trainer.schedules.gpipe import gpipe
@@ -159,7 +159,7 @@ def _is_stuck_in(worker: Worker, victim: Victim, group: Group, number: int) -> b
     return victim.how is How.IN and is_there and worker.begun[group] - 1 == number
 
 
-def states(workers: list[Worker], victim: Victim | None = None) -> list[State]:
+def states(workers: list[Worker], victim: Victim | None = None) -> list[WaitState]:
     """What a controller hears of them."""
     found = []
     for worker in workers:
@@ -168,10 +168,10 @@ def states(workers: list[Worker], victim: Victim | None = None) -> list[State]:
         begun = dict(worker.begun)
         item = worker.items[worker.at] if worker.is_inside else None
         if item is None or item.group is None:
-            found.append(State(worker.rank, is_alive, begun=begun))
+            found.append(WaitState(worker.rank, is_alive, begun=begun))
             continue
         number = worker.waited[item.group] if item.what != "begin" else worker.begun[item.group] - 1
         found.append(
-            State(worker.rank, is_alive, item.name, item.kind, item.group, number, not is_victim, begun)
+            WaitState(worker.rank, is_alive, item.name, item.kind, item.group, number, not is_victim, begun)
         )  # fmt: skip
     return found

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.facts import nvlink5, xid
 from holdfast.facts.nvlink5 import Advice
-from holdfast.facts.xid import Action, Xid
+from holdfast.facts.xid import RecoveryAction, Xid
 
 I, R, F = Advice.IGNORE, Advice.RESET, Advice.FOLLOW_154  # noqa: E741
 DOWN_V1, DOWN_V2 = 0b01_1100_0110, 0b001_0001
@@ -56,13 +56,13 @@ def line(code: int, unit: str, info: int, status: int, word: str = "Fatal", link
     )
 
 
-def action(text: str) -> Action:
+def action(text: str) -> RecoveryAction:
     found = xid.parse(text)
     assert found is not None
     return found.action
 
 
-WANTED = {I: Action.IGNORE, R: Action.RESET_GPU, F: Action.FOLLOW}
+WANTED = {I: RecoveryAction.IGNORE, R: RecoveryAction.RESET_GPU, F: RecoveryAction.FOLLOW}
 
 
 @pytest.mark.parametrize("word", ["Fatal", "Nonfatal"])
@@ -85,9 +85,9 @@ def test_a_link_that_went_down_is_judged_by_the_reason(word: str) -> None:
 
 def test_lines_that_were_seen() -> None:
     seen = "NVRM: Xid (PCI:{}): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link {} ({} 0x00000000 0x00000000)"
-    assert action("[171167.620236] " + seen.format("0009:01:00", "01", "0x021425c6")) is Action.RESET_GPU
-    assert action(seen.format("0018:01:00", "09", "0x025525c6")) is Action.RESET_GPU  # the other end went down
-    assert action(seen.format("0018:01:00", "00", "0x026001c6")) is Action.IGNORE  # software took it down
+    assert action("[171167.620236] " + seen.format("0009:01:00", "01", "0x021425c6")) is RecoveryAction.RESET_GPU
+    assert action(seen.format("0018:01:00", "09", "0x025525c6")) is RecoveryAction.RESET_GPU  # the other end went down
+    assert action(seen.format("0018:01:00", "00", "0x026001c6")) is RecoveryAction.IGNORE  # software took it down
     report = nvlink5.parse("NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]")  # before R575
     assert report is not None
     assert (report.unit, report.link, report.info) == ("NETIR_LINK_EVT", 1, 10)
@@ -96,15 +96,15 @@ def test_lines_that_were_seen() -> None:
 
 def test_a_promoted_error_asks_for_a_reset() -> None:
     for status in (1, 2, 4):
-        assert action(line(145, "RLW_RXPIPE", 0b110 | 1 << 7, status, "Nonfatal")) is Action.RESET_GPU
-        assert action(line(145, "RLW_RXPIPE", 0b11000010 | 1 << 10, status, "Nonfatal")) is Action.RESET_GPU
-    assert action(line(145, "RLW_RXPIPE", 0b110 | 1 << 7, 8, "Nonfatal")) is Action.IGNORE
+        assert action(line(145, "RLW_RXPIPE", 0b110 | 1 << 7, status, "Nonfatal")) is RecoveryAction.RESET_GPU
+        assert action(line(145, "RLW_RXPIPE", 0b11000010 | 1 << 10, status, "Nonfatal")) is RecoveryAction.RESET_GPU
+    assert action(line(145, "RLW_RXPIPE", 0b110 | 1 << 7, 8, "Nonfatal")) is RecoveryAction.IGNORE
 
 
 def test_several_errors_at_once_ask_for_what_the_worst_asks() -> None:
-    assert action(line(145, "RLW_REMAP", 0b100, 0x1 | 0x100)) is Action.FOLLOW
-    assert action(line(145, "RLW_REMAP", 0b100, 0x1 | 0x40)) is Action.RESET_GPU
-    assert action(line(145, "RLW_REMAP", 0b100, 0x100 | 1 << 31)) is Action.IGNORE
+    assert action(line(145, "RLW_REMAP", 0b100, 0x1 | 0x100)) is RecoveryAction.FOLLOW
+    assert action(line(145, "RLW_REMAP", 0b100, 0x1 | 0x40)) is RecoveryAction.RESET_GPU
+    assert action(line(145, "RLW_REMAP", 0b100, 0x100 | 1 << 31)) is RecoveryAction.IGNORE
 
 
 def test_what_the_table_does_not_have_takes_nothing_away_by_itself() -> None:
@@ -115,10 +115,10 @@ def test_what_the_table_does_not_have_takes_nothing_away_by_itself() -> None:
         line(146, "TLW_CTRL", 0b1001, 0x40),
         "NVRM: Xid (PCI:0018:01:00): 149, Fatal",
     ):
-        assert action(text) is Action.FOLLOW, text
-    assert action(line(146, "TLW_NEW", 0b1001, 4, "Nonfatal")) is Action.IGNORE
+        assert action(text) is RecoveryAction.FOLLOW, text
+    assert action(line(146, "TLW_NEW", 0b1001, 4, "Nonfatal")) is RecoveryAction.IGNORE
 
 
 @given(st.sampled_from(list(nvlink5.CODES)), st.text(max_size=80))
 def test_any_text_is_read(code: int, text: str) -> None:
-    assert Xid(code, "", text).action in (Action.FOLLOW, Action.IGNORE, Action.RESET_GPU)
+    assert Xid(code, "", text).action in (RecoveryAction.FOLLOW, RecoveryAction.IGNORE, RecoveryAction.RESET_GPU)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.facts import sxid, xid
 from holdfast.facts.sxid import Weight
-from holdfast.facts.xid import Action
+from holdfast.facts.xid import RecoveryAction
 from holdfast.wire.types import Severity
 
 
@@ -17,22 +17,34 @@ def line(rest: str, switch: int = 0) -> str:
 @pytest.mark.parametrize(
     ("rest", "weight", "link", "action", "severity"),
     [
-        ("20034, Fatal, Link 30 LTSSM Fault Up", Weight.FATAL, 30, Action.RESET_FABRIC, "critical"),
-        ("24007, Fatal, Link 30 sourcetrack timeout error", Weight.FATAL, 30, Action.RESET_FABRIC, "critical"),
-        ("19054, Fatal, Link 00 HDR RAM ECC DBE Error", Weight.FATAL, 0, Action.RESET_FABRIC, "critical"),
-        ("12020, Fatal, Link 05 egress sequence ID error", Weight.ALWAYS_FATAL, 5, Action.REBOOT, "critical"),
-        ("23017, Fatal, Link 63 ingress credit parity error", Weight.ALWAYS_FATAL, 63, Action.REBOOT, "critical"),
-        ("10003, Fatal, unhandled interrupt in f(312)", Weight.ALWAYS_FATAL, -1, Action.REBOOT, "critical"),
-        ("20009, Non-fatal, Link 28 RX Short Error Rate", Weight.NONFATAL, 28, Action.IGNORE, "info"),
-        ("20034, Non-fatal, Link 28 LTSSM Fault Up", Weight.NONFATAL, 28, Action.IGNORE, "info"),
-        ("12028, Non-fatal, Link 32 egress non-posted PRIV error", Weight.NONFATAL, 32, Action.IGNORE, "warning"),
-        ("19084, Non-fatal, Link 01 AN1 Heartbeat Timeout Error", Weight.NONFATAL, 1, Action.IGNORE, "warning"),
-        ("22013, Fatal, Link 09 Minion Link DLREQ interrupt", Weight.NONFATAL, 9, Action.IGNORE, "info"),
-        ("15008, Correctable, Link 02 Route ECC limit", Weight.CORRECTED, 2, Action.IGNORE, "info"),
-        ("10005, IO failure", Weight.UNKNOWN, -1, Action.SUPPORT, "warning"),
+        ("20034, Fatal, Link 30 LTSSM Fault Up", Weight.FATAL, 30, RecoveryAction.RESET_FABRIC, "critical"),
+        ("24007, Fatal, Link 30 sourcetrack timeout error", Weight.FATAL, 30, RecoveryAction.RESET_FABRIC, "critical"),
+        ("19054, Fatal, Link 00 HDR RAM ECC DBE Error", Weight.FATAL, 0, RecoveryAction.RESET_FABRIC, "critical"),
+        ("12020, Fatal, Link 05 egress sequence ID error", Weight.ALWAYS_FATAL, 5, RecoveryAction.REBOOT, "critical"),
+        (
+            "23017, Fatal, Link 63 ingress credit parity error",
+            Weight.ALWAYS_FATAL,
+            63,
+            RecoveryAction.REBOOT,
+            "critical",
+        ),
+        ("10003, Fatal, unhandled interrupt in f(312)", Weight.ALWAYS_FATAL, -1, RecoveryAction.REBOOT, "critical"),
+        ("20009, Non-fatal, Link 28 RX Short Error Rate", Weight.NONFATAL, 28, RecoveryAction.IGNORE, "info"),
+        ("20034, Non-fatal, Link 28 LTSSM Fault Up", Weight.NONFATAL, 28, RecoveryAction.IGNORE, "info"),
+        (
+            "12028, Non-fatal, Link 32 egress non-posted PRIV error",
+            Weight.NONFATAL,
+            32,
+            RecoveryAction.IGNORE,
+            "warning",
+        ),
+        ("19084, Non-fatal, Link 01 AN1 Heartbeat Timeout Error", Weight.NONFATAL, 1, RecoveryAction.IGNORE, "warning"),
+        ("22013, Fatal, Link 09 Minion Link DLREQ interrupt", Weight.NONFATAL, 9, RecoveryAction.IGNORE, "info"),
+        ("15008, Correctable, Link 02 Route ECC limit", Weight.CORRECTED, 2, RecoveryAction.IGNORE, "info"),
+        ("10005, IO failure", Weight.UNKNOWN, -1, RecoveryAction.SUPPORT, "warning"),
     ],
 )
-def test_reports_by_the_guide(rest: str, weight: Weight, link: int, action: Action, severity: str) -> None:
+def test_reports_by_the_guide(rest: str, weight: Weight, link: int, action: RecoveryAction, severity: str) -> None:
     found = sxid.parse(line(rest, 3))
     assert found is not None
     assert (found.switch, found.pci, found.code) == ("nvswitch3", "0000:c3:00.0", int(rest[:5]))

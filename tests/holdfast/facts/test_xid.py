@@ -3,62 +3,72 @@
 import pytest
 
 from holdfast.facts import xid
-from holdfast.facts.xid import Action, Xid
+from holdfast.facts.xid import RecoveryAction, Xid
 from holdfast.wire.types import Severity
 
 
 def test_every_code_of_the_catalogue_has_one_row() -> None:
     assert [entry.code for entry in xid.entries()] == list(range(1, 173))
     assert sum(len(list(row[0])) for row in xid._ROWS) == 172
-    assert xid.entry(999).action is Action.SUPPORT
+    assert xid.entry(999).action is RecoveryAction.SUPPORT
 
 
 @pytest.mark.parametrize(
     ("codes", "action"),
     [
         # Called fatal elsewhere, and NVIDIA says to ignore them or to restart the application.
-        ((38, 44, 63, 121), Action.IGNORE),
-        ((32, 60, 68, 69, 94), Action.RESTART_APP),
+        ((38, 44, 63, 121), RecoveryAction.IGNORE),
+        ((32, 60, 68, 69, 94), RecoveryAction.RESTART_APP),
         # Called a warning elsewhere, and NVIDIA says that the GPU must be reset.
-        ((109, 136, 155, 156, 158), Action.RESET_GPU),
-        ((151,), Action.RESTART_VM),
-        ((13, 31, 8, 11, 25, 39, 80, 126, 135, 139), Action.RESTART_APP),
-        ((46, 62, 64, 95, 110, 119, 120, 140, 143), Action.RESET_GPU),
-        ((79,), Action.REBOOT),
-        ((54,), Action.CHECK_POWER),
-        ((43, 92, 93, 106, 107, 137, 141, 157, 160), Action.IGNORE),
-        ((45, 48), Action.FOLLOW),
-        ((1, 81, 90, 142), Action.SUPPORT),
+        ((109, 136, 155, 156, 158), RecoveryAction.RESET_GPU),
+        ((151,), RecoveryAction.RESTART_VM),
+        ((13, 31, 8, 11, 25, 39, 80, 126, 135, 139), RecoveryAction.RESTART_APP),
+        ((46, 62, 64, 95, 110, 119, 120, 140, 143), RecoveryAction.RESET_GPU),
+        ((79,), RecoveryAction.REBOOT),
+        ((54,), RecoveryAction.CHECK_POWER),
+        ((43, 92, 93, 106, 107, 137, 141, 157, 160), RecoveryAction.IGNORE),
+        ((45, 48), RecoveryAction.FOLLOW),
+        ((1, 81, 90, 142), RecoveryAction.SUPPORT),
     ],
 )
-def test_the_immediate_action_is_nvidias(codes: tuple[int, ...], action: Action) -> None:
+def test_the_immediate_action_is_nvidias(codes: tuple[int, ...], action: RecoveryAction) -> None:
     assert {code: Xid(code, "").action for code in codes} == dict.fromkeys(codes, action)
 
 
 def test_the_line_decides_where_the_code_does_not() -> None:
-    assert Xid(149, "", "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000)").action is Action.RESET_GPU
-    assert Xid(149, "", "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x026001c6 0x00000000)").action is Action.IGNORE
-    assert Xid(149, "GPU-1").action is Action.FOLLOW  # NVML gives the number alone
-    assert Xid(154, "", "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)").action is Action.REBOOT
-    assert Xid(154, "", "GPU recovery action changed from 0x1 to 0x0 (None)").action is Action.IGNORE
-    assert Xid(154, "").action is Action.FOLLOW
+    assert (
+        Xid(149, "", "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000)").action
+        is RecoveryAction.RESET_GPU
+    )
+    assert (
+        Xid(149, "", "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x026001c6 0x00000000)").action is RecoveryAction.IGNORE
+    )
+    assert Xid(149, "GPU-1").action is RecoveryAction.FOLLOW  # NVML gives the number alone
+    assert (
+        Xid(154, "", "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)").action is RecoveryAction.REBOOT
+    )
+    assert Xid(154, "", "GPU recovery action changed from 0x1 to 0x0 (None)").action is RecoveryAction.IGNORE
+    assert Xid(154, "").action is RecoveryAction.FOLLOW
 
 
 @pytest.mark.parametrize(
     ("registers", "action"),
     [
-        ("0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.IGNORE),
-        ("0x40800001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.IGNORE),
-        ("0x0, 0x0, 0x0, 0x0, 0x24900000, 0x0, 0x0", Action.IGNORE),  # thresholds of corrected errors
-        ("0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),
-        ("0x10001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),  # one that can be ignored beside one that cannot
-        ("0x0, 0x0, 0x2, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),
-        ("0x0, 0x0, 0x0, 0x0, 0x40000, 0x0, 0x0", Action.RESET_GPU),
-        ("0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", Action.RESET_GPU),  # says nothing
-        ("", Action.RESET_GPU),
+        ("0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", RecoveryAction.IGNORE),
+        ("0x40800001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", RecoveryAction.IGNORE),
+        ("0x0, 0x0, 0x0, 0x0, 0x24900000, 0x0, 0x0", RecoveryAction.IGNORE),  # thresholds of corrected errors
+        ("0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", RecoveryAction.RESET_GPU),
+        (
+            "0x10001, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0",
+            RecoveryAction.RESET_GPU,
+        ),  # one that can be ignored beside one that cannot
+        ("0x0, 0x0, 0x2, 0x0, 0x0, 0x0, 0x0", RecoveryAction.RESET_GPU),
+        ("0x0, 0x0, 0x0, 0x0, 0x40000, 0x0, 0x0", RecoveryAction.RESET_GPU),
+        ("0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", RecoveryAction.RESET_GPU),  # says nothing
+        ("", RecoveryAction.RESET_GPU),
     ],
 )
-def test_an_nvlink_error_of_older_gpus_is_read_by_its_registers(registers: str, action: Action) -> None:
+def test_an_nvlink_error_of_older_gpus_is_read_by_its_registers(registers: str, action: RecoveryAction) -> None:
     line = f"NVRM: Xid (PCI:0000:84:00): 74, pid=1, NVLink: fatal error detected on link 6({registers})"
     found = xid.parse(line)
     assert found is not None

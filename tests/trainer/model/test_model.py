@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.model.attention import allowed, attend, rotations, score_pairs
-from holdfast.trainer.model.model import Moment, Stage
+from holdfast.trainer.model.model import ModelStage, Moment
 from holdfast.trainer.model.tensor_parallel import Parameters
 
 
@@ -29,10 +29,10 @@ def alone() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-def stage(alone: Any, *settings: str) -> Stage:
+def stage(alone: Any, *settings: str) -> ModelStage:
     config = parse([word for setting in settings for word in ("--set", setting)])
     make = Parameters(0, alone, torch.device("cpu"), torch.float64)
-    return Stage(config, 0, range(config.model.layers), 256, make, Moment(0))
+    return ModelStage(config, 0, range(config.model.layers), 256, make, Moment(0))
 
 
 @pytest.mark.parametrize("mlp", ["gelu", "swiglu"])

@@ -20,7 +20,7 @@ from holdfast.trainer.optim.replicas import FineSum
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.settings.layout import Layout, plan
+from holdfast.trainer.settings.layout import TrainerLayout, plan
 from tests.trainer.run.test_equality import assembled, compare, mesh
 
 STAGES = {
@@ -89,7 +89,7 @@ def test_plans_say_what_is_gathered_and_reduced(
     chunks = chunks if schedule.takes_chunks else schedule.chunks
     if schedule.whole_rounds:
         count *= pp
-    layout = Layout(pp, 2, 1, chunks, count, schedule.placement)
+    layout = TrainerLayout(pp, 2, 1, chunks, count, schedule.placement)
     orders = schedule.build(pp, chunks, count)
     made = job_plan(layout, name, layout.stages, orders, zero=zero, by_layer=by_layer, reduce_each=reduce_each)
     assert verify(made) == []

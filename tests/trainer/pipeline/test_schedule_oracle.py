@@ -18,7 +18,7 @@ from holdfast.trainer.pipeline.sharding import add_reduce, add_unshard
 from holdfast.trainer.pipeline.transfers import add_transfers
 from holdfast.trainer.schedules.table import SCHEDULES
 from holdfast.trainer.schedules.zero_bubble import stages_without_ranks
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 
 SIZES = [(2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16)]
 
@@ -94,7 +94,7 @@ def test_zero_bubble_lists_can_be_had_without_ranks(name: str, ranks: int, count
 @pytest.mark.parametrize("name", ["zbv", "interleaved-zero-bubble"])
 def test_zero_bubble_loses_what_it_cannot_fill(name: str, ranks: int, count: int) -> None:
     """With both halves of a backward as long as a forward, and micro-batches to fill the pipeline twice."""
-    layout = Layout(ranks, 1, 1, 2, count, SCHEDULES[name].placement)
+    layout = TrainerLayout(ranks, 1, 1, 2, count, SCHEDULES[name].placement)
     plan = job_plan(layout, name, layout.stages, computations(name, ranks, 2, count), ahead=2)
     line = simulate(plan, durations(1, 2, chunks=2))
     assert line.bubble == pytest.approx([(ranks - 1) / (6 * count + ranks - 1)] * ranks)

@@ -15,7 +15,7 @@ from holdfast.plan.simulate import durations, simulate
 from holdfast.trainer.pipeline.job_plan import job_plan
 from holdfast.trainer.pipeline.sharding import add_unshard
 from holdfast.trainer.schedules.table import SCHEDULES
-from holdfast.trainer.settings.layout import Layout
+from holdfast.trainer.settings.layout import TrainerLayout
 
 # Whole numbers, so that a sum is exact. V divides them for every V below.
 F, B = 600, 1200
@@ -96,7 +96,7 @@ def test_every_plan_is_whole_and_ends(name: str, pp: int, dp: int, chunks: int, 
         with pytest.raises(ValueError, match="do not fill"):
             schedule.build(pp, chunks, count)
         return
-    layout = Layout(pp, dp, 1, chunks, count, schedule.placement)
+    layout = TrainerLayout(pp, dp, 1, chunks, count, schedule.placement)
     layers = layout.stages + 1
     for live in range(1, chunks + 1):
         plan = job_plan(layout, name, layers, schedule.build(pp, chunks, count), ahead=ahead, live=live)

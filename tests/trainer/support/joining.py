@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from holdfast.trainer.__main__ import parse
 from holdfast.trainer.data.corpus import Corpus, open_corpus
-from holdfast.trainer.mesh.mesh import Mesh, choose_device, join, leave
+from holdfast.trainer.mesh.mesh import RankMesh, choose_device, join, leave
 from holdfast.trainer.run import loop
 from holdfast.trainer.settings.config import Config
 from holdfast.trainer.settings.launch import Launch, from_environment
-from holdfast.trainer.settings.layout import Layout, plan
+from holdfast.trainer.settings.layout import TrainerLayout, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Joined:
     config: Config
     launch: Launch
     corpus: Corpus
-    layout: Layout
-    mesh: Mesh
+    layout: TrainerLayout
+    mesh: RankMesh
 
     def trainer(self) -> loop.Trainer:
         return loop.Trainer(self.config, self.mesh, self.corpus)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.controller.detectors.base.table import Tuning
-from holdfast.controller.detectors.base.windows import Growth, Latch
+from holdfast.controller.detectors.base.windows import GrowthWindow, Latch
 from holdfast.controller.detectors.hardware.gpu import GpuDetector
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.wire import types as t
@@ -150,7 +150,7 @@ def test_a_day_of_healthy_gauges_says_nothing(seed: int) -> None:
 
 
 def test_a_counter_grows_within_its_window_only() -> None:
-    growth = Growth(60.0)
+    growth = GrowthWindow(60.0)
     assert growth.see("a", 100.0, 0.0) == 0
     assert growth.see("a", 110.0, 10.0) == 10
     assert growth.see("a", 110.0, 60.0) == 10

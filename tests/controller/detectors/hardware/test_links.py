@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.controller.detectors.base.table import Tuning
-from holdfast.controller.detectors.base.windows import Rate
+from holdfast.controller.detectors.base.windows import RateWindow
 from holdfast.controller.detectors.hardware.links import LinkDetector
 from holdfast.controller.state.model import Finding, Instant, Node
 from holdfast.wire import types as t
@@ -103,7 +103,7 @@ def test_congestion_is_measured_against_the_ports_own_usual_while_training() -> 
 @given(st.lists(st.floats(0, 1e4), min_size=5, max_size=50))
 @settings(max_examples=50, deadline=None)
 def test_a_rate_is_between_the_least_and_the_most_that_it_saw(rates: list[float]) -> None:
-    rate = Rate(30.0)
+    rate = RateWindow(30.0)
     value = 0.0
     rate.see("x", value, 0.0)
     for n, fresh in enumerate(rates, 1):

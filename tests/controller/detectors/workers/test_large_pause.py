@@ -3,7 +3,7 @@
 from holdfast.controller.detectors.workers import hang
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.state.ranks import RankState, RankTable
-from holdfast.diagnostics.hang.stillness import Life, Sight
+from holdfast.diagnostics.hang.stillness import Liveness, Sight
 from holdfast.wire import types as t
 from tests.controller.support.standstills import OPTIONS, STEPS, at, seen
 
@@ -30,5 +30,5 @@ def test_all_ranks_are_not_looked_at_in_every_tick(monkeypatch) -> None:  # type
     for tick in range(20):  # a second
         assert detector.observe(ranks, 1, STEPS, at(50.05 + 0.05 * tick)) == []
         assert detector.pause is not None
-        assert (detector.pause.life, len(detector.pause.ranks)) == (Life.BUSY, WORLD)
+        assert (detector.pause.life, len(detector.pause.ranks)) == (Liveness.BUSY, WORLD)
     assert len(looked) == WORLD

@@ -8,7 +8,7 @@ import pytest
 from holdfast.controller.detectors.workers.hang import HangDetector
 from holdfast.controller.hang.pauses import PauseWatch
 from holdfast.controller.state.ranks import RankState, RankTable
-from holdfast.diagnostics.hang.stillness import Life
+from holdfast.diagnostics.hang.stillness import Liveness
 from holdfast.wire import types as t
 from tests.controller.support.standstills import OPTIONS, QUICK, STEPS, at, frozen, job, seen
 
@@ -20,7 +20,7 @@ def test_a_rank_that_saves_while_others_wait_is_busy_and_named() -> None:
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     found = detector.pause
     assert found is not None
-    assert (found.life, found.ranks, len(found.waiting), found.still) == (Life.BUSY, (5,), 7, 18.0)
+    assert (found.life, found.ranks, len(found.waiting), found.still) == (Liveness.BUSY, (5,), 7, 18.0)
     assert found.text == "rank 5 writes 212 MB/s; 7 wait for it in world:all_reduce 4 of world (0-7)"
 
 
@@ -45,7 +45,7 @@ def test_hosts_that_wait_for_gpus_that_wait_are_peers_of_the_one_that_does_not()
     assert detector.observe(at_gpus(seen(0.0, "R", cpu=1.0)), 1, STEPS, at(50.05)) == []
     found = detector.pause
     assert found is not None
-    assert (found.life, found.ranks, len(found.waiting)) == (Life.BUSY, (5,), 7)
+    assert (found.life, found.ranks, len(found.waiting)) == (Liveness.BUSY, (5,), 7)
     assert found.text == "rank 5 computes (1.00 cores); 7 wait for it in work of their GPUs"
     assert HangDetector(OPTIONS).observe(at_gpus(seen(6.0)), 1, STEPS, at(50.05)) == []
     (finding,) = HangDetector(OPTIONS).observe(at_gpus(seen(6.0), mesh=True), 1, STEPS, at(50.05))
@@ -92,7 +92,7 @@ def test_a_call_that_holds_the_interpreter_and_computes_is_busy() -> None:
     detector = HangDetector(OPTIONS)
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None
-    assert (detector.pause.life, detector.pause.ranks) == (Life.BUSY, (5,))
+    assert (detector.pause.life, detector.pause.ranks) == (Liveness.BUSY, (5,))
 
 
 def test_silence_of_which_nothing_was_measured_is_no_evidence() -> None:
@@ -103,7 +103,7 @@ def test_silence_of_which_nothing_was_measured_is_no_evidence() -> None:
     detector = HangDetector(OPTIONS)
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None
-    assert detector.pause.life is Life.UNKNOWN
+    assert detector.pause.life is Liveness.UNKNOWN
 
 
 def test_an_evaluation_on_all_ranks_is_one_pause_of_all() -> None:
@@ -122,7 +122,7 @@ def test_before_any_step_a_pause_is_seen_too() -> None:
     detector = HangDetector(OPTIONS)
     assert detector.observe(ranks, 1, [], at(50.05)) == []
     assert detector.pause is not None
-    assert detector.pause.life is Life.IDLE
+    assert detector.pause.life is Liveness.IDLE
 
 
 @pytest.mark.parametrize("state", ["D"])
@@ -183,7 +183,7 @@ def test_one_that_waits_quietly_in_a_forward_pass_is_not_taken_for_another_order
     ranks.pending[0] = t.PendingCollective()
     assert detector.observe(ranks, 1, STEPS, at(50.05)) == []
     assert detector.pause is not None
-    assert detector.pause.life is Life.IDLE
+    assert detector.pause.life is Liveness.IDLE
 
 
 def test_a_pass_that_waits_with_a_deadline_is_not_taken_for_another_order() -> None:

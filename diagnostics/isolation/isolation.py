@@ -10,11 +10,12 @@ A way between switches is bad, too, when its failures need more than one node to
 
 Pairs under one switch come first, each twice; then one pair between every two switches, alone at both
 (`PairKind.PROBE`: its figure can be held against a pair under one switch); then all nodes go across at once
-(`PairKind.CROWD`: held against each other only, for a network may be narrower above its switches by design). Of more than four switches
-each is in one such probe, and the other ways are a crowd, too; one that fails there is tested alone. Who failed meets known-good
-partners, a new one after each failure, the same again after a pass. Where no partner is known to be good, pairs are
-tried until everybody met everybody (`_MEETINGS` at most); so two nodes that fail stop after `strikes`, and are named as
-a pair. An only node under its switch is bad when it fails over several ways; over a single one nobody can tell.
+(`PairKind.CROWD`: held against each other only, for a network may be narrower above its switches by design). Of more
+than four switches each is in one such probe, and the other ways are a crowd, too; one that fails there is tested
+alone. Who failed meets known-good partners, a new one after each failure, the same again after a pass. Where no
+partner is known to be good, pairs are tried until everybody met everybody (`_MEETINGS` at most); so two nodes that
+fail stop after `strikes`, and are named as a pair. An only node under its switch is bad when it fails over several
+ways; over a single one nobody can tell.
 
 Rounds: never more than `max_rounds` (32). A sound cluster takes 2 under its switches (4 where one has an odd number of
 nodes), then 2 for the way between two switches, 6 for those of three or four, else 2 and twice the least number in

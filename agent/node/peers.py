@@ -25,7 +25,7 @@ class ProbeListener:
         try:
             self._server = await asyncio.start_server(self._say, host, 0)
         except OSError as error:
-            log.warning("door.closed", host=host, error=str(error))
+            log.warning("probe_listener.closed", host=host, error=str(error))
             return
         self.port = int(self._server.sockets[0].getsockname()[1])
 
@@ -43,7 +43,7 @@ class ProbeListener:
 
 
 async def probe_peer(host: str, port: int, patience: float = PATIENCE) -> str:
-    """What is behind a peer's door: "answers", "frozen" (taken, but nobody speaks), "refused" (the host is there, its
+    """What is behind the address of a peer: "answers", "frozen" (taken, but nobody speaks), "refused" (the host is there, its
     agent is not) or "unreachable"."""
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), patience)

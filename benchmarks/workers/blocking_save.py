@@ -74,7 +74,7 @@ class Holdfast(System):
 
         super().__init__(state, folder)
         whole = {name: GlobalTensor(name, tuple(tensor.shape), "F32") for name, tensor in state.items()}
-        description = Description("bench", 0, 1, "", whole, [(name, one.box) for name, one in whole.items()])
+        description = Description("bench", 0, 1, "", whole, [(name, one.shard) for name, one in whole.items()])
         self.arena = Arena.create(folder / "own.snap", description)
         self.snapshotter = Snapshotter(self.arena, torch.device("cpu"))
         self._tensors = list(state.values())

@@ -28,7 +28,7 @@ from holdfast.checkpoint.commit.fence import Fence, claim
 from holdfast.checkpoint.commit.save import SavingWorkers, save
 from holdfast.checkpoint.format.arrays import HeldShard, new, to_bytes
 from holdfast.checkpoint.format.checksum import checksums
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.restore.group import Alone, ProcessGroup
 from holdfast.checkpoint.restore.memory import restore_from_memory
@@ -39,35 +39,35 @@ from holdfast.checkpoint.snapshots.files import own_file, peer_file
 from holdfast.checkpoint.stores.opening import open_store
 
 JOB, STEP = "bench", 1
-Boxes = Mapping[str, Sequence[HeldShard]]
+Shards = Mapping[str, Sequence[HeldShard]]
 
 
 def layout_of(size_mb: float, world: int) -> Layout:
     tensors = {name: GlobalTensor(name, shape, "F32") for name, shape in model_state.tensors(size_mb).items()}
 
-    def box(tensor: GlobalTensor, rank: int) -> Box:
+    def shard(tensor: GlobalTensor, rank: int) -> TensorShard:
         if ".exp_avg" not in tensor.name:
-            return tensor.box
+            return tensor.shard
         low, high = (tensor.shape[0] * i // world for i in (rank, rank + 1))
         rest = len(tensor.shape) - 1
-        return Box((low, *(0,) * rest), (high - low, *tensor.shape[1:]))
+        return TensorShard((low, *(0,) * rest), (high - low, *tensor.shape[1:]))
 
-    return Layout(tensors, [{name: [box(t, rank)] for name, t in tensors.items()} for rank in range(world)])
+    return Layout(tensors, [{name: [shard(t, rank)] for name, t in tensors.items()} for rank in range(world)])
 
 
 def state_of(layout: Layout, rank: int) -> dict[str, list[HeldShard]]:
     """What a rank holds. Elements differ by tensor and place, so that nothing can be mistaken for something else."""
     found: dict[str, list[HeldShard]] = {}
-    for number, (name, (box,)) in enumerate(layout.held[rank].items()):
-        one = new(layout.tensors[name], box)
+    for number, (name, (shard,)) in enumerate(layout.held[rank].items()):
+        one = new(layout.tensors[name], shard)
         row = one.data[0].size if one.data.ndim else 1
-        first = box.offset[0] * row if box.offset else 0
+        first = shard.offset[0] * row if shard.offset else 0
         one.data.reshape(-1)[:] = np.arange(first, first + one.data.size, dtype=np.uint32) * 2654435761 + number
         found[name] = [one]
     return found
 
 
-def put_snapshot(path: Path, layout: Layout, rank: int, held: Boxes) -> None:
+def put_snapshot(path: Path, layout: Layout, rank: int, held: Shards) -> None:
     """A complete snapshot of a rank, as its worker or a peer's daemon leaves it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     arena = Arena.create(path, description_of(layout, rank), slots=2)
@@ -82,8 +82,8 @@ def put_snapshot(path: Path, layout: Layout, rank: int, held: Boxes) -> None:
 
 
 def description_of(layout: Layout, rank: int) -> Description:
-    boxes = [(name, box) for name, found in layout.held[rank].items() for box in found]
-    return Description(JOB, rank, len(layout.held), "digest", layout.tensors, boxes)
+    shards = [(name, shard) for name, found in layout.held[rank].items() for shard in found]
+    return Description(JOB, rank, len(layout.held), "digest", layout.tensors, shards)
 
 
 class Rank:
@@ -132,8 +132,8 @@ class Rank:
         restored = work()
         dist.barrier()
         seconds = time.perf_counter() - began
-        for name, boxes in self.held.items():
-            assert np.array_equal(restored.held[name][0].data, boxes[0].data), name
+        for name, shards in self.held.items():
+            assert np.array_equal(restored.held[name][0].data, shards[0].data), name
         total = torch.tensor([restored.bytes_read])
         dist.all_reduce(total)
         return seconds, int(total.item())

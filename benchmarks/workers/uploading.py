@@ -65,7 +65,7 @@ class Worker:
     def __init__(self, folder: Path, size_mb: float) -> None:
         tensors = {name: GlobalTensor(name, shape, "F32") for name, shape in model_state.tensors(size_mb).items()}
         self.tensors = tensors
-        what = Description(JOB, 0, 1, "", tensors, [(name, tensor.box) for name, tensor in tensors.items()])
+        what = Description(JOB, 0, 1, "", tensors, [(name, tensor.shard) for name, tensor in tensors.items()])
         self.client = DaemonClient(folder)
         self.client.hello(WorkerHello(JOB, 1, 0, 1))
         self.arena = Arena.create(own_file(folder, what), what, slots=2)
@@ -86,7 +86,7 @@ class Worker:
         store.make_folder("")
         fence = claim(store, JOB, 1)
         leader = Leader((0,), self.tensors, {"dp": 1}, {}, Retention(1))
-        shares = tuple((name, tensor.box) for name, tensor in self.tensors.items())
+        shares = tuple((name, tensor.shard) for name, tensor in self.tensors.items())
         self.client.join(Join(str(self.arena.path), "", SECRET, url, fence, shares, leader=leader))
         began = time.perf_counter()
         self.client.snapshot(SnapshotTaken(1, self.made.slot, self.made.seq, persist=True, peer=False))

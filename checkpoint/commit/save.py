@@ -77,7 +77,7 @@ def save(
 ) -> Saved:
     """Save what all workers hold as the checkpoint after `step` steps. Called by all of them together.
 
-    `held`: this worker's boxes by tensor; `values`: state that is no tensor, taken from rank 0; `number`: how many
+    `held`: this worker's shards by tensor; `values`: state that is no tensor, taken from rank 0; `number`: how many
     saves this run began before. Raises StaleGeneration on every rank when a newer run owns the store; a failed write
     is no exception but `Saved(ok=False)`.
     """

@@ -29,7 +29,7 @@ from holdfast.checkpoint.format import parts
 from holdfast.checkpoint.format.checksum import Buffer
 from holdfast.checkpoint.format.manifest import Manifest, part_from_json, part_to_json
 from holdfast.checkpoint.format.parts import Part, part_name
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.format.transfer import Share
 from holdfast.checkpoint.format.worker_state import merged
 from holdfast.checkpoint.stores.folder import Slot, read_manifest
@@ -101,7 +101,7 @@ def write_part(
     attempt: Attempt,
     worker: int,
     tensors: Mapping[str, GlobalTensor],
-    shares: Sequence[tuple[str, Box]],
+    shares: Sequence[tuple[str, TensorShard]],
     body: parts.Body,
     through: Callable[[Iterator[Buffer]], Iterator[Buffer]],
 ) -> Part | None:
@@ -118,7 +118,7 @@ def write_part(
         def write(pieces: Callable[[], Iterator[Buffer]]) -> None:
             store.create(f"{attempt.folder}/{part_name(worker)}", lambda: through(pieces()))
 
-        mine = [Share(name, box, worker, box.count * tensors[name].item_bytes) for name, box in shares]
+        mine = [Share(name, shard, worker, shard.count * tensors[name].item_bytes) for name, shard in shares]
         return parts.write_part(write, worker, tensors, mine, body, {"format": "pt", "attempt": attempt.id})
     except OSError:
         if _was_committed(store, attempt):

@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.base.errors import UsageError
 from holdfast.checkpoint.commit.fence import Fence
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.format.tiles import ITEM_BYTES, Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor, TensorShard
 from holdfast.checkpoint.snapshots.files import is_plain
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ class Join:
     """The job's own, by which its daemons know each other."""
     store: str | None = None
     fence: Fence | None = None
-    shares: tuple[tuple[str, Box], ...] = ()
+    shares: tuple[tuple[str, TensorShard], ...] = ()
     """What this worker writes of a checkpoint."""
     rate: float = 0.0
     """Bytes a second, to store and peer together; 0: any."""
@@ -94,7 +94,7 @@ class Join:
             "secret": self.secret.hex(),
             "store": self.store,
             "fence": self.fence and asdict(self.fence),
-            "shares": [[name, list(box.offset), list(box.size)] for name, box in self.shares],
+            "shares": [[name, list(shard.offset), list(shard.size)] for name, shard in self.shares],
             "rate": self.rate,
             "peer": self.peer and {"node": self.peer.node, "address": list(self.peer.address)},
             "leader": leader,
@@ -136,7 +136,7 @@ def join_from(message: Mapping[str, Any]) -> Join:
             bytes.fromhex(message["secret"]),
             message.get("store") or None,
             Fence(**message["fence"]) if message.get("fence") else None,
-            tuple((str(name), _box(low, size)) for name, low, size in message.get("shares", ())),
+            tuple((str(name), _shard(low, size)) for name, low, size in message.get("shares", ())),
             float(message.get("rate") or 0.0),
             _peer(message["peer"]) if message.get("peer") else None,
             _leader(message["leader"]) if message.get("leader") else None,
@@ -171,8 +171,8 @@ def _of(message: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _box(low: Sequence[int], size: Sequence[int]) -> Box:
-    return Box(tuple(map(int, low)), tuple(map(int, size)))
+def _shard(low: Sequence[int], size: Sequence[int]) -> TensorShard:
+    return TensorShard(tuple(map(int, low)), tuple(map(int, size)))
 
 
 def _peer(message: Mapping[str, Any]) -> Peer:

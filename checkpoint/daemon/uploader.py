@@ -243,7 +243,7 @@ class Upload:
 
         def write() -> Part | None:
             return attempts.write_part(
-                self._store, self.attempt, self._worker, arena.description.tensors, reading.boxes, reading.body,
+                self._store, self.attempt, self._worker, arena.description.tensors, reading.shards, reading.body,
                 self._through,
             )  # fmt: skip
 
@@ -316,4 +316,4 @@ def _bytes_of(order: Join, pinned: Pinned | None) -> int:
     if pinned is None:
         return 0
     tensors = pinned.arena.description.tensors
-    return sum(box.count * tensors[name].item_bytes for name, box in order.shares)
+    return sum(shard.count * tensors[name].item_bytes for name, shard in order.shares)

@@ -9,33 +9,33 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.checkpoint.format.checksum import Buffer as Buffer
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 
 
 @dataclass(frozen=True, slots=True)
 class HeldShard:
-    """The elements of one box in memory."""
+    """The elements of one shard in memory."""
 
     tensor: GlobalTensor
-    box: Box
+    shard: TensorShard
     data: npt.NDArray[Any]
-    """Of the box's shape; elements are unsigned integers of the right width, whatever they mean."""
+    """Of the shard's shape; elements are unsigned integers of the right width, whatever they mean."""
 
-    def part(self, box: Box) -> npt.NDArray[Any]:
-        """A view of a box of the global tensor that lies inside."""
-        where: Any = (*box.within(self.box).slices, ...)  # the dots keep a number without dimensions an array
+    def part(self, shard: TensorShard) -> npt.NDArray[Any]:
+        """A view of a shard of the global tensor that lies inside."""
+        where: Any = (*shard.within(self.shard).slices, ...)  # the dots keep a number without dimensions an array
         view: npt.NDArray[Any] = self.data[where]
         return view
 
 
-def held(tensor: GlobalTensor, box: Box, memory: Buffer) -> HeldShard:
-    """A box whose elements lie in `memory` in row-major order; writable if that is. ValueError for a wrong size."""
-    return HeldShard(tensor, box, np.frombuffer(memory, dtype=f"u{tensor.item_bytes}").reshape(box.size))
+def held(tensor: GlobalTensor, shard: TensorShard, memory: Buffer) -> HeldShard:
+    """A shard whose elements lie in `memory` in row-major order; writable if that is. ValueError for a wrong size."""
+    return HeldShard(tensor, shard, np.frombuffer(memory, dtype=f"u{tensor.item_bytes}").reshape(shard.size))
 
 
-def new(tensor: GlobalTensor, box: Box) -> HeldShard:
-    """A box with memory of its own, not set."""
-    return HeldShard(tensor, box, np.empty(box.size, dtype=f"u{tensor.item_bytes}"))
+def new(tensor: GlobalTensor, shard: TensorShard) -> HeldShard:
+    """A shard with memory of its own, not set."""
+    return HeldShard(tensor, shard, np.empty(shard.size, dtype=f"u{tensor.item_bytes}"))
 
 
 def to_bytes(array: npt.NDArray[Any]) -> memoryview:

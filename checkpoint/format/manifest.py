@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.checkpoint.errors import ManifestInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES
 from holdfast.checkpoint.format.parts import Entry, Part
-from holdfast.checkpoint.format.tiles import ITEM_BYTES, Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import ITEM_BYTES, GlobalTensor, TensorShard
 
 VERSION = 2
 DEPTH = 400
@@ -133,7 +133,7 @@ def part_to_json(part: Part) -> dict[str, Any]:
         "bytes": part.bytes,
         "sums": "".join(f"{one:016x}" for one in part.sums),
         "writer": part.writer,
-        "entries": [[e.tensor, list(e.box.offset), list(e.box.size), e.start] for e in part.entries],
+        "entries": [[e.tensor, list(e.shard.offset), list(e.shard.size), e.start] for e in part.entries],
     }
 
 
@@ -158,7 +158,7 @@ def _entry(file: str, entry: Any) -> Entry:
     if isinstance(entry, list) and len(entry) == 4:
         name, low, size, start = entry
         if isinstance(name, str) and _are_counts(low) and _are_counts(size) and type(start) is int:
-            return Entry(name, Box(tuple(low), tuple(size)), start)
+            return Entry(name, TensorShard(tuple(low), tuple(size)), start)
     raise ManifestInvalid(f"part {_bare(file)} has an entry that is none: {_short(entry)}")
 
 
@@ -176,13 +176,13 @@ def _tensor(name: str, entry: Any) -> GlobalTensor:
 
 def _check_entries(part: Part, tensors: Mapping[str, GlobalTensor]) -> None:
     for entry in part.entries:
-        tensor, dims = tensors.get(entry.tensor), (len(entry.box.offset), len(entry.box.size))
-        if tensor is None or dims != (len(tensor.shape),) * 2 or not tensor.box.holds(entry.box):
+        tensor, dims = tensors.get(entry.tensor), (len(entry.shard.offset), len(entry.shard.size))
+        if tensor is None or dims != (len(tensor.shape),) * 2 or not tensor.shard.holds(entry.shard):
             raise ManifestInvalid(
-                f"part {_bare(part.file)} has {_bare(entry.tensor)} at {_short(list(entry.box.offset))}, "
+                f"part {_bare(part.file)} has {_bare(entry.tensor)} at {_short(list(entry.shard.offset))}, "
                 "which is no such tensor"
             )
-        stop = entry.start + entry.box.count * tensor.item_bytes
+        stop = entry.start + entry.shard.count * tensor.item_bytes
         if entry.start < 0 or stop > part.bytes or entry.start % tensor.item_bytes:
             raise ManifestInvalid(
                 f"part {_bare(part.file)} has {_bare(entry.tensor)} at byte {_short(entry.start)}, which cannot be"

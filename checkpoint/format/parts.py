@@ -1,7 +1,7 @@
-"""A part: one file of a checkpoint, a plain safetensors file of the boxes that one worker writes. No torch.
+"""A part: one file of a checkpoint, a plain safetensors file of the shards that one worker writes. No torch.
 
 The format (https://huggingface.co/docs/safetensors) is 8 bytes with the length of a JSON header, the header, and the
-tensors' bytes. An entry is called like its tensor, with the box behind it if it is not the whole: `w[0:8,16:32]`.
+tensors' bytes. An entry is called like its tensor, with the shard behind it if it is not the whole: `w[0:8,16:32]`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.checksum import Buffer, Summed
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.format.transfer import Share
 
 if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
@@ -25,10 +25,10 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One box in a part."""
+    """One shard in a part."""
 
     tensor: str
-    box: Box
+    shard: TensorShard
     start: int
     """Where its first byte is in the file; the rest follows in row-major order."""
 
@@ -52,51 +52,51 @@ def part_name(worker: int) -> str:
     return f"part-{worker:05d}.safetensors"
 
 
-def entry_name(tensor: GlobalTensor, box: Box) -> str:
-    """The name of a box in its file."""
-    if box == tensor.box:
+def entry_name(tensor: GlobalTensor, shard: TensorShard) -> str:
+    """The name of a shard in its file."""
+    if shard == tensor.shard:
         return tensor.name
-    ranges = ",".join(f"{low}:{high}" for low, high in zip(box.offset, box.stop, strict=True))
+    ranges = ",".join(f"{low}:{high}" for low, high in zip(shard.offset, shard.stop, strict=True))
     return f"{tensor.name}[{ranges}]"
 
 
 def header(
-    tensors: Mapping[str, GlobalTensor], boxes: Sequence[tuple[str, Box]], metadata: Mapping[str, str]
+    tensors: Mapping[str, GlobalTensor], shards: Sequence[tuple[str, TensorShard]], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[Entry]]:
-    """The first bytes of a file with these boxes, and where each of them will lie.
+    """The first bytes of a file with these shards, and where each of them will lie.
 
     Wide elements come first, so that none lies across a multiple of its width; otherwise they stay in their order.
     """
-    order = sorted(boxes, key=lambda one: -tensors[one[0]].item_bytes)
+    order = sorted(shards, key=lambda one: -tensors[one[0]].item_bytes)
     table: dict[str, object] = {"__metadata__": dict(metadata)}
     places, at = [], 0
-    for name, box in order:
+    for name, shard in order:
         tensor = tensors[name]
-        stop = at + box.count * tensor.item_bytes
-        entry = entry_name(tensor, box)
+        stop = at + shard.count * tensor.item_bytes
+        entry = entry_name(tensor, shard)
         while entry in table:  # a tensor may be called like a part of another one
             entry += "'"
-        table[entry] = {"dtype": tensor.dtype, "shape": list(box.size), "data_offsets": [at, stop]}
-        places.append((name, box, at))
+        table[entry] = {"dtype": tensor.dtype, "shape": list(shard.size), "data_offsets": [at, stop]}
+        places.append((name, shard, at))
         at = stop
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % _ALIGN)
     begin = len(text) + 8
-    return len(text).to_bytes(8, "little") + text, [Entry(name, box, begin + at) for name, box, at in places]
+    return len(text).to_bytes(8, "little") + text, [Entry(name, shard, begin + at) for name, shard, at in places]
 
 
 def held_bytes(entries: Sequence[Entry], held: Mapping[str, Sequence[HeldShard]]) -> Iterator[Buffer]:
-    """The bytes of these boxes one after the other, out of what is held of each tensor."""
+    """The bytes of these shards one after the other, out of what is held of each tensor."""
     from holdfast.checkpoint.format.arrays import to_bytes
 
     for entry in entries:
-        if entry.box.count:
-            origin = next(one for one in held[entry.tensor] if one.box.holds(entry.box))
-            yield to_bytes(origin.part(entry.box))
+        if entry.shard.count:
+            origin = next(one for one in held[entry.tensor] if one.shard.holds(entry.shard))
+            yield to_bytes(origin.part(entry.shard))
 
 
 Body = Callable[[Sequence[Entry]], Iterable[Buffer]]
-"""The bytes of boxes one after the other, in pieces of any size. May be asked for again."""
+"""The bytes of shards one after the other, in pieces of any size. May be asked for again."""
 Write = Callable[[Callable[[], Iterator[Buffer]]], None]
 
 
@@ -112,7 +112,7 @@ def write_part(
 
     Raises what `write` raises.
     """
-    own = [(share.tensor, share.box) for share in shares if share.worker == worker]
+    own = [(share.tensor, share.shard) for share in shares if share.worker == worker]
     if not own:
         return None
     head, entries = header(tensors, own, metadata)

@@ -1,7 +1,7 @@
 """Which part of which tensor lies where. Pure: tuples of numbers in and out.
 
-A box is a rectangular part of a global tensor. A layout says which boxes each worker holds; workers that hold the
-same elements are replicas, however their boxes are cut. Elements are counted in row-major order everywhere.
+A shard is a rectangular part of a global tensor. A layout says which shards each worker holds; workers that hold the
+same elements are replicas, however their shards are cut. Elements are counted in row-major order everywhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ITEM_BYTES = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Box:
+class TensorShard:
     """A rectangular part of a tensor; of a number without dimensions, both tuples are empty."""
 
     offset: tuple[int, ...]
@@ -41,20 +41,20 @@ class Box:
     def stop(self) -> tuple[int, ...]:
         return tuple(o + s for o, s in zip(self.offset, self.size, strict=True))
 
-    def meet(self, other: Box) -> Box | None:
+    def meet(self, other: TensorShard) -> TensorShard | None:
         """What both hold; None when that is nothing."""
         low = tuple(map(max, self.offset, other.offset))
         size = tuple(min(a, b) - o for a, b, o in zip(self.stop, other.stop, low, strict=True))
-        return Box(low, size) if all(s > 0 for s in size) else None
+        return TensorShard(low, size) if all(s > 0 for s in size) else None
 
-    def holds(self, other: Box) -> bool:
+    def holds(self, other: TensorShard) -> bool:
         """Whether all of `other` lies inside."""
         low = all(a <= b for a, b in zip(self.offset, other.offset, strict=True))
         return low and all(a >= b for a, b in zip(self.stop, other.stop, strict=True))
 
-    def within(self, outer: Box) -> Box:
-        """The same box counted from the corner of `outer`."""
-        return Box(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.size)
+    def within(self, outer: TensorShard) -> TensorShard:
+        """The same shard counted from the corner of `outer`."""
+        return TensorShard(tuple(a - b for a, b in zip(self.offset, outer.offset, strict=True)), self.size)
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -72,8 +72,8 @@ class GlobalTensor:
     """As safetensors spells it: F32, BF16, I64..."""
 
     @property
-    def box(self) -> Box:
-        return Box((0,) * len(self.shape), self.shape)
+    def shard(self) -> TensorShard:
+        return TensorShard((0,) * len(self.shape), self.shape)
 
     @property
     def item_bytes(self) -> int:
@@ -89,42 +89,42 @@ class Layout:
     """What every worker holds, or is to hold."""
 
     tensors: Mapping[str, GlobalTensor]
-    held: Sequence[Mapping[str, Sequence[Box]]]
-    """For each worker, by its number: the boxes of each tensor it has a part of. Empty boxes may be left out."""
+    held: Sequence[Mapping[str, Sequence[TensorShard]]]
+    """For each worker, by its number: the shards of each tensor it has a part of. Empty shards may be left out."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """State of the whole job that is no tensor, as JSON: steps done, position in the data, the scheduler's."""
 
-    def holders(self, name: str) -> dict[Box, list[int]]:
-        """Distinct boxes of a tensor that are not empty, and who holds them."""
-        found: dict[Box, list[int]] = {}
-        for worker, boxes in enumerate(self.held):
-            for box in boxes.get(name, ()):
-                workers = found.setdefault(box, [])
-                if box.count and (not workers or workers[-1] != worker):
+    def holders(self, name: str) -> dict[TensorShard, list[int]]:
+        """Distinct shards of a tensor that are not empty, and who holds them."""
+        found: dict[TensorShard, list[int]] = {}
+        for worker, shards in enumerate(self.held):
+            for shard in shards.get(name, ()):
+                workers = found.setdefault(shard, [])
+                if shard.count and (not workers or workers[-1] != worker):
                     workers.append(worker)
-        return {box: workers for box, workers in found.items() if box.count}
+        return {shard: workers for shard, workers in found.items() if shard.count}
 
 
-def layout_to_json(held: Iterable[tuple[GlobalTensor, Box]]) -> str:
+def layout_to_json(held: Iterable[tuple[GlobalTensor, TensorShard]]) -> str:
     """What one worker holds, as JSON."""
     table: dict[str, Any] = {}
-    for tensor, box in held:
+    for tensor, shard in held:
         entry = table.setdefault(tensor.name, [tensor.dtype, tensor.shape, []])
-        entry[2].append([box.offset, box.size])
+        entry[2].append([shard.offset, shard.size])
     return json.dumps(table)
 
 
 def layout_from_json(workers: Iterable[str]) -> Layout:
     """The layout of workers that each described themselves. Raises CheckpointMismatch if they contradict each other."""
     tensors: dict[str, GlobalTensor] = {}
-    held: list[dict[str, list[Box]]] = []
+    held: list[dict[str, list[TensorShard]]] = []
     for worker, text in enumerate(workers):
         held.append({})
-        for name, (dtype, shape, boxes) in json.loads(text).items():
+        for name, (dtype, shape, shards) in json.loads(text).items():
             tensor = GlobalTensor(name, tuple(shape), dtype)
             if tensors.setdefault(name, tensor) != tensor:
                 raise CheckpointMismatch(f"worker {worker} has {name} as {dtype}{shape}, others otherwise")
-            held[-1][name] = [Box(tuple(offset), tuple(size)) for offset, size in boxes]
+            held[-1][name] = [TensorShard(tuple(offset), tuple(size)) for offset, size in shards]
     return Layout(tensors, held)
 
 
@@ -132,25 +132,25 @@ def layout_from_json(workers: Iterable[str]) -> Layout:
 class Cell:
     """A part of a tensor for which the same workers have it and the same ones want it."""
 
-    box: Box
+    shard: TensorShard
     sources: tuple[int, ...]
     targets: tuple[int, ...]
 
 
-def cells(sources: Mapping[Box, Sequence[int]], targets: Mapping[Box, Sequence[int]]) -> list[Cell]:
-    """Cut along the edges of all boxes, so that every element wanted is in one cell. In row-major order.
+def cells(sources: Mapping[TensorShard, Sequence[int]], targets: Mapping[TensorShard, Sequence[int]]) -> list[Cell]:
+    """Cut along the edges of all shards, so that every element wanted is in one cell. In row-major order.
 
     Cells have no sources where nobody holds what is wanted.
     """
-    boxes = [*sources, *targets]
-    if not boxes:
+    shards = [*sources, *targets]
+    if not shards:
         return []
-    dims = range(len(boxes[0].offset))
-    edges = [sorted({edge for box in boxes for edge in (box.offset[d], box.stop[d])}) for d in dims]
+    dims = range(len(shards[0].offset))
+    edges = [sorted({edge for shard in shards for edge in (shard.offset[d], shard.stop[d])}) for d in dims]
     grid: dict[tuple[int, ...], tuple[set[int], set[int]]] = {}
     for side, held in enumerate((sources, targets)):
-        for box, workers in held.items():
-            for at in _places(box, edges):
+        for shard, workers in held.items():
+            for at in _places(shard, edges):
                 grid.setdefault(at, (set(), set()))[side].update(workers)
     found = []
     for at in sorted(grid):
@@ -158,17 +158,17 @@ def cells(sources: Mapping[Box, Sequence[int]], targets: Mapping[Box, Sequence[i
         if want:
             low = tuple(edges[d][i] for d, i in enumerate(at))
             size = tuple(edges[d][i + 1] - edges[d][i] for d, i in enumerate(at))
-            found.append(Cell(Box(low, size), tuple(sorted(have)), tuple(sorted(want))))
+            found.append(Cell(TensorShard(low, size), tuple(sorted(have)), tuple(sorted(want))))
     for d in reversed(dims):
         found = _joined(found, d)
-    return sorted(found, key=lambda cell: cell.box)
+    return sorted(found, key=lambda cell: cell.shard)
 
 
-def _places(box: Box, edges: list[list[int]]) -> Iterator[tuple[int, ...]]:
-    """Grid places that `box` covers."""
+def _places(shard: TensorShard, edges: list[list[int]]) -> Iterator[tuple[int, ...]]:
+    """Grid places that `shard` covers."""
     spans = [
         range(bisect.bisect_left(edges[d], low), bisect.bisect_left(edges[d], high))
-        for d, (low, high) in enumerate(zip(box.offset, box.stop, strict=True))
+        for d, (low, high) in enumerate(zip(shard.offset, shard.stop, strict=True))
     ]
     return itertools.product(*spans)
 
@@ -177,26 +177,26 @@ def _joined(found: list[Cell], dim: int) -> list[Cell]:
     """HostPeers along `dim` that differ in nothing else, as one."""
 
     def across(cell: Cell) -> tuple[Any, ...]:
-        rest = [(o, s) for d, (o, s) in enumerate(zip(cell.box.offset, cell.box.size, strict=True)) if d != dim]
+        rest = [(o, s) for d, (o, s) in enumerate(zip(cell.shard.offset, cell.shard.size, strict=True)) if d != dim]
         return (rest, cell.sources, cell.targets)
 
     joined: list[Cell] = []
-    for cell in sorted(found, key=lambda cell: (across(cell), cell.box.offset[dim])):
+    for cell in sorted(found, key=lambda cell: (across(cell), cell.shard.offset[dim])):
         last = joined[-1] if joined else None
-        if last and across(last) == across(cell) and last.box.stop[dim] == cell.box.offset[dim]:
-            size = list(last.box.size)
-            size[dim] += cell.box.size[dim]
-            joined[-1] = Cell(Box(last.box.offset, tuple(size)), cell.sources, cell.targets)
+        if last and across(last) == across(cell) and last.shard.stop[dim] == cell.shard.offset[dim]:
+            size = list(last.shard.size)
+            size[dim] += cell.shard.size[dim]
+            joined[-1] = Cell(TensorShard(last.shard.offset, tuple(size)), cell.sources, cell.targets)
         else:
             joined.append(cell)
     return joined
 
 
-def runs(box: Box, outer: Box) -> Iterator[tuple[int, int]]:
-    """`box`, which lies inside `outer`, as runs of elements of `outer`: (first, count), in order, none empty."""
-    if not box.count:
+def runs(shard: TensorShard, outer: TensorShard) -> Iterator[tuple[int, int]]:
+    """`shard`, which lies inside `outer`, as runs of elements of `outer`: (first, count), in order, none empty."""
+    if not shard.count:
         return
-    inner = box.within(outer)
+    inner = shard.within(outer)
     # Trailing dimensions that are taken whole make one run with the first that is not.
     last = len(inner.size)
     while last > 0 and inner.size[last - 1] == outer.size[last - 1]:
@@ -209,8 +209,8 @@ def runs(box: Box, outer: Box) -> Iterator[tuple[int, int]]:
         yield start + sum(i * s for i, s in zip(at, strides, strict=False)), length
 
 
-def boxes_of_run(outer: Box, first: int, stop: int) -> list[Box]:
-    """The elements [first, stop) of `outer` as boxes of the global tensor, in order: at most 2 x dimensions - 1."""
+def shards_of_run(outer: TensorShard, first: int, stop: int) -> list[TensorShard]:
+    """The elements [first, stop) of `outer` as shards of the global tensor, in order: at most 2 x dimensions - 1."""
     if first >= stop:
         return []
     if not outer.size:
@@ -221,26 +221,28 @@ def boxes_of_run(outer: Box, first: int, stop: int) -> list[Box]:
         return _in_row(outer, bottom, first - bottom * row, stop - bottom * row)
     found = _in_row(outer, top - 1, first - (top - 1) * row, row) if first < top * row else []
     if top < bottom:
-        found.append(Box((outer.offset[0] + top, *outer.offset[1:]), (bottom - top, *outer.size[1:])))
+        found.append(TensorShard((outer.offset[0] + top, *outer.offset[1:]), (bottom - top, *outer.size[1:])))
     return found + (_in_row(outer, bottom, 0, stop - bottom * row) if stop > bottom * row else [])
 
 
-def _in_row(outer: Box, row: int, first: int, stop: int) -> list[Box]:
-    inner = boxes_of_run(Box(outer.offset[1:], outer.size[1:]), first, stop)
-    return [Box((outer.offset[0] + row, *box.offset), (1, *box.size)) for box in inner]
+def _in_row(outer: TensorShard, row: int, first: int, stop: int) -> list[TensorShard]:
+    inner = shards_of_run(TensorShard(outer.offset[1:], outer.size[1:]), first, stop)
+    return [TensorShard((outer.offset[0] + row, *shard.offset), (1, *shard.size)) for shard in inner]
 
 
-def pieces(box: Box, count: int) -> list[Box]:
-    """`box` cut into at most `count` even parts along the first dimension that is long enough, or the longest."""
-    if count <= 1 or not box.size:
-        return [box]
-    dim = next((d for d, n in enumerate(box.size) if n >= count), max(range(len(box.size)), key=box.size.__getitem__))
-    count = min(count, box.size[dim])
-    edges = [i * box.size[dim] // count for i in range(count + 1)]
+def pieces(shard: TensorShard, count: int) -> list[TensorShard]:
+    """`shard` cut into at most `count` even parts along the first dimension that is long enough, or the longest."""
+    if count <= 1 or not shard.size:
+        return [shard]
+    dim = next(
+        (d for d, n in enumerate(shard.size) if n >= count), max(range(len(shard.size)), key=shard.size.__getitem__)
+    )
+    count = min(count, shard.size[dim])
+    edges = [i * shard.size[dim] // count for i in range(count + 1)]
     return [
-        Box(
-            (*box.offset[:dim], box.offset[dim] + low, *box.offset[dim + 1 :]),
-            (*box.size[:dim], high - low, *box.size[dim + 1 :]),
+        TensorShard(
+            (*shard.offset[:dim], shard.offset[dim] + low, *shard.offset[dim + 1 :]),
+            (*shard.size[:dim], high - low, *shard.size[dim + 1 :]),
         )
         for low, high in itertools.pairwise(edges)
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.format.tiles import Box, Layout, cells, pieces
+from holdfast.checkpoint.format.tiles import Layout, TensorShard, cells, pieces
 
 GRAIN_BYTES = 4 << 20
 """Parts smaller than this are not cut for the sake of balance."""
@@ -16,10 +16,10 @@ GRAIN_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A box that one worker writes for all that hold it."""
+    """A shard that one worker writes for all that hold it."""
 
     tensor: str
-    box: Box
+    shard: TensorShard
     worker: int
     num_bytes: int
 
@@ -30,15 +30,16 @@ def write_shares(layout: Layout, grain: int = GRAIN_BYTES) -> list[Share]:
     for name, tensor in layout.tensors.items():
         held = layout.holders(name)
         for cell in cells(held, held):
-            for box in _shared(cell.box, tensor.item_bytes, len(cell.sources), grain):
-                found.append((name, box, cell.sources, box.count * tensor.item_bytes))
-        if not tensor.box.count:
+            for shard in _shared(cell.shard, tensor.item_bytes, len(cell.sources), grain):
+                found.append((name, shard, cell.sources, shard.count * tensor.item_bytes))
+        if not tensor.shard.count:
             # Nothing to hold, yet a reader wants to find the name.
-            owner = next((w for w, boxes in enumerate(layout.held) if name in boxes), 0)
-            found.append((name, tensor.box, (owner,), 0))
+            owner = next((w for w, shards in enumerate(layout.held) if name in shards), 0)
+            found.append((name, tensor.shard, (owner,), 0))
     workers = balanced([(holders, num_bytes) for _, _, holders, num_bytes in found], len(layout.held))
     return [
-        Share(name, box, worker, num_bytes) for (name, box, _, num_bytes), worker in zip(found, workers, strict=True)
+        Share(name, shard, worker, num_bytes)
+        for (name, shard, _, num_bytes), worker in zip(found, workers, strict=True)
     ]
 
 
@@ -56,7 +57,7 @@ def balanced(items: Sequence[tuple[Sequence[int], int]], workers: int) -> list[i
     return taken
 
 
-def _shared(box: Box, item_bytes: int, holders: int, grain: int) -> list[Box]:
-    if holders == 1 or box.count * item_bytes <= grain:
-        return [box]
-    return pieces(box, min(holders, -(-box.count * item_bytes // grain)))
+def _shared(shard: TensorShard, item_bytes: int, holders: int, grain: int) -> list[TensorShard]:
+    if holders == 1 or shard.count * item_bytes <= grain:
+        return [shard]
+    return pieces(shard, min(holders, -(-shard.count * item_bytes // grain)))

@@ -71,7 +71,7 @@ def without_missing(layout: Layout, manifest: Manifest) -> Layout:
     if not gone:
         return layout
     tensors = {name: tensor for name, tensor in layout.tensors.items() if name not in gone}
-    held = [{name: boxes for name, boxes in mine.items() if name not in gone} for mine in layout.held]
+    held = [{name: shards for name, shards in mine.items() if name not in gone} for mine in layout.held]
     return Layout(tensors, held, layout.values)
 
 
@@ -80,6 +80,6 @@ def by_the_first(layout: Layout, names: frozenset[str]) -> Layout:
     seen: set[str] = set()
     held = []
     for mine in layout.held:
-        held.append({name: boxes for name, boxes in mine.items() if name not in seen})
+        held.append({name: shards for name, shards in mine.items() if name not in seen})
         seen |= names.intersection(mine)
     return Layout(layout.tensors, held)

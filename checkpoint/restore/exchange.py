@@ -1,4 +1,4 @@
-"""From files to the boxes that workers want: each byte read by one of them, checked, and passed on. No torch.
+"""From files to the shards that workers want: each byte read by one of them, checked, and passed on. No torch.
 
 Workers go through the spans of a plan in the same order. What a worker has read, others of its host take out of shared
 memory (`neighbours`). One worker of each other host that wants something of it gets that as a message, along a binary
@@ -21,7 +21,7 @@ from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.arrays import Buffer, HeldShard, to_bytes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.parts import Part
-from holdfast.checkpoint.format.tiles import Box, runs
+from holdfast.checkpoint.format.tiles import TensorShard, runs
 from holdfast.checkpoint.restore.host_peers import AHEAD, HostPeers, HostWire, Sending
 from holdfast.checkpoint.restore.reading import ByteSpan, Delivery
 
@@ -86,7 +86,7 @@ def _targets(span: ByteSpan) -> set[int]:
 
 
 class _Far:
-    """Boxes on their way from host to host. In each line of workers the first has them, and each sends to two more."""
+    """Shards on their way from host to host. In each line of workers the first has them, and each sends to two more."""
 
     def __init__(self, wire: HostWire, near: HostPeers) -> None:
         self._wire, self._near = wire, near
@@ -103,9 +103,9 @@ class _Far:
     def receive(
         self, deliveries: Sequence[Delivery], line: Sequence[int], places: Mapping[str, Sequence[HeldShard]]
     ) -> None:
-        """Fill `places` with boxes that all go to the same workers, us among them, and pass them on."""
+        """Fill `places` with shards that all go to the same workers, us among them, and pass them on."""
         wire, near = self._wire, self._near
-        num_bytes = sum(d.box.count * d.tensor.item_bytes for d in deliveries)
+        num_bytes = sum(d.shard.count * d.tensor.item_bytes for d in deliveries)
         speaker = near.speaker(line)
         if speaker == wire.rank:
             message: Buffer = wire.receive(num_bytes, line[(line.index(speaker) - 1) // 2])
@@ -175,7 +175,7 @@ def _checked(part: Part, span: ByteSpan, copies: PartSource, problems: list[str]
 def take(
     deliveries: Sequence[Delivery], content: memoryview, start: int, places: Mapping[str, Sequence[HeldShard]]
 ) -> None:
-    """Fill `places` with boxes out of a span's bytes, which begin at byte `start` of the file."""
+    """Fill `places` with shards out of a span's bytes, which begin at byte `start` of the file."""
     for delivery in deliveries:
         _put(delivery, _cut(delivery, content, start), places)
 
@@ -183,17 +183,17 @@ def take(
 def _cut(delivery: Delivery, content: memoryview, start: int) -> Array:
     """The delivery's elements out of the span's bytes, which begin at byte `start` of the file."""
     width = delivery.tensor.item_bytes
-    found = list(runs(delivery.box, delivery.outer))
+    found = list(runs(delivery.shard, delivery.outer))
     first = found[0][0]
     last = found[-1][0] + found[-1][1]
     low = delivery.start + first * width - start
     flat = np.frombuffer(content[low : low + (last - first) * width], dtype=f"u{width}")
     strides = _strides(delivery.outer, width)
     # All between the first and the last element lies in the span, so a strided view stays inside it.
-    return np.lib.stride_tricks.as_strided(flat, delivery.box.size, strides, writeable=False)
+    return np.lib.stride_tricks.as_strided(flat, delivery.shard.size, strides, writeable=False)
 
 
-def _strides(outer: Box, width: int) -> tuple[int, ...]:
+def _strides(outer: TensorShard, width: int) -> tuple[int, ...]:
     strides = [width]
     for size in reversed(outer.size[1:]):
         strides.append(strides[-1] * size)
@@ -203,15 +203,15 @@ def _strides(outer: Box, width: int) -> tuple[int, ...]:
 def _unpacked(deliveries: Iterable[Delivery], message: Buffer) -> Iterator[Array]:
     at = 0
     for delivery in deliveries:
-        size = delivery.box.count * delivery.tensor.item_bytes
+        size = delivery.shard.count * delivery.tensor.item_bytes
         piece = memoryview(message)[at : at + size]
-        yield np.frombuffer(piece, dtype=f"u{delivery.tensor.item_bytes}").reshape(delivery.box.size)
+        yield np.frombuffer(piece, dtype=f"u{delivery.tensor.item_bytes}").reshape(delivery.shard.size)
         at += size
 
 
 def _put(delivery: Delivery, array: Array, places: Mapping[str, Sequence[HeldShard]]) -> None:
     for place in places[delivery.tensor.name]:
-        both = place.box.meet(delivery.box)
+        both = place.shard.meet(delivery.shard)
         if both is not None:
-            where: Any = (*both.within(delivery.box).slices, ...)
+            where: Any = (*both.within(delivery.shard).slices, ...)
             place.part(both)[...] = array[where]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from holdfast.checkpoint.errors import CheckpointMismatch
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import Box, Cell, GlobalTensor, Layout, boxes_of_run, cells, runs
+from holdfast.checkpoint.format.tiles import Cell, GlobalTensor, Layout, TensorShard, cells, runs, shards_of_run
 from holdfast.checkpoint.format.transfer import balanced
 
 SPAN_BYTES = 8 << 20
@@ -22,12 +22,12 @@ SPAN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A box that lies in a span as one run of bytes of the file, or as a part of one, and who wants it."""
+    """A shard that lies in a span as one run of bytes of the file, or as a part of one, and who wants it."""
 
     tensor: GlobalTensor
-    box: Box
-    outer: Box
-    """The box of the file's entry that it is a part of."""
+    shard: TensorShard
+    outer: TensorShard
+    """The shard of the file's entry that it is a part of."""
     start: int
     """Where in the file that entry begins."""
     targets: tuple[int, ...]
@@ -58,12 +58,12 @@ def read_plan(
     for number, part in enumerate(manifest.parts):
         entries = [(entry, sought) for at, entry in enumerate(part.entries) if (sought := wanted.get((number, at)))]
         entries.sort(key=lambda pair: pair[0].start)
-        stops = [entry.start + entry.box.count * manifest.tensors[entry.tensor].item_bytes for entry, _ in entries]
+        stops = [entry.start + entry.shard.count * manifest.tensors[entry.tensor].item_bytes for entry, _ in entries]
         needed: set[int] = set()
         for entry, parts in entries:
             width = manifest.tensors[entry.tensor].item_bytes
             for cell in parts:
-                for first, count in runs(cell.box, entry.box):
+                for first, count in runs(cell.shard, entry.shard):
                     low = entry.start + first * width
                     needed.update(range(low // CHUNK_BYTES, (low + count * width - 1) // CHUNK_BYTES + 1))
         for start, stop in _stretches(needed, max(span_bytes // CHUNK_BYTES, 1)):
@@ -72,7 +72,7 @@ def read_plan(
             for entry, parts in itertools.islice(entries, bisect.bisect_right(stops, low), None):
                 if entry.start >= high:
                     break
-                here += _clipped(manifest.tensors[entry.tensor], entry.box, entry.start, parts, low, high)
+                here += _clipped(manifest.tensors[entry.tensor], entry.shard, entry.start, parts, low, high)
             found.append((number, low, high, tuple(here)))
     who = []
     for number, _, _, deliveries in found:
@@ -90,10 +90,10 @@ def read_plan(
 
 def _wanted(manifest: Manifest, target: Layout) -> dict[tuple[int, int], list[Cell]]:
     """For each entry of each part, by their numbers: what is wanted of it."""
-    at: dict[str, dict[Box, tuple[int, int]]] = {}
+    at: dict[str, dict[TensorShard, tuple[int, int]]] = {}
     for number, part in enumerate(manifest.parts):
         for place, entry in enumerate(part.entries):
-            at.setdefault(entry.tensor, {}).setdefault(entry.box, (number, place))
+            at.setdefault(entry.tensor, {}).setdefault(entry.shard, (number, place))
     wanted: dict[tuple[int, int], list[Cell]] = {}
     for name, tensor in target.tensors.items():
         theirs = manifest.tensors.get(name)
@@ -102,11 +102,11 @@ def _wanted(manifest: Manifest, target: Layout) -> dict[tuple[int, int], list[Ce
             ours = f"{tensor.dtype}{list(tensor.shape)}"
             raise CheckpointMismatch(f"checkpoint of step {manifest.step}: {name} is {there}, this run has {ours}")
         places = list(at.get(name, {}).values())
-        sources = {box: [index] for index, box in enumerate(at.get(name, {})) if box.count}
+        sources = {shard: [index] for index, shard in enumerate(at.get(name, {})) if shard.count}
         for cell in cells(sources, target.holders(name)):
             if not cell.sources:
                 raise CheckpointMismatch(
-                    f"checkpoint of step {manifest.step}: the part of {name} at {list(cell.box.offset)} is not there"
+                    f"checkpoint of step {manifest.step}: the part of {name} at {list(cell.shard.offset)} is not there"
                 )
             wanted.setdefault(places[cell.sources[0]], []).append(cell)
     return wanted
@@ -126,13 +126,13 @@ def _stretches(chunks: set[int], longest: int) -> Iterator[tuple[int, int]]:
 
 
 def _clipped(
-    tensor: GlobalTensor, outer: Box, begin: int, wanted: Sequence[Cell], low: int, high: int
+    tensor: GlobalTensor, outer: TensorShard, begin: int, wanted: Sequence[Cell], low: int, high: int
 ) -> Iterator[Delivery]:
     width = tensor.item_bytes
     first, stop = max(0, -(-(low - begin) // width)), min(outer.count, (high - begin) // width)
-    for box in boxes_of_run(outer, first, stop):
+    for shard in shards_of_run(outer, first, stop):
         for cell in wanted:
-            both = box.meet(cell.box)
+            both = shard.meet(cell.shard)
             if both is not None:
                 yield Delivery(tensor, both, outer, begin, cell.targets)
 

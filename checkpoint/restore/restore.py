@@ -20,7 +20,7 @@ from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.worker_state import without_missing
 from holdfast.checkpoint.restore.copies import Copies
 from holdfast.checkpoint.restore.exchange import fetch
-from holdfast.checkpoint.restore.host_peers import Sending, Talk, find_host_peers
+from holdfast.checkpoint.restore.host_peers import Sending, Transport, find_host_peers
 from holdfast.checkpoint.restore.inspect import Progress
 from holdfast.checkpoint.restore.reading import read_plan
 from holdfast.checkpoint.restore.same_step import SameStep
@@ -28,7 +28,7 @@ from holdfast.checkpoint.stores.folder import MANIFEST, Slot, committed, parse_m
 from holdfast.checkpoint.stores.store import Store
 
 
-class Peers(Votes, Talk, Protocol):
+class Peers(Votes, Transport, Protocol):
     """The workers that restore together."""
 
 
@@ -38,7 +38,7 @@ class Restored:
 
     manifest: Manifest
     held: Mapping[str, Sequence[HeldShard]]
-    """The boxes that the layout gives it, in that order."""
+    """The shards that the layout gives it, in that order."""
     bytes_read: int
     """Bytes that this worker read from stores for it."""
 
@@ -67,7 +67,7 @@ def restore(
 
     Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `snapshots`: folder of
     the job's snapshots on this node, which repair what a store has wrong of the same step. `places`: this worker's
-    boxes, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
+    shards, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
     `problem`: why nobody can use what a checkpoint has besides tensors, in words, "" where one can.
     `warn` gets a line at rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises
     CheckpointMismatch on all ranks when the newest one belongs to another model or state, and CheckpointError when
@@ -162,11 +162,11 @@ def _load(
 def choose(
     places: Mapping[str, Sequence[HeldShard]] | None, layout: Layout, worker: int
 ) -> Mapping[str, Sequence[HeldShard]]:
-    """Where a worker's boxes go: its own places, or new memory."""
+    """Where a worker's shards go: its own places, or new memory."""
     mine = layout.held[worker]
     if places is not None:
         return {name: places[name] for name in mine}
-    return {name: [new(layout.tensors[name], box) for box in boxes] for name, boxes in mine.items()}
+    return {name: [new(layout.tensors[name], shard) for shard in shards] for name, shards in mine.items()}
 
 
 class _Nobody:
@@ -194,8 +194,8 @@ def load_whole(
     `report` gets a line for each chunk that was wrong at first.
     """
     tensors = {name: manifest.tensors[name] for name in names}
-    layout = Layout(tensors, [{name: [tensor.box] for name, tensor in tensors.items()}])
-    places = {name: [new(tensor, tensor.box)] for name, tensor in tensors.items()}
+    layout = Layout(tensors, [{name: [tensor.shard] for name, tensor in tensors.items()}])
+    places = {name: [new(tensor, tensor.shard)] for name, tensor in tensors.items()}
     plan = read_plan(manifest, layout)
     done, total = 0, sum(span.stop - span.start for span in plan)
     for span in plan:
@@ -205,7 +205,7 @@ def load_whole(
         done += span.stop - span.start
         if progress is not None:
             progress(done, total)
-    return {name: boxes[0] for name, boxes in places.items()}
+    return {name: shards[0] for name, shards in places.items()}
 
 
 def require_match(manifest: Manifest, state: Mapping[str, Any]) -> None:

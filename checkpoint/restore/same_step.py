@@ -29,7 +29,7 @@ class SameStep:
         """
         whole = bytearray(stored)
         for entry in part.entries:
-            size = entry.box.count * self._manifest.tensors[entry.tensor].item_bytes
+            size = entry.shard.count * self._manifest.tensors[entry.tensor].item_bytes
             low, high = max(start, entry.start), min(start + len(stored), entry.start + size)
             if low < high:
                 found = self._bytes(entry, low - entry.start, high - entry.start)
@@ -50,8 +50,8 @@ class SameStep:
                 for snapshot in arena.snapshots():
                     if snapshot.step == self._manifest.step:
                         for held in arena.held(snapshot.slot).get(entry.tensor, ()):
-                            if held.box.holds(entry.box):
-                                return bytes(to_bytes(held.part(entry.box))[start:stop])
+                            if held.shard.holds(entry.shard):
+                                return bytes(to_bytes(held.part(entry.shard))[start:stop])
             finally:
                 arena.close()
         return None

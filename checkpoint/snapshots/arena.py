@@ -68,7 +68,7 @@ class Arena:
             if magic != _MAGIC or xxhash.xxh3_64_intdigest(text) != digest:
                 raise SnapshotInvalid(f"{path} is not a file of snapshots, or of another version")
             self.description = Description.decode(text)
-            self._length = self.description.num_bytes  # adds up all boxes
+            self._length = self.description.num_bytes  # adds up all shards
             self._records = _up(_HEADER.size + length)
             self._data = self._records + self.slots * self._record
             if size != self._data + self.slots * self._slot:
@@ -197,13 +197,13 @@ class Arena:
         return found
 
     def held(self, slot: int) -> dict[str, list[HeldShard]]:
-        """The boxes in a slot, by tensor: views, not copies."""
+        """The shards in a slot, by tensor: views, not copies."""
         memory, tensors = self.memory(slot), self.description.tensors
         found: dict[str, list[HeldShard]] = {}
         for entry in self.description.entries:
             tensor = tensors[entry.tensor]
-            stop = entry.start + entry.box.count * tensor.item_bytes
-            found.setdefault(entry.tensor, []).append(held(tensor, entry.box, memory[entry.start : stop]))
+            stop = entry.start + entry.shard.count * tensor.item_bytes
+            found.setdefault(entry.tensor, []).append(held(tensor, entry.shard, memory[entry.start : stop]))
         return found
 
     def broken(self, snapshot: Snapshot, among: Sequence[int] | None = None) -> list[int]:

@@ -12,22 +12,22 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, Buffer, chunk_sum
 from holdfast.checkpoint.format.parts import Entry, held_bytes
-from holdfast.checkpoint.format.tiles import Box, runs
+from holdfast.checkpoint.format.tiles import TensorShard, runs
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Snapshot
 
 
 class CheckedReading:
-    """Boxes of a pinned snapshot as bytes, in whole MiB where they lie so."""
+    """Shards of a pinned snapshot as bytes, in whole MiB where they lie so."""
 
-    def __init__(self, arena: Arena, snapshot: Snapshot, boxes: Sequence[tuple[str, Box]]) -> None:
-        """Each of `boxes` lies inside one that the arena holds."""
+    def __init__(self, arena: Arena, snapshot: Snapshot, shards: Sequence[tuple[str, TensorShard]]) -> None:
+        """Each of `shards` lies inside one that the arena holds."""
         self._arena, self._snapshot = arena, snapshot
         origins: defaultdict[str, list[Entry]] = defaultdict(list)
         for entry in arena.description.entries:
             origins[entry.tensor].append(entry)
-        self._places = {(name, box): self._place(box, origins[name]) for name, box in boxes}
-        self.boxes = sorted(boxes, key=lambda one: self._places[one] or (0, 0))
+        self._places = {(name, shard): self._place(shard, origins[name]) for name, shard in shards}
+        self.shards = sorted(shards, key=lambda one: self._places[one] or (0, 0))
         """As they lie in memory: in this order one pass reads them."""
         self.broken: set[int] = set()
         """Which MiB were not what was written, when `body` was last asked."""
@@ -35,19 +35,19 @@ class CheckedReading:
 
     @property
     def unread(self) -> list[int]:
-        """Which MiB `body` does not check: nothing of them is among the boxes, or no more than parts of rows."""
+        """Which MiB `body` does not check: nothing of them is among the shards, or no more than parts of rows."""
         read: set[int] = set()
         for start, stop in filter(None, self._places.values()):
             read.update(range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES)))
         return [index for index in range(len(self._snapshot.sums)) if index not in read]
 
     def body(self, entries: Sequence[Entry]) -> Iterator[Buffer]:
-        """The bytes of these boxes one after the other."""
+        """The bytes of these shards one after the other."""
         self.broken.clear()
         self._last = (-1, b"")
-        low = high = 0  # what is to come, and lies in one run, though it may be of many boxes
+        low = high = 0  # what is to come, and lies in one run, though it may be of many shards
         for entry in entries:
-            place = self._places[entry.tensor, entry.box]
+            place = self._places[entry.tensor, entry.shard]
             if place is None:
                 yield from self._run(low, high)
                 yield from held_bytes([entry], self._arena.held(self._snapshot.slot))
@@ -59,10 +59,10 @@ class CheckedReading:
                 low, high = place
         yield from self._run(low, high)
 
-    def _place(self, box: Box, origins: Sequence[Entry]) -> tuple[int, int] | None:
-        """Where a box of a tensor lies in the slot, from which byte to which; None when that is not one run."""
-        origin = next(one for one in origins if one.box.holds(box))
-        found = list(itertools.islice(runs(box, origin.box), 2))
+    def _place(self, shard: TensorShard, origins: Sequence[Entry]) -> tuple[int, int] | None:
+        """Where a shard of a tensor lies in the slot, from which byte to which; None when that is not one run."""
+        origin = next(one for one in origins if one.shard.holds(shard))
+        found = list(itertools.islice(runs(shard, origin.shard), 2))
         if len(found) > 1:
             return None
         first, count = found[0] if found else (0, 0)

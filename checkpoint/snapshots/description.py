@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.format.parts import Entry
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 
 _ALIGN = 64
 
@@ -23,29 +23,29 @@ class Description:
     settings: str
     """Digest of what must be equal in a run that goes on from here."""
     tensors: Mapping[str, GlobalTensor]
-    boxes: Sequence[tuple[str, Box]]
-    """The boxes that this worker holds."""
+    shards: Sequence[tuple[str, TensorShard]]
+    """The shards that this worker holds."""
 
     @property
     def entries(self) -> list[Entry]:
-        """Where each box lies in a slot."""
+        """Where each shard lies in a slot."""
         at, found = 0, []
-        for name, box in self.boxes:
-            found.append(Entry(name, box, at))
-            at += -(-box.count * self.tensors[name].item_bytes // _ALIGN) * _ALIGN
+        for name, shard in self.shards:
+            found.append(Entry(name, shard, at))
+            at += -(-shard.count * self.tensors[name].item_bytes // _ALIGN) * _ALIGN
         return found
 
     @property
     def num_bytes(self) -> int:
         """Of one slot."""
-        return sum(-(-box.count * self.tensors[name].item_bytes // _ALIGN) * _ALIGN for name, box in self.boxes)
+        return sum(-(-shard.count * self.tensors[name].item_bytes // _ALIGN) * _ALIGN for name, shard in self.shards)
 
     def encode(self) -> bytes:
         """As canonical JSON."""
         body = {
             "job": self.job, "worker": self.worker, "world": self.world, "settings": self.settings,
             "tensors": {name: [t.dtype, list(t.shape)] for name, t in sorted(self.tensors.items())},
-            "boxes": [[name, list(box.offset), list(box.size)] for name, box in self.boxes],
+            "boxes": [[name, list(shard.offset), list(shard.size)] for name, shard in self.shards],
         }  # fmt: skip
         return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
@@ -54,8 +54,8 @@ class Description:
         """Undo `encode`. ValueError, KeyError, TypeError for anything else."""
         body = json.loads(text)
         tensors = {name: GlobalTensor(name, tuple(shape), dtype) for name, (dtype, shape) in body["tensors"].items()}
-        boxes = [(name, Box(tuple(low), tuple(size))) for name, low, size in body["boxes"]]
-        return cls(body["job"], body["worker"], body["world"], body["settings"], tensors, boxes)
+        shards = [(name, TensorShard(tuple(low), tuple(size))) for name, low, size in body["boxes"]]
+        return cls(body["job"], body["worker"], body["world"], body["settings"], tensors, shards)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def write_whole(
     if progress is not None:
         store = _Watched(store, sum(held.tensor.num_bytes for held in whole.values()), progress)
     tensors = {name: held.tensor for name, held in whole.items()}
-    layout = Layout(tensors, [{name: [held.box] for name, held in whole.items()}])
+    layout = Layout(tensors, [{name: [held.shard] for name, held in whole.items()}])
     job = SavingWorkers({}, state, tensors, write_shares(layout), Retention(_KEEP_ALL))
     fence = claim(store, "", 0)
     saved = save(store, _Single(), fence, job, step, {name: [held] for name, held in whole.items()}, values)

@@ -53,11 +53,11 @@ def read(folder: Path, names: Iterable[str], each: Callable[[str], None] = lambd
         try:
             whole = torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype])
             for chunk in known.chunks[name]:
-                whole[chunk.box.slices].copy_(_piece(folder, reader, tensor, chunk).detach())
+                whole[chunk.shard.slices].copy_(_piece(folder, reader, tensor, chunk).detach())
         # What torch makes of bytes that are not what they should be, it does not say.
         except Exception as error:
             raise CheckpointError(f"{folder}: {name}: {_first(error)}") from None
-        found[name] = of_local(tensor, tensor.box, whole)
+        found[name] = of_local(tensor, tensor.shard, whole)
         each(name)
     return found
 
@@ -70,7 +70,7 @@ def _piece(folder: Path, reader: FileSystemReader, tensor: GlobalTensor, chunk: 
         stream = reader.transforms.transform_load_stream(cast(Any, None), chunk.transforms, stream)
         stream = io.BytesIO(stream.read(-1))
     piece = torch.load(stream, map_location="cpu", weights_only=True)
-    if not isinstance(piece, Tensor) or piece.dtype != DTYPES[tensor.dtype] or tuple(piece.shape) != chunk.box.size:
+    if not isinstance(piece, Tensor) or piece.dtype != DTYPES[tensor.dtype] or tuple(piece.shape) != chunk.shard.size:
         raise CheckpointError(f"what lies in {chunk.file} at {chunk.offset} is not what the metadata says")
     return piece
 

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, cells
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard, cells
 from holdfast.checkpoint.worker.torch_state import dtype_name
 
 # Module and name, no dots in the name: what such metadata is made of, and no way to anything else.
@@ -60,7 +60,7 @@ _MOST_BYTES = 1 << 30
 class Chunk:
     """A part of a tensor, and where it lies."""
 
-    box: Box
+    shard: TensorShard
     file: str
     offset: int
     length: int
@@ -142,7 +142,7 @@ def _contents(metadata: Any) -> Contents:
             continue
         tensor = found[name] = _tensor(name, entry)
         chunks[name] = tuple(_chunk(tensor, one, places) for one in entry.chunks)
-        _require_whole(tensor, [chunk.box for chunk in chunks[name]])
+        _require_whole(tensor, [chunk.shard for chunk in chunks[name]])
     _require(bool(found), "holds no tensors")
     return Contents(found, chunks, tuple(sorted(objects)))
 
@@ -164,10 +164,10 @@ def _chunk(tensor: GlobalTensor, chunk: Any, places: Mapping[Any, Any]) -> Chunk
     is_chunk = type(chunk) is ChunkStorageMetadata and _are_counts(chunk.offsets) and _are_counts(chunk.sizes)
     dims = len(tensor.shape)
     is_chunk = is_chunk and len(chunk.offsets) == len(chunk.sizes) == dims
-    box = Box(tuple(chunk.offsets), tuple(chunk.sizes)) if is_chunk else tensor.box
-    _require(is_chunk and tensor.box.holds(box), f"{_named(tensor.name)} has a part that is none of it")
-    place = places.get(MetadataIndex(tensor.name, box.offset))
-    _require(type(place) is _StorageInfo, f"the part of {_named(tensor.name)} at {list(box.offset)} is nowhere")
+    shard = TensorShard(tuple(chunk.offsets), tuple(chunk.sizes)) if is_chunk else tensor.shard
+    _require(is_chunk and tensor.shard.holds(shard), f"{_named(tensor.name)} has a part that is none of it")
+    place = places.get(MetadataIndex(tensor.name, shard.offset))
+    _require(type(place) is _StorageInfo, f"the part of {_named(tensor.name)} at {list(shard.offset)} is nowhere")
     assert isinstance(place, _StorageInfo)
     file, transforms = place.relative_path, place.transform_descriptors or ()
     parts = PurePosixPath(file).parts if type(file) is str and "\0" not in file else ("..",)
@@ -176,14 +176,14 @@ def _chunk(tensor: GlobalTensor, chunk: Any, places: Mapping[Any, Any]) -> Chunk
     _require(_are_counts([place.offset, place.length]), f"the part of {_named(tensor.name)} lies at no place")
     is_list = isinstance(transforms, list | tuple) and all(type(one) is str for one in transforms)
     _require(is_list, f"{_named(tensor.name)} went through what nobody knows")
-    return Chunk(box, file, place.offset, place.length, tuple(transforms))
+    return Chunk(shard, file, place.offset, place.length, tuple(transforms))
 
 
-def _require_whole(tensor: GlobalTensor, boxes: list[Box]) -> None:
+def _require_whole(tensor: GlobalTensor, shards: list[TensorShard]) -> None:
     """What no part holds would be whatever was in memory."""
-    sources = {box: [number] for number, box in enumerate(boxes) if box.count}
-    for cell in cells(sources, {tensor.box: [0]} if tensor.box.count else {}):
-        _require(bool(cell.sources), f"the part of {_named(tensor.name)} at {list(cell.box.offset)} is not there")
+    sources = {shard: [number] for number, shard in enumerate(shards) if shard.count}
+    for cell in cells(sources, {tensor.shard: [0]} if tensor.shard.count else {}):
+        _require(bool(cell.sources), f"the part of {_named(tensor.name)} at {list(cell.shard.offset)} is not there")
 
 
 def _are_counts(value: Any) -> bool:

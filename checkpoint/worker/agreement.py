@@ -21,7 +21,7 @@ def gathered(group: SavingGroup, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def agreed_layout(group: SavingGroup, tensors: Tensors) -> Layout:
     """What all workers hold, known to all."""
-    mine = layout_to_json([(tensor, box) for tensor, box, _ in tensors.values()])
+    mine = layout_to_json([(tensor, shard) for tensor, shard, _ in tensors.values()])
     everyone = [zlib.decompress(one).decode() for one in group.gather(zlib.compress(mine.encode(), 1))]
     known = group.broadcast(zlib.compress(json.dumps(everyone).encode(), 1))
     return layout_from_json(json.loads(zlib.decompress(known)))

@@ -67,7 +67,7 @@ class Snapshotter:
         return self._ready.is_set()
 
     def begin(self, step: int, generation: int, values: Mapping[str, Any], tensors: Sequence[Tensor]) -> bool:
-        """Start a snapshot of the state after `step` steps; `tensors` in the order of the arena's boxes.
+        """Start a snapshot of the state after `step` steps; `tensors` in the order of the arena's shards.
 
         False when the arena is not yet ready, or no slot is free: the older of them is being uploaded. An earlier
         snapshot must have ended (`finish`). The tensors must not change before `wait_copied` returns.
@@ -152,11 +152,11 @@ class Snapshotter:
         found = []
         for entry in description.entries:
             dtype = DTYPES[description.tensors[entry.tensor].dtype]
-            if not entry.box.count:
-                found.append(torch.empty(entry.box.size, dtype=dtype))
+            if not entry.shard.count:
+                found.append(torch.empty(entry.shard.size, dtype=dtype))
                 continue
-            flat = torch.frombuffer(memory, dtype=dtype, count=entry.box.count, offset=entry.start)
-            found.append(flat.reshape(entry.box.size))
+            flat = torch.frombuffer(memory, dtype=dtype, count=entry.shard.count, offset=entry.start)
+            found.append(flat.reshape(entry.shard.size))
         return found
 
     def _pin(self) -> None:

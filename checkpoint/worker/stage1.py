@@ -25,7 +25,7 @@ from holdfast.checkpoint.commit.save import SavingWorkers
 from holdfast.checkpoint.daemon.client import DaemonClient
 from holdfast.checkpoint.daemon.messages import Join, Leader, Peer, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.restore.group import SavingGroup
 from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
@@ -35,7 +35,7 @@ from holdfast.checkpoint.worker.options import CheckpointOptions, CheckpointWatc
 from holdfast.checkpoint.worker.snapshot import Snapshotter
 from holdfast.checkpoint.worker.stale_files import current_files, sweep
 
-Tensors = Mapping[str, tuple[GlobalTensor, Box, Tensor]]
+Tensors = Mapping[str, tuple[GlobalTensor, TensorShard, Tensor]]
 """What a worker holds, by name: of which tensor, which part, and where."""
 
 _SLOT_TIMEOUT = 60.0
@@ -200,13 +200,13 @@ def open_snapshots(
     """
     tensors = {name: tensor for name, (tensor, _, _) in held.items()}
     description = Description(
-        run.job, run.rank, run.world, settings, tensors, [(name, box) for name, (_, box, _) in held.items()]
+        run.job, run.rank, run.world, settings, tensors, [(name, shard) for name, (_, shard, _) in held.items()]
     )
     arena, problem = None, ""
     path = own_file(node.folder.parent, description)
     writers = tuple(sorted({share.worker for share in job.shares}))
     leader = Leader(writers, job.tensors, job.mesh, job.state, job.retention) if run.rank == 0 else None
-    shares = tuple((share.tensor, share.box) for share in job.shares if share.worker == run.rank)
+    shares = tuple((share.tensor, share.shard) for share in job.shares if share.worker == run.rank)
     store = options.store if fence is not None else None
     rate = options.max_mb_per_s * 1e6
     order = Join(

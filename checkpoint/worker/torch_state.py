@@ -1,4 +1,4 @@
-"""Torch's tensors as boxes of global ones: the thin layer between a training process and everything else here."""
+"""Torch's tensors as shards of global ones: the thin layer between a training process and everything else here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.format.arrays import HeldShard, held, new
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 
 DTYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,
@@ -79,43 +79,43 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
-def place(name: str, tensor: Tensor) -> tuple[GlobalTensor, Box]:
+def place(name: str, tensor: Tensor) -> tuple[GlobalTensor, TensorShard]:
     """The global tensor that this one is a part of, and which part. A plain tensor is the whole.
 
-    Raises CheckpointError for a DTensor that still has to be summed, or whose part is no box.
+    Raises CheckpointError for a DTensor that still has to be summed, or whose part is no shard.
     """
     whole = GlobalTensor(name, tuple(tensor.shape), dtype_name(tensor.dtype))
     if not isinstance(tensor, DTensor):
-        return whole, whole.box
+        return whole, whole.shard
     if any(isinstance(placement, Partial) for placement in tensor.placements):
         raise CheckpointError(f"{name} is a partial sum on every worker: reduce it before it is saved")
     size, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    box = Box(tuple(map(int, offset)), tuple(map(int, size)))
-    if not box.count:  # torch puts an empty part one past the end; one form for all
-        box = Box((0,) * len(box.size), box.size)
+    shard = TensorShard(tuple(map(int, offset)), tuple(map(int, size)))
+    if not shard.count:  # torch puts an empty part one past the end; one form for all
+        shard = TensorShard((0,) * len(shard.size), shard.size)
     local = tuple(tensor.to_local().shape)
-    if box.size != local or not whole.box.holds(box):
-        raise CheckpointError(f"{name}: the local part of shape {list(local)} is no box of {list(whole.shape)}")
-    return whole, box
+    if shard.size != local or not whole.shard.holds(shard):
+        raise CheckpointError(f"{name}: the local part of shape {list(local)} is no shard of {list(whole.shape)}")
+    return whole, shard
 
 
-def of_local(tensor: GlobalTensor, box: Box, local: Tensor) -> HeldShard:
-    """The elements of a box that lie in a plain tensor of its shape: the same memory if it is contiguous on a CPU."""
+def of_local(tensor: GlobalTensor, shard: TensorShard, local: Tensor) -> HeldShard:
+    """The elements of a shard that lie in a plain tensor of its shape: the same memory if it is contiguous on a CPU."""
     local = local.detach().cpu().contiguous()
-    return held(tensor, box, memory(local))
+    return held(tensor, shard, memory(local))
 
 
-def room_for(tensor: GlobalTensor, box: Box, local: Tensor) -> tuple[HeldShard, bool]:
-    """Memory for the elements of a box that are to go into `local`, and whether it is that tensor's own."""
+def room_for(tensor: GlobalTensor, shard: TensorShard, local: Tensor) -> tuple[HeldShard, bool]:
+    """Memory for the elements of a shard that are to go into `local`, and whether it is that tensor's own."""
     if local.device.type == "cpu" and local.is_contiguous():
-        return of_local(tensor, box, local), True
-    return new(tensor, box), False
+        return of_local(tensor, shard, local), True
+    return new(tensor, shard), False
 
 
 class Rooms:
     """Memory for what is to be restored: a worker's own tensors wherever they can be filled in place."""
 
-    def __init__(self, tensors: Mapping[str, tuple[GlobalTensor, Box, Tensor]]) -> None:
+    def __init__(self, tensors: Mapping[str, tuple[GlobalTensor, TensorShard, Tensor]]) -> None:
         self._tensors = tensors
         # They may have been different when they were kept, and are given back as tensors of their own.
         self._apart = _overlapping(tensors)
@@ -140,7 +140,7 @@ class Rooms:
         return found
 
 
-def _overlapping(tensors: Mapping[str, tuple[GlobalTensor, Box, Tensor]]) -> set[str]:
+def _overlapping(tensors: Mapping[str, tuple[GlobalTensor, TensorShard, Tensor]]) -> set[str]:
     """Those that share memory with one that is not named here: filled in place, one would overwrite the other."""
     spans = []
     for name, (_, _, local) in tensors.items():
@@ -167,4 +167,4 @@ def to_torch(one: HeldShard) -> Tensor:
     """The same memory as a tensor of the right type."""
     # Nothing at all is never writable in numpy, which torch would warn of.
     flat = torch.from_numpy(one.data.reshape(-1).view("u1")) if one.data.size else torch.empty(0, dtype=torch.uint8)
-    return flat.view(DTYPES[one.tensor.dtype]).reshape(one.box.size)
+    return flat.view(DTYPES[one.tensor.dtype]).reshape(one.shard.size)

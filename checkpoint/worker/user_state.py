@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from holdfast.base.errors import UsageError
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.format.worker_state import WORKERS, differing, is_own_name, of_worker, own_name
 from holdfast.checkpoint.worker import optimizer_state
 from holdfast.checkpoint.worker.plain_data import EntryPlace, Leaf, as_dict, check, join, name_all, named_child, split
@@ -68,7 +68,7 @@ class UserState:
         self._model_of = {
             name: _model_of(name, one, modules) for name, one in shared.items() if isinstance(one, Optimizer)
         }
-        self._what: dict[str, tuple[GlobalTensor, Box]] | None = None
+        self._what: dict[str, tuple[GlobalTensor, TensorShard]] | None = None
         self._leaves: dict[str, list[Leaf]] = {}
         self.left_out: list[str] = []
         """What `put_back` could not give back in a world of another size, in words."""
@@ -97,7 +97,7 @@ class UserState:
             for leaf in leaves:
                 full = self._full(name, leaf.name)
                 found[full] = (*place(full, leaf.value), local_part(leaf.value))
-        what = {name: (tensor, box) for name, (tensor, box, _) in found.items()}
+        what = {name: (tensor, shard) for name, (tensor, shard, _) in found.items()}
         if self._what is None:
             self._what = what
         for name in sorted(what.keys() | self._what.keys()):
@@ -105,7 +105,7 @@ class UserState:
                 raise UsageError(
                     f"{name} is not what it was when the Checkpointer was made: state keeps its names, shapes and types"
                 )
-        # A snapshot's boxes are told apart by their order, and the order of a user's dict may change.
+        # A snapshot's shards are told apart by their order, and the order of a user's dict may change.
         return {name: found[name] for name in self._what}, values
 
     def places(self) -> dict[str, str]:

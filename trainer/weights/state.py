@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoint.format.arrays import HeldShard
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.worker.torch_state import dtype_name, of_local, place
 from holdfast.trainer.optim.optimizer import Optimizer
 from holdfast.trainer.optim.slices import Slice
@@ -35,16 +35,16 @@ def settings(config: Config, data_digest: int) -> dict[str, Any]:
     }
 
 
-def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[GlobalTensor, Box, Tensor]]:
+def tensors(slices: Sequence[Slice], optimizer: Optimizer) -> dict[str, tuple[GlobalTensor, TensorShard, Tensor]]:
     """What this rank holds, by name: parameters, and for each what the optimizer keeps. Not copied."""
-    found: dict[str, tuple[GlobalTensor, Box, Tensor]] = {}
+    found: dict[str, tuple[GlobalTensor, TensorShard, Tensor]] = {}
     for piece in slices:
-        tensor, box = place(piece.name, piece.parameter)
+        tensor, shard = place(piece.name, piece.parameter)
         # Both copies of a tied embedding may lie on one rank; they are equal.
-        found[piece.name] = (tensor, box, piece.shard)
+        found[piece.name] = (tensor, shard, piece.shard)
         for key, value in optimizer.state(piece).items():
             more = GlobalTensor(f"{piece.name}@{key}", tensor.shape, dtype_name(value.dtype))
-            found[more.name] = (more, box, value)
+            found[more.name] = (more, shard, value)
     return found
 
 
@@ -71,6 +71,6 @@ def put_back(
             optimizer.set_state(piece, state)
 
 
-def boxes(slices: Sequence[Slice]) -> dict[str, tuple[GlobalTensor, Box]]:
+def shards(slices: Sequence[Slice]) -> dict[str, tuple[GlobalTensor, TensorShard]]:
     """Where each slice lies in its whole parameter."""
     return {piece.name: place(piece.name, piece.parameter) for piece in slices}

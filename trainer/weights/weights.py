@@ -25,7 +25,7 @@ from holdfast.trainer.settings.config import Config, DataConfig, ModelConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.settings.layout import TrainerLayout
 from holdfast.trainer.weights import hugging_face
-from holdfast.trainer.weights.state import boxes
+from holdfast.trainer.weights.state import shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ def trained(store: Store, slot: Slot, manifest: Manifest, progress: Progress | N
 def start_from(folder: Path, config: Config, mesh: RankMesh, slices: list[Slice]) -> None:
     """Set this rank's slices to the weights of a Hugging Face folder. Raises ConfigError for one that does not fit."""
     get = hugging_face.reader(folder)
-    table = boxes(slices)
+    table = shards(slices)
     with torch.no_grad():
         for piece in slices:
             whole = hugging_face.ours(piece.name, config.model, get)
-            tensor, box = table[piece.name]
+            tensor, shard = table[piece.name]
             if tuple(whole.shape) != tensor.shape:
                 raise ConfigError(
                     f"{folder}: {piece.name} is {list(whole.shape)} there, {list(tensor.shape)} by the settings"
                 )
-            piece.shard.copy_(whole[box.slices])
+            piece.shard.copy_(whole[shard.slices])

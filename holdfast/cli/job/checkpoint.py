@@ -75,12 +75,12 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     with _store(url, quick=True):
         slot, manifest = find(open_store(url), step, _passed_over)
     parts = {part.file: part.bytes for part in manifest.parts}
-    boxes: dict[str, int] = {}
+    shards: dict[str, int] = {}
     for entry in (entry for part in manifest.parts for entry in part.entries):
-        boxes[entry.tensor] = boxes.get(entry.tensor, 0) + 1
+        shards[entry.tensor] = shards.get(entry.tensor, 0) + 1
     if as_json:
         tensors = {
-            name: {"dtype": t.dtype, "shape": list(t.shape), "bytes": t.num_bytes, "boxes": boxes.get(name, 0)}
+            name: {"dtype": t.dtype, "shape": list(t.shape), "bytes": t.num_bytes, "shards": shards.get(name, 0)}
             for name, t in manifest.tensors.items()
         }
         head = {key: getattr(manifest, key) for key in ("step", "term", "generation", "job", "attempt", "created")}
@@ -94,11 +94,11 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     out.print(f"{len(parts)} parts, {output.size(manifest.num_bytes)}")
     for title, values in (("settings", manifest.state), ("other state", manifest.values)):
         out.print(f"{title}: " + output.text(", ".join(f"{key} = {value}" for key, value in values.items())))
-    table = output.table("TENSOR", "TYPE", "SHAPE", ">SIZE", ">BOXES")
+    table = output.table("TENSOR", "TYPE", "SHAPE", ">SIZE", ">SHARDS")
     for name, tensor in manifest.tensors.items():
         shape = "x".join(map(str, tensor.shape)) or "-"
         table.add_row(
-            output.text(name), output.text(tensor.dtype), shape, output.size(tensor.num_bytes), str(boxes.get(name, 0))
+            output.text(name), output.text(tensor.dtype), shape, output.size(tensor.num_bytes), str(shards.get(name, 0))
         )
     out.print(table)
     return 0

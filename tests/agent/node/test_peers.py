@@ -1,4 +1,4 @@
-"""Doors of agents: who probes learns whether somebody is in."""
+"""Listeners of agents: a peer that probes one learns whether an agent answers."""
 
 import asyncio
 import contextlib
@@ -7,15 +7,15 @@ import socket
 from holdfast.agent.node.peers import ProbeListener, probe_peer
 
 
-def test_an_open_door_answers_and_a_closed_one_does_not() -> None:
+def test_an_open_listener_answers_and_a_closed_one_does_not() -> None:
     async def story() -> None:
-        door = ProbeListener()
-        await door.open("127.0.0.1")
-        port = door.port
+        listener = ProbeListener()
+        await listener.open("127.0.0.1")
+        port = listener.port
         assert port
         assert [await probe_peer("127.0.0.1", port) for _ in range(3)] == ["answers"] * 3
-        await door.close()
-        assert door.port == 0
+        await listener.close()
+        assert listener.port == 0
         assert await probe_peer("127.0.0.1", port) == "refused"
 
     asyncio.run(story())
@@ -53,10 +53,10 @@ def test_a_host_that_is_not_there_is_unreachable() -> None:
         assert asyncio.run(probe_peer("127.0.0.1", full.getsockname()[1], 0.2)) == "unreachable"
 
 
-def test_a_door_that_cannot_be_opened_stays_closed() -> None:
+def test_a_listener_that_cannot_be_opened_stays_closed() -> None:
     async def story() -> int:
-        door = ProbeListener()
-        await door.open("192.0.2.1")
-        return door.port
+        listener = ProbeListener()
+        await listener.open("192.0.2.1")
+        return listener.port
 
     assert asyncio.run(story()) == 0

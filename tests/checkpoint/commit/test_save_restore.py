@@ -19,7 +19,7 @@ from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention, protect
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, checksums
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
 from holdfast.checkpoint.restore.inspect import find, list_checkpoints, verify
 from holdfast.checkpoint.restore.reading import read_plan
 from holdfast.checkpoint.restore.restore import load_whole, restore
@@ -75,7 +75,7 @@ def test_bytes_written_and_read_are_the_unique_ones(tmp_path: Path, workers: int
 
 def test_replicas_share_writing_and_reading(tmp_path: Path) -> None:
     big = {f"w{i}": GlobalTensor(f"w{i}", (512, 1024), "F32") for i in range(16)}
-    layout = Layout(big, [{name: [tensor.box] for name, tensor in big.items()}] * 4)
+    layout = Layout(big, [{name: [tensor.shard] for name, tensor in big.items()}] * 4)
     store = FileStore(tmp_path)
     save_all(store, claim(store, "job", 0), 1, layout)
     _, manifest = find(store)
@@ -226,7 +226,7 @@ def test_a_flipped_bit_is_repaired_from_a_snapshot_of_the_same_step(tmp_path: Pa
             content[mib * CHUNK_BYTES + 77] ^= 16
         path.write_bytes(content)
     for step, is_good in ((2, False), (1, True)):
-        what = Description("job", 0, 2, "", big, [("w", big["w"].box)])
+        what = Description("job", 0, 2, "", big, [("w", big["w"].shard)])
         folder = tmp_path / f"memory{step}"
         folder.mkdir()
         arena = Arena.create(folder / "w.snap", what)
@@ -288,7 +288,7 @@ def test_another_model_is_refused(store: FileStore) -> None:
 def test_nobody_holds_more_than_it_wants(store: FileStore) -> None:
     """A worker that wants one row gets one row, and reads no more than the chunks it lies in."""
     fill(store, 10)
-    row = Box((17, 0), (1, 7))
+    row = TensorShard((17, 0), (1, 7))
     layout = Layout({"w": layout_of(1).tensors["w"]}, [{"w": [row]}, {}])
     found, _ = restore_all(store, layout)
     assert_step(found, 10, layout)

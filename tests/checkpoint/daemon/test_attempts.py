@@ -31,7 +31,7 @@ class Pair:
 
     def write(self, worker: int) -> Part | None:
         held = share(TWO, worker, state_of(STEP))
-        shares = [(one.tensor, one.box) for one in self.job.shares if one.worker == worker]
+        shares = [(one.tensor, one.shard) for one in self.job.shares if one.worker == worker]
         return write_part(
             self.store, self.attempt, worker, TWO.tensors, shares, lambda entries: held_bytes(entries, held), iter
         )

@@ -184,7 +184,7 @@ def link(tmp_path: Path) -> Iterator[SimpleNamespace]:
 
     address = asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
     layout = layout_of(1, big(3))
-    what = Description("job", 0, 1, "digest", layout.tensors, [(name, t.box) for name, t in layout.tensors.items()])
+    what = Description("job", 0, 1, "digest", layout.tensors, [(name, t.shard) for name, t in layout.tensors.items()])
     arena = Arena.create(tmp_path / "own.snap", what)
 
     def fill(step: int) -> Snapshot:

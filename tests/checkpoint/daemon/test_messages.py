@@ -25,13 +25,13 @@ from holdfast.checkpoint.daemon.messages import (
     join_from,
     taken_from,
 )
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.snapshots.files import SOCKET
 
 FENCE = Fence(3, 2, "job", "a" * 32)
 LEADER = Leader((0, 2), {"w": GlobalTensor("w", (4, 2), "BF16")}, {"dp": 3}, {"lr": 0.1}, Retention(5, 100))
 JOIN = Join(
-    "/dev/shm/x/job/own.snap", "digest", b"s" * 32, "file:///store", FENCE, (("w", Box((0, 0), (2, 2))),), 1e6,
+    "/dev/shm/x/job/own.snap", "digest", b"s" * 32, "file:///store", FENCE, (("w", TensorShard((0, 0), (2, 2))),), 1e6,
     Peer("n1", ("10.0.0.1", 4711)), LEADER, 12.0,
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ from holdfast.checkpoint.stores.file import FileStore
 from holdfast.checkpoint.stores.rate import Pace
 
 TENSORS = {"w": GlobalTensor("w", (3, 1 << 18), "F32"), "b": GlobalTensor("b", (5,), "F32")}
-BOXES = tuple((name, tensor.box) for name, tensor in TENSORS.items())
+SHARDS = tuple((name, tensor.shard) for name, tensor in TENSORS.items())
 Repair = Callable[[Pinned, list[int]], Awaitable[None]]
 FLIPPED = (1 << 20) + 17
 
@@ -32,7 +32,7 @@ async def upload(tmp_path: Path, repair: Repair, flipped: bool) -> tuple[FileSto
     """The snapshot of step 1 of a job of one worker; the store, and what was told."""
     store = FileStore(tmp_path / "store")
     store.make_folder("")
-    what = Description("job", 0, 1, "", TENSORS, BOXES)
+    what = Description("job", 0, 1, "", TENSORS, SHARDS)
     arena = Arena.create(tmp_path / "w0.snap", what)
     slot = arena.begin()
     assert slot is not None
@@ -44,7 +44,7 @@ async def upload(tmp_path: Path, repair: Repair, flipped: bool) -> tuple[FileSto
     arena.close()
     fence = claim(store, "job", 1)
     leader = Leader((0,), TENSORS, {"dp": 1}, {}, Retention(1))
-    order = Join(str(arena.path), "", b"secret", store.url, fence, BOXES, leader=leader)
+    order = Join(str(arena.path), "", b"secret", store.url, fence, SHARDS, leader=leader)
     pinned = Pinned.take(Arena.open(arena.path), slot, made.seq)
     notes: list[dict[str, Any]] = []
     over = asyncio.Event()

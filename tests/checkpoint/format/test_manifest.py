@@ -12,10 +12,10 @@ from holdfast.checkpoint.errors import ManifestInvalid
 from holdfast.checkpoint.format.checksum import CHUNK_BYTES, Summed, checksums
 from holdfast.checkpoint.format.manifest import Manifest, decode, encode
 from holdfast.checkpoint.format.parts import Entry, Part
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 
 W = GlobalTensor("w", (4, 2), "F32")
-HALVES = (Entry("w", Box((0, 0), (2, 2)), 64), Entry("w", Box((2, 0), (2, 2)), 80))
+HALVES = (Entry("w", TensorShard((0, 0), (2, 2)), 64), Entry("w", TensorShard((2, 0), (2, 2)), 80))
 SAMPLE = Manifest(
     step=20,
     term=3,
@@ -88,12 +88,12 @@ def test_part_names_stay_inside_their_folder() -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        (Entry("v", Box((0,), (1,)), 64), "v at .*no such tensor"),
-        (Entry("w", Box((3, 0), (2, 2)), 64), "no such tensor"),
-        (Entry("w", Box((0,), (2,)), 64), "no such tensor"),
-        (Entry("w", Box((0, 0), (4, 2)), 72), "w at byte 72, which cannot be"),
-        (Entry("w", Box((0, 0), (2, 2)), 66), "w at byte 66, which cannot be"),
-        (Entry("w", Box((0, 0), (2, 2)), -4), "w at byte -4, which cannot be"),
+        (Entry("v", TensorShard((0,), (1,)), 64), "v at .*no such tensor"),
+        (Entry("w", TensorShard((3, 0), (2, 2)), 64), "no such tensor"),
+        (Entry("w", TensorShard((0,), (2,)), 64), "no such tensor"),
+        (Entry("w", TensorShard((0, 0), (4, 2)), 72), "w at byte 72, which cannot be"),
+        (Entry("w", TensorShard((0, 0), (2, 2)), 66), "w at byte 66, which cannot be"),
+        (Entry("w", TensorShard((0, 0), (2, 2)), -4), "w at byte -4, which cannot be"),
     ],
 )
 def test_entries_lie_in_their_file_and_tensor(entry: Entry, says: str) -> None:

@@ -29,7 +29,7 @@ from holdfast.checkpoint.stores.store import Store
 
 MIB = 1 << 20
 BIG = {f"w{i}": GlobalTensor(f"w{i}", (256, 1024), "F32") for i in range(24)}  # of 24 MiB
-EVERYWHERE = Layout(BIG, [{name: [tensor.box] for name, tensor in BIG.items()}] * 4)
+EVERYWHERE = Layout(BIG, [{name: [tensor.shard] for name, tensor in BIG.items()}] * 4)
 
 
 def back(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
 from holdfast.checkpoint.restore.memory import restore_from_memory
 from holdfast.checkpoint.restore.restore import Restored, always
 from holdfast.checkpoint.snapshots.arena import Arena
@@ -29,7 +29,7 @@ W = GlobalTensor("w", (8, 6), "F32")
 
 def rows(*ranges: tuple[int, int]) -> Layout:
     """Row ranges of one tensor, one for each worker."""
-    return Layout({"w": W}, [{"w": [Box((low, 0), (high - low, 6))]} for low, high in ranges])
+    return Layout({"w": W}, [{"w": [TensorShard((low, 0), (high - low, 6))]} for low, high in ranges])
 
 
 HALVES = rows((0, 4), (4, 8))
@@ -37,16 +37,16 @@ HALVES = rows((0, 4), (4, 8))
 
 def put(folder: Path, layout: Layout, worker: int, step: int, generation: int = 0, prefix: str = "own") -> Path:
     """A snapshot of what `worker` holds, its tensors made from the step."""
-    held = [(name, box) for name, boxes in layout.held[worker].items() for box in boxes]
+    held = [(name, shard) for name, shards in layout.held[worker].items() for shard in shards]
     description = Description("job", worker, len(layout.held), "same", layout.tensors, held)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{prefix}-w{worker:05d}.snap"
     arena = Arena.create(path, description)
     slot = arena.begin()
     assert slot is not None
-    for name, boxes in arena.held(slot).items():
-        for one in boxes:
-            one.data[...] = filled(layout.tensors[name], step)[one.box.slices]
+    for name, shards in arena.held(slot).items():
+        for one in shards:
+            one.data[...] = filled(layout.tensors[name], step)[one.shard.slices]
     arena.commit(slot, step, generation, {"applied": step}, checksums(arena.memory(slot)))
     arena.close()
     return path
@@ -77,9 +77,9 @@ def check(found: Sequence[tuple[Restored, str] | None], layout: Layout, step: in
         assert one is not None
         restored, origin = one
         assert (restored.manifest.step, restored.manifest.values, origin) == (step, {"applied": step}, source)
-        for name, boxes in layout.held[rank].items():
-            for box, held in zip(boxes, restored.held[name], strict=True):
-                assert np.array_equal(held.data, filled(layout.tensors[name], step)[box.slices])
+        for name, shards in layout.held[rank].items():
+            for shard, held in zip(shards, restored.held[name], strict=True):
+                assert np.array_equal(held.data, filled(layout.tensors[name], step)[shard.slices])
 
 
 def test_each_worker_reads_its_own_and_no_byte_twice(tmp_path: Path) -> None:

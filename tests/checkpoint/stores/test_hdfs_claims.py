@@ -74,7 +74,7 @@ class Stopping:
 def persist(store: Store, fence: Fence, content: int) -> None:
     """As a node's daemon makes a checkpoint of a worker's snapshot; `content`: the step that its numbers are of."""
     attempt, job, whole = Attempt(fence, STEP), job_of(ONE), state_of(content)
-    shares = [(one.tensor, one.box) for one in job.shares]
+    shares = [(one.tensor, one.shard) for one in job.shares]
     held = share(ONE, 0, whole)
     part = write_part(
         store, attempt, 0, ONE.tensors, shares, lambda entries: held_bytes(entries, held), lambda pieces: pieces

@@ -1,6 +1,6 @@
 """What the arenas of these tests hold. Without torch, for processes that start often."""
 
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.snapshots.description import Description
 
 TENSORS = {
@@ -9,5 +9,10 @@ TENSORS = {
     "n": GlobalTensor("n", (), "I64"),
     "none": GlobalTensor("none", (0, 3), "F32"),
 }
-BOXES = [("w", Box((32, 0), (32, 1000))), ("half", Box((0,), (7,))), ("n", Box((), ())), ("none", Box((0, 0), (0, 3)))]
-WHAT = Description("job", 1, 2, "digest", TENSORS, BOXES)
+SHARDS = [
+    ("w", TensorShard((32, 0), (32, 1000))),
+    ("half", TensorShard((0,), (7,))),
+    ("n", TensorShard((), ())),
+    ("none", TensorShard((0, 0), (0, 3))),
+]
+WHAT = Description("job", 1, 2, "digest", TENSORS, SHARDS)

@@ -128,8 +128,8 @@ class Worker:
         layout = layout_of(world, tensors)
         self.layout: Layout = layout
         job = job_of(layout)
-        boxes = [(name, box) for name, found in layout.held[worker].items() for box in found]
-        what = Description("job", worker, world, "digest", layout.tensors, boxes)
+        shards = [(name, shard) for name, found in layout.held[worker].items() for shard in found]
+        what = Description("job", worker, world, "digest", layout.tensors, shards)
         self.generation = generation
         self.notes: list[dict[str, Any]] = []
         self.client = talk(daemon)
@@ -138,7 +138,7 @@ class Worker:
         OPEN.append(self.arena)
         writers = tuple(sorted({share.worker for share in job.shares}))
         leader = Leader(writers, job.tensors, job.mesh, STATE, job.retention) if worker == 0 else None
-        shares = tuple((share.tensor, share.box) for share in job.shares if share.worker == worker)
+        shares = tuple((share.tensor, share.shard) for share in job.shares if share.worker == worker)
         known = Peer(peer[0].node, peer[1].address) if peer else None
         self.order = Join(str(self.arena.path), "digest", secret, store, fence, shares, rate, known, leader, timeout_s)
         self.client.join(self.order)
@@ -151,7 +151,7 @@ class Worker:
         whole = state_of(step, dict(self.layout.tensors))
         memory = self.arena.memory(slot)
         for entry in self.arena.description.entries:
-            content = to_bytes(whole[entry.tensor][(*entry.box.slices, ...)])
+            content = to_bytes(whole[entry.tensor][(*entry.shard.slices, ...)])
             memory[entry.start : entry.start + len(content)] = content
         return self.arena.commit(slot, step, self.generation, {"applied": step}, checksums(memory))
 

@@ -27,8 +27,8 @@ def work(rank: int, dp: int, tp: int, all_rows: list[int]) -> None:
         module.weight = nn.Parameter(DTensor.from_local(part, mesh["tp"], [Shard(0)], run_check=False))
         fully_shard(module, mesh=mesh["dp"])
         assert isinstance(module.weight, DTensor)
-        _, box = place("w", module.weight)
-        print(json.dumps([rows, box.offset, box.size, module.weight.to_local()[:, 0].tolist()]), flush=True)
+        _, shard = place("w", module.weight)
+        print(json.dumps([rows, shard.offset, shard.size, module.weight.to_local()[:, 0].tolist()]), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from holdfast.checkpoint.commit.fence import Fence
 from holdfast.checkpoint.commit.retention import Retention
 from holdfast.checkpoint.commit.save import Saved, SavingWorkers, save
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.restore.restore import Restored, always, restore
 from holdfast.checkpoint.stores.store import Store
@@ -29,12 +29,12 @@ TENSORS = {
 }
 
 
-def rows(tensor: GlobalTensor, worker: int, workers: int) -> Box:
+def rows(tensor: GlobalTensor, worker: int, workers: int) -> TensorShard:
     """Even parts along the first dimension; the whole where there is none, or too little of it."""
     if not tensor.shape or tensor.shape[0] < workers:
-        return tensor.box
+        return tensor.shard
     low, high = (tensor.shape[0] * i // workers for i in (worker, worker + 1))
-    return Box((low, *(0,) * (len(tensor.shape) - 1)), (high - low, *tensor.shape[1:]))
+    return TensorShard((low, *(0,) * (len(tensor.shape) - 1)), (high - low, *tensor.shape[1:]))
 
 
 def layout_of(workers: int, tensors: dict[str, GlobalTensor] | None = None) -> Layout:
@@ -92,7 +92,7 @@ def assert_step(found: list[Restored | None], step: int, layout: Layout) -> None
         assert one.manifest.step == step
         assert one.manifest.values == {"applied": step}
         assert one.held.keys() == layout.held[rank].keys()
-        for name, boxes in layout.held[rank].items():
-            for held, box in zip(one.held[name], boxes, strict=True):
-                assert held.box == box
-                assert np.array_equal(held.data, whole[name][(*box.slices, ...)])
+        for name, shards in layout.held[rank].items():
+            for held, shard in zip(one.held[name], shards, strict=True):
+                assert held.shard == shard
+                assert np.array_equal(held.data, whole[name][(*shard.slices, ...)])

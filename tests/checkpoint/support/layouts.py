@@ -1,4 +1,4 @@
-"""Random layouts for property tests: meshes that split or repeat tensors, and boxes cut anyhow."""
+"""Random layouts for property tests: meshes that split or repeat tensors, and shards cut anyhow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.format.arrays import HeldShard
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 
@@ -20,17 +20,17 @@ def tensors(draw: st.DrawFn) -> dict[str, GlobalTensor]:
 
 
 @st.composite
-def cut(draw: st.DrawFn, box: Box, parts: int) -> list[Box]:
-    """`parts` boxes that cover `box`, along one dimension, of any sizes, some perhaps empty."""
-    if not box.size:
-        return [box] * parts
-    dim = draw(st.integers(0, len(box.size) - 1))
-    edges = sorted(draw(st.lists(st.integers(0, box.size[dim]), min_size=parts - 1, max_size=parts - 1)))
-    edges = [0, *edges, box.size[dim]]
+def cut(draw: st.DrawFn, shard: TensorShard, parts: int) -> list[TensorShard]:
+    """`parts` shards that cover `shard`, along one dimension, of any sizes, some perhaps empty."""
+    if not shard.size:
+        return [shard] * parts
+    dim = draw(st.integers(0, len(shard.size) - 1))
+    edges = sorted(draw(st.lists(st.integers(0, shard.size[dim]), min_size=parts - 1, max_size=parts - 1)))
+    edges = [0, *edges, shard.size[dim]]
     return [
-        Box(
-            (*box.offset[:dim], box.offset[dim] + low, *box.offset[dim + 1 :]),
-            (*box.size[:dim], high - low, *box.size[dim + 1 :]),
+        TensorShard(
+            (*shard.offset[:dim], shard.offset[dim] + low, *shard.offset[dim + 1 :]),
+            (*shard.size[:dim], high - low, *shard.size[dim + 1 :]),
         )
         for low, high in itertools.pairwise(edges)
     ]
@@ -40,14 +40,14 @@ def cut(draw: st.DrawFn, box: Box, parts: int) -> list[Box]:
 def layouts(draw: st.DrawFn, of: dict[str, GlobalTensor]) -> Layout:
     """Every tensor split in two ways over a mesh of up to 3 x 2, or repeated over an axis of it; in any order."""
     rows, columns = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    held: list[dict[str, list[Box]]] = [{} for _ in range(rows * columns)]
+    held: list[dict[str, list[TensorShard]]] = [{} for _ in range(rows * columns)]
     order = draw(st.permutations(range(rows * columns)))
     for name, tensor in of.items():
-        outer = draw(cut(tensor.box, rows)) if draw(st.booleans()) else [tensor.box] * rows
+        outer = draw(cut(tensor.shard, rows)) if draw(st.booleans()) else [tensor.shard] * rows
         for r, part in enumerate(outer):
             inner = draw(cut(part, columns)) if draw(st.booleans()) else [part] * columns
-            for c, box in enumerate(inner):
-                held[order[r * columns + c]].setdefault(name, []).append(box)
+            for c, shard in enumerate(inner):
+                held[order[r * columns + c]].setdefault(name, []).append(shard)
     return Layout(of, held)
 
 
@@ -61,6 +61,6 @@ def filled(tensor: GlobalTensor, seed: int = 0) -> np.ndarray:
 def share(layout: Layout, worker: int, whole: dict[str, np.ndarray]) -> dict[str, list[HeldShard]]:
     """What a worker holds, cut out of whole tensors."""
     return {
-        name: [HeldShard(layout.tensors[name], box, whole[name][(*box.slices, ...)].copy()) for box in boxes]
-        for name, boxes in layout.held[worker].items()
+        name: [HeldShard(layout.tensors[name], shard, whole[name][(*shard.slices, ...)].copy()) for shard in shards]
+        for name, shards in layout.held[worker].items()
     }

@@ -56,7 +56,7 @@ def test_list_and_show(store: FileStore, capsys: Capture) -> None:
     shown = reported(capsys, "show", store.url, "--step", "20")
     assert (shown["step"], shown["mesh"], shown["state"]) == (20, {"dp": 2}, STATE)
     assert shown["values"] == {"applied": 20}
-    assert shown["tensors"]["w"] == {"dtype": "F32", "shape": [300, 7], "bytes": 8400, "boxes": 2}
+    assert shown["tensors"]["w"] == {"dtype": "F32", "shape": [300, 7], "bytes": 8400, "shards": 2}
     assert sum(shown["parts"].values()) == listed[1]["num_bytes"]
     assert main(["checkpoint", "show", store.url]) == 0
     out = capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_export_to_dcp_loads_with_stock_torch_and_comes_back(store: FileStore, t
 def test_progress_is_reported_within_a_part(tmp_path: Path) -> None:
     store, seen = FileStore(tmp_path), list[tuple[int, int]]()
     tensor = GlobalTensor("w", (20, 1 << 18), "F32")  # of 20 MiB
-    write_whole(store, 1, {"w": new(tensor, tensor.box)}, {}, {}, lambda done, total: seen.append((done, total)))
+    write_whole(store, 1, {"w": new(tensor, tensor.shard)}, {}, {}, lambda done, total: seen.append((done, total)))
     assert seen[-1] == (tensor.num_bytes, tensor.num_bytes)
     assert seen == sorted(seen)
     seen.clear()

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor, Layout
+from holdfast.checkpoint.format.tiles import GlobalTensor, Layout, TensorShard
 from holdfast.checkpoint.format.transfer import write_shares
 from holdfast.checkpoint.worker.torch_state import DTYPES, of_local, place, to_torch
 
@@ -42,7 +42,7 @@ def ranks() -> Iterator[Iterator[int]]:
 
 @pytest.mark.parametrize("shape", [(7, 5), (6, 4), (1, 8), (2,), (3, 2, 5)])
 @pytest.mark.parametrize("split", [(Shard(0), Replicate()), (Shard(0), Shard(0)), (Replicate(), Shard(0))])
-def test_boxes_are_what_torch_gives_each_rank(
+def test_shards_are_what_torch_gives_each_rank(
     ranks: Iterator[int], shape: tuple[int, ...], split: tuple[object, ...]
 ) -> None:
     whole = torch.arange(torch.Size(shape).numel()).reshape(shape)
@@ -50,9 +50,9 @@ def test_boxes_are_what_torch_gives_each_rank(
     for _ in ranks:
         mesh = init_device_mesh("cpu", (DP, TP), mesh_dim_names=("dp", "tp"))
         spread = distribute_tensor(whole, mesh, split, src_data_rank=None)
-        tensor, box = place("w", spread)
-        assert torch.equal(whole[(*box.slices, ...)], spread.to_local())
-        held.append({"w": [box]})
+        tensor, shard = place("w", spread)
+        assert torch.equal(whole[(*shard.slices, ...)], spread.to_local())
+        held.append({"w": [shard]})
     assert tensor is not None
     assert sum(one.num_bytes for one in write_shares(Layout({"w": tensor}, held))) == tensor.num_bytes
 
@@ -96,12 +96,14 @@ def test_sums_that_are_not_done_are_refused(ranks: Iterator[int]) -> None:
 def test_bytes_come_back_as_they_were(name: str) -> None:
     bits = torch.arange(48, dtype=torch.uint8).remainder(2)
     local = bits.view(DTYPES[name]).reshape(2, -1)
-    tensor, box = place("w", local)
+    tensor, shard = place("w", local)
     assert tensor == GlobalTensor("w", tuple(local.shape), name)
-    one = of_local(tensor, box, local)
+    one = of_local(tensor, shard, local)
     again = to_torch(one)
     assert again.dtype == local.dtype
     assert again.shape == local.shape
     assert bytes(one.data.tobytes()) == bits.numpy().tobytes()
-    empty = of_local(GlobalTensor("e", (0, 3), name), Box((0, 0), (0, 3)), torch.empty(0, 3, dtype=DTYPES[name]))
+    empty = of_local(
+        GlobalTensor("e", (0, 3), name), TensorShard((0, 0), (0, 3)), torch.empty(0, 3, dtype=DTYPES[name])
+    )
     assert to_torch(empty).shape == (0, 3)

@@ -23,7 +23,7 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.checkpointer import _require_same_places
 from holdfast.checkpoint.errors import CheckpointError, CheckpointMismatch
 from holdfast.checkpoint.format.parts import header
-from holdfast.checkpoint.format.tiles import Box, GlobalTensor
+from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.format.worker_state import merged, of_worker
 from holdfast.checkpoint.restore.inspect import find
 from holdfast.checkpoint.stores.opening import open_store
@@ -263,7 +263,7 @@ def test_own_state_of_another_shape_is_named(tmp_path: Path) -> None:
 
 
 def test_the_order_of_tensors_stays_whatever_that_of_a_dict_does() -> None:
-    """Snapshots in memory tell boxes apart by their order: a tensor would be another one's from then on."""
+    """Snapshots in memory tell shards apart by their order: a tensor would be another one's from then on."""
     x, y = torch.ones(2), torch.zeros(2)
     thing = Thing({"x": x, "y": y})
     state = UserState({"s": thing}, {}, 0)
@@ -295,7 +295,7 @@ def test_names_in_a_part_are_all_different() -> None:
     whole, other = GlobalTensor("w", (4,), "F32"), GlobalTensor("w[0:2]", (2,), "F32")
     head, _ = header(
         {"w": whole, "w[0:2]": other, "__metadata__": GlobalTensor("__metadata__", (), "U8")},
-        [("w", Box((0,), (2,))), ("w[0:2]", other.box), ("__metadata__", Box((), ()))],
+        [("w", TensorShard((0,), (2,))), ("w[0:2]", other.shard), ("__metadata__", TensorShard((), ()))],
         {"format": "pt"},
     )
     table = json.loads(head[8:])

@@ -43,11 +43,11 @@ def restored(argv: list[str]) -> dict[str, Any]:
             step = manager.restore()
             whole = assembled(config.checkpoint.store)
             held = state.capture(trainer.slices, trainer.optimizer)
-            equal = {name: np.array_equal(h.data, whole[name][h.box.slices]) for name, (h,) in held.items()}
+            equal = {name: np.array_equal(h.data, whole[name][h.shard.slices]) for name, (h,) in held.items()}
             return {
                 "step": step,
                 "differ": sorted(name for name, same in equal.items() if not same),
-                "boxes": {name: [h.box.offset, h.box.size] for name, (h,) in held.items()},
+                "boxes": {name: [h.shard.offset, h.shard.size] for name, (h,) in held.items()},
                 "bytes_read": manager.bytes_read,
                 "applied": trainer.optimizer.applied,
             }
@@ -65,6 +65,6 @@ def assembled(url: str) -> dict[str, np.ndarray]:
         with safe_open(root / part.file, "numpy") as opened:
             for entry in part.entries:
                 tensor = manifest.tensors[entry.tensor]
-                array = opened.get_tensor(entry_name(tensor, entry.box))
-                whole[entry.tensor][entry.box.slices] = array.view(f"u{tensor.item_bytes}")
+                array = opened.get_tensor(entry_name(tensor, entry.shard))
+                whole[entry.tensor][entry.shard.slices] = array.view(f"u{tensor.item_bytes}")
     return whole

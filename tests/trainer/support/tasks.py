@@ -31,7 +31,7 @@ from holdfast.trainer.optim.slices import Slice
 from holdfast.trainer.run import loop
 from holdfast.trainer.settings.launch import from_environment
 from holdfast.trainer.telemetry import spans
-from holdfast.trainer.weights.state import boxes
+from holdfast.trainer.weights.state import shards
 
 
 def gradients(folder: Path, argv: list[str]) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def added(folder: Path, argv: list[str]) -> dict[str, int]:
 def tiles(slices: Sequence[Slice]) -> dict[str, str]:
     """Where slices lie in their whole parameters, as metadata of a safetensors file: name to shape, offset, size."""
     table = {
-        name: {"shape": tensor.shape, "offset": box.offset, "size": box.size}
-        for name, (tensor, box) in boxes(slices).items()
+        name: {"shape": tensor.shape, "offset": shard.offset, "size": shard.size}
+        for name, (tensor, shard) in shards(slices).items()
     }
     return {"tiles": json.dumps(table)}
 

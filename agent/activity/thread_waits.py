@@ -12,7 +12,7 @@ from holdfast.agent.activity.waits import TIMER, Clocks, Look, describe
 from holdfast.agent.processes.proc_files import parse_call, read
 
 _MOST_NAMED = 2
-_TELLS_NOTHING = ("", "a lock", TIMER)
+_SAYS_NOTHING = ("", "a lock", TIMER)
 _SERVES = ("epoll", "poll", "select")
 """Of several descriptors: threads that serve the others."""
 
@@ -49,6 +49,6 @@ class ThreadWaits:
     def words(self) -> str:
         """Of the rarest first: pools of threads all wait for the same. Empty where that tells nothing."""
         counts = Counter(words for _, words, _ in self._known.values())
-        reported = [words for words in counts if words not in _TELLS_NOTHING and not words.startswith(_SERVES)]
+        reported = [words for words in counts if words not in _SAYS_NOTHING and not words.startswith(_SERVES)]
         rarest = sorted(reported, key=lambda words: counts[words])[:_MOST_NAMED]
         return "; ".join(f"{words}, {counts[words]} times" if counts[words] > 1 else words for words in rarest)

@@ -416,7 +416,7 @@ def test_workers_of_a_job_that_the_journal_has_lost_are_left_alone(doc: dict[str
     assert brain(v, "c").c.job.nodes == ["node0"]
 
 
-def test_workers_of_a_lost_job_that_was_over_are_strays() -> None:
+def test_workers_of_a_lost_job_that_was_over_are_orphans() -> None:
     v = two_jobs()
     v.saved["job", "a"] = {"spec": 5, "state": "finished"}
     v.restart_controller()

@@ -65,7 +65,7 @@ def test_after_every_fault_it_trains_again(how: How) -> None:
     assert not [node for node, faulty in world.evicted if not faulty]
 
 
-def test_strays_that_are_ended_stop_no_training() -> None:
+def test_orphans_that_are_ended_stop_no_training() -> None:
     """A switch is back, and what still runs behind it is of an older generation than what trains."""
     shape = ClusterShape(nodes=6, spares=3, gpus=2, per_switch=3, step=2.0, start=5.0, restore=5.0)
     world = after(How.SWITCH, 2400.0, shape)

@@ -43,7 +43,7 @@ class ProbeListener:
 
 
 async def probe_peer(host: str, port: int, patience: float = PATIENCE) -> str:
-    """What is behind a peer's address: "answers", "frozen" (taken, but nobody speaks), "refused" (the host is there, its
+    """What is behind a peer's address: "answers", "frozen" (taken, but silent), "refused" (the host is there, its
     agent is not) or "unreachable"."""
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), patience)

@@ -277,19 +277,19 @@ from holdfast.checkpoint.snapshots.arena import Arena
 from holdfast.checkpoint.snapshots.description import Description
 from holdfast.checkpoint.format.checksum import checksums
 from holdfast.checkpoint.daemon.client import DaemonClient
-from holdfast.checkpoint.daemon.messages import Hello, Join, Taken
+from holdfast.checkpoint.daemon.messages import Join, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.snapshots.files import own_file
 from holdfast.checkpoint.format.tiles import GlobalTensor
 folder = Path(os.environ["HOLDFAST_SNAPSHOTS"])
 client = DaemonClient(folder)
-client.hello(Hello(os.environ["HOLDFAST_JOB"], int(os.environ["HOLDFAST_GENERATION"]), 0, 1))
+client.hello(WorkerHello(os.environ["HOLDFAST_JOB"], int(os.environ["HOLDFAST_GENERATION"]), 0, 1))
 w = GlobalTensor("w", (1000,), "F32")
 what = Description(os.environ["HOLDFAST_JOB"], 0, 1, "d", {"w": w}, [("w", w.shard)])
 arena = Arena.create(own_file(folder, what), what)
 client.join(Join(str(arena.path), "d", b"0" * 16))
 slot = arena.begin()
 made = arena.commit(slot, 41, 1, {}, checksums(arena.memory(slot)))
-client.snapshot(Taken(made.step, made.slot, made.seq, False, False))
+client.snapshot(SnapshotTaken(made.step, made.slot, made.seq, False, False))
 while True: time.sleep(1)
 """
 

@@ -57,7 +57,7 @@ def test_a_pause_at_its_limit_restarts_the_job_and_counts_against_nobody(busy: b
     kinds = [i.cause.kind for i in v.incidents]
     assert kinds == [t.FindingKind.WORKER_PAUSED, t.FindingKind.WORKER_HANG]
     assert "(--pause-limit)" if busy else "(--idle-limit)" in v.incidents[1].cause.text
-    assert (job.restarts, job.uncounted_restarts, job.tries) == (1, 1, 0)
+    assert (job.restarts, job.uncounted_restarts, job.fruitless) == (1, 1, 0)
     assert all(history.recent(v.instant.wall, 1e9) == 0 for history in v.brain.c.histories.values())
 
 
@@ -156,5 +156,5 @@ def test_a_restart_by_hand_counts_as_nothing() -> None:
     v.run(10)
     job = v.brain.jobs.newest.c.job
     assert job is not None
-    assert (job.generation, job.state, job.tries) == (2, JobStatus.RUNNING, 0)
+    assert (job.generation, job.state, job.fruitless) == (2, JobStatus.RUNNING, 0)
     assert [i.cause.kind for i in v.incidents] == [t.FindingKind.RESTART]

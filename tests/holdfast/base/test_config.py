@@ -145,9 +145,9 @@ def test_of_an_earlier_and_a_newer_name_the_newer_counts() -> None:
 
 
 def test_what_is_wrong_under_an_earlier_name_is_reported_where_it_was_given(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"\[controller\] heartbeat_interval must be a duration"):
+    with pytest.raises(UsageError, match=r"\[controller\] cadence must be a duration"):
         load(ControllerConfig, {}, {}, write(tmp_path, "[controller]\ncadence = 'often'\n"))
-    with pytest.raises(UsageError, match="--restart-attempts must be"):
+    with pytest.raises(UsageError, match="--tries must be"):
         load(ControllerConfig, {"tries": "many"}, {})
 
 

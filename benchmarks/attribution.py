@@ -1,4 +1,4 @@
-"""Who is slow, on real ranks: the embedded trainer on this machine, one rank or one link slowed at a time.
+"""Which rank or link is slow, on real ranks: the embedded trainer on this machine, one of them slowed at a time.
 
 python benchmarks/attribution.py [--json] [--layout 2x2x2] [--cases 12] [--clean 4] [--steps 60] [--small-steps 160]
     [--percents 30 10 5] [--works forward backward load link] [--seed 0] [--out FILE] [--keep FOLDER]
@@ -7,10 +7,10 @@ python benchmarks/attribution.py --add FILE... | --judge FOLDER...
 One job (layout: pp x dp x tp) runs through all cases. In each, something drawn at random is slow: a rank's
 forward or backward by 5%, 10% or 30% (of its processor time, by work), its data loading by so much of a step (by
 waiting), or the link between two ranks, by a token bucket. Between stages what they send in a step takes so much of a
-step; in a group, where a rate that its collectives do not reach anyway would slow nothing, it is tried out what makes
-them take so much of a step longer than they did. In between nobody is slow. The spans are read from the controller's
-files afterwards. A case is right when the first name on blame's list is the rank, or when it is a link and one of those
-two ends, with the other one or with nobody in particular; a clean stretch when nobody is named. "Busiest" is the rank
+step; in a group, a rate above what its collectives need would slow nothing, so a search finds the rate that makes them
+take so much of a step longer than before. In between no rank is slow. The spans are read from the controller's files
+afterwards. A case is right when the first name on blame's list is the rank, or, for a link, one of its two ends, with
+the other one or with no particular peer; a clean stretch when no rank is named. "Busiest" is the rank
 with the most time in computation, waits included, "latest" the one that is furthest beyond the median of its stage; of
 a link, either end.
 
@@ -57,7 +57,7 @@ SCORINGS = ("right", "busiest", "latest")
 
 @dataclass(frozen=True)
 class Case:
-    """Steps `first` to `last`, in which `rank` was slow (-1: nobody), or its link to `peer`."""
+    """Steps `first` to `last`, in which `rank` was slow (-1: none), or its link to `peer`."""
 
     layout: str
     rank: int
@@ -215,7 +215,7 @@ def mesh_of(layout: str) -> Mesh:
 
 
 def neighbours(mesh: Mesh, rank: int) -> list[int]:
-    """With whom a rank talks: all of its groups, and the stages before and after its own."""
+    """The ranks a rank communicates with: all of its groups, and the stages before and after its own."""
     mine = mesh.coordinate(rank)
     found = []
     for other in range(mesh.world):

@@ -1,4 +1,4 @@
-"""Who is slow, in simulation: precision and recall of blame, beside two simpler scorings of the same spans.
+"""Which ranks are slow, in simulation: precision and recall of blame, beside two simpler scorings of the same spans.
 
 python benchmarks/blame.py [--json] [--rounds 10] [--sizes 64 1024 12288]
 

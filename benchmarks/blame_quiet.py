@@ -1,4 +1,4 @@
-"""How often blame names somebody where nobody is slow: windows of quiet training, simulated and real.
+"""How often blame names a rank where none is slow: windows of quiet training, simulated and real.
 
 python benchmarks/blame_quiet.py [--json] [--windows 1000] [--run SECONDS [--worlds 4 8] [--width 64] [--keep FOLDER]]
     [--spans FOLDER...] [--steps 40 60] [--chance P...]
@@ -6,7 +6,7 @@ python benchmarks/blame_quiet.py [--json] [--windows 1000] [--run SECONDS [--wor
 --windows: so many simulated windows of 40 steps, of eight ranks of one stage and of two stages whose ranks wait for
 their processors. --run: a script of DDP that knows nothing of us, under the hooks, with steps of milliseconds, for so
 long each; its spans are cut into windows. --spans: the same of what is on disk already (a job's folder, quiet from end
-to end). --chance: instead of the default, to compare. A plan's imbalance names nobody.
+to end). --chance: instead of the default, to compare. A plan's imbalance names no rank.
 """
 
 import os

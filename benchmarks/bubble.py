@@ -128,7 +128,7 @@ def _bubbles(case: Case, rank: int, unit_s: float, repeats: int) -> list[float]:
     target = torch.zeros(count, 4) if layout.stages - 1 in layout.stages_of(rank) else None
     found = []
     for _ in range(1 + repeats):
-        # All begin at one moment, which the clock of the host tells them.
+        # All begin at one moment, which they read from the host's clock.
         begin = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.broadcast(begin, 0)
         time.sleep(max(0.0, float(begin) - time.monotonic()))
@@ -175,7 +175,7 @@ def _sleeping_stage(unit_s: float) -> Any:
             self.weight = torch.nn.Parameter(torch.ones(4))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            # The input needs its half of the backward even where nobody asks for its gradient.
+            # The input needs its half of the backward even where its gradient is not asked for.
             x = x if x.requires_grad else x.clone().requires_grad_()
             weight, seen = Sleep.apply(self.weight, 0.0), Sleep.apply(x, unit_s * FORWARD)
             return seen * weight

@@ -7,7 +7,7 @@
 Hosts are namespaces (network, processes, mounts) under two bridges with one link between them; controller, agents
 (mutual TLS), trainer (pp 2 x dp 2 x tp 2, one worker a host) and checkpoints in the nodes' memory, with copies at
 peers, are the real ones. Faults come one after the other, those that only alert four at once, at places and moments
-drawn by `--seed`; hosts that were taken out are repaired and serve as spares. `--calm` only trains. `--skip` goes on in
+drawn by `--seed`; evicted hosts are repaired and serve as spares. `--calm` only trains. `--skip` goes on in
 the schedule of a seed, `--merge` adds portions up: their losses must agree with those of a calm run, and with each
 other's, bit for bit.
 """

@@ -28,7 +28,7 @@ class Injection:
     is_found: bool = False
     """An incident, or a finding in one, of the right kind."""
     is_culprit_right: bool = False
-    """The incident names it, and no incident names anybody else."""
+    """The incident names it, and no incident names another node."""
     is_rung_right: bool = False
     is_resumed: bool = False
     """All incidents are over, and training is more steps ahead."""
@@ -41,7 +41,7 @@ class Injection:
     """Incidents that are neither right nor a consequence."""
     wrongly_evicted: list[str] = field(default_factory=list)
     unprotected: list[str] = field(default_factory=list)
-    """Nodes of the job of whose snapshots no peer has a copy from after the strike."""
+    """Nodes of the job without a peer copy of their snapshots from after the strike."""
     first_step: int = -1
     last_step: int = -1
 
@@ -189,7 +189,7 @@ class Campaign:
         wait("incidents over", SETTLE_S, self._is_over)
 
     def _gone(self, blows: list[Blow], before: list[str]) -> list[str]:
-        """Nodes that were taken out and should not have been."""
+        """Nodes that were evicted and should not have been."""
         status = self.client.status()
         after = {one["node"] for one in status["job"]["assignment"]}
         out = {name for name, state in status["nodes"].items() if state in ("faulty", "lost")}

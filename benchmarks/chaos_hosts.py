@@ -264,7 +264,7 @@ class Hosts:
             (self._freezer / "freezer.state").write_text("THAWED")
 
     def repair(self) -> None:
-        """Everything as new: power, cables, filters; whoever was taken out may serve again."""
+        """Everything as new: power, cables, filters; an evicted host may serve again."""
         self.thaw()
         self.cables.join(True)
         states = self.client.status()["nodes"]

@@ -165,7 +165,7 @@ def synthetic_sysfs(root: Path, devices: int) -> Path:
 
 
 def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
+    """A port on which no process listened a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -93,7 +93,7 @@ class System:
 
 
 def marked(mark: str) -> list[int]:
-    """Processes with this mark, themselves or by whom they were started. Zombies have none left."""
+    """Processes with this mark, their own or inherited from their parent. Zombies have none left."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -121,7 +121,7 @@ class Holdfast(System):
         self.run("job", [*command, *job, str(SCRIPT), "--folder", str(self.folder)])
 
     def close(self) -> None:
-        """Its daemons ended without a word: what nodes keep in memory for their successors is nobody's now."""
+        """Its daemons ended without a word: what nodes keep in memory for their successors has no owner now."""
         super().close()
         names = [f"node{number}" for number in range(self.nodes + self.spare)]
         for name in names:
@@ -158,7 +158,7 @@ class Elastic(System):
             argv += ["--rdzv-id", "faults", "--rdzv-conf", f"is_host={number == 0}", *self.extra]
             self.run(f"node{number}", [*argv, str(SCRIPT), "--folder", str(self.folder)], **self.environment)
             if number + 1 == self.nodes:
-                time.sleep(3.0)  # who comes later is the spare
+                time.sleep(3.0)  # the one that comes later is the spare
 
 
 class Torchrun(Elastic):

@@ -1,5 +1,5 @@
-"""One seeded schedule of faults, one small trainer, every launcher that is installed: who finds what, how soon, at what
-cost.
+"""One seeded schedule of faults, one small trainer, every launcher that is installed: what each finds, how soon, at
+what cost.
 
     python benchmarks/faults.py [--json] [--rounds 3] [--only holdfast --only torchrun] [--faults crash,stop]
 
@@ -95,7 +95,7 @@ def alive(pid: int) -> bool:
 def hit(run: Run, strike: Strike, worker: int) -> set[int]:
     """Break something; the processes that the fault itself took."""
     if strike.fault.startswith("node"):
-        victims = set(run.system.on_node(NODES - 1))  # the first may hold the others' meeting place
+        victims = set(run.system.on_node(NODES - 1))  # the first may host the others' rendezvous
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

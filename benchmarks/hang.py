@@ -1,4 +1,4 @@
-"""Whether a worker that holds up all others is named, by which time, and nobody else.
+"""Whether a worker that holds up all others is named, how soon, and no other worker.
 
 python benchmarks/hang.py [--json] [--cases 50] [--script trainer|ddp] [--seed 1] [--faults stop hang]
 
@@ -8,9 +8,9 @@ or after its next operation of one of the three axes; in the script: anywhere in
 so it includes the wait for that operation. All cases are faults of one job, which recovers from each.
 
 A case is right if that rank alone is named, as dead or idle as it should be, and in time. A worker that cannot go on by
-itself is dead: it is named within three median steps and two seconds. One that sleeps in a script that tells no phases
-may go on, so it is idle: it is reported within three seconds. Its job is then restarted by hand: that the limit of an
-idle one holds is in pauses.py, and here it would double each time.
+itself is dead: it is named within three median steps and two seconds. One that sleeps in a script without phases may go
+on, so it is idle: it is reported within three seconds. Its job is then restarted by hand: that the limit of an idle one
+holds is in pauses.py, and here it would double each time.
 """
 
 import random
@@ -89,7 +89,7 @@ class Bench:
         return case | {"wrong": wrong(case, f"rank{rank}")}
 
     def judged(self, known: set[str], asked: float, is_dead: bool) -> Json | None:
-        """Who is named as what, and after how long: by an incident, or where one is to be idle, by the job's pause."""
+        """Ranks named, as what, and how soon: by an incident, or where one is to be idle, by the job's pause."""
         if new := self.since(known):
             findings = [f for i in new for f in i["findings"] if f["kind"] in ("worker-hang", "worker-stopped")]
             return {

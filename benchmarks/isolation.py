@@ -6,9 +6,9 @@ First table: dead nodes, whose pairs never pass; `exact` is the share of runs th
 healthy nodes a run names, without and with tests that fail for nothing in 5 % of cases. Second table: one slow node of
 128 under 3 % noise; a test of a pair is the mean of 5 measurements, as fast as its slower member.
 
-DLRover's pairing, after its `rdzv_manager.py`: neighbours in the first round; in the second, sorted by time (3600 s for
-a failure), fastest with slowest; who is odd joins the last pair; bad is who failed in both. Slow is who took more than
-twice the median.
+DLRover's pairing, after its `rdzv_manager.py`: adjacent nodes in the first round; in the second, sorted by time (3600 s
+for a failure), fastest with slowest; an odd node joins the last pair; a node that failed in both is bad. One that took
+more than twice the median is slow.
 """
 
 import random

@@ -1,7 +1,7 @@
 """What the cases of `pauses.py` are held to, what is wrong with one, and the table of both sides. Pure.
 
-A hang has an expected life. One that cannot end by itself (dead) must be named within 2 s. One that may (idle) must be
-reported within 3 s and ended at its limit. A dead one that is judged idle is wrong, even where the rank is right.
+A hang has an expected liveness. One that cannot end by itself (dead) must be named within 2 s. One that may (idle) must
+be reported within 3 s and ended at its limit. A dead one that is judged idle is wrong, even where the rank is right.
 """
 
 import math
@@ -29,7 +29,7 @@ RANKS = {kind: (0, 1, 2) for kind in ("stop", "native-sleep", "receive", "barrie
 }  # fmt: skip
 """What rank 0 broadcasts may end without the others."""
 WITHOUT_RANK = {"order": "rank1", "circle": "job"}
-"""Kinds in which all ranks take part, and who is to be named."""
+"""Kinds in which all ranks take part, and which are to be named."""
 SLOWER = {
     "cut-off": 12.0,
     "first:stop": 12.0,
@@ -82,7 +82,7 @@ def wrong_honest(found: Json) -> list[str]:
 
 
 def wrong_hang(found: Json) -> list[str]:
-    """What is wrong with how a hang went: who was named, as what, how soon, and whether the job went on."""
+    """What is wrong with how a hang went: which ranks were named, as what, how soon, and whether the job went on."""
     wanted = expected(found["case"])
     wrong = [] if found["state"] == "finished" else [f"the job is {found['state']}"]
     if found["named"] != wanted.named:

@@ -4,10 +4,10 @@ python benchmarks/pauses.py [--json] [--only honest|hangs] [--case TEXT ...] [--
     [--sides holdfast torchrun] [--torchrun-seconds 30]
 
 Each case is a job of its own: three DDP ranks on one agent (workers/honest_pauses.py, workers/true_hangs.py), and right
-after it the same script under torchrun. An honest one is right if the job ends with 0, without a restart. What a hang
-is held to stands in pause_rows.py: who is to be named, whether as dead or idle, how soon, and that the job goes on. Its
-time runs from the hang to the incident. Under torchrun a hang is right if torchrun ends it within --torchrun-seconds
-(its own limit is that of the process groups, 30 minutes here).
+after it the same script under torchrun. An honest one is right if the job ends with 0, without a restart. What is
+expected of a hang is in pause_rows.py: which ranks are to be named, whether as dead or idle, how soon, and that the job
+goes on. Its time runs from the hang to the incident. Under torchrun a hang is right if torchrun ends it within
+--torchrun-seconds (its own limit is that of the process groups, 30 minutes here).
 """
 
 import math

@@ -83,7 +83,7 @@ class System:
         raise NotImplementedError
 
     def signal(self, number: signal.Signals) -> None:
-        """Halt or wake all of it. The leaders are halted first and woken last: they must see nobody's silence."""
+        """Halt or wake all of it. The leaders are halted first and woken last: they must see no silent follower."""
         roots = self.roots()
         rest = [pid for root in roots for pid in descendants(root) if pid not in roots]
         for pid in [*roots, *rest] if number == signal.SIGSTOP else [*rest, *reversed(roots)]:
@@ -98,7 +98,7 @@ class System:
         pid = self.worker(rank)
         killed = time.time()
         os.kill(pid, signal.SIGKILL)
-        # A step under way may still be told by those who had finished it: what counts is a generation's first line,
+        # A step under way may still be reported by ranks that finished it: what counts is a generation's first line,
         # which repeats a step or follows a pause in which the workers were others.
         before = self.generation()
         deadline = time.monotonic() + TIMEOUT_S

@@ -1,6 +1,6 @@
 """One slow link among the ranks of a job on this host: a token bucket on the connections between two processes.
 
-Everything that uses it lives in a network namespace of its own (`enter`), whose loopback has the kernel's token bucket
+Everything that uses it runs in a network namespace of its own (`enter`), whose loopback has the kernel's token bucket
 (HTB) in front of it. Traffic goes by untouched until `TokenBucket.limit` names two processes.
 """
 

@@ -84,7 +84,7 @@ def main() -> None:
     with scratch() as folder, worktree(options.before, folder) as before:
         trees = {"before": before, "after": ROOT}
         for number in range(options.rounds):
-            for name in sorted(trees, reverse=number % 2 == 0):  # who is first changes
+            for name in sorted(trees, reverse=number % 2 == 0):  # the order alternates
                 print(f"round {number + 1}, {name}", file=sys.stderr, flush=True)
                 accounts[name].merge(play(trees[name], options.seed + number, options))
     report(accounts, options)

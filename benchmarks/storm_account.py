@@ -19,7 +19,7 @@ KINDS: dict[str, frozenset[str]] = {
     "agent-killed": frozenset({"agent-exit"}),
     "agent-stopped": frozenset({"node-silent"}),
 }
-"""Each fault, and the findings that tell of it."""
+"""Each fault, and the findings that report it."""
 SPREAD_S = 1.0
 """Seconds within which faults of one gust follow each other."""
 GUSTS = (1, 1, 1, 2, 2, 3)

@@ -34,7 +34,7 @@ BURN = "while True: sum(range(1_000_000))"
 
 class Storm(Bench):
     def gust(self, faults: list[Fault]) -> tuple[list[Hit], int]:
-        """Faults that overlap, until each is found, overtaken or missed; and incidents that name nobody who was hit."""
+        """Faults that overlap, until each is found, overtaken or missed; and incidents that name no hit worker."""
         known = {incident["id"] for incident in self.client.incidents()}
         began = time.monotonic()
         hits: list[Hit] = []

@@ -9,7 +9,7 @@ __all__ = ["Checkpointer"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: it needs torch, and who merely looks at a store has none.
+    # Late: it needs torch, which a process that only reads a store does not have.
     if name == "Checkpointer":
         from holdfast.checkpoint.checkpointer import Checkpointer
 

@@ -104,7 +104,7 @@ class Checkpointer:
     def step(self, steps: int) -> None:
         """`steps` steps are done: snapshot and save what is due. Before anything changes the state again.
 
-        When a worker was told to end (SIGTERM), the state is saved now, and all workers end with code 143: raises
+        When a worker was asked to end (SIGTERM), the state is saved now, and all workers end with code 143: raises
         Preempted, which is a SystemExit. Raises StaleGeneration when a newer run has the store, CheckpointError.
         """
         self._open()
@@ -166,7 +166,7 @@ def _run(env: Mapping[str, str]) -> Run:
 def _require_same_places(group: SavingGroup, mine: Mapping[str, str]) -> None:
     """Raise UsageError, on all workers, if one name is that of different entries on different ones.
 
-    `mine`: by name, the exact place. Few are called otherwise than their place, so only those are told.
+    `mine`: by name, the exact place. Few are called otherwise than their place, so only those are exchanged.
     """
     if group.size == 1:
         return

@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         if instead is not None:
             _do_instead(config, instead)
             return 0
-        # Only now: a wrong flag should be told in no time, and torch takes seconds.
+        # Only now: a wrong flag should be reported at once, and torch takes seconds to import.
         with gc_paused():
             from holdfast.trainer.run.loop import run
             from holdfast.trainer.settings.launch import from_environment

@@ -1,4 +1,4 @@
-"""The embedded trainer in blocks of steps: after each block it tells how long they took and waits to go on.
+"""The embedded trainer in blocks of steps: after each block it reports how long they took and waits to go on.
 
 gated_trainer.py SOCKET NAME BLOCK [trainer flags]
 """

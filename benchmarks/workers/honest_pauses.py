@@ -276,7 +276,7 @@ def alarm(folder: Path, seconds: float) -> None:
 
 @on(ON_RANK_0)
 def prompt_at_a_terminal(folder: Path, seconds: float) -> None:
-    """A debugger's prompt that somebody answers after 75 seconds."""
+    """A debugger's prompt that is answered after 75 seconds."""
     ours, theirs = pty.openpty()
     if not os.fork():
         time.sleep(75.0)
@@ -288,7 +288,7 @@ def prompt_at_a_terminal(folder: Path, seconds: float) -> None:
 
 @on(ON_RANK_0)
 def prompt_of_a_debugger(folder: Path, seconds: float) -> None:
-    """pdb at a terminal, where somebody types `continue` after 75 seconds."""
+    """pdb at a terminal, where `continue` is typed after 75 seconds."""
     ours, theirs = pty.openpty()
     if not os.fork():
         time.sleep(75.0)

@@ -1,4 +1,4 @@
-"""An unmodified script with DistributedDataParallel, as anybody would write it: it knows nothing of Holdfast."""
+"""An unmodified script with DistributedDataParallel, as usually written: it knows nothing of Holdfast."""
 
 import time
 

@@ -5,7 +5,7 @@ python snapshot_steps.py --processes 1 2 --rounds 8 --steps 4
 Two jobs of the same model beside a checkpoint daemon, one with a snapshot after every step, one with none; they take
 turns, so many steps a turn, in an order that alternates, while the other one stands still. Prints a JSON object: for
 each number of ranks the seconds of a step in each turn, by system, those of CPU that all its ranks used for it, which
-tell less of what else the machine did, and the bytes of one rank's snapshot.
+depend less on what else the machine did, and the bytes of one rank's snapshot.
 """
 
 import argparse

@@ -54,7 +54,7 @@ def network() -> torch.nn.Module:
 
 
 def batch(folder: Path, rank: int, step: int) -> torch.Tensor:
-    """Takes 50 ms, or for ever, if somebody asked for it."""
+    """Takes 50 ms, or for ever, if a test asked for it."""
     time.sleep(0.05)
     if (folder / f"gil-{rank}").exists():
         (folder / f"gil-{rank}").unlink()

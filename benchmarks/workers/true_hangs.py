@@ -114,7 +114,7 @@ def new_group() -> None:
 
 
 def cut_off() -> None:
-    """From now on this process receives nothing from its peers: its sockets drop every packet, and nobody is told."""
+    """From now on this process receives nothing from its peers: its sockets drop every packet, without notice."""
     instruction = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF: return 0, which is to keep no byte of the packet
     code = ctypes.create_string_buffer(instruction, len(instruction))
     program = struct.pack("HP", 1, ctypes.addressof(code))
@@ -129,7 +129,7 @@ def cut_off() -> None:
 
 
 def receive_in_a_circle() -> None:
-    """All of them: nobody sends."""
+    """All of them: no rank sends."""
     dist.recv(torch.zeros(4), src=(RANK + 1) % dist.get_world_size())
 
 

@@ -3,7 +3,7 @@
 python uploading.py --size-mb 1024 --rounds 12 --hdfs hdfs://HOST:PORT --servers PID ...
 
 To HDFS and to a folder in memory, in turns with plain writes of the same bytes. Prints a JSON object: of each turn the
-seconds, and the processor's seconds of who wrote and of HDFS's servers (--servers). `closes`: seconds of each of some
+seconds, and the processor's seconds of the writers and of HDFS's servers (--servers). `closes`: seconds of each of some
 small files, which are half a second or next to nothing.
 """
 
@@ -116,7 +116,7 @@ class Worker:
                 if reported["committed"] and reported["committed"]["token"] == token:
                     return float(reported["upload"]["write_seconds"])
             time.sleep(0.05)
-        raise SystemExit("the daemon does not tell of its upload")
+        raise SystemExit("the daemon does not report its upload")
 
     def close(self) -> None:
         self.client.leave(forget=True)

@@ -1,1 +1,1 @@
-"""Making a checkpoint exist whole or not at all: who may write, the commit, which ones stay."""
+"""Making a checkpoint exist whole or not at all: which run may write, the commit, which checkpoints stay."""

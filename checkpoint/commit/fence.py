@@ -1,4 +1,4 @@
-"""Who may commit: the newest run that claimed the store, and nobody else. Without locks.
+"""Which run may commit: only the newest one that claimed the store. Without locks.
 
 A claim is a file `claims/tNNNN.json`, created atomically: of several that want a term, one gets it. A run writes below
 the folder `work-tNNNN` of its own term, and commits by renaming a folder out of there. Whoever claims a newer term
@@ -52,7 +52,7 @@ def terms(store: Store) -> list[int]:
 
 
 def read(store: Store) -> Fence | None:
-    """The newest claim, None for a store that nobody claimed. Raises CheckpointError if unreadable, OSError."""
+    """The newest claim, None for a store without a claim. Raises CheckpointError if unreadable, OSError."""
     found = terms(store)
     if not found:
         return None
@@ -82,7 +82,7 @@ def claim(store: Store, job: str, generation: int) -> Fence:
         try:
             store.claim(f"{CLAIMS}/t{mine.term:04d}.json", json.dumps(asdict(mine)).encode())
         except FileExistsError:
-            # Somebody was quicker; or it was ours, and only the answer was lost.
+            # Another run was quicker; or it was ours, and only the answer was lost.
             with contextlib.suppress(CheckpointError):
                 if read(store) == mine:
                     break

@@ -1,7 +1,7 @@
 """Write a checkpoint of all workers and commit it. No torch.
 
 Parts go below the run's own work folder, the manifest after them; the folder then gets its final name by one atomic
-rename. Until that instant nobody sees a checkpoint; from then on it is whole. A failure to write is the job's
+rename. Until that instant no checkpoint is visible; from then on it is whole. A failure to write is the job's
 misfortune, not its end: every worker learns of it and training goes on.
 """
 
@@ -48,7 +48,7 @@ class SavingWorkers:
     """Settings that must be equal in a run that goes on from a checkpoint."""
     tensors: Mapping[str, GlobalTensor]
     shares: Sequence[Share]
-    """Who writes what: `transfer.write_shares` of the layout."""
+    """Which worker writes what: `transfer.write_shares` of the layout."""
     retention: Retention = field(default_factory=Retention)
 
 

@@ -1,5 +1,5 @@
 """One attempt to make a checkpoint out of the snapshots of a step: what its workers' daemons leave for each other in
-the store. They do not talk: the claim on the store and the step tell each where to write and where to look.
+the store. They do not talk: the claim on the store and the step determine where to write and where to look.
 
     WORK/step-00000020.ATTEMPT/part-00003.safetensors   a worker's part
     WORK/step-00000020.ATTEMPT/part-00003.json          its entry for the manifest, or why there will be none; the
@@ -107,7 +107,7 @@ def write_part(
 ) -> Part | None:
     """Write a worker's part; None when it was written and entered before. The bytes go by way of `through`.
 
-    It counts once `put_entry` has told of it. Raises Refused when the attempt was given up, StaleGeneration, OSError,
+    It counts once `put_entry` has entered it. Raises Refused when the attempt was given up, StaleGeneration, OSError,
     and what `through` raises.
     """
     try:
@@ -162,7 +162,7 @@ class Gathered:
         self._is_done = False
 
     def add(self, worker: int, part: Part, values: Mapping[str, Any]) -> None:
-        """What `put_entry` would tell, without a file: of the leader's own part, if it is the last to come."""
+        """What `put_entry` would enter, without a file: of the leader's own part, if it is the last to come."""
         self._parts[worker] = part
         self._values[worker] = dict(values)
 
@@ -173,7 +173,7 @@ class Gathered:
         try:
             names = set(self._store.list(self._attempt.folder))
             if not names and has_ended(self._store, self._attempt):
-                self._is_done = True  # by a daemon before this one, which died before it told
+                self._is_done = True  # by a daemon before this one, which died before it reported that
                 return True
             for worker in self._leader.writers:
                 if worker not in self._parts and _entry_name(worker) in names:

@@ -57,14 +57,14 @@ class DaemonClient:
         self._in = bytearray()
         self._notes: list[Json] = []
         self._answers: list[Json] = []
-        self._owed: deque[Json] = deque()  # requests whose answers are still to come, and nobody waits for
+        self._owed: deque[Json] = deque()  # requests whose answers are still to come, with no caller waiting
         self._hello: Json | None = None
         self._join: Json | None = None
         self._persisting: Json | None = None
         self._tried = -_AGAIN_S
 
     def hello(self, who: WorkerHello, wait_s: float = START_TIMEOUT_S) -> WorkerPlace:
-        """Say who asks. A daemon that is being started gets `wait_s` seconds, unless its agent says that it does not
+        """Identify this worker. A starting daemon gets `wait_s` seconds, unless its agent says that it does not
         start. Raises DaemonRefused."""
         self._hello = {"do": "hello", **asdict(who)}
         end = self._clock() + wait_s
@@ -85,8 +85,8 @@ class DaemonClient:
     def snapshot(self, taken: SnapshotTaken) -> bool:
         """A snapshot is complete in the arena; False when no daemon hears it now.
 
-        One that is to be persisted is told to the next daemon as soon as there is one. What the daemon refuses is
-        told by a note.
+        One that is to be persisted is reported to the next daemon as soon as there is one. What the daemon refuses
+        comes back as a note.
         """
         message = {"do": "snapshot", **asdict(taken)}
         if taken.persist:
@@ -144,7 +144,7 @@ class DaemonClient:
         self._owed.clear()
 
     def _again(self) -> bool:
-        """Connect to the daemon that took the place of one that died, and tell it what that one knew."""
+        """Connect to the daemon that took the place of one that died, and send it what that one knew."""
         if self._clock() - self._tried < _AGAIN_S or self._hello is None or self._join is None:
             return False
         self._tried = self._clock()

@@ -41,7 +41,7 @@ LINE_LIMIT = 64 << 20
 _NOTES_LIMIT = 1 << 20
 _SWEEP_EVERY_S = 60.0
 _ALONE_S = 3600.0
-"""A job that nobody was connected for so long is over."""
+"""A job without a connection for so long is over."""
 _IDLE_S = 600.0
 _NICE = 5
 _LINGER_S = 0.05
@@ -105,7 +105,7 @@ class Daemon:
             os.close(lock)
 
     def sweep(self, now: float) -> None:
-        """Remove jobs that nobody has been connected for since long; end when there is nothing to be here for."""
+        """Remove jobs that have had no connection for long; end when no job needs this daemon."""
         for job in list(self.jobs.values()):
             if job.is_connected:
                 job.seen = now
@@ -324,7 +324,7 @@ def _uid(sock: socket.socket) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to end; the exit code, as in holdfast.base.service, or TAKEN."""
+    """Run until asked to end; the exit code, as in holdfast.base.service, or TAKEN."""
     parser = argparse.ArgumentParser(prog="holdfast-checkpoint-daemon", description="Checkpoint daemon of a node.")
     parser.add_argument("--folder", type=Path, required=True, help="folder in memory for snapshots")
     parser.add_argument("--node", required=True, help="name of this node")

@@ -1,4 +1,4 @@
-"""Blocking work beside an event loop: a thread of its own for each, so that one that hangs holds up nobody else."""
+"""Blocking work beside an event loop: a thread of its own for each, so that one that hangs blocks no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             result = work()
         except BaseException as error:  # whatever it is, it is the waiting task's to raise
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=body, name="holdfast-work", daemon=True).start()

@@ -1,4 +1,4 @@
-"""One job on this node, as the checkpoint daemon sees it: its workers, what is under way for each, what is told of it.
+"""One job on this node, as the checkpoint daemon sees it: its workers, what is under way for each, its status.
 
 Everything here runs in the daemon's loop; what blocks is handed to threads.
 """
@@ -114,7 +114,7 @@ class Member:
         self.stop_copies()
 
     def stop_copies(self) -> None:
-        """Nobody will go on from this job's memory."""
+        """No worker will resume from this job's memory."""
         if self._pusher is not None:
             self._pusher.stop()
 
@@ -123,7 +123,7 @@ class Member:
         return self.upload is not None and self.upload.progress.state != "idle"
 
     def document(self) -> Json:
-        """What is told of it in the job's status file."""
+        """Its part of the job's status file."""
         upload = self.upload.progress if self.upload is not None else None
         if upload is not None:
             is_over = upload.state == "idle"
@@ -141,7 +141,7 @@ class Member:
         return self.status
 
     def recall(self, status: Json) -> None:
-        """What an earlier daemon told of this worker."""
+        """What an earlier daemon reported of this worker."""
         self.status["committed"] = status.get("committed")
         self.status["repairs"] = int(status.get("repairs", 0))
         self.status["failing"] = status.get("failing")

@@ -1,6 +1,6 @@
-"""What a worker tells the checkpoint daemon of its node: one JSON object a line, both ways. Pure.
+"""What a worker sends to the checkpoint daemon of its node: one JSON object a line, both ways. Pure.
 
-    hello      who asks; the answer has the node's name and switch, and where its daemon listens for copies
+    hello      which worker asks; the answer has the node's name and switch, and where its daemon listens for copies
     join       what is to be done with the worker's snapshots
     snapshot   one is complete; `persist`: make it part of a checkpoint, `peer`: copy it to the peer
     leave      the worker is done; `forget`: so is the job

@@ -34,7 +34,7 @@ Address = tuple[str, int]
 
 
 class TransferInterrupted(Exception):
-    """The sender was told to stop."""
+    """The sender was asked to stop."""
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ class Pusher:
         report: Callable[[Json], None],
         changed: Callable[[], None],
     ) -> None:
-        """`path`: the worker's arena; `node`: where it is. `tell` gets notes."""
+        """`path`: the worker's arena; `node`: where it is. `report` gets notes."""
         self._peer, self._secret, self._node, self._path, self._pace = peer, secret, node, path, pace
         self._report, self._changed = report, changed
         self._wanted = 0
@@ -66,7 +66,7 @@ class Pusher:
             self._task.cancel()
 
     def document(self) -> Json:
-        """What is told of it in the status file."""
+        """Its part of the status file."""
         return {"node": self._peer.node, **self._done}
 
     async def _run(self) -> None:

@@ -4,8 +4,8 @@
     client: {"proof"}                       server: {"proof"}, or the end of the line
 
 Each proof is an HMAC-SHA256 over role, job and both nonces, so neither can be used again or sent back. The client
-proves first: a stranger learns nothing, not even whether the job is known. The proofs say who speaks; against changes
-on the way the bytes have checksums, as the job's other traffic has at best.
+proves first: a stranger learns nothing, not even whether the job is known. The proofs authenticate both ends; against
+changes on the way the bytes have checksums, as the job's other traffic has at best.
 """
 
 from __future__ import annotations

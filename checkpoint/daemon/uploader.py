@@ -1,6 +1,6 @@
 """Stage 2 of one snapshot of one worker: check it, write its part, and wait until it is a checkpoint.
 
-A store that fails is asked again for as long as the snapshot is pinned and the generation lives. The event loop
+A store that fails is asked again for as long as the snapshot is pinned and the generation runs. The event loop
 never waits for it: what blocks has a thread.
 """
 
@@ -36,12 +36,12 @@ _LOOK = Backoff(initial=0.1, factor=1.5, cap=3.0)
 
 
 class Stopped(Exception):
-    """Nobody wants it any more."""
+    """The upload is no longer wanted."""
 
 
 @dataclass(slots=True)
 class Pinned:
-    """A snapshot that nobody overwrites, until `free`."""
+    """A snapshot that is not overwritten until `free`."""
 
     arena: Arena
     snapshot: Snapshot
@@ -114,7 +114,7 @@ class Outcomes:
 
 @dataclass(slots=True)
 class UploadProgress:
-    """What is told of an upload. Written in its thread, read in the loop."""
+    """What is reported of an upload. Written in its thread, read in the loop."""
 
     step: int
     bytes_total: int
@@ -148,7 +148,7 @@ class Upload:
         store_error: str = "",
     ) -> None:
         """`pinned`: None when the snapshot is gone. `repair` puts MiB right that changed in memory, or raises Refused.
-        `tell` gets notes; `changed` is called, from any thread, when there is progress. `store_error`: how the store
+        `report` gets notes; `changed` is called, from any thread, when there is progress. `store_error`: how the store
         failed when it was last written to."""
         self._store, self._order, self._worker, self._pace = store, order, worker, pace
         self._pinned, self._outcomes, self._repair, self._report, self._changed = (
@@ -171,7 +171,7 @@ class Upload:
         self._task = asyncio.create_task(self._run(ended), name="holdfast-upload")
 
     def stop(self) -> None:
-        """Nobody wants it any more. No note is told of its end."""
+        """It is no longer wanted. Its end is not reported by a note."""
         self._over.set()  # before the pin goes: what is read after it must never count
         if self._task is not None:
             self._task.cancel()
@@ -266,7 +266,7 @@ class Upload:
         if gathered is not None:
             gathered.add(self._worker, part, values)
             if await self._retried(gathered.look):
-                return  # the manifest comes next, and tells of it
+                return  # the manifest comes next, and reports it
         await self._retried(lambda: attempts.put_entry(self._store, self.attempt, self._worker, part, values))
 
     def _free(self) -> None:

@@ -205,7 +205,7 @@ def _require(ok: bool, reason: str) -> None:
 
 
 def _short(value: Any) -> str:
-    """Whatever somebody has written there, as a part of one line."""
+    """Whatever was written there, as a part of one line."""
     if type(value) is int and abs(value) >= 10**30:
         return "a huge number"
     if isinstance(value, dict | list) and len(value) > 8:

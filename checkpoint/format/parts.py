@@ -17,7 +17,7 @@ from holdfast.checkpoint.format.checksum import Buffer, Summed
 from holdfast.checkpoint.format.tiles import GlobalTensor, TensorShard
 from holdfast.checkpoint.format.transfer import Share
 
-if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
+if TYPE_CHECKING:  # a process that only inspects checkpoints has no numpy
     from holdfast.checkpoint.format.arrays import HeldShard
 
 _ALIGN = 64

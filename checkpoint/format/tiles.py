@@ -95,7 +95,7 @@ class Layout:
     """State of the whole job that is no tensor, as JSON: steps done, position in the data, the scheduler's."""
 
     def holders(self, name: str) -> dict[TensorShard, list[int]]:
-        """Distinct shards of a tensor that are not empty, and who holds them."""
+        """Distinct shards of a tensor that are not empty, and the workers that hold them."""
         found: dict[TensorShard, list[int]] = {}
         for worker, shards in enumerate(self.held):
             for shard in shards.get(name, ()):
@@ -140,7 +140,7 @@ class Cell:
 def cells(sources: Mapping[TensorShard, Sequence[int]], targets: Mapping[TensorShard, Sequence[int]]) -> list[Cell]:
     """Cut along the edges of all shards, so that every element wanted is in one cell. In row-major order.
 
-    Cells have no sources where nobody holds what is wanted.
+    Cells have no sources where no worker holds what is wanted.
     """
     shards = [*sources, *targets]
     if not shards:

@@ -1,4 +1,4 @@
-"""Plans for writing state: who writes what, each byte once, everybody doing about as much. Pure.
+"""Plans for writing state: which worker writes what, each byte once, all writing about as much. Pure.
 
 The same plan comes out wherever it is made from the same layouts, so workers need not send plans around.
 """
@@ -25,7 +25,7 @@ class Share:
 
 
 def write_shares(layout: Layout, grain: int = GRAIN_BYTES) -> list[Share]:
-    """Who writes what, so that everything held is written once and replicas write about as much as each other."""
+    """Which worker writes what, so that all that is held is written once and replicas write about equal amounts."""
     found = []
     for name, tensor in layout.tensors.items():
         held = layout.holders(name)
@@ -44,7 +44,7 @@ def write_shares(layout: Layout, grain: int = GRAIN_BYTES) -> list[Share]:
 
 
 def balanced(items: Sequence[tuple[Sequence[int], int]], workers: int) -> list[int]:
-    """For each item (who may take it, its bytes) a worker: the least laden, large items and rare takers first.
+    """For each item (workers that may take it, its bytes) a worker: the least loaded, large and rare items first.
 
     Longest processing time first (Graham 1969).
     """

@@ -2,7 +2,7 @@
 
 Values that are no tensors: those of worker 0 are the job's; what another worker has otherwise stands under `workers`.
 Tensors of one worker alone carry its number: `worker.00003.rng.cpu`. Both go back to the worker of the same number, and
-only in a world of the same size: with more or fewer workers nobody knows whose they would be.
+only in a world of the same size: with more or fewer workers they have no defined owner.
 """
 
 from __future__ import annotations

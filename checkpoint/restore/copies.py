@@ -15,7 +15,7 @@ from holdfast.checkpoint.format.checksum import CHUNK_BYTES, chunk_sum
 from holdfast.checkpoint.format.parts import Part
 from holdfast.checkpoint.stores.store import Store
 
-if TYPE_CHECKING:  # who only looks at checkpoints has no numpy
+if TYPE_CHECKING:  # a process that only inspects checkpoints has no numpy
     from holdfast.checkpoint.restore.same_step import SameStep
 
 Report = Callable[[str], None]

@@ -1,8 +1,8 @@
 """From files to the shards that workers want: each byte read by one of them, checked, and passed on. No torch.
 
-Workers go through the spans of a plan in the same order. What a worker has read, others of its host take out of shared
-memory (`neighbours`). One worker of each other host that wants something of it gets that as a message, along a binary
-tree of hosts, and shows it to its own neighbours. Meanwhile the next spans are being read.
+Workers go through the spans of a plan in the same order. What a worker has read, its host peers read from shared
+memory (`host_peers`). One worker of each other host that wants something of it gets that as a message, along a binary
+tree of hosts, and shows it to its own host peers. Meanwhile the next spans are being read.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def fetch(
 ) -> list[str]:
     """Do this worker's part of the plan: fill `places`. Called by all workers together.
 
-    `near`: who shares memory with whom. What could not be read is zero everywhere, and its reader gets a line for each
-    span: nobody may use anything unless all workers got none.
+    `near`: which workers share memory. What could not be read is zero everywhere, and its reader gets a line for each
+    span: no worker may use anything unless all workers got none.
     """
     problems: list[str] = []
     me, near = wire.rank, near or HostPeers(wire)
@@ -128,7 +128,7 @@ class _Far:
 def _read_ahead(
     manifest: Manifest, spans: Sequence[ByteSpan], copies: PartSource, near: HostPeers, problems: list[str]
 ) -> Iterator[tuple[memoryview, int]]:
-    """The bytes of each span in turn, and the slot where neighbours see them too; a thread reads the next ones."""
+    """The bytes of each span in turn, and the slot where host peers see them too; a thread reads the next ones."""
     ready: queue.Queue[tuple[memoryview, int] | BaseException] = queue.Queue(AHEAD)
     stopped = threading.Event()
 

@@ -1,8 +1,8 @@
-"""What one worker has read, for those that run on its host: they take it out of shared memory. No torch.
+"""What one worker has read, for those that run on its host: they read it from shared memory. No torch.
 
-A worker that shows something has a few slots in a nameless file in memory, which ends with it. It fills one, tells its
-neighbours by a message of a byte which one it is, and fills it again when each has answered that it is done. All go
-through the same plan in the same order, so who waits only ever waits for something earlier in it.
+A worker that shows something has a few slots in a nameless file in memory, which ends with it. It fills one, sends its
+number to the host peers as a message of one byte, and fills it again when each has answered that it is done. All go
+through the same plan in the same order, so a worker only ever waits for something earlier in it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def this_host() -> str:
 
 
 class HostPeers:
-    """Who is where, and the slots. But for `put` it is used from one thread."""
+    """Which worker is on which host, and the slots. But for `put` it is used from one thread."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class HostPeers:
         others: Mapping[int, memoryview] | None = None,
         slot_bytes: int = 0,
     ) -> None:
-        """`hosts` of all workers; none: nobody shares memory. `own`: this worker's slots, `others`: its neighbours'."""
+        """`hosts` of all workers; none: no memory is shared. `own`: this worker's slots, `others`: its host peers'."""
         self._wire, self._hosts, self._slot = wire, hosts, slot_bytes
         self._own, self._others = own, others or {}
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -93,7 +93,7 @@ class HostPeers:
         self._looking: dict[int, int] = {}
         self._seen: dict[tuple[int, int], Sending] = {}
 
-    # --- who is where
+    # --- which worker is on which host
 
     def beside(self, worker: int, targets: Iterable[int]) -> tuple[int, ...]:
         """Those of `targets` that take what `worker` has out of its memory."""
@@ -112,7 +112,7 @@ class HostPeers:
         return list(first.values())
 
     def speaker(self, line: Sequence[int]) -> int:
-        """Whom of a line this worker hears it from, maybe itself."""
+        """The worker of a line that this one gets it from, maybe itself."""
         me = self._wire.rank
         return next(one for one in line if one == me or (self._hosts and self._hosts[one] == self._hosts[me]))
 
@@ -138,7 +138,7 @@ class HostPeers:
             self._collect()
 
     def look(self, source: int, num_bytes: int) -> memoryview:
-        """What `source` shows next; it holds until it is told to be `seen`."""
+        """What `source` shows next; it is valid until `seen` is called."""
         slot = self._looking[source] = self._wire.receive(1, source)[0]
         if before := self._seen.pop((source, slot), None):
             before.wait()  # it has come, or the slot would not have been filled again
@@ -205,7 +205,7 @@ def _reported(group: Transport, text: str) -> list[str]:
 
 
 def speakers(plan: Iterable[ByteSpan], hosts: Sequence[str]) -> set[int]:
-    """Who has something for others of its host, or may have. Pure."""
+    """Which workers have something for others of their host, or may have. Pure."""
     groups: dict[tuple[int, ...], set[int]] = {}
     for span in plan:
         for delivery in span.deliveries:
@@ -221,7 +221,7 @@ def speakers(plan: Iterable[ByteSpan], hosts: Sequence[str]) -> set[int]:
 
 
 class _Slots:
-    """Memory that others can map while its file is open: a page that tells it from others, then the slots."""
+    """Memory that others can map while its file is open: a page that identifies it, then the slots."""
 
     def __init__(self, slot_bytes: int) -> None:
         """Raises OSError."""

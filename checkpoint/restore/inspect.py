@@ -103,7 +103,7 @@ def verify(url: str, step: int, progress: Progress | None = None) -> list[str]:
 
 
 def _part_problems(store: Store, slot: Slot, part: Part, copies: Copies, read: Callable[[int], None]) -> list[str]:
-    """`read` is told how many bytes of the part were."""
+    """`read` is called with how many bytes of the part were read."""
     problems: list[str] = []
     try:
         size = store.size(f"{slot.folder}/{part.file}")

@@ -97,7 +97,7 @@ def choices(
         try:
             read_plan(manifest, without_missing(layout, manifest))
         except CheckpointMismatch:
-            continue  # somebody's part is nowhere
+            continue  # some worker's part is nowhere
         yield Choice(manifest, chosen)
 
 
@@ -232,7 +232,7 @@ class _Memory:
         arena = self._arenas.get(part.file)
         if arena is None:
             arena = self._arenas[part.file] = Arena.open(self._folder / part.file)
-            # Nobody writes while all restore; but the file may not be what was told.
+            # No worker writes while all restore; but the file may not be what was reported.
             if not any(one.slot == slot and one.seq == seq for one in arena.snapshots()):
                 raise PartInvalid("is gone")
         arena.read_into(slot, start, room)

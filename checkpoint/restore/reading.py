@@ -1,4 +1,4 @@
-"""Who reads what of a checkpoint's files, and for whom, so that each byte is read once. Pure.
+"""Which worker reads what of a checkpoint's files, and for which others, so that each byte is read once. Pure.
 
 A file is read in spans of whole chunks, since only whole chunks can be checked; so no byte is read twice, whatever the
 layouts. A span is read by one of those that need something of it, balanced by bytes; `exchange` does it.
@@ -22,7 +22,7 @@ SPAN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A shard that lies in a span as one run of bytes of the file, or as a part of one, and who wants it."""
+    """A shard that lies in a span as one run of bytes of the file, or as part of one, and the workers that want it."""
 
     tensor: GlobalTensor
     shard: TensorShard
@@ -47,10 +47,10 @@ class ByteSpan:
 def read_plan(
     manifest: Manifest, target: Layout, span_bytes: int = SPAN_BYTES, able: Sequence[Sequence[int]] | None = None
 ) -> list[ByteSpan]:
-    """Who reads what of a checkpoint, and for whom, so that all of `target` is filled. Pure.
+    """Which worker reads what of a checkpoint, and for which others, so that all of `target` is filled. Pure.
 
-    `able`: for each part the workers that can read it, where not all can. Chunks of which nobody wants anything are
-    not read. In the order of work, the same for everybody: readers take
+    `able`: for each part the workers that can read it, where not all can. Chunks of which no worker wants anything are
+    not read. In the order of work, the same for all workers: readers take
     turns. Raises CheckpointMismatch when the checkpoint has not all that is wanted.
     """
     wanted = _wanted(manifest, target)

@@ -67,8 +67,8 @@ def restore(
 
     Called by all workers together. `mirrors`: other stores with copies of the same checkpoints. `snapshots`: folder of
     the job's snapshots on this node, which repair what a store has wrong of the same step. `places`: this worker's
-    shards, as in `layout`, to be filled instead of new ones; what is in them when an error is raised, nobody may use.
-    `problem`: why nobody can use what a checkpoint has besides tensors, in words, "" where one can.
+    shards, as in `layout`, to be filled instead of new ones; what is in them when an error is raised must not be used.
+    `problem`: why what a checkpoint has besides tensors cannot be used, in words, "" where one can.
     `warn` gets a line at rank 0 for each checkpoint passed over, and at any rank for what was repaired. Raises
     CheckpointMismatch on all ranks when the newest one belongs to another model or state, and CheckpointError when
     there are checkpoints but not one of them is whole.

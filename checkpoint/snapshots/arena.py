@@ -3,7 +3,7 @@ ends it. No torch.
 
 A file holds two or three slots for the worker's state, so that the newest complete snapshot is never overwritten
 before the next one is complete. A slot is locked (OFD locks, which end with their holder) by the worker while it
-writes, and by whoever uploads or copies it, who then reads what does not change under him.
+writes, and by whatever uploads or copies it, which then reads what does not change meanwhile.
 
     header | what the slots hold (JSON) | record of slot 0 | record of slot 1 | ... | slot 0 | slot 1 | ...
 
@@ -48,7 +48,7 @@ _STRETCH = 64 << 20  # bytes prepared at a time
 
 
 class Arena:
-    """One file, mapped. Made by `create` (the worker) or `open` (everybody else)."""
+    """One file, mapped. Made by `create` (the worker) or `open` (every other process)."""
 
     def __init__(self, path: Path, fd: int, is_writer: bool) -> None:
         """Takes `fd` over. Raises SnapshotInvalid when it is no file of ours."""
@@ -222,7 +222,7 @@ class Arena:
         return False
 
     def begin(self) -> int | None:
-        """Take a slot for the next snapshot: never the newest complete one, nor one that somebody reads.
+        """Take a slot for the next snapshot: never the newest complete one, nor one that is being read.
 
         None when there is no such slot now. What was in it is gone.
         """
@@ -264,7 +264,7 @@ class Arena:
         """Give a slot back that will not be committed."""
         self._lock(slot, fcntl.F_UNLCK)
 
-    # --- reading (anybody)
+    # --- reading (any process)
 
     @contextlib.contextmanager
     def pinned(self, snapshot: Snapshot) -> Iterator[bool]:

@@ -5,7 +5,7 @@ daemon.absent                              why there is none: the agent's word, 
 JOB/own-w00003-0123abcd.snap               snapshots of a worker that runs here
 JOB/peer-NODE-w00003-0123abcd.snap         copies of another node's
 JOB/own-w00003-0123abcd.snap.values0       of the snapshot in slot 0, what is no tensor, where that is long
-JOB/status.json                            what the daemon does for the job, for whoever looks
+JOB/status.json                            what the daemon does for the job, for any reader
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class FileStore:
         return self.root / inside(path) if path else self.root
 
     def _aside(self, target: Path, content: bytes) -> Path:
-        """A file of this content beside `target`, under a name that nobody else uses."""
+        """A file of this content beside `target`, under a name that no other process uses."""
         aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
             with open(aside, "xb") as out:

@@ -2,7 +2,7 @@
 
     step-00000020-t0003/        a checkpoint after 20 steps, written in term 3; holds parts and manifest.json
     work-t0003/                 attempts of term 3 while they are being written; a file once the term is over
-    claims/t0003.json           who took the store over as term 3
+    claims/t0003.json           the run that took the store over as term 3
     trash-...                   on its way out, or a small file on its way in (HDFS)
 
 A checkpoint gets its name by one atomic rename, when all of it is there. The term in the name means that none is ever

@@ -16,7 +16,7 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
     """Open the store that `url` names: file:///path or a plain path, hdfs://host:port/path, webhdfs://host:port/path.
 
     `timeout_s`: how long a store behind a network is asked again before a failure counts. Raises StoreUnsupported
-    for any other scheme. Creates nothing, and asks nobody.
+    for any other scheme. Creates nothing, and sends no request.
     """
     if not url.strip():
         raise StoreUnsupported("checkpoint store '': names nothing; use file:///path, hdfs:// or webhdfs://")
@@ -27,7 +27,7 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
             return FileStore(expand(url).absolute())
         parts = urlsplit(url)
         folder = expand(unquote(parts.path, errors="surrogateescape"))
-    except ValueError as error:  # brackets around no address, a NUL, nobody's home folder
+    except ValueError as error:  # brackets around no address, a NUL, an unknown user's home folder
         raise StoreUnsupported(f"checkpoint store {url!r}: {error}") from None
     if parts.scheme in ("hdfs", "webhdfs"):
         _check_hosts(url, parts)
@@ -50,7 +50,7 @@ def open_store(url: str, timeout_s: float = 30.0) -> Store:
 
 
 def _check_hosts(url: str, parts: SplitResult) -> None:
-    """StoreUnsupported for hosts that nobody can be asked at: asking them again and again would not help."""
+    """StoreUnsupported for hosts that cannot be asked: retries would not help."""
     user, _, hosts = parts.netloc.rpartition("@")
     try:
         unquote(user, errors="strict").encode()

@@ -17,7 +17,7 @@ _REMOTE = ("hdfs", "webhdfs")
 
 
 def reach(url: str, within_s: float = REACH_S) -> None:
-    """Return once the store has answered. OSError of one line that says who was asked, for how long, and why in vain.
+    """Return once the store has answered. OSError of one line: which host was asked, for how long, and why it failed.
 
     Of a store on this host nothing is asked. Raises StoreUnsupported as `open_store` does.
     """

@@ -1,7 +1,7 @@
 """What stores behind a network have in common: deadlines, retries, and Hadoop's errors as the system's own.
 
 Every question may be asked again: writes begin from nothing, and where an answer was lost although the thing was done
-(a rename, a claim) the caller looks whether it was his.
+(a rename, a claim) the caller checks whether its own request did it.
 """
 
 from __future__ import annotations

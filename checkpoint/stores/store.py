@@ -37,7 +37,7 @@ class Store(Protocol):
         """Create a folder and its parents; fine when it exists. Raises NotADirectoryError below a file."""
 
     def create(self, path: str, content: Content) -> None:
-        """Write a file in a folder that exists. Not atomic: for files nobody may read yet."""
+        """Write a file in a folder that exists. Not atomic: for files that must not be read yet."""
 
     def claim(self, path: str, content: bytes) -> None:
         """Create a small file atomically. Raises FileExistsError when anything has that name."""

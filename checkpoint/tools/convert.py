@@ -30,7 +30,7 @@ class _Single:
 
 
 class _Watched(Throttled):
-    """A store that tells how many bytes are on their way."""
+    """A store that reports how many bytes are on their way."""
 
     def __init__(self, store: Store, total: int, progress: Progress) -> None:
         super().__init__(store, 0)

@@ -45,7 +45,7 @@ def objects_of(folder: Path) -> list[str]:
 
 
 def read(folder: Path, names: Iterable[str], each: Callable[[str], None] = lambda name: None) -> dict[str, HeldShard]:
-    """Whole tensors of a DCP checkpoint. `each` is told of every one that is there. Raises CheckpointError."""
+    """Whole tensors of a DCP checkpoint. `each` is called with every one that is there. Raises CheckpointError."""
     known, reader = contents(folder), FileSystemReader(folder)
     found = {}
     for name in names:

@@ -175,7 +175,7 @@ def _chunk(tensor: GlobalTensor, chunk: Any, places: Mapping[Any, Any]) -> Chunk
     _require(is_inside, f"the file of {_named(tensor.name)} is not in the folder")
     _require(_are_counts([place.offset, place.length]), f"the part of {_named(tensor.name)} lies at no place")
     is_list = isinstance(transforms, list | tuple) and all(type(one) is str for one in transforms)
-    _require(is_list, f"{_named(tensor.name)} went through what nobody knows")
+    _require(is_list, f"{_named(tensor.name)} went through unknown transforms")
     return Chunk(shard, file, place.offset, place.length, tuple(transforms))
 
 

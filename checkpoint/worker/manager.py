@@ -183,7 +183,7 @@ class CheckpointManager:
             raise
 
     def _newest(self) -> int:
-        """The newest step in the store that fits this run; 0 when there is none, or nobody answers."""
+        """The newest step in the store that fits this run; 0 when there is none, or the store does not answer."""
         try:
             found = (manifest for _, manifest in committed(self.store) if manifest.state == self.job.state)
             return next((manifest.step for manifest in found if self._counts(manifest)), 0)
@@ -219,7 +219,7 @@ class CheckpointManager:
     # --- beside a daemon
 
     def votes(self, steps: int) -> list[bool]:
-        """This worker's answers, before the collective of the step that makes them `steps`: was it told to end? And
+        """This worker's answers, before the collective of the step that makes them `steps`: was it asked to end? And
         beside a daemon: does it want a checkpoint, has it no room for a snapshot, is an upload under way, was a store
         claimed that had been down, is it without a safe snapshot? The last snapshot is complete when this returns."""
         if self.snapshots is None:
@@ -303,7 +303,7 @@ class CheckpointManager:
             is_under_way = self.group.broadcast(b"wait" if is_mine else b"") == b"wait"
 
     def _leave(self, steps: int) -> None:
-        """Somebody was told to end: all do when the state is where it outlives their nodes. Raises Preempted."""
+        """A worker was asked to end: all do when the state is where it outlives their nodes. Raises Preempted."""
         is_stored = self.group.broadcast(b"stored" if self.last_saved == steps else b"") == b"stored"
         shots = self.snapshots
         if shots is not None and not is_stored:
@@ -342,7 +342,7 @@ class CheckpointManager:
     def after_step(self, steps: int, votes: Sequence[int], is_last: bool) -> None:
         """Do what is due when `steps` steps are done; `votes`: how many said yes to each.
 
-        Raises StaleGeneration; Preempted, on all workers, when one was told to end before the job's end.
+        Raises StaleGeneration; Preempted, on all workers, when one was asked to end before the job's end.
         """
         votes = votes or (0,) * VOTES
         is_preempted = votes[0] > 0 and not is_last

@@ -113,7 +113,7 @@ def _type_of(text: Any) -> np.dtype[Any]:
 
 
 def _to_json(descr: Any) -> Any:
-    """NumPy tells lists of fields from pairs by list and tuple: a tuple becomes an object."""
+    """NumPy distinguishes lists of fields from pairs by list and tuple: a tuple becomes an object."""
     if isinstance(descr, tuple):
         return {"tuple": [_to_json(one) for one in descr]}
     return [_to_json(one) for one in descr] if isinstance(descr, list) else descr

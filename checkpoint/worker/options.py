@@ -1,4 +1,4 @@
-"""What a run of any kind tells its manager: where and when, who it is, and who watches it. No torch."""
+"""What a run of any kind passes to its manager: where and when, its identity, and what watches it. No torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _say(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWatch:
-    """What is told to whoever watches this process, and asked of them: by default nobody."""
+    """Callbacks to whatever watches this process; by default nothing does."""
 
     operation: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     """Marks what blocks, by name."""

@@ -83,7 +83,7 @@ class Leaf:
 def name_all(leaves: Sequence[Leaf]) -> None:
     """Give each leaf of a state a name of its own: the plain one, wherever that is no other's.
 
-    A function of the set of places alone. Raises UsageError when two places cannot be told apart.
+    A function of the set of places alone. Raises UsageError when two places cannot be distinguished.
     """
     counts = Counter(leaf.place.plain for leaf in leaves)
     odd = [leaf for leaf in leaves if counts[leaf.place.plain] > 1 or not _is_text(leaf.place.plain)]
@@ -91,10 +91,10 @@ def name_all(leaves: Sequence[Leaf]) -> None:
     while odd:
         for leaf in odd:
             if leaf.place.exact in taken:
-                raise UsageError(f"{leaf.place} is there twice, under keys that cannot be told apart")
+                raise UsageError(f"{leaf.place} is there twice, under keys that cannot be distinguished")
             taken.add(leaf.place.exact)
             leaf.node["at"] = leaf.place.exact
-        # What a marked name looks like may be somebody's plain one.
+        # What a marked name looks like may be another leaf's plain one.
         odd = [leaf for leaf in leaves if "at" not in leaf.node and leaf.place.plain in taken]
     for leaf in leaves:
         leaf.node.setdefault("at", leaf.place.plain)

@@ -13,14 +13,14 @@ EXIT_CODE = 128 + signal.SIGTERM
 
 
 class Preempted(SystemExit):
-    """A worker was told to end, and what could be saved is saved. Not caught, it ends the process with EXIT_CODE."""
+    """A worker was asked to end, and what could be saved is saved. Not caught, it ends the process with EXIT_CODE."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_CODE)
 
 
 class Notice:
-    """Whether this process was told to end. Until it `listens`, and after it has `stopped`, SIGTERM ends it at once."""
+    """Whether this process was asked to end. Before `listen` and after `stop`, SIGTERM ends it at once."""
 
     def __init__(self) -> None:
         self.given = False
@@ -35,7 +35,7 @@ class Notice:
             self._listens = True
 
     def stop(self) -> None:
-        """As it was before, but where the notice came: who is on the way out may be told again. Harmless to repeat."""
+        """As it was before, unless the notice came: a process that is ending may be asked again. Idempotent."""
         if self._listens and not self.given and threading.current_thread() is threading.main_thread():
             self._listens = False
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -53,11 +53,11 @@ class NodeOfWorkers:
     peer: Peer | None
     secret: bytes
     peers: Mapping[str, str]
-    """For each node, who keeps copies for it."""
+    """For each node, the one that keeps copies for it."""
 
 
 def find_node(run: Run, group: SavingGroup, with_peers: bool, watch: CheckpointWatch) -> NodeOfWorkers | None:
-    """Meet the node's daemon, and choose who keeps copies for whom. Called by all workers together.
+    """Meet the node's daemon, and choose which node keeps copies for which. Called by all workers together.
 
     None on all of them when there is no daemon on some node: then there is no memory to go on from.
     """
@@ -100,7 +100,7 @@ class Snapshots:
         self, node: NodeOfWorkers, arena: Arena, device: torch.device, run: Run, every: int, order: Join,
         keep: set[str], watch: CheckpointWatch,
     ) -> None:  # fmt: skip
-        """`every`: steps between snapshots that nobody asked for; 0: none. `keep`: files of snapshots that belong here,
+        """`every`: steps between snapshots without a request; 0: none. `keep`: files of snapshots that belong here,
         empty where another worker of the node sees to that."""
         self.node, self.arena, self.run, self.every, self.order = node, arena, run, every, order
         self.snapshotter = Snapshotter(arena, device)
@@ -138,7 +138,7 @@ class Snapshots:
                 self.snapshotter.wait_copied()
 
     def settle(self) -> None:
-        """Wait until the snapshot that was begun is complete, and tell the daemon."""
+        """Wait until the snapshot that was begun is complete, and notify the daemon."""
         if not self._begun:
             return
         self._begun = False
@@ -162,7 +162,7 @@ class Snapshots:
         return found
 
     def join_store(self, store: str, fence: Fence) -> None:
-        """The store that was down has been claimed. Raises HoldfastError; the next daemon is told all the same."""
+        """The store that was down has been claimed. Raises HoldfastError; the next daemon is notified all the same."""
         self.order = replace(self.order, store=store, fence=fence, down="")
         self.node.client.join(self.order)
 
@@ -173,7 +173,7 @@ class Snapshots:
             self._sweep_at = float("inf") if is_done else time.monotonic() + _SWEEP_S
 
     def close(self, forget: bool) -> None:
-        """Leave the daemon. `forget`: the job came to its end, and nobody will go on from here."""
+        """Leave the daemon. `forget`: the job came to its end, and no worker will resume from here."""
         self.settle()
         self.snapshotter.close()
         self.node.client.leave(forget)
@@ -193,7 +193,7 @@ def open_snapshots(
     device: torch.device,
     watch: CheckpointWatch,
 ) -> Snapshots | None:
-    """Take the memory for snapshots, and tell the daemon what to do with them. Called by all workers together.
+    """Take the memory for snapshots, and send the daemon its orders for them. Called by all workers together.
 
     `fence`: None while the store is down, for the reason `down`. None on all workers, with a line that has the
     figures, when some node has not the memory.

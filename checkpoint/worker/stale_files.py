@@ -14,7 +14,7 @@ from holdfast.checkpoint.snapshots.arena import Arena
 def current_files(ranks: Sequence[tuple[str, str]], peers: Mapping[str, str]) -> dict[str, set[str]]:
     """For each node, the files of snapshots that belong there. Pure.
 
-    `ranks`: node and file name of each rank's own snapshots; `peers`: for each node who keeps its copies.
+    `ranks`: node and file name of each rank's own snapshots; `peers`: for each node the one that keeps its copies.
     """
     found: dict[str, set[str]] = {}
     for node, name in ranks:

@@ -117,7 +117,7 @@ class Rooms:
 
     def __init__(self, tensors: Mapping[str, tuple[GlobalTensor, TensorShard, Tensor]]) -> None:
         self._tensors = tensors
-        # They may have been different when they were kept, and are given back as tensors of their own.
+        # They may have been different when they were kept, and are returned as tensors of their own.
         self._apart = _overlapping(tensors)
         self._rooms = {name: room_for(*one) for name, one in tensors.items() if name not in self._apart}
         self._rooms |= {name: (new(*tensors[name][:2]), False) for name in self._apart}

@@ -105,7 +105,7 @@ class UserState:
                 raise UsageError(
                     f"{name} is not what it was when the Checkpointer was made: state keeps its names, shapes and types"
                 )
-        # A snapshot's shards are told apart by their order, and the order of a user's dict may change.
+        # A snapshot's shards are distinguished by their order, and the order of a user's dict may change.
         return {name: found[name] for name in self._what}, values
 
     def places(self) -> dict[str, str]:
@@ -164,7 +164,7 @@ class UserState:
         return values
 
     def _levels(self, name: str) -> int:
-        """In how many levels of dicts the tensors of an object are told by their names alone."""
+        """In how many levels of dicts the tensors of an object are identified by their names alone."""
         return 1 if isinstance(self._objects[name], nn.Module) else 3 if name in self._model_of else 0
 
     def _require_kept(self) -> None:
@@ -221,7 +221,7 @@ class UserState:
 
 
 def _fits(tree: Any, is_dict: bool, is_optimizer: bool) -> bool:
-    """Whether JSON looks like that of such an object. Of others nobody but they themselves knows."""
+    """Whether JSON looks like that of such an object. Only the others themselves know theirs."""
     if is_optimizer:
         groups = tree.get("param_groups") if isinstance(tree, dict) else None
         return isinstance(groups, list) and all(isinstance(g, dict) and g.get("$", "dict") == "dict" for g in groups)

@@ -1,1 +1,1 @@
-"""Who is slow itself, who only waits, and what it costs."""
+"""Which rank is slow itself, which only waits, and what it costs."""

@@ -1,8 +1,8 @@
-"""Who is slow and who only waits: a job's steps, taken apart.
+"""Which ranks are slow and which only wait: a job's steps, taken apart.
 
 A rank is slow by itself when its own work takes longer than the same work of its peers: the ranks of its stage, which
 do the same on other data. What that costs is found by playing the step again as if it were as fast as they are: the
-step gets shorter, and others wait less. A wait is therefore never held against the one who waits.
+step gets shorter, and others wait less. A wait is therefore never counted against the rank that waits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Blame:
     victim_s: Floats
     """Waited beyond what the plan itself makes a rank wait."""
     culprits: list[Culprit] = field(default_factory=list)
-    """Who is named, the dearest first."""
+    """The named culprits, the most expensive first."""
     path: list[PathPart] = field(default_factory=list)
     """Of one step, of median length."""
     incomplete: list[int] = field(default_factory=list)

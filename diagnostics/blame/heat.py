@@ -34,7 +34,7 @@ class Heat:
     seconds: Floats
     """(ranks, phases): per step."""
     ratio: Floats
-    """(ranks, phases). None of waiting, for who waits least may be the slow one, nor of collections."""
+    """(ranks, phases). None of waiting, for the rank that waits least may be the slow one, nor of collections."""
     nodes: tuple[str, ...]
     steps: Ints
     by_step: Floats

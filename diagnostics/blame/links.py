@@ -2,7 +2,7 @@
 
 A slow link is slow for all that goes over it, so the operations of a group are looked at one by one and all together.
 A rank that is kept from running sees late that its data are there: what its own work is kept, too, is not the link's.
-Which of its links it is, its ranks tell: those at both ends lose more time than the others, in a ring as in an exchange
+Which of its links it is, its ranks show: those at both ends lose more time than the others, in a ring as in an exchange
 of all with all. Where all lose the same, as in an all-reduce around a ring, it remains the group's.
 """
 
@@ -31,7 +31,7 @@ _EXPLAINS = 0.5
 _MOST = 16
 """Groups of a column that are looked at closely: those that lost most time."""
 _CLEAR = 0.5
-"""Who lost less than this of what another one lost did not lose it for the same reason."""
+"""A rank that lost less than this share of what another one lost did not lose it for the same reason."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Standing:
     """Seconds in a step."""
     names: tuple[str, ...]
     peers: int
-    """Whom it was compared with."""
+    """The ranks it was compared with."""
     kept: float = 0.0
     """Seconds in a step for which own work is kept from running beyond that of the others."""
 
@@ -186,7 +186,7 @@ def _excess(took: Floats, members: Sequence[int]) -> dict[int, float]:
 
 
 def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limits, z: float) -> list[BlameSuspect]:
-    """A stage's only group next to those of the other stages. What more bytes explain is nobody's fault, and neither is
+    """A stage's only group next to those of the other stages. What more bytes explain is no fault, and neither is
     what takes as long however many they are: it must be slow by the byte and as it is."""
     passed: dict[int, list[_Standing]] = {}
     for names in dict.fromkeys(names for way in ways for names in way.took):
@@ -214,7 +214,7 @@ def _between_stages(graph: Graph, ways: list[_Way], step_s: float, limits: Limit
 
 
 def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_Standing]) -> BlameSuspect:
-    """A slow link, or where it cannot be told which, a rank's links or a group's."""
+    """A slow link, or where it is unknown which, a rank's links or a group's."""
     # An operation by its own name, if one stands out alone.
     best = max(passed, key=lambda s: (len(s.names) == 1, s.z))
     names = list(dict.fromkeys(name for s in passed for name in s.names))
@@ -236,7 +236,7 @@ def _accused(graph: Graph, way: _Way, members: tuple[int, ...], passed: list[_St
 
 
 def _ends(excess: dict[int, float]) -> list[int]:
-    """Which of a group's ranks the slow link is between, who lost most time first: two, one, or all of them."""
+    """Which of a group's ranks the slow link is between, those that lost most time first: two, one, or all of them."""
     order = sorted(excess, key=lambda lane: -excess[lane])
     if len(order) <= 2:
         return order

@@ -1,4 +1,4 @@
-"""What blame looks for, from where on it names somebody, and whom it has in mind until then."""
+"""What blame looks for, the limits from which it names a rank, and its suspects until then."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Slowness(StrEnum):
     HOST = "host interference"
     """Ready to run and kept from it: its work took more time, but no more of the processor's."""
     WAIT = "waiting"
-    """Its work took more time and no more of the processor's, and nobody kept it: asleep, at a lock, in a read."""
+    """Its work took more time and no more of the processor's, and no process kept it: asleep, at a lock, in a read."""
     IMBALANCE = "imbalance"
-    """One stage has more to do than another, on all its ranks: the plan's doing and nobody's fault."""
+    """One stage has more to do than another, on all its ranks: due to the plan, no rank's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Limits:
     ratio: float = 1.03
     """Over its peers."""
     chance: float = 0.001
-    """That anybody at all is named in a job where only noise tells ranks apart."""
+    """That any rank at all is named in a job where ranks differ by noise only."""
     z: float = 3.4
     """Standard errors at the least, however few there are to be named."""
     host: float = 0.05
@@ -45,7 +45,7 @@ class Limits:
     imbalance: float = 1.1
     """Work of the busiest stage over the mean."""
     least: float = 0.002
-    """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nobody."""
+    """Share of the step that work or a link takes beyond its peers: what takes next to nothing costs nothing."""
     moved: float = 0.02
     """The same for a link that is not `doubtless` slow: by less, sound links differ for minutes on a busy host."""
     doubtless: float = 10.0
@@ -70,7 +70,7 @@ class BlameSuspect:
     self_s: float
     works: dict[str, float] = field(default_factory=dict)
     whole: float = 0.0
-    """Share of all its own time, where it cannot be told of which work."""
+    """Share of all its own time, where it is unknown of which work."""
     moves: list[SlowTransfer] = field(default_factory=list)
     what: str = ""
     """Of moves: the operations that took too long."""
@@ -92,7 +92,7 @@ class SlowTransfer:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who was slow, at what, and what it cost. Seconds are per step."""
+    """Which rank was slow, at what, and what it cost. Seconds are per step."""
 
     kind: Slowness
     rank: int

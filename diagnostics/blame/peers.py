@@ -1,4 +1,4 @@
-"""Who takes longer than the peers that do the same work. Robust: medians over steps, against medians of peers."""
+"""Ranks that take longer than the peers that do the same work. Robust: medians over steps, against medians of peers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PAIRS = 1 << 21
 _FLOOR = 0.004
 """Of a relative standard error: a run that never varies is not known any better than this."""
 _PASSING, _MOST_PASSING = 0.2, 0.15
-"""The same of one second watched, which falls with the square of time, and at most: who shares a core's cache or clock
-comes and goes by the second, and takes a third of a rank's speed for as long, however many steps fit into it. Of few
+"""The same of one second watched, which falls with the square of time, and at most: which ranks share a core's cache or
+clock changes by the second, and takes a third of a rank's speed for as long, however many steps fit into it. Of few
 ranks only: of more it is seen how far apart they are."""
 _STRETCH, _STRETCHES = 8, 10
 """Samples of a stretch at least, and stretches at most."""
@@ -44,7 +44,7 @@ class Compared:
 
 
 def floor_of(seconds: float) -> float:
-    """Of a relative standard error: how well ranks can be told apart that were watched for so long."""
+    """Of a relative standard error: how well ranks that were watched for so long can be distinguished."""
     return min(max(_PASSING / max(seconds, 0.1) ** 2, _FLOOR), _MOST_PASSING)
 
 
@@ -62,7 +62,7 @@ def compare(samples: Floats, floor: float = _FLOOR) -> Compared:
     error = np.fmax(np.fmax(spread, pooled) / np.sqrt(count), _error_of_stretches(logs))
     ranks = np.isfinite(center).sum()
     between = _between(center) if ranks >= _FEW else np.zeros_like(center)
-    if len(samples) < 3:  # no telling from so few; only the peers' spread can, the better the more they are
+    if len(samples) < 3:  # too few for an estimate; only the peers' spread gives one, the better the more there are
         error, between = 0.0 * error, between * (1 + 10 / max(ranks, 1))
     if ranks > 2 * _FEW:
         floor = _FLOOR  # how far apart they are is seen of the others
@@ -78,7 +78,7 @@ def compare(samples: Floats, floor: float = _FLOOR) -> Compared:
 def _center(values: Floats) -> tuple[Floats, float]:
     """A robust middle of each column, and its standard error over that of a mean.
 
-    The median of all means of two (Hodges and Lehmann 1963) tells as much from two samples as the median from three.
+    The median of all means of two (Hodges and Lehmann 1963) is as efficient with two samples as the median with three.
     """
     samples, ranks = values.shape
     if samples < 3 or samples * samples * ranks > _PAIRS or np.isnan(values).any():

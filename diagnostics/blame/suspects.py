@@ -1,4 +1,4 @@
-"""Who stands out among its peers, in which work or on which link: those whose cost is worth working out."""
+"""Which ranks stand out among their peers, in which work or on which link: those whose cost is worth working out."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class Threads:
     involuntary: Floats
 
     def kept(self, ranks: npt.NDArray[np.int64], lane: int, excess: float) -> Slowness:
-        """Who is at fault that the work of the rank at `lane` of `ranks` lasted `excess` seconds a step longer than its
-        peers', without more processor time. HOST also where the kernel does not tell."""
+        """What caused that the work of the rank at `lane` of `ranks` lasted `excess` seconds a step longer than its
+        peers', without more processor time. HOST also where the kernel does not say."""
         delayed = self.delayed[:, ranks]
         if np.isfinite(delayed[:, lane]).any():
             return Slowness.HOST if compare(delayed).excess[lane] >= _EXPLAINS * excess else Slowness.WAIT

@@ -43,7 +43,7 @@ def without_suspect(graph: Graph, seen: Measured, s: BlameSuspect) -> Variant:
 
 
 def ideal(graph: Graph, seen: Measured) -> Variant:
-    """Everybody takes what the median of its peers does."""
+    """Every rank takes what the median of its peers does."""
     own = {c: nanmedian(column.own, axis=1)[:, None] - column.own for c, column in enumerate(graph.columns)}
     moved = {c: nanmedian(took, axis=1)[:, None] - took for c, took in enumerate(seen.transfers)}
     return Variant(own, moved, {})

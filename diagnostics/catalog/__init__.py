@@ -1,1 +1,1 @@
-"""Every check: what it is told, what it says, and what its figures are held against."""
+"""Every check: its options, its results, and what its figures are compared with."""

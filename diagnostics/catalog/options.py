@@ -1,4 +1,4 @@
-"""What a check is told: by the controller as JSON, by a person with flags."""
+"""Options of a check: from the controller as JSON, from a person as flags."""
 
 import json
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ class CheckOptions:
     suite: str = "quick"
     """`full` measures longer."""
     polite: bool = False
-    """Measure at ordinary priority: somebody trains here."""
+    """Measure at ordinary priority: a job trains here."""
     folder: str = "/tmp"
     """Where the disk check writes."""
     role: str = ""
@@ -24,7 +24,7 @@ class CheckOptions:
     """This node's own address in a group."""
     port: int = 0
     session: str = ""
-    """A word that both ends of a pair know: nobody else is answered."""
+    """A word that both ends of a pair know: no other client is answered."""
     rdma: tuple[str, ...] = ()
     """RDMA devices to measure, in the order of the other end's."""
     rank: int = 0

@@ -31,7 +31,7 @@ class CheckFault:
     text: str
     component: str = ""
     fatal: bool = True
-    """False: the node works on, but somebody should look."""
+    """False: the node works on, but needs attention."""
     action: str = ""
     """What to do, where the check knows better than the catalog."""
 

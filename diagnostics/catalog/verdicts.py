@@ -113,7 +113,7 @@ def is_worse(metric: Metric, value: float, than: float) -> bool:
 
 
 def best(metric: Metric, values: Sequence[float]) -> float:
-    """The best of several tries; NaN of none."""
+    """The best of several attempts; NaN of none."""
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return math.nan

@@ -1,5 +1,5 @@
-"""All-reduce among neighbours under one switch, or between two switches, over gloo; the controller says who is which
-rank and where to meet. Ranks of one switch stand together, so that the ring crosses twice whatever its size.
+"""All-reduce among nodes under one switch, or between two switches, over gloo; the controller assigns the ranks
+and the rendezvous. Ranks of one switch stand together, so that the ring crosses twice whatever its size.
 """
 
 import importlib.util

@@ -1,8 +1,8 @@
 """From every NIC to every memory node of this host and back; and from each NIC to the next one.
 
 RDMA: perftest through the adapter's own loop, server and client pinned to one memory node after the other. Elsewhere
-TCP to the NIC's own address: the kernel turns that round before the wire, so it tells of the host's stack and memory
-path and of nothing beyond.
+TCP to the NIC's own address: the kernel turns that round before the wire, so it tests the host's stack and memory
+path and nothing beyond.
 """
 
 import math

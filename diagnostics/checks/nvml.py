@@ -1,4 +1,4 @@
-"""Health of the GPUs as their driver tells it."""
+"""Health of the GPUs as their driver reports it."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Between two nodes: the client measures both ways, the server answers.
 
 Over TCP by our own mover; in addition over every pair of RDMA devices by perftest, one rail at a time, so that a bad
-NIC is told from a bad node.
+NIC is distinguished from a bad node.
 """
 
 import errno

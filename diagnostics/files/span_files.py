@@ -1,4 +1,4 @@
-"""Spans in Parquet files, which DuckDB and everybody else read in place. Needs pyarrow, imported when first used."""
+"""Spans in Parquet files, which DuckDB and other readers read in place. Needs pyarrow, imported when first used."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who waits for whom when nothing moves, and what a worker does that makes no step."""
+"""Which worker waits for which when nothing moves, and what a worker does that makes no step."""

@@ -1,9 +1,9 @@
-"""Who waits for whom, when nothing moves any more: the workers that the others wait for and that wait for nobody.
+"""The wait-for graph, when nothing moves any more: the workers that the others wait for and that wait for none.
 
 Pure. A worker in an operation waits for those of the operation's group that have not begun it; the group's sequence
-numbers tell which ones those are. What nobody waits through is at fault: a worker that is dead or stopped, is in no
-operation, or is on its way into one in which its peers are already (MegaScale, arXiv 2402.15627, section 5.2: the
-culprits are those that say nothing). Where everybody waits, two orders of operations contradict each other.
+numbers show which ones those are. A worker that itself waits for none is at fault: one that is dead or stopped, is in
+no operation, or is on its way into one in which its peers are already (MegaScale, arXiv 2402.15627, section 5.2: the
+culprits are those that say nothing). Where all wait, two orders of operations contradict each other.
 """
 
 from collections import Counter
@@ -15,12 +15,12 @@ from holdfast.wire.operation_size import words
 from holdfast.wire.rank_sets import compact
 
 MOST_WAITS = 8
-"""Operations that a verdict's evidence tells of."""
+"""Operations that a verdict's evidence lists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Ranks that do operations together; one object for each. `ident` tells groups of the same ranks apart; two
+    """Ranks that do operations together; one object for each. `ident` distinguishes groups of the same ranks; two
     ranks' messages in one direction are a group as well."""
 
     label: str
@@ -47,7 +47,7 @@ class WaitState:
     """Handed over and waited for; else the worker may be still on its way into the operation."""
     begun: Mapping[Group, int] = field(default_factory=dict)
     others: tuple[int, ...] = ()
-    """With whom an operation without a known group may be, itself included."""
+    """The ranks that an operation without a known group may be with, itself included."""
     size: int = 0
     """Of its operation (operation_size), where it must be the same for all; 0: not known."""
     sizes: Mapping[Group, int] = field(default_factory=dict)
@@ -69,12 +69,12 @@ class Reason(StrEnum):
     STACK = "stack"
     """In the same operation as its peers, but elsewhere in its code."""
     TRANSFER = "transfer"
-    """Everybody is there, and still nothing moves."""
+    """All ranks are there, and still nothing moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An operation in which ranks wait, and for whom."""
+    """An operation in which ranks wait, and the ranks they wait for."""
 
     operation: str
     ranks: tuple[int, ...]
@@ -101,7 +101,7 @@ _Key = tuple[Group | str, int]
 
 @dataclass(slots=True)
 class _Meeting:
-    """One operation: who is in it, and whom those still lack."""
+    """One operation: the ranks in it, and those still missing."""
 
     name: str
     inside: list[WaitState]
@@ -214,7 +214,7 @@ def _differing_sizes(meetings: Iterable[_Meeting], waits: tuple[Wait, ...]) -> H
 
 
 def _past_sizes(known: Mapping[int, WaitState], waits: tuple[Wait, ...]) -> HangVerdict | None:
-    """Everybody is there, but an operation that is over was not of the same size everywhere: what one rank sent too
+    """All ranks are there, but an operation that is over was not of the same size everywhere: what one rank sent too
     much or too little is taken for a part of the next. Only where all began as many: else their histories differ."""
     groups = {group for state in known.values() for group in state.sizes}
     for group in sorted(groups, key=lambda one: (one.label, one.ident)):
@@ -235,7 +235,7 @@ def _past_sizes(known: Mapping[int, WaitState], waits: tuple[Wait, ...]) -> Hang
 def _sinks(
     known: Mapping[int, WaitState], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]
 ) -> HangVerdict | None:
-    """Those that somebody misses, and that wait for nobody themselves."""
+    """Those that some rank misses, and that wait for none themselves."""
     missed = {rank for meeting in meetings.values() for rank in meeting.missing}
     stopped = [rank for rank in missed if rank not in known or not known[rank].is_alive]
     entering = [
@@ -269,7 +269,7 @@ def _without_operations(known: Mapping[int, WaitState]) -> HangVerdict | None:
 
 def _behind(known: Mapping[int, WaitState], ranks: Sequence[int]) -> list[int]:
     """Of several that are in no operation, those that do not wait for their GPU and have begun fewer than a peer has;
-    all if that tells nothing."""
+    all if that excludes none."""
     ranks = [rank for rank in ranks if not known[rank].waits_for_gpu] or ranks
     if len(ranks) < 2:
         return list(ranks)
@@ -286,7 +286,7 @@ def _behind(known: Mapping[int, WaitState], ranks: Sequence[int]) -> list[int]:
 
 
 def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> HangVerdict | None:
-    """Some miss a worker whose operation is one that only its name is known of: it may be computing in there."""
+    """Some miss a worker of whose operation only the name is known: it may be computing in there."""
     loose = {s.rank: s for m in meetings.values() for s in m.inside if s.group is None}
     missed = {rank for m in meetings.values() for rank in m.missing if m.inside[0].group is not None}
     found = tuple(sorted(missed & set(loose)))
@@ -299,7 +299,7 @@ def _within(meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]) -> HangV
 def _circle(
     known: Mapping[int, WaitState], meetings: Mapping[_Key, _Meeting], waits: tuple[Wait, ...]
 ) -> HangVerdict | None:
-    """Everybody waits: follow who misses whom until somebody comes a second time."""
+    """All wait: follow the missing ranks until one comes a second time."""
     rank = next((s.rank for m in meetings.values() if m.missing for s in m.inside), None)
     if rank is None:
         return None

@@ -32,7 +32,7 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One worker as it looks from outside. `text` goes on after its name: "rank 3 {text}"."""
+    """One worker as seen from outside. `text` goes on after its name: "rank 3 {text}"."""
 
     life: Liveness
     text: str

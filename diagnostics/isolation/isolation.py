@@ -3,7 +3,7 @@ or failed in.
 
 What can be bad are *parts*: a node (NIC, cable, port), a node's way out of its switch, the way between two switches. A
 pair under one switch tests two nodes; a pair across tests two ways out and the way between. A part is good after
-`TRIES` passes in a row of one pair, so a single pass clears nobody and a fault of every second try is never cleared. A
+`TRIES` passes in a row of one pair, so a single pass clears no part and a fault of every second try is never cleared. A
 failure counts against a part only when all others in that pair were known to be good; after `strikes` of those without
 any pass, or `INTERMITTENT` in all, it is bad. So no part is blamed on the evidence of another that may be the bad one.
 A way between switches is bad, too, when its failures need more than one node to explain them.
@@ -12,10 +12,10 @@ Pairs under one switch come first, each twice; then one pair between every two s
 (`PairKind.PROBE`: its figure can be held against a pair under one switch); then all nodes go across at once
 (`PairKind.CROWD`: held against each other only, for a network may be narrower above its switches by design). Of more
 than four switches each is in one such probe, and the other ways are a crowd, too; one that fails there is tested
-alone. Who failed meets known-good partners, a new one after each failure, the same again after a pass. Where no
-partner is known to be good, pairs are tried until everybody met everybody (`_MEETINGS` at most); so two nodes that
+alone. A failed node meets known-good partners, a new one after each failure, the same again after a pass. Where no
+partner is known to be good, pairs are tried until all met each other (`_MEETINGS` at most); so two nodes that
 fail stop after `strikes`, and are named as a pair. An only node under its switch is bad when it fails over several
-ways; over a single one nobody can tell.
+ways; over a single one it is unknown.
 
 Rounds: never more than `max_rounds` (32). A sound cluster takes 2 under its switches (4 where one has an odd number of
 nodes), then 2 for the way between two switches, 6 for those of three or four, else 2 and twice the least number in
@@ -60,7 +60,7 @@ class Isolation:
         seed: int = 0,
     ) -> None:
         """`known_good`: nodes that only serve as partners. `switches`: node -> switch. Where each has one node only, or
-        all have the same, there is nothing to tell apart, and all are tested as though under one."""
+        all have the same, there is nothing to distinguish, and all are tested as though under one."""
         self._targets = [name for name in dict.fromkeys(nodes) if name not in known_good]
         everybody = [*self._targets, *sorted(known_good)]
         self._switch = {name: (switches or {}).get(name, "") for name in everybody}
@@ -110,7 +110,7 @@ class Isolation:
     @property
     def bad(self) -> set[str]:
         """Nodes whose pairs fail with partners that are known to be good, under their own switch, too, where they have
-        a neighbour there that could tell."""
+        a peer there that could show it."""
         return {name for name in self._targets if self._is_bad(name)}
 
     def _is_bad(self, name: str) -> bool:
@@ -252,12 +252,12 @@ class Isolation:
         ends = []
         for switch in way:
             able: Sequence[str] = sides.get(switch, ())
-            # A suspect says nothing of the way while there is somebody else.
+            # A suspect says nothing of the way while there is another node.
             able = [name for name in able if not self._out[name].is_suspect] or able
             free = [name for name in able if name not in plan.busy]
             if not free:
                 return
-            # Those that are known to be good make a failure count; else who failed least on this way.
+            # Those that are known to be good make a failure count; else the one that failed least on this way.
             ends.append(min(free, key=lambda n: (sum(n in pair for pair in part.failures), not self._out[n].is_good)))
         plan.pair(ends[0], ends[1], kind)
 

@@ -77,7 +77,7 @@ class Judgement:
 
     def doubtful(self, targets: Collection[str]) -> dict[str, list[str]]:
         """Checks to try once more, by node: the figures are bad, or it broke where others did not, or they lie behind
-        the best quarter. The last, since figures that scatter hide who is bad for good."""
+        the best quarter. The last, since figures that scatter hide the node that is always bad."""
         again = {pair for pair in self._behind() if pair[0] in targets}
         for name in {name for _, name in [*self._ran, *self._errors]}:
             for verdict in self.node_verdicts(BY_NAME[name], targets):

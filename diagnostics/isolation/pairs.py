@@ -1,7 +1,7 @@
 """What the tests of pairs say of nodes, of the ways between them, and of switches. Pure.
 
-Pairs under one switch are held against each other. A pair across is alone on its way when it is held against those (it
-must reach half of what they do); when many go across at once they are held against each other only.
+Pairs under one switch are compared with each other. A pair across is alone on its way when it is compared with those
+(it must reach half of what they do); when many go across at once they are compared with each other only.
 """
 
 import math
@@ -30,7 +30,7 @@ Past = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 """By node, by `figure_key`: (Unix seconds, value), oldest first."""
 
 LINK = "link "
-"""What the component of a verdict on a way begins with: it is told with a node, and says nothing of that node."""
+"""What the component of a verdict on a way begins with: it is reported with a node, and says nothing of that node."""
 _Figure = tuple[str, str, str]  # check, metric, component
 ACROSS = 0.5  # share of a pair's figure under one switch, or of the other pairs' across: less than that is a fault
 _REFERENCE = 0.75  # quantile of all pairs' figures that stands for a good pair: up to that many may be bad

@@ -99,7 +99,7 @@ class IsolationPlan:
 
     def meet(self, name: str, part: IsolationPart, partners: Iterable[str], kind: PairKind) -> str:
         """A suspect meets one of these: the same again after a pass, which may be in a later round, else a new one.
-        Whom; empty: nobody is free."""
+        Which one; empty: none is free."""
         known = [other for other in partners if other != name]
         again = partner_of(part.last, name)
         free = [other for other in ([again] if again in known else known) if other not in self.busy]

@@ -57,7 +57,7 @@ def memory_nodes(sysfs: Path) -> dict[int, set[int]]:
 
 
 def parse_cpus(text: str) -> set[int]:
-    """ "0-3,8,10-11" as the kernel writes lists of processors; what is no number is left out."""
+    """ "0-3,8,10-11" as the kernel writes lists of processors; what is not a number is left out."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -151,7 +151,7 @@ class MoverClient:
             pass
 
     def echoes(self, packets: int, seconds: float) -> Echoes | None:
-        """Send packets, a window at a time, for at most so many seconds; None when too few went out to tell."""
+        """Send packets, a window at a time, for at most so many seconds; None when too few went out for a result."""
         word = _word(self._session)
         with socket.socket(_family(self._address), socket.SOCK_DGRAM) as udp:
             if self._source:

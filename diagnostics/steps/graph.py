@@ -36,7 +36,7 @@ class Column:
     begin: Floats
     """(ranks,): when the step began: the end of the one before, where that is known."""
     bytes: Ints
-    """(spans,): what each moved, as one of the ranks tells; 0 not known."""
+    """(spans,): what each moved, as one of the ranks reports; 0 not known."""
 
     def __post_init__(self) -> None:
         intervals = np.diff(self.at, axis=0)
@@ -68,7 +68,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class StepNode:
-    """One meeting in the order in which they can be worked out: (column, sync) of all that take part, and of whom
+    """One meeting in the order in which they can be worked out: (column, sync) of all that take part, and of those
     they wait for. `axis` is that of the ranks' array along which a collective reduces; None all of them, -1 none."""
 
     how: Meeting
@@ -90,7 +90,7 @@ class Graph:
     """Ranks with spans missing."""
 
     def reduced(self, values: Floats, axis: int | None) -> Floats:
-        """The latest of each group of a collective, at each of its ranks. `values` (..., ranks); NaN is nobody."""
+        """The latest of each group of a collective, at each of its ranks. `values` (..., ranks); NaN is no rank."""
         values = np.where(np.isnan(values), -np.inf, values)
         if axis is None:
             latest = values.max(axis=-1, keepdims=True)

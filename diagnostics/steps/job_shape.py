@@ -1,4 +1,4 @@
-"""What must be known of a job to read its spans: who ran where, and what it does in every step."""
+"""What must be known of a job to read its spans: which ranks ran where, and what they do in every step."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Measured:
     waited: list[npt.NDArray[np.bool_]]
     """Whether this rank waited for another one at all."""
     arrivals: list[Floats]
-    """When what it waits for was there: -inf where it depends on nobody."""
+    """When what it waits for was there: -inf where it depends on no rank."""
 
 
 def measured(graph: Graph) -> Measured:
@@ -48,7 +48,7 @@ def measured(graph: Graph) -> Measured:
             for (c, k), latest in zip(node.members, _latest(graph, starts, node.axis), strict=True):
                 found.arrivals[c][k] = latest
     for column, arrival in zip(columns, found.arrivals, strict=True):
-        # Who was through before the last came did not wait for it: a broadcast's source, a send that was buffered.
+        # A rank that was through before the last came did not wait for it: a broadcast's source, a buffered send.
         depends = np.isfinite(arrival) & (arrival <= column.ends)
         arrival[~depends] = -np.inf
         waits = np.where(depends, np.clip(arrival - column.starts, 0, None), 0.0)

@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 OTHER = "other"
 """What a rank does outside of all spans."""
 OWN_SENDS = "pp:send"
-"""Waiting until what this rank has sent is gone: with nobody to meet."""
+"""Waiting until what this rank has sent is gone: with no peer to meet."""
 _FROM = {
     SPANS[Op.RECV_FORWARD]: (SPANS[Op.SEND_FORWARD], -1),
     SPANS[Op.RECV_BACKWARD]: (SPANS[Op.SEND_BACKWARD], 1),

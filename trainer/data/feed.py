@@ -118,7 +118,7 @@ class Owned:
 def open_feed(config: Config, launch: Launch, mesh: RankMesh, batches: Batches, needed: bool) -> Feed:
     """The feed that the settings ask for. All ranks call it; `needed`: this one will read from it.
 
-    Raises ConfigError when the node has no memory for a ring, or its ranks cannot tell how many they are.
+    Raises ConfigError when the node has no memory for a ring, or its ranks cannot find out how many they are.
     """
     micro_batches = mesh.layout.micro_batches_of(mesh.dp_rank)
     if config.data.loader == "inline":

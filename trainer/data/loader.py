@@ -20,11 +20,11 @@ from holdfast.trainer.data.ring import Ring
 from holdfast.trainer.data.shards import Shards
 
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.02
-"""Between two looks at whether a slot has become free."""
+"""Between two checks whether a slot has become free."""
 
 
 def serve(ring: Ring, alone: Callable[[], bool]) -> None:
-    """Fill the ring until it is closed or `alone` says that nobody is left to read it."""
+    """Fill the ring until it is closed or `alone` says that no reader is left."""
     settings = ring.settings()
     step = -1
     try:

@@ -1,8 +1,8 @@
 """Batches in shared memory: one loader writes a ring of steps, the ranks of its node read them where they lie.
 
 No locks: each word has one writer. A slot carries the number of its step, written after its content, and a CRC-32,
-which a reader checks. The file lies in memory, and everybody who uses it holds a shared lock on it, which ends with the
-process: whatever nobody has locked was left by the dead.
+which a reader checks. The file lies in memory, and every process that uses it holds a shared lock on it, which ends
+with the process: a file without a lock was left by a dead process.
 
 Layout, in 64-bit words: header; a line for each reader; a line for each slot; then, from a page boundary on, the
 slots: for each replica on the node its inputs and targets as int64. Lines are whole cache lines.
@@ -43,7 +43,7 @@ def folder() -> Path:
 
 
 def sweep(where: Path) -> int:
-    """Remove the rings that nobody uses any more; how many. Those of other users are left alone."""
+    """Remove the rings that no process uses any more; how many. Those of other users are left alone."""
     count = 0
     for path in where.glob(f"{PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ class Ring:
         return found
 
     def close(self, remove: bool = False) -> None:
-        """Forget it; `remove`: for everybody. What was read from it may still be in use, so it stays mapped."""
+        """Forget it; `remove`: for all processes. What was read from it may still be in use, so it stays mapped."""
         if remove:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
@@ -155,7 +155,7 @@ class Ring:
         return sorted({int(need) - 1 for need in needs if 0 < need < _NOTHING})
 
     def next_wanted(self) -> int | None:
-        """The first step that a reader is not done with; None when nobody reads here. Only once `complete`."""
+        """The first step that a reader is not done with; None when there are no readers. Only once `complete`."""
         wanted = self._reader_lines[self._reader_lines[:, _NEED] != _NOTHING, _NEXT]
         if not len(wanted):
             return None

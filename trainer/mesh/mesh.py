@@ -109,7 +109,7 @@ def join(
 def only_deterministic(environ: MutableMapping[str, str]) -> None:
     """From now on the GPU gives the same bits for the same work. What cannot raises RuntimeError in the first step.
 
-    Where torch is told to warn only, the backward of attention goes on adding up in any order.
+    Where torch is set to warn only, the backward of attention goes on adding up in any order.
     """
     environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
     torch.use_deterministic_algorithms(True)
@@ -119,7 +119,7 @@ def _own_groups(layout: TrainerLayout, rank: int, device: torch.device) -> Devic
     """The mesh out of groups that only their members make, and only among themselves.
 
     The habit is that every rank takes part in making every group of the job, though it is in few of them. Groups of
-    one axis share no rank and every rank goes through the axes in the same order, so nobody waits in a circle.
+    one axis share no rank and every rank goes through the axes in the same order, so no circular wait arises.
 
     Axes with the same ranks share a group: each of gloo's has a thread that wakes a hundred times a second.
     """
@@ -147,7 +147,7 @@ def everyone() -> dist.ProcessGroup:
 def leave(store: Store | None = None, done: bool = False) -> None:
     """Give the process groups back, and the store where the ranks met. Safe to call when there are none.
 
-    `done`: all ranks have come to their end, and nobody will want to meet here again.
+    `done`: all ranks have come to their end, and none will meet here again.
     """
     if dist.is_initialized():
         with warnings.catch_warnings():

@@ -1,8 +1,8 @@
 """torch's key-value store, kept in Redis: ranks of one generation meet there instead of at one rank's TCP server.
 
 All keys of a generation are fields of one Redis hash, which expires: nothing is left behind, even by a job that was
-killed. Who waits for a key listens to a channel of that key's name and looks again at growing intervals, so that a
-lost message costs a moment and never a hang.
+killed. A rank that waits for a key listens to a channel of that key's name and looks again at growing intervals, so
+that a lost message costs a moment and never a hang.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch._C._distributed_c10d import Store  # what `torch.distributed.Store` i
 from holdfast.trainer.settings.errors import ConfigError
 
 EXPIRY_S = 3600.0
-"""Life of a generation's keys after the last write or `keep_alive`."""
+"""Lifetime of a generation's keys after the last write or `keep_alive`."""
 RETIRED_S = 60.0
-"""Life of the keys once the job is done: a slower rank may still want one."""
+"""Lifetime of the keys once the job is done: a slower rank may still want one."""
 _CONNECT_S = 10.0
 _LOOK_AGAIN_S = (0.05, 1.0)  # first and longest time that a waiter relies on messages alone
 
-# torch's compareSet: an absent key counts as equal to an empty expectation, and gives back what was expected.
+# torch's compareSet: an absent key counts as equal to an empty expectation, and returns what was expected.
 _COMPARE_SET = """
 local now = redis.call('HGET', KEYS[1], ARGV[1])
 if now == ARGV[2] or (not now and ARGV[2] == '') then
@@ -41,7 +41,7 @@ return now or ARGV[2]
 class RedisStore(Store):
     """A `torch.distributed.Store` in Redis. Any thread may use it; a forked child may not.
 
-    torch keeps no reference to the Python half of a store: hold on to it for as long as the process group lives.
+    torch keeps no reference to the Python half of a store: hold on to it for as long as the process group exists.
     Commands are not repeated when the connection breaks, since an `add` might then count twice: that is a
     DistNetworkError, and the job starts again.
     """
@@ -52,7 +52,7 @@ class RedisStore(Store):
     def __init__(self, url: str, name: str, timeout: timedelta) -> None:
         """Connect to `redis://HOST[:PORT][/DB]` or `rediss://`; `name` is this generation's own.
 
-        Raises ConfigError when the library is missing or nobody answers there.
+        Raises ConfigError when the library is missing or no server answers there.
         """
         super().__init__()
         self.set_timeout(timeout)
@@ -69,7 +69,7 @@ class RedisStore(Store):
         self._write(("HSET", self.name, key, value), (key,))
 
     def get(self, key: str) -> bytes:
-        """Waits until somebody has set it."""
+        """Waits until a rank has set it."""
         return self.multi_get([key])[0]
 
     def add(self, key: str, amount: int) -> int:
@@ -118,7 +118,7 @@ class RedisStore(Store):
     deleteKey = delete_key
     getNumKeys = num_keys
 
-    # --- the life of the keys ------------------------------------------------------------------------------------
+    # --- lifetime of the keys ------------------------------------------------------------------------------------
 
     def keep_alive(self) -> None:
         """Push the expiry back when it is due. Cheap to call after every step."""
@@ -143,7 +143,7 @@ class RedisStore(Store):
         return f"{self.name}:{key}"
 
     def _write(self, command: tuple[Any, ...], keys: Sequence[str]) -> Any:
-        """One round trip: write, push the expiry back, wake who waits."""
+        """One round trip: write, push the expiry back, wake the waiters."""
         with _translated(self):
             batch = self._client.pipeline(transaction=False)
             batch.execute_command(*command)
@@ -226,7 +226,7 @@ def _library() -> Any:
 
 
 def _connected(redis: Any, url: str) -> Any:
-    """A client that has been answered once; tries for a while, since a thousand ranks probe peer in one moment."""
+    """A client that has been answered once; retried for a while, since a thousand ranks connect at one moment."""
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 

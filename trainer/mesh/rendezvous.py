@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet: torch's TCP store from the environment, or Redis; and what meeting costs."""
+"""Rendezvous of a job's ranks: torch's TCP store from the environment, or Redis; and what it costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAZY = "TORCH_GLOO_LAZY_INIT"
 def open_store(where: str, launch: Launch, env: MutableMapping[str, str], timeout: timedelta) -> Store:
     """This rank's store for this generation: `env`, or `redis://HOST:PORT/DB`. The caller holds on to it.
 
-    Where the store outlives every rank, gloo is told to connect late (unless `env` already says anything on that):
+    Where the store outlives every rank, gloo is set to connect late (unless `env` already says anything on that):
     store operations of a rank then do not grow with the number of ranks. Raises ConfigError, DistNetworkError.
     """
     if not launch.is_distributed:
@@ -45,9 +45,9 @@ def outlives_ranks(where: str, env: Mapping[str, str]) -> bool:
 
 
 def generation_name(launch: Launch, env: Mapping[str, str]) -> str:
-    """A name that all ranks of this life of the job share, and no other life does."""
+    """A name that all ranks of this generation of the job share, and no other generation does."""
     job = launch.job or env.get("TORCHELASTIC_RUN_ID", "")
-    # Jobs of other launchers may have equal names; where their ranks would have met tells them apart.
+    # Jobs of other launchers may have equal names; the address of their rendezvous distinguishes them.
     place = f"{env.get('MASTER_ADDR')}:{env.get('MASTER_PORT')}"
     return f"{job}:{launch.generation}:{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 

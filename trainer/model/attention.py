@@ -66,7 +66,7 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Turn pairs (i, i + half) of the last dimension of x, (..., width), by `rotation`, (2, ..., width)."""
     cos, sin = rotation.unbind()
     left, right = x.chunk(2, dim=-1)
-    # In the angles' own precision: bfloat16 positions would be too coarse to tell neighbours apart.
+    # In the angles' own precision: bfloat16 positions would be too coarse to distinguish adjacent ones.
     turned: Tensor = x * cos + torch.cat([right, left], dim=-1) * sin
     return turned.to(x.dtype)
 

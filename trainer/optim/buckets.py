@@ -21,7 +21,7 @@ SMALLEST = 1 << 20
 
 
 def cut(sizes: Sequence[int], fewest: int = FEWEST) -> list[range]:
-    """Which neighbours go together, as ranges of places. `sizes` are bytes, in the order in which they become final.
+    """Which adjacent ones go together, as ranges of places. `sizes` are bytes, in the order in which they become final.
 
     >>> cut([9 << 20, 9 << 20, 9 << 20, 9 << 20])
     [range(0, 2), range(2, 4)]

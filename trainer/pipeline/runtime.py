@@ -261,7 +261,7 @@ class _Works(list[dist.Work]):
 
 
 def _watch_waits() -> None:
-    """Mark waiting for a neighbour stage as an operation. Once a process; schedules are unchanged."""
+    """Mark waiting for an adjacent stage as an operation. Once a process; schedules are unchanged."""
     # When a peer dies, torch prints its whole schedule on every rank, over the line that says what happened.
     logging.getLogger(torch_schedules.__name__).setLevel(logging.CRITICAL)
     if not hasattr(torch_schedules, "_wait_batch_p2p") or not hasattr(torch_schedules, "_batch_p2p"):

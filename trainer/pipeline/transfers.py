@@ -75,7 +75,7 @@ _MESSAGES = {True: (Op.SEND_FORWARD, Op.RECV_FORWARD), False: (Op.SEND_BACKWARD,
 
 
 def _input(action: Action, stages: int) -> tuple[bool, int, int] | None:
-    """What a computation needs from a neighbour stage: (is activation, own stage, micro-batch)."""
+    """What a computation needs from an adjacent stage: (is activation, own stage, micro-batch)."""
     if action.op is Op.FORWARD and action.stage > 0:
         return True, action.stage, action.micro_batch
     if action.op in _BACKWARDS and action.stage < stages - 1:
@@ -84,7 +84,7 @@ def _input(action: Action, stages: int) -> tuple[bool, int, int] | None:
 
 
 def _output(action: Action, stages: int) -> tuple[bool, int, int] | None:
-    """What a computation makes for a neighbour stage: (is activation, the neighbour, micro-batch)."""
+    """What a computation makes for an adjacent stage: (is activation, that stage, micro-batch)."""
     if action.op is Op.FORWARD and action.stage < stages - 1:
         return True, action.stage + 1, action.micro_batch
     if action.op in _BACKWARDS and action.stage > 0:

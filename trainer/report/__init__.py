@@ -1,1 +1,1 @@
-"""What people are told of each step, and how well the hardware is used."""
+"""What is printed of each step, and how well the hardware is used."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _BETWEEN_S = 0.2
-"""Drawing takes about 2 ms, and nobody reads faster."""
+"""Drawing takes about 2 ms, and a person cannot read faster."""
 
 
 class Console:

@@ -97,7 +97,7 @@ def _end_last_line(path: Path) -> None:
         rest = file.read().rpartition(b"\n")[2]
         if rest.startswith(b'{"step": ') and not _is_whole(rest):
             file.truncate(size - len(rest))
-        elif rest:  # only its end is missing, or it is somebody else's
+        elif rest:  # only its end is missing, or another process wrote it
             file.write(b"\n")
 
 

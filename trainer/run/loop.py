@@ -121,7 +121,7 @@ class Trainer:
         return riding(self._share(), self.votes(self.moment.step + 1))
 
     def _arrived(self, sums: torch.Tensor) -> None:
-        """The loss came with the gradients; their norm everybody finds by itself then."""
+        """The loss came with the gradients; each rank then finds their norm by itself."""
         self._pending = arrived(sums)
 
     def _share(self) -> torch.Tensor:
@@ -240,8 +240,8 @@ def _train(config: Config, launch: Launch, trainer: Trainer, manager: Checkpoint
             seconds = time.perf_counter() - started
             parts = spans.clock.take()
             losses.append(totals.loss)
-            # A loss that is no number is a fault to whoever watches; one that was skipped has been dealt with.
-            # All ranks know the loss and tell it: what one node alone had told would be lost with that node.
+            # A NaN loss is a fault to the controller; one that was skipped has been dealt with.
+            # All ranks know the loss and report it: a report from one node alone would be lost with that node.
             is_known = totals.is_finite
             memory = meter.memory_bytes()
             probe.meters(meter.mfu(seconds), tokens / seconds, list(parts.values()), memory, totals.norm)

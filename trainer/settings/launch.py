@@ -1,4 +1,4 @@
-"""What a launcher tells a rank through the environment: torchrun's variables, and Holdfast's own."""
+"""What a launcher passes to a rank through the environment: torchrun's variables, and Holdfast's own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def from_environment(env: Mapping[str, str]) -> Launch:
 
 
 def keep_loopback_local(env: MutableMapping[str, str]) -> None:
-    """Make gloo listen on the loopback device when the rendezvous is there and nobody said otherwise.
+    """Make gloo listen on the loopback device when the rendezvous is there and nothing else is set.
 
     gloo otherwise looks the host's own name up, which fails or stalls on machines without a resolver.
     """

@@ -1,7 +1,7 @@
 """How long each layer of the network waits, set in one place and checked for the order that keeps a flap a flap.
 
 A link that comes back must find its packets still being sent again; a peer that does not answer must be given up by
-its process group before whoever watches the job gives up on that:
+its process group before the watcher of the job gives up on that:
 
     flap  <  InfiniBand's retries  <  process group  <  driver
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 IB_TICK_S = 4.096e-6
 """InfiniBand's unit: Local ACK Timeout is this times 2 to the power of a 5-bit exponent (InfiniBand Architecture
-Specification, volume 1, 9.7.6.1.3). A QP takes it from NCCL_IB_TIMEOUT, how often it tries again from
+Specification, volume 1, 9.7.6.1.3). A QP takes it from NCCL_IB_TIMEOUT, how often it retries from
 NCCL_IB_RETRY_CNT (3 bits); NCCL's own manual gives the same formula."""
 IB_EXPONENTS = range(1, 32)  # 0 stands for waiting for ever
 IB_RETRIES = range(8)
@@ -31,7 +31,7 @@ class Transport:
     ib_retries: int
     group_s: float
     driver_s: float
-    """0: nobody outside gives up on the job after a fixed time."""
+    """0: nothing outside gives up on the job after a fixed time."""
 
     @property
     def ib_s(self) -> float:
@@ -104,6 +104,6 @@ def heeding(policy: Transport, env: Mapping[str, str]) -> Transport:
 
 
 def export(policy: Transport, env: MutableMapping[str, str]) -> None:
-    """Put the policy into `env`. What is there already stays as somebody set it."""
+    """Put the policy into `env`. What is set already stays."""
     for name, value in environment(policy).items():
         env.setdefault(name, value)

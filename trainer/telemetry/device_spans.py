@@ -1,4 +1,4 @@
-"""Spans of a GPU's work: events in its stream at both ends, read when the GPU has passed them. Nobody waits for it.
+"""Spans of a GPU's work: events in its stream at both ends, read when the GPU has passed them, without waiting for it.
 
 An event says when relative to another one. So now and then, when the stream has run dry anyway, one is recorded
 together with the host's clock: from it, all others get times that other ranks can be compared with.
@@ -37,7 +37,7 @@ class _Pending:
     start: TimedEvent
     end: TimedEvent
     recorded: Recorded | None
-    """What the agent is told of the end."""
+    """What the agent is sent about the end."""
 
 
 class DeviceSpans:
@@ -86,7 +86,7 @@ class DeviceSpans:
         return event
 
     def end(self, kind: str, named: dict[str, Any], start: TimedEvent) -> None:
-        # Spans of a job that nobody aligned are of no use, and must not pile up.
+        # Spans of a job that are not aligned are of no use, and must not pile up.
         if self._zero is None:
             self._pool.append(start)
             return

@@ -15,7 +15,7 @@ from holdfast.agent import probe
 
 @contextlib.contextmanager
 def gc_disabled(every: int) -> Iterator[Callable[[int], None]]:
-    """Collect only when told: what is yielded takes the number of steps done. `every` 0 leaves Python its ways."""
+    """Collect only when called: what is yielded takes the number of steps done. `every` 0 leaves Python its ways."""
     if not every or not gc.isenabled():
         yield lambda done: None
         return

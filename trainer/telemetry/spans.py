@@ -26,7 +26,7 @@ PARTS = STEP_PARTS
 _PARTS = {op: COMPUTE if op in COMPUTES else BUBBLE if op in RECEIVES else COMMUNICATION for op in SPANS}
 _PARTS |= {Op.LOAD: DATA, Op.STEP: OPTIMIZER}
 _WORK = COMPUTES | {Op.STEP, Op.REDUCE_GRAD}  # loading waits for disks, whatever the processor does
-# Waiting for a neighbour stage is a bubble; all other operations that ranks do together are communication
+# Waiting for an adjacent stage is a bubble; all other operations that ranks do together are communication
 # that nothing hides, or the block would not be waiting for it.
 _WAITS = ("pp:recv",)
 
@@ -134,7 +134,7 @@ _done: defaultdict[str, int] = defaultdict(int)  # operations by group
 
 
 def operation(name: str, num_bytes: int = 0) -> _Block:
-    """As the probe's, as a block, and a span of what it waits for with whom: "tp:all_reduce" is of this rank's tp
+    """As the probe's, as a block, and a span of the wait with its peers: "tp:all_reduce" is of this rank's tp
     peers. All of them do the operations of a group in one order, so their numbers agree. `num_bytes`: of the whole
     buffer, as nccl-tests count; 0 where that is not known."""
     if name in _WAITS:

@@ -1,4 +1,4 @@
-"""The trainer's side of checkpoints: what is kept of it, and who is told. The rest is `checkpoint.worker.manager`'s."""
+"""The trainer's side of checkpoints: what is kept of it, and its callbacks. The rest is `checkpoint.worker.manager`'s."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrainerState:
         put_back(tensors, values, self.slices, self.optimizer)
 
     def problem(self, values: Mapping[str, Any]) -> str:
-        return "" if type(values.get(APPLIED)) is int else f"{APPLIED} is not there, or no number"
+        return "" if type(values.get(APPLIED)) is int else f"{APPLIED} is not there, or not a number"
 
 
 def make_manager(

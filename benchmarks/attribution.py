@@ -50,7 +50,7 @@ STEADY, TRIES = 20, 3
 """Steps by which it is known how long a link's operations take; how often its rate is set anew by that."""
 NODES = 2
 SMALL = 5
-"""Percent: so little needs more steps to stand out of the noise of a host with more ranks than cores."""
+"""Percent: below this, more steps are needed to exceed the noise of a host with more ranks than cores."""
 WORKS = ("forward", "backward", "load", "link")
 SCORINGS = ("right", "busiest", "latest")
 
@@ -88,7 +88,7 @@ def training(folder: Path, layout: str) -> Iterator[LocalCluster]:
 
 
 class Ended(Exception):
-    """The job is not what it was any more; why."""
+    """The job has changed; the reason."""
 
 
 def step_of(cluster: LocalCluster) -> int:
@@ -333,7 +333,7 @@ def main() -> None:
             with given.out.open("a") as out:
                 out.write(json.dumps(found) + "\n")
         if not given.json and not given.add:
-            who = "nobody" if found["rank"] < 0 else f"rank {found['rank']}"
+            who = "no rank" if found["rank"] < 0 else f"rank {found['rank']}"
             who += f"-{found['peer']}" if found["peer"] >= 0 else ""
             verdict = "right" if found["right"] else "WRONG"
             print(f"{verdict}: {who} {found['what']} +{found['percent']}: {found['text']}", flush=True)

@@ -1,4 +1,4 @@
-"""Every kind of fault on eight hosts and two spares: is it found, is the right one blamed, is the right thing done?
+"""Every kind of fault on eight hosts and two spares: is it found, is the right node blamed, is the right action taken?
 
     python benchmarks/chaos.py [--injections 12] [--seed 1] [--skip 0] [--kinds NAME ...] [--json]     (as root)
     python benchmarks/chaos.py --calm 200 --out calm.json

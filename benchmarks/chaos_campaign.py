@@ -1,4 +1,4 @@
-"""One run of `chaos.py`: strikes, watches what the controller makes of it, repairs, and writes down what happened."""
+"""One run of `chaos.py`: injects faults, watches the controller's reaction, repairs, and records what happened."""
 
 import os
 import random
@@ -60,7 +60,7 @@ class Blow:
         return self.kind.culprit.format(rank=self.strike.rank, node=self.strike.node, switch="s1")
 
     def undo(self) -> None:
-        """End the trouble, once."""
+        """End the fault, once."""
         with suppress(HoldfastError, OSError):
             self.strike.undo()
         self.strike.undo = lambda: None
@@ -122,7 +122,7 @@ class Campaign:
             time.sleep(min(2.0, max(0.0, until - time.monotonic())))
 
     def _end_quiet(self) -> None:
-        """What came up since nothing was wrong is a false alarm."""
+        """Incidents since the last healthy state are false alarms."""
         self.result.quiet_s += time.monotonic() - self._quiet_since
         for one in self._new():
             self._known.add(one["id"])

@@ -1,4 +1,4 @@
-"""The faults of `chaos.py`, as data: how each is brought about and ended, and what is right to say and do about it."""
+"""The faults of `chaos.py`, as data: how each is injected and ended, and which findings and actions are right."""
 
 import os
 import random
@@ -33,7 +33,7 @@ class Strike:
         return self.hosts.hosts[self.node]
 
     def inject(self, kind: str, place: str = "") -> None:
-        """As people do: `holdfast inject`."""
+        """As an operator does: `holdfast inject`."""
         at_rank = kind.partition("=")[0] in _OF_RANKS
         target = f"rank{self.rank}" if at_rank else f"node{self.index}"
         self.hosts.client.inject(f"{kind}:{target}" + (f"/{place}" if place else ""))
@@ -54,7 +54,7 @@ class Kind:
     beside: tuple[str, ...] = ()
     """Kinds that may come as incidents of their own, since they are true, too."""
     end: str = "acted"
-    """When the trouble itself goes away: "found", or "acted": when all is over."""
+    """When the fault itself ends: "found", or "acted": when all is over."""
     patience_s: float = 45.0
     slows: bool = False
     """Whether training is slower for it."""
@@ -63,7 +63,7 @@ class Kind:
 
     @property
     def ends_generation(self) -> bool:
-        """Whether the job starts again because of it, though the trouble stays."""
+        """Whether the job starts again because of it, though the fault stays."""
         return not {*self.moves}.isdisjoint(RESTART + EVICT) and self.end != "found"
 
 
@@ -155,7 +155,7 @@ def _write(strike: Strike, file: str, text: str) -> None:
 
 
 def _congested(strike: Strike) -> None:
-    """Notifications by the ten thousand, every tenth of a second."""
+    """Ten thousand notifications every tenth of a second."""
     done, path = threading.Event(), strike.host.counter("hw_counters/np_cnp_sent")
 
     def count() -> None:

@@ -86,7 +86,7 @@ class Host:
         self._start()
 
     def power_off(self) -> None:
-        """All at once: the kernel ends what a pid namespace holds together with its first process."""
+        """All at once: the kernel ends all processes of a pid namespace with its first one."""
         if self._init is not None:
             self._init.kill()
             self._init.wait()

@@ -52,7 +52,7 @@ def worker(script: str, *words: object, python: str = sys.executable) -> subproc
 
 
 def answer(process: "subprocess.Popen[str]", problem: str = "") -> Json:
-    """What it printed, or `problem`: the last line that it complained with."""
+    """What it printed, or `problem`: its last line on standard error."""
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
     except subprocess.TimeoutExpired:
@@ -67,7 +67,7 @@ def answer(process: "subprocess.Popen[str]", problem: str = "") -> Json:
 
 
 def result_of(process: "subprocess.Popen[str]") -> Json:
-    """As `answer`, and the end of everything if there is none."""
+    """As `answer`; exits if there is none."""
     found = answer(process)
     if "problem" in found:
         raise SystemExit(f"benchmarks/checkpoint.py: {found['problem']}")

@@ -30,7 +30,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that goes away, in memory where the host has such a place."""
+    """A temporary folder, in memory where the host has such a place."""
     folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder, ignore_cleanup_errors=True) as name:
         yield Path(name)
@@ -43,7 +43,7 @@ def wait_for(
     every: float = 0.02,
     despite: tuple[type[Exception], ...] = (),
 ) -> Any:
-    """The first answer that is something; errors of these kinds are no answer yet. TimeoutError names `what`."""
+    """The first true answer; errors of these kinds count as no answer yet. TimeoutError names `what`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(*despite):

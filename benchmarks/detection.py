@@ -1,4 +1,4 @@
-"""How long a fault goes unseen: from the instant of injection to the finding in the controller, on one host's clock.
+"""Detection time of a fault: from the instant of injection to the finding in the controller, on one host's clock.
 
 python benchmarks/detection.py [--json] [--kills 60] [--only worker-killed ...]
 

@@ -1,4 +1,4 @@
-"""`holdfast diagnose` on hosts that are broken on purpose: is the right one found, is a healthy one blamed?
+"""`holdfast diagnose` on hosts with injected faults: is the faulty one found, is a healthy one blamed?
 
     python benchmarks/diagnose.py [--placements 10] [--hosts 8] [--seed 0] [--json]     (as root)
 

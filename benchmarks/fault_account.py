@@ -62,7 +62,7 @@ def steps_again(lines: Iterable[Line], before: set[int], victims: set[int], stru
 
 @dataclass
 class Outcome:
-    """One fault. What was not found, or not mended, within the deadline counts the deadline."""
+    """One fault. What was not found, or not repaired, within the deadline counts as the deadline."""
 
     detect_s: float
     recover_s: float

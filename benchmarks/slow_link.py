@@ -73,7 +73,7 @@ class TokenBucket:
                 "match", family, "dport", target, "0xffff", "flowid", "1:2")  # fmt: skip
 
     def lift(self) -> None:
-        """Whatever `limit` did is over."""
+        """Undo `limit`."""
         _tc("filter", "del", "dev", "lo", "parent", "1:", check=False)
         _tc("class", "del", "dev", "lo", "classid", "1:2", check=False)
 

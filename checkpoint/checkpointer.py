@@ -120,7 +120,7 @@ class Checkpointer:
             self._manager.snapshots.wait_copied()
 
     def close(self) -> bool:
-        """The job is done: save its last state, unless nothing was done, and leave. Harmless to repeat.
+        """The job is done: save its last state, unless nothing was done, and leave. Idempotent.
 
         False, on all workers, when the last state could not be stored: the reason was said. Snapshots stay in memory.
         """

@@ -1,7 +1,7 @@
 """`python -m holdfast.diagnostics CHECK… --json`: run checks on this node, one line with the result of each.
 
 An agent starts this; by hand it is the way to run one check alone. Exit code 0 whatever the checks find: what is bad
-is judged by whoever reads the results. 2 for bad input.
+is judged by the reader of the results. 2 for bad input.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def run_check(name: str, options: CheckOptions) -> CheckResult:
 
 def main(argv: list[str]) -> int:
     service.follow_parent()
-    service.give_way()  # whoever started us may have come first: then that would say nothing of our own session
+    service.give_way()  # our parent may have done so first: then that would say nothing of our own session
     parser = argparse.ArgumentParser("python -m holdfast.diagnostics", description=__doc__)
     parser.add_argument("checks", nargs="+", metavar="CHECK", help=f"any of: {', '.join(BY_NAME)}")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, as agents read it")

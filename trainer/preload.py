@@ -39,7 +39,7 @@ _OPTIONAL = ("redis",)
 
 
 def preload() -> None:
-    """Import and warm up all that a rank needs to reach its first step. Harmless to repeat.
+    """Import and warm up all that a rank needs to reach its first step. Idempotent.
 
     Call it before anything else imports numpy or torch, or those may have started threads already.
     """

@@ -38,7 +38,7 @@ class System:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Return when nothing of the last save goes on."""
+        """Return when the last save is complete."""
 
     def close(self) -> None:
         """Leave nothing behind."""

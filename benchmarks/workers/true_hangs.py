@@ -1,4 +1,4 @@
-"""True hangs of an unmodified script: none ends by itself. In a second life, the script goes on without it.
+"""True hangs of an unmodified script: none ends by itself. After a restart, the script goes on without it.
 
 torchrun --nproc-per-node 3 benchmarks/workers/true_hangs.py CASE FOLDER SECONDS
 

@@ -1,7 +1,7 @@
 """Which run may commit: only the newest one that claimed the store. Without locks.
 
 A claim is a file `claims/tNNNN.json`, created atomically: of several that want a term, one gets it. A run writes below
-the folder `work-tNNNN` of its own term, and commits by renaming a folder out of there. Whoever claims a newer term
+the folder `work-tNNNN` of its own term, and commits by renaming a folder out of there. A run that claims a newer term
 takes that folder away and puts an empty *file* of the same name in its place. From then on the older run can neither
 create anything below that name nor rename anything out of it, for a file has no children: not after a pause of hours
 either, since the decision is the file system's and not a comparison made before the pause. Only then does the newer
@@ -34,7 +34,7 @@ class Fence:
     generation: int
     job: str
     token: str = ""
-    """Tells this run from every other."""
+    """Distinguishes this run from every other."""
 
     @property
     def work(self) -> str:

@@ -29,13 +29,13 @@ class LateClaim:
         """What came of it; None as long as the store is down."""
 
     def poke(self) -> None:
-        """A checkpoint is due: try again, unless that is being done or was done a moment ago."""
+        """A checkpoint is due: retry, unless an attempt is under way or ended a moment ago."""
         if self.outcome is None and self._thread is None and self._clock() >= self._next:
             self._thread = threading.Thread(target=self._try, name="holdfast-claim", daemon=True)
             self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """For a try that is under way."""
+        """For an attempt that is under way."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 

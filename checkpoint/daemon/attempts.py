@@ -127,7 +127,7 @@ def write_part(
 
 
 def put_entry(store: Store, attempt: Attempt, worker: int, part: Part, values: Mapping[str, Any]) -> None:
-    """Tell the leader of a part that is written whole. `values`: what this worker has that is no tensor.
+    """Report a completely written part to the leader. `values`: what this worker has that is no tensor.
 
     Raises Refused when the attempt was given up, StaleGeneration, OSError.
     """
@@ -139,7 +139,7 @@ def put_entry(store: Store, attempt: Attempt, worker: int, part: Part, values: M
 
 
 def put_refusal(store: Store, attempt: Attempt, worker: int, reason: str) -> None:
-    """Tell the leader that this worker's part will not come. Raises StaleGeneration, OSError."""
+    """Report to the leader that this worker's part will not come. Raises StaleGeneration, OSError."""
     try:
         with contextlib.suppress(FileNotFoundError):
             store.read(attempt.refusal)
@@ -204,12 +204,12 @@ class Gathered:
         return manifest.num_bytes
 
     def tidy(self) -> None:
-        """Remove checkpoints that have had their time. Raises StaleGeneration, OSError."""
+        """Remove expired checkpoints. Raises StaleGeneration, OSError."""
         require(self._store, self._attempt.fence)
         retain(self._store, self._leader.retention)
 
     def give_up(self, reason: str) -> None:
-        """Tell all that wait, and take away what is there. Raises StaleGeneration, OSError."""
+        """Notify all that wait, and remove what is there. Raises StaleGeneration, OSError."""
         try:
             self._store.make_folder(self._attempt.fence.work)
             self._store.replace(self._attempt.refusal, reason.encode())

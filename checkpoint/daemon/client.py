@@ -26,7 +26,7 @@ from holdfast.checkpoint.snapshots.files import ABSENT, SOCKET
 
 CALL_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 30.0
-"""For a daemon that is being started, maybe again: whoever does not wait goes on from an older step."""
+"""For a daemon that is being started, maybe again: a worker that does not wait resumes from an older step."""
 _AGAIN_S = 0.5
 
 Json = dict[str, Any]
@@ -83,7 +83,7 @@ class DaemonClient:
         self._ask(self._join)
 
     def snapshot(self, taken: SnapshotTaken) -> bool:
-        """A snapshot is complete in the arena; False when no daemon hears it now.
+        """A snapshot is complete in the arena; False when no daemon is connected now.
 
         One that is to be persisted is reported to the next daemon as soon as there is one. What the daemon refuses
         comes back as a note.
@@ -135,7 +135,7 @@ class DaemonClient:
         return notes
 
     def close(self) -> None:
-        """Hang up; what is under way goes on. Harmless to repeat."""
+        """Disconnect; what is under way goes on. Idempotent."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -189,7 +189,7 @@ class DaemonClient:
         return self._answers.pop(0)
 
     def _look_at(self, message: Json, answer: Json) -> None:
-        """Make a note of what the daemon would not do."""
+        """Add a note of what the daemon refused."""
         if answer["ok"]:
             return
         if message["do"] == "snapshot" and not message["persist"]:
@@ -208,7 +208,7 @@ class DaemonClient:
             raise DaemonRefused(f"the checkpoint daemon is gone: {error}") from None
 
     def _read(self) -> None:
-        """Take in what comes next, and wait for it."""
+        """Wait for the next message and read it."""
         if self._sock is None:
             raise DaemonRefused("not connected to the checkpoint daemon")
         try:

@@ -1,4 +1,4 @@
-"""The checkpoint daemon of a node: uploads snapshots and copies them to other nodes, whoever dies meanwhile.
+"""The checkpoint daemon of a node: uploads snapshots and copies them to other nodes, whichever process dies meanwhile.
 
     python -m holdfast.checkpoint.daemon.daemon --folder /dev/shm/holdfast-... --node NODE [--switch S] [--host ADDRESS]
 

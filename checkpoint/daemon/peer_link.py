@@ -113,7 +113,7 @@ def _answer(wire: PeerWire) -> dict[str, Any]:
 
 
 def _send(wire: PeerWire, part: memoryview) -> None:
-    # Whoever refuses says so while we are still sending, and would be drowned by it.
+    # A peer that refuses says so while we are still sending, and its answer must be read first.
     readable, _, _ = select.select([wire.sock], [], [], 0)
     if readable:
         _answer(wire)

@@ -60,7 +60,7 @@ class Pinned:
         return None
 
     def free(self) -> None:
-        """Harmless to repeat."""
+        """Idempotent."""
         self._pin.close()
         self.arena.close()
 

@@ -15,7 +15,7 @@ from holdfast.checkpoint.format.arrays import Buffer
 from holdfast.checkpoint.restore.host_peers import Sending, this_host
 
 Operation = Callable[[str], contextlib.AbstractContextManager[object]]
-"""Marks a blocking operation by name, for whoever watches this process."""
+"""Marks a blocking operation by name, for the watcher of this process."""
 
 
 class SavingGroup(Protocol):

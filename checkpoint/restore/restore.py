@@ -1,6 +1,6 @@
 """Read the newest checkpoint that is whole, on whatever layout. No torch.
 
-Every byte is checked by whoever reads it, and all must agree; when something is bad and no copy has it right, every
+Each worker checks every byte that it reads, and all must agree; when data is bad and no copy is good, every
 worker moves on to the next older checkpoint together, and rank 0 says which file was wrong.
 """
 

@@ -240,7 +240,7 @@ class Arena:
         return sorted(slots, key=lambda slot: self._complete.get(slot, 0))
 
     def commit(self, slot: int, step: int, generation: int, values: Mapping[str, Any], sums: Sequence[int]) -> Snapshot:
-        """All bytes of the slot are in place: from now on it is a snapshot, whoever dies."""
+        """All bytes of the slot are in place: from now on it is a snapshot, whichever process dies."""
         seq = 1 + max(self._complete.values(), default=0)
         made = Snapshot(slot, seq, step, generation, time.time(), dict(values), tuple(sums))
         body = {key: value for key, value in asdict(made).items() if key not in ("slot", "sums")}
@@ -285,7 +285,7 @@ class Arena:
             os.pwrite(self._fd, piece, self._data + snapshot.slot * self._slot + index * CHUNK_BYTES)
 
     def close(self) -> None:
-        """Unmap. Harmless to repeat; views that are still in use keep the memory mapped."""
+        """Unmap. Idempotent; views that are still in use keep the memory mapped."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -29,7 +29,7 @@ def is_plain(name: str) -> bool:
 
 
 def key_of(description: Description) -> str:
-    """Tells arenas apart whose slots hold something else."""
+    """Distinguishes arenas whose slots hold something else."""
     return hashlib.sha256(description.encode()).hexdigest()[:8]
 
 

@@ -43,7 +43,7 @@ def get(arena: Path, slot: int, digest: int) -> dict[str, Any] | None:
 
 
 def remove(arena: Path) -> None:
-    """Remove an arena, and what lies beside it. Harmless to repeat."""
+    """Remove an arena, and what lies beside it. Idempotent."""
     arena.unlink(missing_ok=True)
     for aside in arena.parent.glob(f"{arena.name}.values*"):
         aside.unlink(missing_ok=True)

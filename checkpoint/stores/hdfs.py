@@ -138,7 +138,7 @@ class HdfsStore:
             asides.remove(aside)
         except OSError as error:
             if not is_final(error):
-                asides.clear()  # whoever does not answer is not asked to tidy up
+                asides.clear()  # a server that does not answer is not asked to clean up
             raise
         finally:
             over.set()
@@ -154,7 +154,7 @@ class HdfsStore:
         """`closing` is called when all has been written and only the end of the file is not known yet."""
         options = self._options(overwrite=True, create_parent=False)
         with self._calls() as calls:
-            # Not the library's file object: whoever drops that closes it, for as long as the NameNode does not answer.
+            # Not the library's file object: dropping that closes it, which blocks until the NameNode answers.
             writer = calls(lambda: self._client().inner.create(where, options), f"create {where}")
             # As bytes: of anything else the library converts each one, five times slower.
             for pieces in batched(cut(content())):

@@ -58,7 +58,7 @@ def write_whole(
 ) -> Saved:
     """Commit whole tensors as the checkpoint after `step` steps. Raises CheckpointError, OSError.
 
-    Takes the store over from whoever writes to it; removes nothing.
+    Takes the store over from the run that writes to it; removes nothing.
     """
     if progress is not None:
         store = _Watched(store, sum(held.tensor.num_bytes for held in whole.values()), progress)

@@ -1,4 +1,4 @@
-"""To and from torch's distributed checkpoint format (DCP), for whoever reads or writes with stock torch.
+"""To and from torch's distributed checkpoint format (DCP), for reading and writing with stock torch.
 
 Nothing that is read is unpickled but by two readers that know what they may make: that of the metadata in
 `dcp_metadata`, and torch's own for weights.

@@ -362,7 +362,7 @@ class CheckpointManager:
             self.is_stored = self.group.broadcast(b"stored" if self.last_saved == steps else b"") == b"stored"
 
     def _save_again(self, steps: int) -> None:
-        """There is no next checkpoint that would make up for the last one: try for a while, all workers together."""
+        """There is no next checkpoint that would make up for the last one: retry for a while, all workers together."""
         give_up, delays = time.monotonic() + self.options.timeout_s, Backoff(initial=0.5, cap=5.0).delays()
         while True:
             wait = min(next(delays), give_up - time.monotonic())

@@ -1,4 +1,4 @@
-"""SIGTERM as a notice: Slurm, Kubernetes, a market for spare machines or whoever drains a node is about to end this
+"""SIGTERM as a notice: Slurm, Kubernetes, a spot market or an operator that drains a node is about to end this
 worker. What it knows is saved first; then all workers of the job end together. No torch.
 """
 

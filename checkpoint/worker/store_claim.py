@@ -52,7 +52,7 @@ class StoreClaim:
             raise UsageError(f"{self.down}: name a store that can be written")
 
     def poke(self) -> None:
-        """A checkpoint is due: try again beside training if the store was down."""
+        """A checkpoint is due: retry beside training if the store was down."""
         if self._late is not None:
             self._late.poke()
 

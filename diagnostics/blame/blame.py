@@ -49,11 +49,11 @@ class Blame:
     self_s: Floats
     induced_s: Floats
     victim_s: Floats
-    """Waited beyond what the plan itself makes a rank wait."""
+    """Seconds waited beyond what the plan itself makes a rank wait."""
     culprits: list[Culprit] = field(default_factory=list)
     """The named culprits, the most expensive first."""
     path: list[PathPart] = field(default_factory=list)
-    """Of one step, of median length."""
+    """Of one step of median length."""
     incomplete: list[int] = field(default_factory=list)
     """Ranks of which spans were missing in some step."""
 
@@ -174,7 +174,7 @@ def _judged(
 
 
 def _compute_ratio(sample: BlameSamples, lanes: int) -> Floats:
-    """A rank's compute over that of its peers, by the processor's time where it is known."""
+    """A rank's compute over that of its peers, by CPU time where it is known."""
     roles = [role for role in sample.wall if computes(role)]
     if not roles:
         return np.full(lanes, np.nan)

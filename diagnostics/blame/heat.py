@@ -18,9 +18,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 TRANSFER, WAIT = "transfer", "wait"
-"""What a rank's meetings with others take, apart from its own work: data on its way, and others that are late."""
+"""Time in operations with other ranks, apart from own work: data in transfer, and late peers."""
 COLLECTIONS = "gc"
-"""Python's collector, which comes when it likes: its seconds lie in the other phases, too."""
+"""Python's garbage collector, which runs at any time: its seconds lie in the other phases, too."""
 
 
 @dataclass(frozen=True, slots=True)

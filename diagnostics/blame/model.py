@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Slowness(StrEnum):
-    """What kind of slow."""
+    """Kind of slowness."""
 
     COMPUTE = "compute"
     LINK = "link"
@@ -23,14 +23,14 @@ class Slowness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From where on a rank is named."""
+    """Limits from which a rank is named."""
 
     ratio: float = 1.03
-    """Over its peers."""
+    """Of work, over its peers."""
     chance: float = 0.001
     """That any rank at all is named in a job where ranks differ by noise only."""
     z: float = 3.4
-    """Standard errors at the least, however few there are to be named."""
+    """Fewest standard errors, however few candidates there are."""
     host: float = 0.05
     """Share of the step that a rank is kept from running beyond its peers."""
     moments: float = 0.05
@@ -53,9 +53,9 @@ class Limits:
     between: float = 0.03
     """The same for what lies between spans. Only the clock is known of it, and so also what kept it from running."""
     candidates: int = 8
-    """How many are tried at most."""
+    """Most suspects that are tried."""
     replays: int = 16
-    """Steps at most that are played again, evenly spread."""
+    """Most steps that are replayed, evenly spread."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class BlameSuspect:
     self_s: float
     works: dict[str, float] = field(default_factory=dict)
     whole: float = 0.0
-    """Share of all its own time, where it is unknown of which work."""
+    """Share of all its own time, where the work is unknown."""
     moves: list[SlowTransfer] = field(default_factory=list)
     what: str = ""
     """Of moves: the operations that took too long."""
@@ -108,11 +108,11 @@ class Culprit:
     self_s: float
     """Its own time beyond that of its peers."""
     cost_s: float
-    """What the step would be shorter by, were it as fast as they are."""
+    """Seconds by which the step would be shorter if the rank were as fast as its peers."""
     induced_s: float
-    """What the other ranks together would wait less."""
+    """Seconds that the other ranks together would wait less."""
     victims: int
     """How many ranks would wait less."""
     text: str = ""
     works: dict[str, float] = field(default_factory=dict)
-    """By each of its own works that is too slow: the ratio over its peers."""
+    """For each of its works that is too slow, the ratio over its peers."""

@@ -14,7 +14,7 @@ _MAD = 1.4826
 _ERROR_OF_MEDIAN, _ERROR_OF_PAIRS = 1.2533, 1.0233
 """Standard error of the two estimates, over that of a mean, where the noise is normal."""
 _PAIRS = 1 << 21
-"""Means of pairs that are worth making."""
+"""Most means of pairs that are computed."""
 _FLOOR = 0.004
 """Of a relative standard error: a run that never varies is not known any better than this."""
 _PASSING, _MOST_PASSING = 0.2, 0.15
@@ -26,9 +26,9 @@ _STRETCH, _STRETCHES = 8, 10
 _STEADY = 0.3
 """Of what a rank takes longer in a window, each half of it shows so much: what came and went is not the rank's."""
 _HALVES = 8
-"""Samples from which on there are halves."""
+"""Fewest samples for halves."""
 _FEW = 7
-"""Ranks from which on the spread of one's peers is known."""
+"""Fewest ranks for a known spread of the peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Compared:
     ratio: Floats
     """What it takes over what the median of its peers takes: 1.1 is 10% slower. NaN: not known."""
     z: Floats
-    """How many standard errors that is away from 1."""
+    """How many standard errors the ratio is away from 1."""
     excess: Floats
     """Seconds a step beyond the peers' median; may be negative."""
 
@@ -123,7 +123,7 @@ def _medians_of_others(samples: Floats) -> Floats:
 
 
 def nanmean(values: Floats) -> Floats:
-    """Over the first axis; NaN without a warning where there is nothing."""
+    """Over the first axis; NaN without a warning where there are no values."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         found: Floats = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
@@ -131,7 +131,7 @@ def nanmean(values: Floats) -> Floats:
 
 
 def nanmedian(values: Floats, axis: int = 0) -> Floats:
-    """As numpy's, and NaN without a warning where there is nothing."""
+    """As numpy's, and NaN without a warning where there are no values."""
     if not np.isnan(values).any():
         whole: Floats = np.median(values, axis=axis)
         return whole

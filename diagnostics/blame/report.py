@@ -22,9 +22,9 @@ from holdfast.wire.span_rows import THREAD
 Json = dict[str, Any]
 
 GARBAGE = "gc"
-"""Spans of Python's collector. They come when they like, so they are no part of a step's list."""
+"""Spans of Python's garbage collector. They occur at any time, so they are not part of a step's list."""
 MOST_SPANS = 2_000_000
-"""Looked at in one go: some seconds, some hundred MB. Of more, the newest steps."""
+"""Most spans in one evaluation: some seconds, some hundred MB. Of more, the newest steps."""
 
 _NOTHING = "no step with the spans of all stages: wait for some steps, or request others"
 
@@ -56,7 +56,7 @@ def _apart(table: SpanTable, world: int) -> tuple[SpanTable, npt.NDArray[np.floa
 
 
 def newest(table: SpanTable) -> SpanTable:
-    """As many of the last steps as can be looked at in one go."""
+    """As many of the last steps as fit into one evaluation."""
     if len(table) <= MOST_SPANS:
         return table
     steps, counts = np.unique(table.step, return_counts=True)
@@ -73,7 +73,7 @@ def heat_of(table: SpanTable, shape: JobShape) -> Heat | None:
 
 
 def report(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Json:
-    """Blame as JSON-able data; numbers that are not known are None. UsageError where there is nothing to go by."""
+    """Blame as JSON-able data; unknown numbers are None. Raises UsageError where there are no spans to use."""
     blame = blame_of(table, shape, limits)
     if blame is None:
         raise UsageError(_NOTHING)

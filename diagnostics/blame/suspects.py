@@ -98,7 +98,7 @@ def _kept_from_running(c: int, sample: BlameSamples, step_s: float, limits: Limi
 
 
 def _explain(suspect: BlameSuspect, ranks: npt.NDArray[np.int64], sample: BlameSamples, threads: Threads) -> None:
-    """Kept from running by the host, or waiting by itself? By what the kernel says of its thread."""
+    """Kept from running by the host, or waiting by itself, by the kernel's counters of its thread."""
     if suspect.kind is Slowness.COMPUTE:
         worked = np.stack(sample.worked)[:, suspect.lane]
         computed = threads.computes(int(ranks[suspect.lane]), worked, suspect.self_s)

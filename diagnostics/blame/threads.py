@@ -31,7 +31,7 @@ class Threads:
 
     cpu: Floats
     delayed: Floats
-    """Ready to run, and kept from it."""
+    """Runnable, but not running."""
     voluntary: Floats
     """Context switches in a step, where `delayed` is not known."""
     involuntary: Floats

@@ -1,4 +1,4 @@
-"""Every check in one table: what it measures, in which suite, what a figure is held against, what to do if it is bad.
+"""Every check in one table: what it measures, in which suite, what a figure is compared with, what to do if it is bad.
 
 The documentation's table is made of this one.
 """

@@ -43,7 +43,7 @@ class CheckOptions:
 
 
 def parse_options(text: str, **more: Any) -> CheckOptions:
-    """UsageError for what is no JSON object, or not of the right types. Unknown keys are for later versions."""
+    """Raises UsageError unless it is a JSON object of the right types. Unknown keys are ignored, for later versions."""
     known: dict[str, Any] = {f.name: f.default for f in fields(CheckOptions)}
     try:
         given = json.loads(text)

@@ -53,7 +53,7 @@ class CheckResult:
 
 
 def parse_result(text: str) -> CheckResult:
-    """One line of a check process. ProtocolError when it is none."""
+    """Parse one line of a check process. Raises ProtocolError when it is malformed."""
     try:
         doc = json.loads(text)
         return CheckResult(
@@ -80,7 +80,7 @@ def _number(value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN; None says the same."""
+    """JSON has no NaN; None stands for it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

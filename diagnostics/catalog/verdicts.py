@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 FEWEST = 3
-"""Values below which there is nothing to compare with."""
+"""With fewer values there is nothing to compare with."""
 SIGMAS = 4.0
 """How far from the others a figure must lie, in robust standard deviations, besides being so much worse."""
 _MAD_TO_SIGMA = 1.4826
 _LEAST_SPREAD = 0.01
-"""Of the median: peers that agree to the last digit must not condemn one that is off by a hair."""
+"""Of the median: peers that agree to the last digit must not fail one that differs minimally."""
 
 
 class Grade(StrEnum):
@@ -68,7 +68,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one check says of one node, with the figure and what it was held against.
+    """What one check says of one node, with the figure and what it was compared with.
 
     `against`: "bar", "peers" or "past", whichever decided; empty when nothing could. `baseline`, `baseline_n`,
     `baseline_since`: the median that stands for it, of how many values, the oldest of when (0: this session).
@@ -103,7 +103,7 @@ class Verdict:
 
 
 def worst(grades: Sequence[Grade]) -> Grade:
-    """The one that counts; UNABLE only where nothing else was said."""
+    """The worst verdict; UNABLE only where there is no other."""
     said = [g for g in grades if g is not Grade.UNABLE]
     return max(said, key=_ORDER.index) if said else Grade.UNABLE
 
@@ -127,7 +127,7 @@ def share(metric: Metric, value: float, of: float) -> float:
 
 
 def compare(metric: Metric, value: float, baseline: Baseline) -> Grade:
-    """Both so much worse than the median and so far out: noise alone does neither."""
+    """Both far worse than the median and an outlier: noise alone causes neither."""
     distance = (baseline.median - value) * (1 if metric.is_more_better else -1)
     if distance < SIGMAS * baseline.sigma:
         return Grade.PASS

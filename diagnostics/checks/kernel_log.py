@@ -1,4 +1,4 @@
-"""Hardware errors in the kernel's log. What is recent enough to matter: the last day, by the kernel's own clock."""
+"""Recent hardware errors in the kernel's log: those of the last day, by the kernel's own clock."""
 
 import errno
 import os

@@ -100,7 +100,7 @@ def _rdma(
 
 
 def _perftest(server: list[str], client: list[str]) -> tuple[float, str]:
-    """Bytes per second, NaN when it did not work, and the last words then."""
+    """Bytes per second, NaN when it failed, and then its last output."""
     quiet = subprocess.DEVNULL
     with subprocess.Popen(server, stdin=quiet, stdout=quiet, stderr=quiet) as running:
         try:

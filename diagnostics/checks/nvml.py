@@ -33,7 +33,7 @@ def run(options: CheckOptions) -> CheckResult:
 
 
 def inspect(nvml: Any, index: int) -> list[CheckFault]:
-    """What is wrong with one GPU. What it does not support says nothing."""
+    """Faults of one GPU. Unsupported counters are skipped."""
     name = f"gpu{index}"
 
     def ask(call: str, *args: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Spans in files, for whoever reads them later."""
+"""Spans in files, for later readers."""

@@ -44,7 +44,7 @@ class WaitState:
     """None where only the name is known: then its peers are those of `others`."""
     number: int = -1
     is_handed: bool = False
-    """Handed over and waited for; else the worker may be still on its way into the operation."""
+    """Issued and waited for; else the worker may still be on its way into the operation."""
     begun: Mapping[Group, int] = field(default_factory=dict)
     others: tuple[int, ...] = ()
     """The ranks that an operation without a known group may be with, itself included."""
@@ -61,9 +61,9 @@ class Reason(StrEnum):
     OUTSIDE = "outside"
     """In no operation, while the others wait."""
     ENTERING = "entering"
-    """In the operation in which its peers wait, but it was never handed over."""
+    """In the operation in which its peers wait, but it was never issued."""
     WITHIN = "within"
-    """In a pass that does operations of its own, unseen, and computes as well."""
+    """In a pass that does unseen operations of its own, and computes as well."""
     ORDER = "order"
     """Operations begun in different orders, or different ones, or of different sizes, under the same number."""
     STACK = "stack"
@@ -172,12 +172,12 @@ def _has_come(state: WaitState | None, key: _Key, meeting: _Meeting) -> bool:
 
 
 def _is_entering(state: WaitState, meeting: _Meeting) -> bool:
-    """Others have handed theirs over, it has not."""
+    """Others have issued theirs, it has not."""
     return not state.is_handed and meeting.is_handed
 
 
 def _is_held_up(state: WaitState, meeting: _Meeting) -> bool:
-    """On its way into an operation that has all it needs but this one."""
+    """On its way into an operation that only lacks this rank."""
     is_complete = state.group is not None and not set(meeting.missing) - {state.rank}
     have_left = len(meeting.inside) < len(_members(meeting))
     return _is_entering(state, meeting) or (is_complete and have_left and not state.is_handed)

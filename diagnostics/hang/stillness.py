@@ -1,4 +1,4 @@
-"""What a worker does that makes no step: it is dead, it is busy, or it is idle. Pure.
+"""State of a worker without steps: dead, busy or idle. Pure.
 
 A hang is what cannot end by itself; a pause is what can. Evidence comes from outside of the process
 (`types.Activity`): a process that computes, reads, writes or moves bytes is busy, however long its interpreter has
@@ -27,7 +27,7 @@ class Liveness(StrEnum):
     IDLE = "idle"
     """Neither: asleep, a lock, a quiet socket, a disk that does not answer."""
     UNKNOWN = "unknown"
-    """Nothing was measured: its agent cannot, or may not, look."""
+    """Nothing was measured: its agent cannot or may not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@ or failed in.
 
 What can be bad are *parts*: a node (NIC, cable, port), a node's way out of its switch, the way between two switches. A
 pair under one switch tests two nodes; a pair across tests two ways out and the way between. A part is good after
-`TRIES` passes in a row of one pair, so a single pass clears no part and a fault of every second try is never cleared. A
+`TRIES` passes in a row of one pair, so one pass clears no part, and a fault in every second test is never cleared. A
 failure counts against a part only when all others in that pair were known to be good; after `strikes` of those without
 any pass, or `INTERMITTENT` in all, it is bad. So no part is blamed on the evidence of another that may be the bad one.
 A way between switches is bad, too, when its failures need more than one node to explain them.
 
 Pairs under one switch come first, each twice; then one pair between every two switches, alone at both
-(`PairKind.PROBE`: its figure can be held against a pair under one switch); then all nodes go across at once
-(`PairKind.CROWD`: held against each other only, for a network may be narrower above its switches by design). Of more
+(`PairKind.PROBE`: its figure can be compared with a pair under one switch); then all nodes go across at once
+(`PairKind.CROWD`: compared with each other only, for a network may be narrower above its switches by design). Of more
 than four switches each is in one such probe, and the other ways are a crowd, too; one that fails there is tested
 alone. A failed node meets known-good partners, a new one after each failure, the same again after a pass. Where no
 partner is known to be good, pairs are tried until all met each other (`_MEETINGS` at most); so two nodes that
@@ -20,7 +20,7 @@ ways; over a single one it is unknown.
 Rounds: never more than `max_rounds` (32). A sound cluster takes 2 under its switches (4 where one has an odd number of
 nodes), then 2 for the way between two switches, 6 for those of three or four, else 2 and twice the least number in
 which each switch can send one node to each other one, then 2 for nodes that have not crossed yet. A bad part adds
-1 + `strikes` when nothing of it passes, twice `INTERMITTENT` when every second try does.
+1 + `strikes` when nothing of it passes, twice `INTERMITTENT` when every second attempt does.
 
 Two known-good nodes whose own pair failed share a bad link; `links` names it after it failed again.
 """
@@ -129,7 +129,7 @@ class Isolation:
 
     @property
     def ways(self) -> set[Pair]:
-        """Pairs of switches between which the way is bad, whoever uses it."""
+        """Pairs of switches between which the way is bad, whichever node uses it."""
         dead = self.switches
         return {way for way, part in self._ways.items() if part.is_bad and dead.isdisjoint(way)}
 

@@ -1,4 +1,4 @@
-"""From the results of a diagnosis to its verdicts: what each node's figures are held against. Pure."""
+"""From the results of a diagnosis to its verdicts: what each node's figures are compared with. Pure."""
 
 import math
 import statistics
@@ -65,7 +65,7 @@ class Judgement:
         if result.error:
             self._errors[key] = result.error
             return
-        self._errors.pop(key, None)  # a second try went well
+        self._errors.pop(key, None)  # a second attempt passed
         self._ran.add(key)
         self._groups = None
         for reading in result.readings:
@@ -76,7 +76,7 @@ class Judgement:
     # --- while it runs -------------------------------------------------------------------------------------------
 
     def doubtful(self, targets: Collection[str]) -> dict[str, list[str]]:
-        """Checks to try once more, by node: the figures are bad, or it broke where others did not, or they lie behind
+        """Checks to repeat, by node: the figures are bad, or it broke where others did not, or they lie behind
         the best quarter. The last, since figures that scatter hide the node that is always bad."""
         again = {pair for pair in self._behind() if pair[0] in targets}
         for name in {name for _, name in [*self._ran, *self._errors]}:

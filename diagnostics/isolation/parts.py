@@ -27,10 +27,10 @@ class PairKind(StrEnum):
 class IsolationPart:
     is_good: bool = False
     is_bad: bool = False
-    streak: int = 0  # passes in a row of one pair: a fault may show in its second try only
+    streak: int = 0  # passes in a row of one pair: a fault may show in its second attempt only
     strikes: int = 0  # failures in a row with all others known to be good
     fails: int = 0  # of those, all
-    row: int = 0  # failures in a row, whoever the others were
+    row: int = 0  # failures in a row, whichever the others were
     failures: list[Pair] = field(default_factory=list)
     last: Pair | None = None  # the pair of the last test, if it passed
     passes: int = 0

@@ -28,7 +28,7 @@ class Feed(Protocol):
         """
 
     def close(self) -> None:
-        """Stop reading ahead and let go of everything."""
+        """Stop reading ahead and release all resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Run:
         found = self._ready.get()
         self._room.release()
         if isinstance(found, BaseException):
-            self.next_step = -1  # the thread has ended: whoever asks again gets another try
+            self.next_step = -1  # the thread has ended: the next call makes another attempt
             raise found
         self.next_step += 1
         return found

@@ -42,7 +42,7 @@ def serve(ring: Ring, alone: Callable[[], bool]) -> None:
         batches = Batches(shards, *(settings[key] for key in ("seq_len", "seed", "micro_batches", "micro_batch_size")))
         _fill(ring, settings, shards, batches, step, alone)
     except (OSError, ValueError) as error:
-        # Told, not thrown: it concerns the step that needs this batch, and those before it are in the ring.
+        # Reported, not raised: it concerns the step that needs this batch, and those before it are in the ring.
         wanted = ring.next_wanted()
         while wanted is not None and ring.has(wanted):
             wanted += 1

@@ -161,7 +161,7 @@ class Ring:
             return None
         if not self._head[_FIRST]:
             self._head[_FIRST] = wanted[wanted > 0].min()
-        # Who has not begun yet will begin where the first one did.
+        # A reader that has not begun yet will begin where the first one did.
         return int(np.where(wanted > 0, wanted, self._head[_FIRST]).min()) - 1
 
     def has(self, step: int) -> bool:

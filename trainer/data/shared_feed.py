@@ -1,4 +1,4 @@
-"""A rank's side of its node's loader: one process reads, all local ranks take their batches out of shared memory."""
+"""A rank's side of its node's loader: one process reads, all local ranks read their batches from shared memory."""
 
 from __future__ import annotations
 

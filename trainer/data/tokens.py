@@ -21,7 +21,7 @@ class Tokenizer(Protocol):
         """Tokens of one document, without separator."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of tokens; what is no text shows as a replacement character."""
+        """Text of tokens; bytes that are not text become a replacement character."""
 
     def describe(self) -> str:
         """All that `restored` needs; empty when the name says it."""

@@ -35,10 +35,10 @@ class RankMesh:
     dp_rank: int
     tp_rank: int
     store: Store
-    """Where the ranks met. Held here because torch does not keep a store that is written in Python alive."""
+    """The rendezvous store. Held here because torch does not keep a store that is written in Python alive."""
 
     def keep_rendezvous_alive(self) -> None:
-        """Keep the store from forgetting a job that goes on for long. Cheap: call it between steps."""
+        """Keep the store's keys of a long job from expiring. Cheap: call it between steps."""
         if isinstance(self.store, RedisStore) and self.device_mesh.get_rank() == 0:
             self.store.keep_alive()
 
@@ -145,7 +145,7 @@ def everyone() -> dist.ProcessGroup:
 
 
 def leave(store: Store | None = None, done: bool = False) -> None:
-    """Give the process groups back, and the store where the ranks met. Safe to call when there are none.
+    """Destroy the process groups, and close the store of the rendezvous. Safe to call when there are none.
 
     `done`: all ranks have come to their end, and none will meet here again.
     """

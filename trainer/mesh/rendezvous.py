@@ -19,7 +19,7 @@ from holdfast.trainer.mesh.redis_store import RedisStore
 from holdfast.trainer.settings.launch import Launch
 
 LAZY = "TORCH_GLOO_LAZY_INIT"
-"""Set to 1, gloo connects two ranks when they first talk, instead of all with all when a group is made."""
+"""Set to 1, gloo connects two ranks when they first communicate, instead of all with all when a group is made."""
 
 
 def open_store(where: str, launch: Launch, env: MutableMapping[str, str], timeout: timedelta) -> Store:
@@ -40,7 +40,7 @@ def open_store(where: str, launch: Launch, env: MutableMapping[str, str], timeou
 
 
 def outlives_ranks(where: str, env: Mapping[str, str]) -> bool:
-    """Whether the store is there for as long as any rank is. One that rank 0 hosts is not."""
+    """Whether the store outlives every rank. One that rank 0 hosts does not."""
     return where != "env" or env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

@@ -21,7 +21,7 @@ class Launch:
     """How often the job was started again before this."""
     job: str = ""
     is_distributed: bool = False
-    """Whether a launcher started us; if not, we are alone and need no rendezvous."""
+    """Whether a launcher started us; if not, this is the only rank and needs no rendezvous."""
     local_world: int = 1
     """Ranks on this node."""
     node: str = ""

@@ -39,7 +39,7 @@ class Transport:
 
 
 def ib_tolerance_s(timeout: int, retries: int) -> float:
-    """Seconds of silence that a send survives: one timeout for each retry, of which there is at least one try.
+    """Seconds of silence that a send survives: one timeout for each retry, of which there is at least one.
 
     On the safe side: the specification lets an adapter take up to four times as long for each.
     """
@@ -87,7 +87,7 @@ def environment(policy: Transport) -> dict[str, str]:
         # A collective that takes longer than the group's timeout ends the process, after saying what it was.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        # The watchdog is itself given up for dead no sooner than what it watches.
+        # The watchdog's own timeout is no shorter than that of what it watches.
         "TORCH_NCCL_ENABLE_MONITORING": "1",
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": seconds,
     }

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 _QUIET_S = 1.0
-"""What is done sooner says nothing."""
+"""Shorter work prints nothing."""
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""What all ranks learn of a step together: its loss, its gradients' norm, whose share was not finite, and votes.
+"""What all ranks find out about a step together: its loss, its gradients' norm, whose share was not finite, and votes.
 
 One collective of a few numbers, or a few numbers more in one of gradients. They stay on the device until they are read.
 """

@@ -1,4 +1,4 @@
-"""The trainer's side of checkpoints: what is kept of it, and its callbacks. The rest is `checkpoint.worker.manager`'s."""
+"""The trainer's side of checkpoints: what is kept, and its callbacks. The rest is `checkpoint.worker.manager`'s."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from holdfast.trainer.weights.weights import Trained
 
 
 def sample(config: Config, trained: Trained, prompt: str, count: int, temperature: float) -> str:
-    """`count` tokens that follow on `prompt`, as text. Temperature 0 always takes the likeliest.
+    """`count` tokens that follow on `prompt`, as text. Temperature 0 always takes the most likely token.
 
     Otherwise they are drawn from train.seed. Raises ConfigError when the tokenizer cannot be found again.
     """

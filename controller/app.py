@@ -147,7 +147,7 @@ def _scheduler(config: ControllerConfig) -> Scheduler | None:
 
 
 async def _lasting(run: Callable[[], Awaitable[None]], shell: Shell) -> None:
-    """Run it again whenever a bug of ours ends it: the watcher of a month's training must outlive one value."""
+    """Run it again whenever a bug in Holdfast ends it: the watcher of a month's training must outlive one value."""
     while True:
         try:
             await run()
@@ -190,7 +190,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
                 decider = Decider(least=t.Severity(config.notify_from))
                 book = shell.brain.c.book.incidents
                 lasting.append(Sender(receivers, decider, lambda: list(book.values()), config.page_url).run)
-            lasting.append(certificates.run)  # after the sender, which takes what is there already for told
+            lasting.append(certificates.run)  # after the sender, which takes what is there already as reported
             work = [stop.wait(), *(_lasting(one, shell) for one in lasting)]
             done, others = await asyncio.wait(
                 [asyncio.ensure_future(one) for one in work], return_when=asyncio.FIRST_COMPLETED

@@ -1,1 +1,1 @@
-"""Alerts that the controller sends by itself, for those who have no Alertmanager."""
+"""Alerts that the controller sends by itself, for sites without an Alertmanager."""

@@ -1,7 +1,7 @@
-"""What people are told, and when: one message when an incident drags on, one when it is over, no storm. Pure.
+"""Which messages are sent, and when: one while an incident lasts, one when it is over, no alert storm. Pure.
 
-While an incident is being handled nobody hears of what follows from it; one that is over before anybody could have
-looked is told once, as news. Alerts of the same kind within the window are counted and told together.
+While an incident is handled, no message is sent about its consequences. An incident that ends before it could be
+noticed is reported once. Alerts of the same kind within the window are counted and reported together.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Decider:
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
 
     def forget(self, incidents: Iterable[Incident]) -> None:
-        """Skip what an earlier life reported: incidents that are closed."""
+        """Skip closed incidents: an earlier run of the controller reported them."""
         self._over |= {one.id for one in incidents if not one.live}
 
     def look(self, incidents: Iterable[Incident], now: Instant) -> list[Message]:

@@ -1,4 +1,4 @@
-"""One message in the words of each receiver. Pure: what to send, not how.
+"""One message in the format of each receiver. Pure: what to send, not how.
 
 Slack: incoming webhooks, `text` and `attachments`. Feishu, DingTalk: custom bots, `interactive` cards, `markdown`.
 Alertmanager: POST /api/v2/alerts. A webhook gets our own fields as JSON.
@@ -15,7 +15,7 @@ from holdfast.wire import types as t
 
 _COLOUR = {t.Severity.INFO: "#3b7ddd", t.Severity.WARNING: "#e0a100", t.Severity.CRITICAL: "#c9302c"}
 _FEISHU = {t.Severity.INFO: "blue", t.Severity.WARNING: "orange", t.Severity.CRITICAL: "red"}
-# Holdfast's severities are those of findings; Alertmanager's routing knows who is woken.
+# Holdfast's severities are those of findings; Alertmanager's routing decides whom to page.
 _ROUTED = {t.Severity.INFO: "info", t.Severity.WARNING: "warning", t.Severity.CRITICAL: "page"}
 
 

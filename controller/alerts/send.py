@@ -1,4 +1,4 @@
-"""Messages on their way: a queue for each receiver, so that a broken one holds up nobody; retried, then given up."""
+"""Delivery of messages: a queue for each receiver, so that a broken one delays no other; retried, then dropped."""
 
 import asyncio
 import smtplib

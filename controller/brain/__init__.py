@@ -1,1 +1,1 @@
-"""The one way in for every event: heartbeats, membership, and what an earlier life of the controller wrote."""
+"""The one way in for every event: heartbeats, membership, and the journal of an earlier run of the controller."""

@@ -1,8 +1,8 @@
-"""Who gets nodes next: the queue of jobs, and which jobs give theirs up for one with a higher priority. Pure.
+"""Which job gets nodes next: the queue of jobs, and which jobs are preempted for one with a higher priority. Pure.
 
 Jobs wait in order: priority, then submission. A job never gets a free node while one before it waits for nodes, so
-that a large job is not starved by small ones; but one that the cluster could not hold even if it were empty holds up
-nobody.
+that a large job is not starved by small ones; but a job too large for the empty cluster delays no
+other job.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class Allocator:
         """By turn and workers on a node: how many nodes fit, by holder and by the job that they failed under."""
 
     def begin_turn(self) -> None:
-        """Something happened: who waits first is to be found out anew. Within a turn it is found out once."""
+        """An event came: determine again which job waits first. Within a turn that is determined once."""
         self._turn += 1
 
     def choose(self, job: Job) -> tuple[list[str], str]:

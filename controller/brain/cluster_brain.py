@@ -1,6 +1,6 @@
 """The controller's decisions, all of them: an event and an instant go in, actions come out. No I/O, no clock.
 
-What concerns one job goes to that job's brain. Nodes, their diagnoses, the queue and who holds which node are decided
+What concerns one job goes to that job's brain. Nodes, their diagnoses, the queue and the nodes of each job are decided
 here. The order of an answer matters: every `Record` in a batch is durable before any `Send` of it leaves.
 """
 
@@ -54,7 +54,7 @@ from holdfast.facts import faults as fault_syntax
 from holdfast.wire import types as t
 
 _HEARD = frozenset({t.NodeState.HEALTHY, t.NodeState.SPARE, t.NodeState.JOINING})
-_ABSENT = 0.2  # seconds that we did not run at all, beyond which we did not hear anybody
+_ABSENT = 0.2  # seconds without running at all, beyond which no agent was heard
 
 
 class ClusterBrain:
@@ -71,9 +71,9 @@ class ClusterBrain:
         self.peer_probe = PeerProbe(self.c, self.found_at_nodes)
         self.quarantine = Quarantine(self.c, self.jobs, self.diagnoses, self.alerts)
         self.version = 0
-        self._ticked_at, self._late = 0.0, 0.0  # mono of the last tick; seconds that frames may have waited for us
+        self._ticked_at, self._late = 0.0, 0.0  # mono of the last tick; seconds that frames may have waited to be read
         self.damaged: list[str] = []
-        """What of an earlier life's journal could not be understood, one line each."""
+        """What could not be read in the journal of an earlier run, one line each."""
 
     def _build(self, job: Job) -> JobBrain:
         life = Lifecycle(
@@ -99,7 +99,7 @@ class ClusterBrain:
             self.c.hold(job)
 
     def restore(self, entities: list[tuple[str, str, dict[str, Any]]], steps: Steps, now: Instant) -> None:
-        """Take up what an earlier life of the controller wrote down; nodes will report what really is."""
+        """Restore from the journal of an earlier run; the nodes will report the actual state."""
         self.damaged = restore(self.c, self.jobs, self.diagnoses, entities, steps, now)
 
     # --- the one way in ----------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class ClusterBrain:
         absent = away >= _ABSENT
         if absent:
             self._extend_deadlines(away, now)
-        # What waited while we were busy is read within about as long.
+        # What waited while the controller was busy is read within about as long.
         self._late = max(event.lag - (away if absent else 0.0), self._late - (now.mono - self._ticked_at))
         self._ticked_at = now.mono
         actions += self._silent(self._late, now)
@@ -295,7 +295,7 @@ class ClusterBrain:
     def _silent(self, lag: float, now: Instant) -> list[Action]:
         """Nodes that have not spoken for longer than they should."""
         actions: list[Action] = []
-        spoken = now.mono - lag - self.c.options.silence_floor  # who spoke since then is not silent
+        spoken = now.mono - lag - self.c.options.silence_floor  # a node heard since then is not silent
         for node in [node for node in self.c.nodes.values() if node.frame_at < spoken and node.state in _HEARD]:
             finding = silence_finding(node, now, lag, self.c.options)
             if finding is not None:
@@ -315,8 +315,8 @@ class ClusterBrain:
         return [action for one in ordered for action in one]
 
     def _extend_deadlines(self, away: float, now: Instant) -> None:
-        """We stood still ourselves (stopped, starved, a laptop asleep): that time counts against nobody, not even
-        in the next tick, which may come before the first frame that waited for us is read."""
+        """The controller itself stood still (stopped, starved, host asleep): that time counts against no node, also not
+        in the next tick, which may come before the first waiting frame is read."""
         for node in self.c.nodes.values():
             node.frame_at = min(now.mono, node.frame_at + away) if node.frame_at else 0.0
         for brain in self.jobs.active():

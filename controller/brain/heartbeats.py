@@ -33,7 +33,7 @@ class Heartbeats:
         note_arrival(node, now.mono, frame.heartbeat_interval)
         actions: list[Action] = []
         if node.state in _BACK and node.connected:
-            # One that was given up has its orders to stop in that stream; while a generation ends, we wait for them.
+            # A node that was given up has its stop orders in that stream; while a generation ends, they are waited for.
             self.c.set_healthy(node)
             for active in self.roster.active():
                 actions += active.c.life.node_back(active.c.job, node.name, now)

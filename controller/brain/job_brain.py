@@ -93,7 +93,7 @@ class JobBrain:
             return []
         before = job.progress.advanced
         job.progress.saw(seen.source, seen.number, seen.count, seen.text[:200])
-        if job.progress.advanced != before:  # what a restarted controller must know of this life
+        if job.progress.advanced != before:  # what a restarted controller must know of this attempt
             return [Record("job", job.spec.id, job.to_doc())]
         return []
 
@@ -104,7 +104,7 @@ class JobBrain:
             return []
         self.c.plan = published
         if known is not None and known.data == published.data:
-            return []  # every generation tells again: one copy in the journal is enough
+            return []  # every generation reports it again: one copy in the journal is enough
         data = base64.b64encode(published.data).decode()
         doc = {"job": published.job, "generation": published.generation, "data": data}
         return [Record("plan", job.spec.id, doc)]
@@ -145,14 +145,14 @@ class JobBrain:
         actions += self.preemption.tick(now)
         actions += self.recovery.orphan_logs(now)
         if self.c.life.is_adopting and now.mono >= self.c.reconcile_until:
-            self.c.life.unreported.clear()  # whoever has not come back is awaited as in any running generation
+            self.c.life.unreported.clear()  # a node that has not come back is awaited as in any running generation
         if self.c.life.stage is Stage.IDLE and not job.state.ended and self.c.reconciled(now):
-            # We died in the middle of a change, or of ending the job.
+            # The controller died in the middle of a change, or of ending the job.
             actions += self._end_by_hand(0.0, now) if job.stop_asked else self.recovery.clear_for_restart(job, now)
         actions += self.exits.finish_if_done(job, now)
         return [*actions, *self.advance(now)]
 
     def extend_deadlines(self, away: float, now: Instant) -> None:
-        """The controller stood still for so long: that time counts against nobody."""
+        """The controller stood still for so long: that time counts against no node."""
         self.c.progress_at = min(now.mono, self.c.progress_at + away)
         self.c.life.deadline += away

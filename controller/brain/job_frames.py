@@ -17,7 +17,7 @@ from holdfast.controller.state.ranks import RANK_STATES, RankState
 from holdfast.wire import types as t
 
 _TRAIN, _RUNNING = t.PHASES.index(t.Phase.TRAIN), RANK_STATES.index(RankState.RUNNING)
-_AHEAD = 3600.0  # seconds by which a node's clock may be ahead of ours
+_AHEAD = 3600.0  # seconds by which a node's clock may be ahead of the controller's
 
 
 class JobFrames:
@@ -69,11 +69,11 @@ class JobFrames:
         if record.generation == job.generation:
             # An agent that was restarted reads its workers' last steps again.
             if record.step <= self.c.ranks.counted[record.rank]:
-                self.c.ledger.complete(record)  # nor do we know, after a restart of ours, whose record was there
+                self.c.ledger.complete(record)  # nor is it known, after a controller restart, whose record was there
                 return actions
             self.c.ranks.counted[record.rank] = record.step
         elif self.c.ledger.has(record):
-            self.c.ledger.complete(record)  # last words of an earlier life, read again by the agent's successor
+            self.c.ledger.complete(record)  # last records of an earlier attempt, read again by the agent's successor
             return actions
         finding = loss_finding(record, node, now) if record.generation == job.generation else None
         if finding is not None:

@@ -1,4 +1,4 @@
-"""Nodes come and go: what a hello says against what should run, orphans ended, absences told."""
+"""Nodes that join and leave: compare a hello with what should run, end orphaned workers, report absent nodes."""
 
 from holdfast.base.bounds import MAX_NODES
 from holdfast.base.errors import UsageError

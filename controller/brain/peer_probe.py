@@ -1,6 +1,6 @@
-"""A node that fell silent: do its peers still reach it? Tells a cut network from a dead host. Pure.
+"""A node that fell silent: do its peers still reach it? Distinguishes a network partition from a dead host. Pure.
 
-The peers' word convicts nobody: it says which of two troubles this is, and joins the incident as evidence.
+Peer reports never evict a node by themselves: they say which of the two faults it is, as evidence of the incident.
 """
 
 from collections.abc import Callable

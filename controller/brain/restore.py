@@ -1,4 +1,4 @@
-"""How a controller takes up what an earlier life of it wrote down."""
+"""How a restarted controller restores from the journal of an earlier run."""
 
 import base64
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class _Written:
         self.plans: dict[str, t.PlanPublished] = {}
         self.exits: list[tuple[str, Json]] = []
         self.damaged: list[str] = []
-        self.unread: dict[str, str] = {}  # jobs whose document could not be understood, and why
+        self.unread: dict[str, str] = {}  # jobs whose document could not be read, and why
 
     def take(self, c: ClusterState, diagnoses: Diagnoses, kind: str, key: str, doc: Json) -> None:
         try:
@@ -79,7 +79,7 @@ def restore(
     steps: Steps,
     now: Instant,
 ) -> list[str]:
-    """Take up what an earlier life of the controller wrote down; nodes will report what really is.
+    """Restore from the journal of an earlier run; the nodes will report the actual state.
 
     What cannot be understood is left out and named, one line each; workers of a job that cannot be read and may not be
     over are left alone. UsageError when that is the job that was written last: one that fails in another way is started

@@ -20,7 +20,7 @@ class Roster:
         self.brains: dict[str, JobBrain] = {}
 
     def add(self, job: Job) -> JobBrain:
-        """A job that was submitted, or that an earlier life of the controller knew. UsageError: too many."""
+        """A job that was submitted, or that an earlier run of the controller knew. UsageError: too many."""
         if sum(not brain.c.job.state.ended for brain in self.brains.values()) >= MAX_JOBS:
             raise UsageError(f"{MAX_JOBS} jobs are running or queued, the maximum: stop one first")
         self.c.jobs[job.spec.id] = job

@@ -1,1 +1,1 @@
-"""What all jobs share: nodes and who holds them, the queue of jobs, incidents, alerts, commands."""
+"""What all jobs share: nodes and the jobs that hold them, the queue of jobs, incidents, alerts, commands."""

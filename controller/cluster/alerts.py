@@ -1,4 +1,4 @@
-"""Findings that only tell people: evidence in a live incident, else an alert, and not the same one every time. Pure."""
+"""Findings that only alert: evidence in a live incident, else an alert, and not the same one every time. Pure."""
 
 import math
 

@@ -17,9 +17,9 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
     """Node names by group rank, and why none: ([], reason) when there is not enough room.
 
     Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
-    those come first that are not on a switch where one was just lost, and before others those that are warm; a job that
-    begins waits for whom it gets, so there the order is that of names. Nodes that were taken out for doubts serve only
-    where it cannot be done without them.
+    those not on a switch where one was just lost come first, and then those with a running fork server. A job that
+    begins waits for any of its nodes, so there the order is that of names. Nodes evicted on suspicion serve only
+    where there are not enough others.
     """
     known = {n.name: n for n in nodes}
     fit = {n.name for n in known.values() if n.usable and n.identity.slots >= spec.nproc}
@@ -69,5 +69,5 @@ def _is_cold(node: Node) -> bool:
 
 
 def _may_be_back(node: Node | None) -> bool:
-    """It only lost its agent, for all we know."""
+    """As far as is known, it only lost its agent."""
     return node is not None and not node.connected and node.state is t.NodeState.SUSPECT

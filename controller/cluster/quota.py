@@ -13,7 +13,7 @@ from holdfast.wire import types as t
 WINDOW = 60.0
 """Seconds."""
 AGAIN = 600.0
-"""Seconds in which the same words about the same subject are no news."""
+"""Seconds in which the same text about the same subject is not repeated."""
 MAX_OF_ALL = 100 * MAX_ALERTS
 _SOURCES = 10_000
 

@@ -1,4 +1,4 @@
-"""What the controller knows of the whole cluster: nodes, who holds them, incidents, commands. Plain state, no I/O."""
+"""The controller's state of the cluster: nodes, the jobs that hold them, incidents, commands. Plain state, no I/O."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class ClusterState:
     options: Options
     commands: CommandBook
     nodes: dict[str, Node] = field(default_factory=dict)
-    connected: int = 0  # nodes that have a stream: a name that was said once makes nobody speak less often
+    connected: int = 0  # nodes that have a stream: a name seen once lengthens no heartbeat interval
     histories: dict[str, History] = field(default_factory=dict)  # by node, of absent ones too
     jobs: dict[str, Job] = field(default_factory=dict)  # by id, in the order of their submission; ended ones too
     unread_jobs: set[str] = field(default_factory=set)
@@ -33,7 +33,7 @@ class ClusterState:
     def __post_init__(self) -> None:
         self.tuning = Tuning(self.options.detectors)
 
-    # --- jobs and who holds what -------------------------------------------------------------------------------
+    # --- jobs and their nodes ----------------------------------------------------------------------------------
 
     @property
     def newest(self) -> Job | None:
@@ -60,7 +60,7 @@ class ClusterState:
 
     def find(self, node: str, job: str, generation: int, rank: int) -> Job | None:
         """The job of which this node holds, or held, this rank in that generation; None is counted. `job`: empty from
-        agents that do not say, who mean the one that holds them."""
+        agents that do not say, which mean the one that holds them."""
         known = self.jobs.get(job) if job else self.holder(node) or self.newest
         if known is None or generation > known.generation:
             self.drop("stale")
@@ -97,7 +97,7 @@ class ClusterState:
         return self.histories.setdefault(node, History())
 
     def evictions(self, now: Instant) -> int:
-        """Nodes that we took out within the last hour."""
+        """Nodes that were evicted within the last hour."""
         return sum(history.evicted_at > now.wall - 3600.0 for history in self.histories.values())
 
     def present(self, name: str) -> bool:
@@ -105,7 +105,7 @@ class ClusterState:
         return node is not None and node.connected and node.state is not t.NodeState.SUSPECT
 
     def away_for(self, name: str, now: Instant) -> float:
-        """Seconds since this node last spoke; for one that has not yet come back to us, since our own start."""
+        """Seconds since this node last spoke; for one that has not reconnected yet, since the controller's start."""
         node = self.nodes.get(name)
         if node is None:
             return now.mono - (self.reconcile_until - self.options.agent_grace)

@@ -89,7 +89,7 @@ class Diagnoses:
         return [said, *self._after(session, session.begin(now), now)]
 
     def outcome(self, id: str) -> DiagnosisOutcome | None:
-        """None while it runs, or when nobody knows it (any more)."""
+        """None while it runs, or when it is not known (any more)."""
         return self.outcomes.get(id)
 
     def _targets(self, names: Sequence[str], busy: bool) -> list[Node]:
@@ -211,7 +211,7 @@ class Diagnoses:
     # --- coming back, looking ------------------------------------------------------------------------------------
 
     def restore(self, kind: str, key: str, doc: Json) -> None:
-        """Take up one document of the journal, if it is ours. A diagnosis that ran when we died is forgotten."""
+        """Restore one document of the journal, if it is a diagnosis. One that still ran then is dropped."""
         if kind == "diagnosis":
             figures, bad = doc["figures"], [_verdict(v) for v in doc["verdicts"]]
             head = {name: value for name, value in doc.items() if name not in ("figures", "verdicts")}

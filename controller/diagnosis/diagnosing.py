@@ -25,7 +25,7 @@ from holdfast.diagnostics.isolation.pairs import LINK, Candidate, Past, between
 from holdfast.wire import messages as msg
 
 _PATIENCE = 3.0  # seconds beyond its deadline after which a check's answer is not waited for
-_REPEATS = 2  # more tries for a figure that is not good, before it is believed
+_REPEATS = 2  # more attempts for a figure that is not good, before it is believed
 _ACROSS_ROUNDS = 3  # in which each switch reduces with another one
 _ACROSS_NODES = 4  # of each of the two
 _FIRST_PORT, _PORTS = 20_000, 12_000  # below the range that Linux gives away by itself
@@ -78,8 +78,8 @@ class DiagnoseSession:
         seed: int = 0,
         polite: bool = False,
     ) -> None:
-        """`partners`: other idle nodes, for pairs; nothing is taken for granted of them, and what is found bad of
-        them is told, too. `past`: earlier good figures of the nodes. `polite`: some of them train, so that checks
+        """`partners`: other idle nodes, for pairs; they may be faulty themselves, and what is found bad of
+        them is reported, too. `past`: earlier good figures of the nodes. `polite`: some of them train, so that checks
         must not run ahead of other programs."""
         self.id, self.suite, self.checks = id, suite, tuple(checks)
         self.targets = {c.node: c for c in targets}
@@ -113,7 +113,7 @@ class DiagnoseSession:
 
     @property
     def nodes(self) -> set[str]:
-        """All that take part: they must not be measured by anybody else meanwhile."""
+        """All that take part: no other diagnosis must measure them meanwhile."""
         return set(self._all)
 
     @property
@@ -152,7 +152,7 @@ class DiagnoseSession:
         """`error`: why there are no (or not all) results; empty when the process ended by itself."""
         job = self._running.get(ask)
         if job is None:
-            return []  # too late, or told before
+            return []  # too late, or reported before
         node = next(asked.node for asked in job.asks if asked.id == ask)
         job.results[node] = tuple(results)
         if error:
@@ -299,7 +299,7 @@ class DiagnoseSession:
         return _Job(pair, asks, deadline, pair=pair, kind=self._isolation.kind(pair))
 
     def _reach(self, server: str, client: str) -> str:
-        """Loopback reaches only who is on the same machine."""
+        """Loopback reaches only nodes on the same host."""
         there, here = self._all[server], self._all[client]
         return "127.0.0.1" if not there.address and there.host == here.host else there.address
 

@@ -52,7 +52,7 @@ class Suspects:
         return [*out, books.saved(live), *self._go_on(job, now)]
 
     def _late(self, now: Instant) -> list[Action]:
-        """Neither an answer nor an end of the workers: a job does not wait for ever to learn who is to blame."""
+        """Neither an answer nor an end of the workers: a job does not wait for ever to learn which node is faulty."""
         if now.mono - self.c.life.pending_since > _LIMIT:
             self.c.life.pending_diagnosis = None
         return []
@@ -63,7 +63,7 @@ class Suspects:
 
 
 def _said_of(node: str, outcome: DiagnosisOutcome) -> str:
-    """What a diagnosis says of a node that it did not fail, in words."""
+    """What a diagnosis says of a node that it did not fail, as text."""
     if node in outcome.cleared:
         return "no fault found"
     open_ones = [v for v in outcome.verdicts if v.node == node and v.grade in (Grade.DEGRADED, Grade.UNABLE)]

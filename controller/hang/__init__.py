@@ -1,1 +1,1 @@
-"""A job in which nobody moves: is it a hang or a pause, whose is it, and can its nodes reach each other?"""
+"""A job in which no rank moves: is it a hang or a pause, which rank causes it, and can its nodes reach each other?"""

@@ -1,7 +1,7 @@
 """Training stands still and every agent speaks: do the nodes of the job still reach each other? Pure.
 
 Asked once for each standstill. A node is cut off when none of several peers reaches it and it reaches none of its own:
-both sides say so, and nobody is convicted on another's word. A cut that leaves groups of nodes is no single node's.
+both sides say so: a report by one node alone blames no other. A cut that leaves groups of nodes is no single node's.
 """
 
 import math
@@ -23,7 +23,7 @@ _PATIENCE = 3.0  # seconds for all answers, twice what a probe peer at a door th
 class _Round:
     at: float
     waiting: dict[str, tuple[str, str]]
-    """Command -> who probes, and at whose door."""
+    """Command -> (the node that probes, the node that is probed)."""
     heard: dict[tuple[str, str], str]
 
 
@@ -35,7 +35,7 @@ class Connectivity:
         self._since = -math.inf
 
     def ask_once(self, since: float, now: Instant) -> list[Action]:
-        """`since`: the moment of the last move (mono), which tells one standstill from the next."""
+        """`since`: the moment of the last move (mono), which distinguishes one standstill from the next."""
         job = self.c.active
         if job is None or since <= self._since + 0.05:
             return []
@@ -54,7 +54,7 @@ class Connectivity:
         return [*sends]
 
     def is_open(self, now: Instant) -> bool:
-        """Are answers still to come that may explain why nobody moves?"""
+        """Are answers still to come that may explain why no rank moves?"""
         held = self._round
         return held is not None and bool(held.waiting) and now.mono - held.at < _PATIENCE
 
@@ -75,7 +75,7 @@ class Connectivity:
 
 
 def cut_off(heard: dict[tuple[str, str], str]) -> list[str]:
-    """Who reaches nobody and is reached by nobody, while most others do reach each other."""
+    """Nodes that reach no other node and that no other reaches, while most others reach each other."""
     nodes = sorted({name for pair in heard for name in pair})
     away = [
         name

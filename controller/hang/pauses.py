@@ -77,7 +77,7 @@ class PauseWatch:
     def look(
         self, pause: Pause | None, place: str, job: Job, options: Options, has_stepped: bool, now: Instant
     ) -> PauseOutcome:
-        """At every tick of a job that is up. `has_stepped`: in this life of the job."""
+        """At every tick of a job that is up. `has_stepped`: in this attempt of the job."""
         if (job.spec.id, job.generation) != self._of:
             self._of = (job.spec.id, job.generation)
             self._begin()

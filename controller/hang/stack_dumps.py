@@ -32,7 +32,7 @@ class _Round:
     stacks: list[Stack] = field(default_factory=list)
     states: dict[int, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    """What nodes said that could not tell."""
+    """The errors of nodes that could not dump stacks."""
 
 
 class StackDumps:
@@ -40,7 +40,7 @@ class StackDumps:
         """`on_answer` gets what agents answer; it is to pass it to `answered`."""
         self.c, self._on_answer = job, on_answer
         self.count = 0
-        """How often we asked."""
+        """How often the stacks were asked for."""
         self._round: _Round | None = None
         self._since = -math.inf
 
@@ -73,7 +73,7 @@ class StackDumps:
             return []  # it ends or begins just now
 
     def answered(self, result: msg.CommandResult) -> bool:
-        """Take an agent's answer, if it is one of ours."""
+        """Take an agent's answer, if it belongs to a command from here."""
         held = self._round
         node = held.waiting.pop(result.id, None) if held is not None else None
         if held is None or node is None:
@@ -94,13 +94,13 @@ class StackDumps:
         return self._round is not None and not self._round.waiting
 
     def of_standstill(self, generation: int) -> list[Stack]:
-        """Those of the last standstill, once all have told."""
+        """Those of the last standstill, once all have answered."""
         held = self._round
         is_of_it = held is not None and held.generation == generation and self._since <= held.at.mono
         return held.stacks if held is not None and is_of_it and not held.waiting else []
 
     def tree(self, generation: int | None = None) -> Json | None:
-        """The last answers, as `http.models.Stacks`; None when nobody asked, or not about this generation."""
+        """The last answers, as `http.models.Stacks`; None when they were not asked for, or for another generation."""
         held = self._round
         if held is None or (generation is not None and held.generation != generation):
             return None

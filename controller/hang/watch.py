@@ -1,4 +1,4 @@
-"""When nobody moves: look at the workers' stacks first, then name who is at fault. Pure as all of the brain."""
+"""When no rank moves: read the workers' stacks first, then name the faulty rank. Pure as all of the brain."""
 
 import dataclasses
 from typing import Any
@@ -37,10 +37,10 @@ class HangWatch:
         steps = list(self.c.ledger.recent)
         limits = self.detector.options = self._limits(job)
         since = self.detector.pending_since(self.c.ranks, job.generation, steps, now)
-        # Stacks are gone once the workers are: they are asked for before anybody is sure.
+        # Stacks are gone once the workers are: they are asked for before the verdict is sure.
         actions = [] if since is None else [*self.stacks.ask_once(since, now), *self.connectivity.ask_once(since, now)]
         if self.connectivity.is_open(now):
-            return actions  # who cannot be reached explains it better than who waits for whom
+            return actions  # a node that is cut off explains it better than the wait-for graph
         stacks = self.stacks.of_standstill(job.generation)
         found = self.detector.observe(self.c.ranks, job.generation, steps, now, stacks)
         for finding in found:
@@ -53,7 +53,7 @@ class HangWatch:
 
     @property
     def is_transfer_stuck(self) -> bool:
-        """Whether all ranks wait in an operation that lacks nobody: what is left to blame is the network."""
+        """Whether all ranks wait in an operation that no rank is missing from: that leaves the network to blame."""
         pause = self.detector.pause
         verdict = pause.verdict if pause is not None and pause.life is not Liveness.BUSY else None
         return verdict is not None and verdict.reason in (Reason.TRANSFER, Reason.STACK)
@@ -64,7 +64,7 @@ class HangWatch:
         return dataclasses.replace(self.c.options, **own) if own else self.c.options
 
     def _paused(self, job: Job, limits: Options, stacks: list[Stack], now: Instant) -> list[Action]:
-        """Report who pauses, alert people, and restart the job at the limit."""
+        """Report which rank pauses, alert, and restart the job at the limit."""
         pause = self.detector.pause
         place = place_of(pause, stacks, self.c.ranks.operation[pause.ranks[0]]) if pause is not None else ""
         has_stepped = bool((self.c.ranks.step >= 0).any())
@@ -92,7 +92,7 @@ class HangWatch:
         return self.keep_stacks()
 
     def keep_stacks(self) -> list[Action]:
-        """What the workers did when nobody moved belongs to the incident that came of it."""
+        """What the workers did when no rank moved belongs to the incident that came of it."""
         live = self.c.book.live()
         tree = None if live is None else self.stacks.tree(live.generation_from)
         if live is None or tree is None or live.cause.kind not in _KINDS:

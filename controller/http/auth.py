@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: what a request's token lets it do, and which web pages may send requests. Pure.
+"""Authorization over HTTP: what a request's token permits, and which web pages may send requests. Pure.
 
 Three rules, in this order. A request that a page of another site sent is refused. Without a token only callers on this
 machine are served, under this machine's names. With one, an operator may do everything and a reader may look.
@@ -32,7 +32,7 @@ class Auth:
     token: str | None = None
     """The operator's, sent as `Authorization: Bearer TOKEN`. None: open, for loopback only."""
     reader_token: str | None = None
-    """Whoever sends this one may look and change nothing. None: there is no such token."""
+    """A client that sends this one may read and change nothing. None: there is no such token."""
     any_host: bool = False
     """Without a token, also answer to names that are not loopback (`--insecure`)."""
 
@@ -77,7 +77,7 @@ class Auth:
 
 
 def is_page(path: str) -> bool:
-    """Whether this is a file of the page, which everybody may load, or the question whether we live."""
+    """Whether this is a file of the page, which everybody may load, or the liveness check."""
     return path in ("/", "/healthz") or path.startswith("/static/")
 
 

@@ -1,4 +1,4 @@
-"""Connections of the HTTP server: how many there may be, and how long one may keep us waiting.
+"""Connections of the HTTP server: how many there may be, and how long one may keep the server waiting.
 
 A client that connects and sends nothing, or a header a byte at a time, or reads no answer, holds a descriptor and some
 memory for as long as it likes. Here it has a deadline, counted from the moment it connects, so that the TLS handshake
@@ -96,7 +96,7 @@ class Listener(socket.socket):
 
 
 class Protocol(H11Protocol):
-    """Tells a connection when its requests begin and end, and gives up one that reads nothing."""
+    """Notifies a connection when its requests begin and end, and closes one that reads nothing."""
 
     def __init__(self, *, listener: Listener, **given: Any) -> None:
         super().__init__(**given)

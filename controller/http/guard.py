@@ -46,7 +46,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY)
-                # Answers tell of this instant; the page's files are checked for a newer version at every load.
+                # Answers show this instant's state; the page's files are checked for a newer version at every load.
                 fixed = scope["path"] == "/" or scope["path"].startswith("/static/")
                 headers["Cache-Control"] = "no-cache" if fixed else "no-store"
             await send(message)

@@ -63,7 +63,7 @@ CONTROLLER_GAUGES = {
 
 @dataclass(frozen=True, slots=True)
 class ScrapeState:
-    """What one scrape tells, as it was at one instant."""
+    """What one scrape returns: the state at one instant."""
 
     status: Json
     jobs: list[Json]

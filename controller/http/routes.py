@@ -1,7 +1,7 @@
 """The HTTP API: a thin layer around the facade. Every error is one JSON shape, `{"error": "one clear line"}`.
 
-The page's own files and `/healthz` are open, so that a browser can load the page that asks for the token; all that
-tells or changes something needs it.
+The page's own files and `/healthz` are open, so that a browser can load the page that asks for the token; all else
+needs it.
 """
 
 import logging

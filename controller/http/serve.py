@@ -22,10 +22,10 @@ STOP_S = 2.0
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        yield  # the daemon around us owns the signals
+        yield  # the daemon around the server owns the signals
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Streams never end by themselves, and uvicorn tells the application only after the last one did.
+        # Streams never end by themselves, and uvicorn notifies the application only after the last one did.
         app = self.config.app
         if isinstance(app, FastAPI):
             app.state.streams.close()

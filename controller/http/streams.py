@@ -184,7 +184,7 @@ class Streams:
         while True:
             if self._state is None or self._facade.version() != self._state.version:
                 self._state = StreamState(self._facade)
-                # Each wave of waiters has an event of its own: nobody can miss a change or see one twice.
+                # Each wave of waiters has an event of its own: none can miss a change or see one twice.
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
             await asyncio.sleep(self._period_s)

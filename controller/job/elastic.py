@@ -67,7 +67,7 @@ class Elastic:
 
 
 def is_saved(c: JobState, step: int) -> bool:
-    """Is what was trained up to this step in the store? True for a job that tells nothing of checkpoints."""
+    """Is what was trained up to this step in the store? True for a job that reports no checkpoints."""
     hosts = [c.nodes[name].host for name in c.job.nodes if name in c.nodes]
     stored = [host["checkpoint_step"] for host in hosts if "checkpoint_step" in host]
     keeps = any("snapshot_step" in host for host in hosts)

@@ -1,4 +1,4 @@
-"""When a job is over although not every agent has told so. Pure.
+"""When a job is over although not every agent has reported it. Pure.
 
 A clean end of all ranks that can be seen speaks for those that cannot: an agent that is gone leaves its workers
 running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
@@ -16,7 +16,7 @@ class Ending:
         self._since: float | None = None  # mono since which all that can be seen has ended
 
     def look(self, job: Job, now: Instant) -> str | None:
-        """Why the job is finished, empty when every rank told of its end; None while it is not. Call it often."""
+        """Why the job is finished, empty when every rank reported its end; None while it is not. Call it often."""
         if self.c.life.stage is not Stage.UP:
             self._since = None
             return None
@@ -38,7 +38,7 @@ class Ending:
         )
 
     def unreported(self, job: Job) -> list[str] | None:
-        """The absent nodes whose ranks have not told of their end, once all others have ended with 0; else None."""
+        """The absent nodes whose ranks have not reported their end, once all others have ended with 0; else None."""
         done = self.c.ranks.is_in(RankState.DONE)
         if len(done) != job.world or 2 * int(done.sum()) < job.world:
             return None

@@ -11,7 +11,7 @@ from holdfast.facts import tracebacks
 from holdfast.wire import types as t
 
 WITHIN_S = 120.0
-"""Who lost a connection later than this after a rank had left did not need that rank."""
+"""A rank that lost a connection later than this after another had left did not need that one."""
 _SKEW_S = 2.0  # between the clocks of hosts
 _STEPS = 1  # that the others may have done beyond the leaver's last: the one that they were in
 
@@ -47,14 +47,14 @@ class Leavers:
     def cause_of(
         self, echo: Finding, job: Job, ranks: RankTable, leaving: Iterable[str], now: Instant
     ) -> Finding | None:
-        """The rank for want of which another failed, as a finding; None where nobody had left, or it was not needed.
+        """The rank whose exit made another fail, as a finding; None where no rank had left, or it was not needed.
 
-        `echo`: what the other failed with. `leaving`: nodes that were told to end.
+        `echo`: what the other failed with. `leaving`: nodes that were asked to end.
         """
         if self._generation != job.generation or not echo.secondary or not _is_of_its_peers(echo):
             return None
         if 2 * len(self._left) > ranks.world:
-            return None  # the job was ending, and what failed is who was late
+            return None  # the job was ending, and what failed is a late rank
         since = [left for left in self._left.values() if -_SKEW_S <= echo.since - left.wall <= WITHIN_S]
         if not since:
             return None

@@ -2,7 +2,7 @@
 
 Two generations never overlap: a launch waits until every node that may still hold workers of an older one has
 answered that they are gone, or is lost (its workers cannot join: each generation has its own store, and an
-agent that comes back is told to end them first).
+agent that comes back is asked to end them first).
 """
 
 from collections.abc import Callable, Collection
@@ -20,7 +20,7 @@ from holdfast.wire import types as t
 
 @dataclass(slots=True)
 class Failure:
-    """A command that could not be done: what it was for, where, and the agent's own words."""
+    """A command that could not be done: what it was for, where, and the agent's own text."""
 
     what: str
     node: str
@@ -45,7 +45,7 @@ class Lifecycle:
     placement: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # command id -> (what, node)
     unstopped: set[str] = field(default_factory=set)  # gone nodes that may still hold workers
-    given_up: set[str] = field(default_factory=set)  # of those, who never came back after our own restart
+    given_up: set[str] = field(default_factory=set)  # of those, which never came back after the controller's restart
     deadline: float = 0.0
     up_at: float = 0.0  # mono at which the running generation was up
     store: str = ""
@@ -56,10 +56,10 @@ class Lifecycle:
     pending_since: float = 0.0
     dropped: list[str] = field(default_factory=list)  # nodes that the newest generation lacks, of the one before
     taken: list[str] = field(default_factory=list)  # and those that it has in addition
-    unreported: set[str] = field(default_factory=set)  # after our own restart: nodes of whose launch nothing is known
-    repeated: list[str] = field(default_factory=list)  # nodes that held too few workers of it, and were told again
+    unreported: set[str] = field(default_factory=set)  # after a controller restart: nodes with an unknown launch
+    repeated: list[str] = field(default_factory=list)  # nodes that held too few workers of it, and were asked again
     is_adopting: bool = False
-    story: str = ""  # what came of the adoption, in words
+    story: str = ""  # what came of the adoption, as text
     gives_up: bool = False  # its nodes, once its workers are gone: another job with a higher priority gets them
 
     @property
@@ -166,7 +166,7 @@ class Lifecycle:
 
     @property
     def stopping(self) -> bool:
-        """Is somebody still ending workers?"""
+        """Is any node still ending workers?"""
         return self._outstanding("stop")
 
     def _clear(self, job: Job, nodes: dict[str, Node], now: Instant) -> list[Action]:
@@ -179,7 +179,7 @@ class Lifecycle:
             return actions  # the last answer decides: choosing anew at each of thousands would take seconds
         chosen, missing = self.choose(job)
         if not chosen:
-            # Nobody to run it yet; a node that only lost its agent for a moment will be back.
+            # No node to run it yet; a node that only lost its agent for a moment will be back.
             self.missing, self.placement = missing, []
             self.waiting_since = now.mono if self.waiting_since is None else self.waiting_since
             job.reason = f"waiting for nodes: {missing}"
@@ -198,12 +198,12 @@ class Lifecycle:
         if self.waiting or self._blocked(nodes) or not self.store or self.pending_diagnosis is not None:
             return actions
         if not all(name in nodes and nodes[name].usable for name in self.placement) or self.placement != chosen:
-            self.store = ""  # somebody left meanwhile: ask again, on the new first node
+            self.store = ""  # a node left meanwhile: ask again, on the new first node
             return actions + self._clear(job, nodes, now)
         return actions + self._launch(job, now)
 
     def _blocked(self, nodes: dict[str, Node]) -> bool:
-        """May a node that is gone still hold workers? After a restart of ours those that have not come back are
+        """May a node that is gone still hold workers? After a controller restart, nodes that have not come back are
         unknown, and may well hold some."""
         unheard = self.unstopped - self.given_up
         return any(n not in nodes or nodes[n].state is not t.NodeState.LOST for n in unheard)
@@ -239,7 +239,7 @@ class Lifecycle:
         self.machine.apply(StageEvent.RESUME)
 
     def adopt(self, job: Job, now: Instant) -> None:
-        """We died while the generation was launched: each node's report decides whether it is told again."""
+        """The controller died during the launch: each node's report decides whether the launch is repeated there."""
         self.machine.apply(StageEvent.ADOPT)
         self.is_adopting = True
         self.unreported, self.repeated = set(job.nodes), []
@@ -247,7 +247,7 @@ class Lifecycle:
         self.deadline = now.mono + self.options.start_timeout
 
     def reported(self, job: Job, name: str, missing: Collection[int]) -> list[Action]:
-        """A node told what it holds. `missing`: ranks of the generation that is being adopted which it lacks; should
+        """A node reported what it holds. `missing`: ranks of the generation that is being adopted which it lacks. Should
         an older order of the same reach it yet, it starts none twice."""
         if self.stage is not Stage.LAUNCHING or name not in self.unreported:
             return []

@@ -44,7 +44,7 @@ class NodeLoss:
             self.c.life.story = ""
             return books.closed(live, IncidentState.CLOSED, now)
         if self.ending.unreported(job) is not None:
-            return []  # what can be seen of the job is over: how it ends is not for us to say
+            return []  # what can be seen of the job is over: how it ends is not decided here
         away = [n for n in away if not self.ending.is_over_at(job, n)]
         median = sorted(self.c.ledger.recent)[len(self.c.ledger.recent) // 2] if self.c.ledger.recent else math.nan
         patience = max(3 * median + 1, 5.0) if not math.isnan(median) else self.c.options.agent_grace
@@ -122,14 +122,14 @@ class NodeLoss:
         return [name for name in away if self.c.away_for(name, now) > grace(name)]
 
     def _went_down(self, name: str) -> bool:
-        """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other reason that
-        anybody knows: the node's workers went down with it."""
+        """Its agent's stream broke first, and then workers elsewhere lost their connections, for no other known
+        reason: the node's workers went down with it."""
         live = self.c.book.live()
         job = self.c.active
         if live is None or job is None or live.cause.kind is not t.FindingKind.AGENT_EXIT or live.cause.node != name:
             return False
         if not all(self.c.present(other) for other in job.nodes if other != name):
-            return False  # whose peers they mourn, nobody can tell
+            return False  # it is unknown whose peers lost the connection
         return any(finding.secondary and finding.node != name for finding in live.findings)
 
     def _capacity(self, now: Instant) -> list[Action]:

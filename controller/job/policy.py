@@ -1,4 +1,4 @@
-"""From an incident's cause to what is done about it, with the reason in words. The tables are the policy.
+"""From an incident's cause to what is done about it, with the reason as text. The tables are the policy.
 
 `detectors/base/findings.toml` says what a finding of each kind asks for first. `decide` goes through `RULES` from the
 top: what is known besides (restart attempts without progress, node failures, what diagnosis said) may ask for another
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`when` in words, for people, and as it is computed; `reason` becomes the incident's."""
+    """`when` as text for people, and as it is computed; `reason` becomes the incident's."""
 
     when: str
     holds: Callable[[Case], bool]
@@ -217,15 +217,15 @@ _WHY = {
 
 
 def count_try(job: Job, cause: Finding, now: Instant) -> None:
-    """Note a failed life of the job before deciding: progress since the last one starts the count anew.
+    """Note a failed attempt of the job before deciding: progress since the last one starts the count anew.
 
-    Of a program that numbers no steps any life got on that went further than its start.
+    For a program that numbers no steps, any attempt that got past its start made progress.
     """
     life = job.progress.end(job.generation, cause.signature, job.life_steps, now.wall)
     is_nan = cause.kind is t.FindingKind.LOSS_NONFINITE
     ended_at_its_start = job.progress.ended_at_its_start(life, by_steps=is_nan)
     if job.numbers_steps:
-        # One that begins at 0 each time has no checkpoints: a bug at one place is told by attempts of one length.
+        # One that begins at 0 each time has no checkpoints: a bug at one place shows as attempts of one length.
         began_anew = job.generation > 1 and job.life_first == 0
         got_on = job.best_step > job.fruitless_step or (began_anew and job.progress.is_longer_or_shorter())
     else:
@@ -251,7 +251,7 @@ def is_broken(kind: t.FindingKind) -> bool:
 
 
 def is_failure(kind: t.FindingKind) -> bool:
-    """Does a finding of this kind end a life of the job?"""
+    """Does a finding of this kind end an attempt of the job?"""
     return rows()[kind].first_move in RECOVERS
 
 

@@ -31,7 +31,7 @@ class Preemption:
         return [said, *self.requests.checkpoint_if_possible(now)]
 
     def tick(self, now: Instant) -> list[Action]:
-        """Give the nodes up once the checkpoint is stored, or has taken too long; not at all if nobody wants them."""
+        """Release the nodes once the checkpoint is stored, or has taken too long; not if no job waits for them."""
         by = self._by
         if by is None:
             return []

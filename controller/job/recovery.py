@@ -93,7 +93,7 @@ class Recovery:
     def _act(self, incident: Incident, cause: Finding, job: Job, now: Instant, settled: bool = False) -> list[Action]:
         """Decide by the newest cause; the incident keeps the one that explains all of it best."""
         if cause.secondary and not settled:
-            # Whoever reset this connection will speak within moments; do not blame the messenger.
+            # The rank that reset this connection reports soon; do not blame the one that noticed.
             self.settling, self.stop_at = cause, now.mono + self.c.options.settle
             return [books.saved(incident)]
         self.settling, self.stop_at = None, math.inf
@@ -132,20 +132,20 @@ class Recovery:
         return f"rolling back to a checkpoint of at most {at_most} steps"
 
     def _note_fault(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
-        """Count a failed life of the job, and what it says against its node."""
+        """Count a failed attempt of the job, and a node failure if it is one."""
         if not policy.counts_as_try(cause):
             return []
         policy.count_try(job, cause, now)
         reported = self._pattern(cause, job, now)
         name = self._node_of(cause)
-        # The same again without a step of progress may well be the script's, whose own bug counts against nobody.
+        # The same again without a step of progress may well be the script's, whose own bug counts against no node.
         if not name or job.fruitless > 1 or not policy.counts_against(cause):
             return reported
         return [*reported, *self.offend(name, cause.kind, now)]
 
     def _pattern(self, cause: Finding, job: Job, now: Instant) -> list[Action]:
-        """Lives that end alike again and again are told, and go on: of a program that numbers no steps nobody knows
-        that it does not get on."""
+        """Attempts that keep ending alike are reported, and go on: for a program that numbers no steps it is unknown
+        whether it makes progress."""
         attempts = [] if job.numbers_steps else job.progress.pattern()
         if not attempts or self.c.tuning.response(t.FindingKind.LIVES_ALIKE) is Response.OFF:
             return []
@@ -272,7 +272,7 @@ class Recovery:
         return self.alerts.alert(finding, self.c.job, now)
 
     def noted(self, finding: Finding, now: Instant) -> list[Action]:
-        """A finding that only tells: evidence in the live incident, else an alert."""
+        """A finding that only alerts: evidence in the live incident, else an alert."""
         return self.alerts.noted(finding, self.c.job, now)
 
     def restored(self, reported: t.StateRestored, now: Instant) -> list[Action]:
@@ -323,7 +323,7 @@ class Recovery:
         return self._act(live, cause, self.c.job, now, settled=True) if live is not None else []
 
     def would_not_end(self, name: str, error: str, now: Instant) -> list[Action]:
-        """Its workers are still there, and nobody can end them. The next generation has a store of its own, which they
+        """Its workers are still there, and cannot be ended. The next generation has a store of its own, which they
         do not know: it begins without the node, unless so many go that it cannot be them."""
         few = self.c.evictions(now) < self.c.options.max_evictions
         out = self.evict(name, f"did not stop its workers: {error}", now, quarantined=False) if few else []

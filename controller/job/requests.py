@@ -22,7 +22,7 @@ class Requests:
     def __init__(self, job: JobState) -> None:
         self.c = job
         self._precaution_at = -math.inf
-        self._ordered: set[str] = set()  # ids of orders that left us, in this life
+        self._ordered: set[str] = set()  # ids of orders that were sent, in this run of the controller
 
     def due_faults(self, job: Job, now: Instant) -> list[Action]:
         """Armed faults whose step was reached, once each, as soon as there is an agent to do it."""
@@ -38,7 +38,7 @@ class Requests:
             if fault.rank >= job.world or fault.node >= len(job.nodes):
                 continue  # the job has shrunk: its target may be back
             name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
-            node = self.c.nodes.get(name)  # after a restart of ours, not all are back at once
+            node = self.c.nodes.get(name)  # after a controller restart, not all are back at once
             if node is not None and node.connected:
                 job.fired[text] = now.wall
                 said, send = self.inject(fault)
@@ -49,7 +49,7 @@ class Requests:
         return actions
 
     def _ask_again(self, job: Job, text: str, fault: fault_syntax.FaultSpec) -> list[Action]:
-        """An order that an earlier life of ours wrote down may never have left it. Under the same id, an agent that
+        """An order in the journal of an earlier run may never have been sent. Under the same id, an agent that
         did it only answers again."""
         sent = job.unanswered[text]
         name = job.nodes[fault.node] if fault.node >= 0 else job.node_of(fault.rank)
@@ -61,7 +61,7 @@ class Requests:
         return [self.c.commands.issue(name, job.spec.id, job.generation, order, self._answered, id=sent)]
 
     def _answered(self, result: msg.CommandResult, now: Instant) -> list[Action]:
-        """An agent tells of a fault that it was ordered, done or not."""
+        """An agent reports a fault that it was ordered, done or not."""
         job = self.c.job
         text = next((text for text, sent in job.unanswered.items() if sent == result.id), None)
         if text is None:
@@ -81,7 +81,7 @@ class Requests:
         return injection(self.c.cluster, self.c.active, fault, self._answered)
 
     def checkpoint(self) -> list[Action]:
-        """Ask rank 0 for a checkpoint. UsageError when nothing trains, or nobody there could hear it."""
+        """Ask rank 0 for a checkpoint. UsageError when nothing trains, or rank 0 could not receive it."""
         job = self.c.active
         if job is None or self.c.life.stage is not Stage.UP:
             raise UsageError("no job is training: a checkpoint needs a running job")
@@ -95,7 +95,7 @@ class Requests:
         ]
 
     def precaution(self, now: Instant) -> list[Action]:
-        """A checkpoint while there is still somebody to make it: something foretells trouble."""
+        """A checkpoint while the ranks can still make it: a finding predicts a fault."""
         if now.mono - self._precaution_at < _PRECAUTIONS_APART:
             return []
         return self.checkpoint_if_possible(now)
@@ -105,7 +105,7 @@ class Requests:
         try:
             actions = self.checkpoint()
         except UsageError:
-            return []  # nothing trains, or nobody could be asked
+            return []  # nothing trains, or no rank could be asked
         self._precaution_at = now.mono
         return actions
 

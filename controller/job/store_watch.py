@@ -29,7 +29,7 @@ class StoreWatch:
         return self._open is None
 
     def restore(self, now: Instant) -> None:
-        """Take up the incident that an earlier life of the controller left open: nobody has told us of its end."""
+        """Take up the incident that an earlier run of the controller left open: its end was not reported."""
         left = (i for i in self.c.book.own() if i.is_open and i.cause.kind is FindingKind.STORE)
         self._open, self._failed_at = next(left, None), now.mono
         if self._open is not None and self.c.active is not None:

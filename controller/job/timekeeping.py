@@ -54,7 +54,7 @@ def _account(c: JobState) -> Account | None:
 
 
 def step(c: JobState, job: Job, record: t.StepRecord, now: Instant) -> None:
-    """A step that nobody had told of before; call it before the job's own notes of it."""
+    """A step that was not reported before; call it before the job's own notes of it."""
     if record.generation == job.generation and job.life_first < 0 and not record.is_counted:
         c.time.resumed(record.step)
     c.time.step(record.step, record.seconds, record.end_wall_ns / 1e9, now.wall)
@@ -64,7 +64,7 @@ def frame(c: JobState, job: Job, node: str, reported: t.Frame) -> None:
     """What a heartbeat says of checkpoints, and of phases of the program's own."""
     if reported.host and job.ranks_on(node):
         stored = reported.host.get("checkpoint_step", -1.0) - 1
-        # Of a job that went back, what is told until it has saved anew may be of the steps that it left behind.
+        # Of a job that went back, what is reported until it has saved anew may be of the steps that it left behind.
         if 0 <= stored <= (job.life_last if job.rollbacks else job.best_step):
             c.time.saved(int(stored))
         elif "snapshot_step" in reported.host:
@@ -74,7 +74,7 @@ def frame(c: JobState, job: Job, node: str, reported: t.Frame) -> None:
 
 
 def restored(doc: dict[str, Any] | None, job: Job, steps: Sequence[StepRow]) -> Goodput:
-    """What an earlier life of the controller had booked, and the steps that it wrote down since."""
+    """What an earlier run of the controller had booked, and the steps in its journal since."""
     if doc is None or doc.get("job") != job.spec.id:
         time = Goodput()
         time.begin(job.submitted_at)

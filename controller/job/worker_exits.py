@@ -31,13 +31,13 @@ class WorkerExits:
         if self.c.life.stage is Stage.ENDING:
             return []
         if clean:
-            # The agent forgets what we acknowledge: without a record a restarted controller would miss this rank.
+            # The agent forgets what is acknowledged: without a record a restarted controller would miss this rank.
             done = Record("exit", f"{exited.job}:{exited.rank}", {"job": exited.job, "generation": exited.generation})
             echo = self.recovery.settling  # which may have come before the news from another node
             return [done, *self.finish_if_done(job, now), *(self._left_before(echo, job, now) if echo else [])]
         found = exit_finding(exited, node, now)
         if self.c.life.stage is Stage.DRAINING:
-            # We ended them ourselves; only what says something else is evidence of the cause.
+            # The controller ended them; only an exit for another reason is evidence of the cause.
             live = self.c.book.live()
             if live is not None and not exited.ordered and self.c.book.attach(live, found):
                 return [books.saved(live)]

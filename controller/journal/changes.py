@@ -1,4 +1,4 @@
-"""Which incidents one life of the controller had then, when it was recorded, and which it has now. Pure."""
+"""Which incidents one run of the controller had then, when it was recorded, and which it has now. Pure."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ class IncidentTrace:
 
     id: str
     line: int
-    """The first line of this life that records it."""
+    """The first line of this run that records it."""
     checksum: str
     """Of its last document."""
     recorded: float
@@ -32,7 +32,7 @@ class IncidentTrace:
     """The newest one that the recorded controller had started by then."""
     summary: IncidentSummary = UNKNOWN
     is_carried: bool = False
-    """Whether an earlier life opened it."""
+    """Whether an earlier run opened it."""
 
     def to_doc(self) -> dict[str, Any]:
         return {"id": self.id, "line": self.line, **dataclasses.asdict(self.summary)}
@@ -78,7 +78,7 @@ class IncidentChange:
 
 
 class LifeComparison:
-    """Collects the incidents of one life of the controller, then and now."""
+    """Collects the incidents of one run of the controller, then and now."""
 
     def __init__(self, start: Start) -> None:
         self._began = start.at.wall
@@ -114,7 +114,7 @@ class LifeComparison:
     def finish(self, entities: Sequence[tuple[str, str, Mapping[str, Any]]] = ()) -> None:
         """Complete the summaries of then, which recordings before version 3 lack.
 
-        `entities`: what the next life began from. A document that has the checksum of ours is the same as ours.
+        `entities`: what the next run began from. A document with the same checksum is the same document.
         """
         docs = {key: doc for kind, key, doc in entities if kind == "incident" and isinstance(doc, dict)}
         for one in self.then.values():
@@ -128,7 +128,7 @@ class LifeComparison:
                 one.summary = dataclasses.replace(IncidentSummary.from_doc(doc), state="", life="")
 
     def _is_of_this_life(self, doc: Mapping[str, Any], one: IncidentTrace) -> bool:
-        """The next life may have begun with another journal, which has its own i1."""
+        """The next run may have begun with another journal, which has its own i1."""
         opened = doc.get("opened")
         return isinstance(opened, float | int) and self._began <= opened <= one.recorded
 
@@ -215,7 +215,7 @@ def _has_same_both(old: IncidentTrace, new: IncidentTrace) -> bool:
 
 
 def _is_nearby(old: IncidentTrace, new: IncidentTrace) -> bool:
-    """Are both about one culprit, as far as that is known, at one time of one life of the job?"""
+    """Are both about one culprit, as far as that is known, at one time of one attempt of the job?"""
     if old.is_carried or new.is_carried or old.generation != new.generation:
         return False
     if abs(old.recorded - new.recorded) > _NEARBY_S:

@@ -42,7 +42,7 @@ _OF_THE_ROW = (
 
 class Journal:
     def __init__(self, path: Path) -> None:
-        """Open or create. UsageError in one line when the file is not ours or cannot be written."""
+        """Open or create. UsageError in one line when the file is not a journal or cannot be written."""
         self.path = path
         self.damaged: list[str] = []
         """What was read and could not be understood, one line each."""
@@ -111,7 +111,7 @@ class Journal:
     def entities(self) -> list[tuple[str, str, dict[str, Any]]]:
         """Every entity's newest document, oldest change first; `damaged` names those that cannot be read.
 
-        UsageError when the newest job is among them: without it a controller would end what runs as nobody's.
+        UsageError when the newest job is among them: without it a controller would end what runs as orphaned workers.
         """
         found: list[tuple[str, str, dict[str, Any]]] = []
         newest_job: str | None = None

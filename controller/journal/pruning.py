@@ -29,7 +29,7 @@ READ = 1_000
 DELETED = 100
 """Rows in a batch that is deleted: documents may be large."""
 REST = 2.0
-"""Seconds of rest for each second that a batch took, and 2 ms more: a writer that waits tries after 1, 2, 5 ms."""
+"""Seconds of rest for each second that a batch took, and 2 ms more: a writer that waits retries after 1, 2, 5 ms."""
 
 
 class Sweep:

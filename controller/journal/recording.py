@@ -1,6 +1,6 @@
-"""What the controller was told and what it decided, as lines of JSON: enough to run it again.
+"""What the controller received and what it decided, as lines of JSON: enough to replay it.
 
-A file has a section for each life of the controller: a line with what it began from, then a line for each event, with
+A file has a section for each run of the controller: a line with what it began from, then a line for each event, with
 its instant and with what came of it. What agents send is kept as it was on the wire.
 """
 
@@ -46,7 +46,7 @@ REFUSED = "refused"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    """What a life of the controller began from."""
+    """What a run of the controller began from."""
 
     boot: str
     options: Options
@@ -94,7 +94,7 @@ class Recorder:
 
 
 def did(actions: Iterable[Action]) -> list[str]:
-    """Actions as lines to compare: what, of whom, a checksum of the rest, and of an incident its summary."""
+    """Actions as lines to compare: what, the subject, a checksum of the rest, and of an incident its summary."""
     lines = []
     for action in actions:
         match action:
@@ -135,7 +135,7 @@ def incident_records(lines: Iterable[str]) -> Iterator[tuple[str, str, IncidentS
 
 
 def read(path: Path) -> Iterator[Start | Reported]:
-    """UsageError names the line that is not one of a recording. Where a life was cut off in a line, it is left out."""
+    """UsageError names the line that is not one of a recording. Where a run was cut off in a line, it is left out."""
     begun = False
     for number, line in enumerate(recording_file.lines(path), 1):
         try:

@@ -1,4 +1,4 @@
-"""The file of a recording, plain or compressed: each life of the controller goes on in it, also where the one before
+"""The file of a recording, plain or compressed: each run of the controller appends to it, also where the one before
 was killed while it wrote.
 """
 
@@ -21,7 +21,7 @@ _HEAD = b'{"holdfast":'
 """How a recording begins."""
 _MAGIC = b"\x1f\x8b\x08"
 _GZIP = re.compile(rb"(\x1f\x8b\x08(?:\0|(\x08))).{4}(..(?(2)[^\0]+\0))", re.DOTALL)
-"""What a compressed file begins with: what is the same for each life, its time, and again the same (RFC 1952, 2.3)."""
+"""What a compressed file begins with: what is the same for each run, its time, and again the same (RFC 1952, 2.3)."""
 _GZIP_BYTES = 10 + 255 + 1
 """No more than that, of which up to 255 are the name's."""
 _PAGE = 4096
@@ -30,7 +30,7 @@ _LINE_BYTES = 256 << 20
 
 
 def go_on(path: Path) -> IO[bytes]:
-    """Open it to append a life: plain, or compressed if the name ends with .gz. UsageError in one line otherwise."""
+    """Open it to append a run: plain, or compressed if the name ends with .gz. UsageError in one line otherwise."""
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"recording {path}: not a regular file; name a new file")
@@ -42,7 +42,7 @@ def go_on(path: Path) -> IO[bytes]:
 
 
 def _mend(path: Path) -> None:
-    """Leave out what a life that was killed has left of a line, lest ours begins within it.
+    """Leave out the cut line of a run that was killed, so that this one does not begin within it.
 
     UsageError for a file with something else in it, to which nothing is appended.
     """
@@ -77,7 +77,7 @@ def _begins(text: bytes) -> bool:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The lines of all lives, as far as each was written. UsageError in one line when the file cannot be read."""
+    """The lines of all runs, as far as each was written. UsageError in one line when the file cannot be read."""
     with _opened(path) as file:
         if path.suffix != ".gz":
             while line := file.readline(_LINE_BYTES):
@@ -97,7 +97,7 @@ def lines(path: Path) -> Iterator[bytes]:
 def _opened(path: Path) -> IO[bytes]:
     right = "`holdfast controller --record FILE` writes one"
     try:
-        # A pipe into which nobody writes would keep us for ever.
+        # A pipe without a writer would block for ever.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as error:
         raise UsageError(f"recording {path}: {error.strerror or error}; {right}") from None
@@ -108,7 +108,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _lives(file: IO[bytes]) -> Iterator[bytes]:
-    """The parts of a compressed recording, each as one life has written it: with the same head but for the time.
+    """The parts of a compressed recording, each as one run has written it: with the same head but for the time.
 
     One that was killed has left its part without an end, after which nothing can be read as one with it.
     """
@@ -123,7 +123,7 @@ def _lives(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _starts(content: mmap.mmap, until: int) -> Iterator[int] | None:
-    """Where each life's part begins, of the first bytes; None if nothing compressed begins here."""
+    """Where each run's part begins, of the first bytes; None if nothing compressed begins here."""
     head = _GZIP.match(content)
     if head is None:
         return None

@@ -49,7 +49,7 @@ function address(path) {
 
 export const get = async (path) => read(await request(address(path)));
 
-const SMALL = 1 << 16; // bytes that are read faster here than sent to somebody else
+const SMALL = 1 << 16; // bytes that are read faster here than sent to a worker
 const waiting = new Map(); // by number of the question
 let parser = null;
 let asked = 0;
@@ -90,7 +90,7 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(file), 60_000);
 }
 
-/** Reads server-sent events until the line breaks or `signal` says so; throws then. `heard`: at every sign of life. */
+/** Reads server-sent events until the connection breaks or `signal` says so; throws then. `heard`: called at any input. */
 export async function listen(path, handlers, heard, signal) {
   const abort = new AbortController();
   signal.addEventListener("abort", () => abort.abort());

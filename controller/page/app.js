@@ -42,7 +42,7 @@ startMesh3d();
 startActions();
 startSelect();
 startLive();
-startRouter(); // last: it tells all the others which view it is
+startRouter(); // last: it notifies all the others of the view
 
 // Read by the page's tests: how long drawing takes.
 window.holdfast = { timings };

@@ -1,4 +1,4 @@
-// Blame of some steps: who is slow and what it costs, what a step would take without, the critical path.
+// Blame of some steps: which ranks are slow and what it costs, what a step would take without, the critical path.
 
 import { getLarge } from "./api.js";
 import { showShares, startShares } from "./blame_shares.js";
@@ -101,7 +101,7 @@ function culpritList() {
   return [make("ol", { class: "plain" }, ...items)];
 }
 
-/** A step now, with each culprit taken out of it, and with all of them. */
+/** A step now, without each culprit, and without all of them. */
 function whatIf() {
   const rows = [
     ["as it is", shown.step_s],
@@ -159,7 +159,7 @@ function criticalPath() {
   ];
 }
 
-/** "forward 1" in words. */
+/** "forward 1" as text. */
 const said = (what) => what.replace(/^(\w+) (\d+)$/, "$1 of stage $2");
 
 export function startBlame() {

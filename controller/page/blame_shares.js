@@ -6,7 +6,7 @@ import { count, known, seconds } from "./format.js";
 import { fill } from "./glance.js";
 import { link, route } from "./router.js";
 
-const MOST = 100; // rows; of 12,288 ranks nobody reads the rest
+const MOST = 100; // rows; the rest of 12,288 ranks is not worth reading
 const COLUMNS = [
   ["work_s", "work", "ok-cell"],
   ["transfer_s", "transfer", "send-ink"],

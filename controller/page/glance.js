@@ -1,4 +1,4 @@
-// The three answers of the overview: who is at fault, what is being done, where the time went.
+// The three answers of the overview: what is faulty, what is being done, where the time went.
 
 import { get } from "./api.js";
 import { byId, make, pairs, setText } from "./dom.js";

@@ -42,7 +42,7 @@ function showParts() {
       make(
         "p",
         { class: "muted" },
-        "This program does not tell the parts of its steps; see Ranks and Blame, which need spans only.",
+        "This program does not report the parts of its steps; see Ranks and Blame, which need spans only.",
       ),
     );
     return;

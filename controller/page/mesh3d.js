@@ -1,5 +1,5 @@
 // The mesh as it is meant: pipeline × data × tensor parallel, in three dimensions. A selected rank shows its groups and
-// the ranks its activations come from and go to; lines lead from who is slow to who waits for it.
+// the ranks its activations come from and go to; lines lead from a slow rank to the ranks that wait for it.
 
 import { get, getLarge } from "./api.js";
 import { CELL, categories, WORST_FIRST } from "./colours.js";
@@ -122,7 +122,7 @@ function showLegend() {
   );
 }
 
-/** What the lines say, in words. */
+/** What the lines say, as text. */
 function showRelations(at, groups) {
   const { ranks } = scene;
   if (!groups)

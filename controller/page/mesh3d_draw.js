@@ -39,7 +39,7 @@ function same(some, others) {
   return true;
 }
 
-/** Lines from each culprit to those who wait most for it, among the ranks that depend on it directly. */
+/** Lines from each culprit to the ranks that wait most for it, among the ranks that depend on it directly. */
 export function blameLines(ranks, blame) {
   const lines = [];
   const told = blame.ranks;

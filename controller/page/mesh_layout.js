@@ -5,7 +5,7 @@ const WIDEST = 190; // of one rank, in CSS pixels
 const HIGHEST = 80;
 const SHAPE = 1.7; // a rank may be this much wider than high before width is wasted
 
-/** Mesh sizes of a job; a job that told none is drawn as nodes by slots. */
+/** Mesh sizes of a job; a job that reported none is drawn as nodes by slots. */
 export function shapeOf(ranks) {
   const { sizes, rank } = ranks;
   if (sizes && sizes[0] * sizes[1] * sizes[2] === rank.length) {
@@ -92,7 +92,7 @@ export function hit(layout, x, y) {
   return layout.index[((band * shape.pp + pp) * down + sy) * layout.columns + at * across + sx] ?? -1;
 }
 
-/** The neighbour of a rank on the screen; itself at the edge. */
+/** The rank next to this one on the screen; itself at the edge. */
 export function neighbour(layout, index, dx, dy) {
   let [column, row] = [layout.column[index], layout.row[index]];
   for (;;) {

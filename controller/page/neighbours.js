@@ -1,4 +1,4 @@
-// Who a rank works with: its groups, and the ranks that its activations come from and go to. Pure.
+// The ranks that a rank works with: its groups, and the ranks that its activations come from and go to. Pure.
 
 /** {tp, dp, pp: [places in the columns]} of the rank at a place, itself included; null without a mesh. */
 export function groupsOf(ranks, at) {
@@ -14,7 +14,7 @@ export function groupsOf(ranks, at) {
   return found;
 }
 
-/** {from, to: [places]}: whose activations the rank gets, and who gets its own. `plan` as /api/v1/job/plan, or null. */
+/** {from, to: [places]}: the ranks before and after it. `plan`: as /api/v1/job/plan, or null. */
 export function flowOf(ranks, at, plan) {
   const groups = groupsOf(ranks, at);
   if (!groups) return { from: [], to: [] };

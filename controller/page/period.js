@@ -1,7 +1,7 @@
 // How often a node's traffic repeats: by autocorrelation over a window of millisecond samples. Pure.
 
-const SHORTEST = 20; // ms; shorter rhythms are packets, not steps
-const CLEAR = 0.3; // correlation from which a rhythm is believed
+const SHORTEST = 20; // ms; shorter periods are packets, not steps
+const CLEAR = 0.3; // correlation from which a period is believed
 
 /** Milliseconds, or null where nothing repeats. `nic`: {t, tx, rx}, `span` in ms. */
 export function periodOf(nic, span) {

@@ -26,7 +26,7 @@ async function poll() {
   show();
 }
 
-/** What a rank spends in a phase, and what its peers do; of waiting and collections nobody says what is usual. */
+/** What a rank spends in a phase, and what its peers do; for waiting and garbage collection there is no baseline. */
 function measured(i, p) {
   const value = cell(found.seconds, i, p);
   return { value, usual: value / cell(found.ratio, i, p) };

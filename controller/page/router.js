@@ -35,7 +35,7 @@ function decode(text) {
   try {
     return decodeURIComponent(text);
   } catch {
-    return text; // a stray % in a name
+    return text; // a lone % in a name
   }
 }
 
@@ -70,7 +70,7 @@ function follow(moved) {
   setText(byId("view-title"), VIEWS[route.view]);
   if (moved && before !== route.view) {
     scrollTo(0, 0);
-    byId("view-title").focus({ preventScroll: true }); // a screen reader says where we are; Tab goes on from there
+    byId("view-title").focus({ preventScroll: true }); // screen readers say which view this is; Tab goes on
   }
   if (pinned() !== job) notify("job");
   notify("route");

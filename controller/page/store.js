@@ -1,4 +1,4 @@
-// What the page knows, and who wants to hear of it. Views read `state`; live.js and select.js write it, and each
+// The page's state, and its subscribers. Views read `state`; live.js and select.js write it, and each
 // view what only it asks for.
 
 export const state = {
@@ -8,10 +8,10 @@ export const state = {
   incidents: new Map(), // by id, oldest history included
   steps: { job: null, step: [], loss: [], seconds: [], tokens: [], at: [], generation: [] },
   blame: null, // as /api/v1/blame/newest
-  blamed: null, // as /api/v1/blame, once somebody looked
+  blamed: null, // as /api/v1/blame, once it was opened
   selected: { rank: null, node: null, incident: null },
   connection: { state: "connecting", since: 0, retryAt: 0 },
-  skew: 0, // controller's clock minus ours, seconds
+  skew: 0, // controller's clock minus the browser's, seconds
 };
 
 const listeners = new Map();

@@ -13,8 +13,8 @@ import { lanesOf, spanAt } from "./timeline_lanes.js";
 import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.js";
 import { colour } from "./theme.js";
 
-const MANY = 64; // ranks beyond which a choice is made for who does not choose
-const STEPS = 3; // where nobody says which
+const MANY = 64; // ranks beyond which a subset is chosen by default
+const STEPS = 3; // if none are chosen
 const TABLE = 200; // spans in the table
 const canvas = byId("timeline");
 const tip = byId("timeline-tip");

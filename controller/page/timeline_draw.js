@@ -8,7 +8,7 @@ import { colour } from "./theme.js";
 export const [LEFT, HEAD] = [74, 22];
 const [LOWEST, HIGHEST] = [26, 56]; // of a lane, in CSS pixels
 const FONT = "11px ui-sans-serif, system-ui, 'Liberation Sans', sans-serif";
-const MOST_ARROWS = 1500; // seen at once: of more, nobody sees anything
+const MOST_ARROWS = 1500; // seen at once: more are unreadable
 export const CLASSES = {
   forward: "span-forward",
   backward: "span-backward",
@@ -127,7 +127,7 @@ function drawArrows(context, scene, { px, first, last, width }) {
     if (Math.max(a, b) < first || Math.min(a, b) >= last) continue;
     chosen.push([i, a, b]);
   }
-  // Too many to tell apart: those of what the pointer or the cursor is on are left.
+  // Too many to distinguish: those of what the pointer or the cursor is on are left.
   const focus = scene.hover >= 0 ? scene.hover : scene.chosen;
   const crowded = chosen.length > Math.min(MOST_ARROWS, width / 6);
   for (const [i, a, b] of chosen) {

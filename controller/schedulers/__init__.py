@@ -1,1 +1,1 @@
-"""Where nodes come from: an existing scheduler is told whom we took out and whom we let in again."""
+"""Where nodes come from: an existing scheduler is notified of evicted nodes, and of those that are let in again."""

@@ -9,7 +9,7 @@ from holdfast.controller.state.model import Node
 from holdfast.wire import types as t
 
 MARK = "holdfast"
-"""With this every reason begins that we give: what others took out is theirs to let in."""
+"""Every reason set by Holdfast begins with this: a node drained by others is theirs to let in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Scheduler(Protocol):
     name: str
 
     async def taken_out(self) -> set[str]:
-        """Nodes that are out of service there because we said so."""
+        """Nodes that are out of service there by request of Holdfast."""
 
     async def evict(self, order: Out) -> None:
-        """Keep new work off the node; what runs there is ours to end."""
+        """Keep new work off the node; Holdfast ends what runs there."""
 
     async def let_in(self, node: str) -> None:
         """Undo `evict`."""
@@ -39,7 +39,7 @@ class Scheduler(Protocol):
 
 
 def outs(nodes: Mapping[str, Node], histories: Mapping[str, History]) -> dict[str, Out]:
-    """Whom the scheduler must keep work off: evicted or cordoned, here or not, and lost."""
+    """Nodes that the scheduler must keep work off: evicted or cordoned, here or not, and lost."""
     found = {name: Out(name, f"lost: {n.reason}") for name, n in nodes.items() if n.state is t.NodeState.LOST}
     for name, history in histories.items():
         if history.evicted:
@@ -50,8 +50,8 @@ def outs(nodes: Mapping[str, Node], histories: Mapping[str, History]) -> dict[st
 
 
 def changes(wanted: Mapping[str, Out], known: set[str], out: set[str]) -> tuple[list[Out], list[str]]:
-    """(whom to take out, whom to let in). `out`: who is out there by our word; `known`: whom this controller has had
-    out itself. A node that another controller took out stays out."""
+    """(nodes to drain, nodes to let in). `out`: those drained there by Holdfast; `known`: those that this controller has
+    drained itself. A node that another controller drained stays drained."""
     return (
         [wanted[name] for name in sorted(wanted.keys() - out)],
         sorted((out & known) - wanted.keys()),

@@ -1,7 +1,7 @@
 """Kubernetes, through its official client: nodes are cordoned and tainted, and the agent's pod there is evicted.
 
 The taint is what keeps a DaemonSet's pod off, which ignores that a node is cordoned; `let_in` takes both away, and the
-DaemonSet brings the pod back. A pod that is gone is replaced by whoever owns it: on another node, once there is one.
+DaemonSet brings the pod back. A pod that is gone is replaced by its owner: on another node, once there is one.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ def _connect() -> Any:
 
 
 async def _ask(call: Callable[[], Any], missing_is_fine: bool = False) -> Any:
-    """The client blocks, so it runs in a thread. Unavailable with the API's own words."""
+    """The client blocks, so it runs in a thread. Unavailable with the API's own message."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 

@@ -1,4 +1,4 @@
-"""Keeps the scheduler in step with us: looks at what should be, asks for what is not, again until it is."""
+"""Reconciles the scheduler with the controller: compare wanted and actual state, request the difference, repeat."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ _LOOK_AGAIN = 30.0
 
 
 class SchedulerReconciler:
-    """`wanted`: who should be out. `tell`: a line about a node, for people. `waits`: why the job does, if it does."""
+    """`wanted`: nodes that should be out. `tell`: logs a line about a node. `waits`: why the job does, if it does."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SchedulerReconciler:
         self._scheduler, self._wanted, self._report, self._waits = scheduler, wanted, report, waits
         self._known: set[str] = set()
         self._refused: set[str] = set()
-        self._agreed: set[str] | None = None  # who should have been out when last looked at
+        self._agreed: set[str] | None = None  # nodes that should have been out at the last look
         self._looked = 0.0
         self._asked = False
 

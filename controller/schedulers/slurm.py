@@ -7,7 +7,7 @@ from holdfast.base.errors import Unavailable
 from holdfast.controller.schedulers.base import MARK, Out
 
 _TIMEOUT = 20.0
-_REASON = 200  # characters; Slurm keeps more, nobody reads more in sinfo
+_REASON = 200  # characters; Slurm keeps more, but sinfo cuts it
 
 
 class Slurm:
@@ -41,7 +41,7 @@ class Slurm:
 
 
 async def _call(*argv: str) -> str:
-    """Standard output. Unavailable with Slurm's own words."""
+    """Standard output. Unavailable with Slurm's own message."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Blame of the running jobs, again and again: who slows it down is a finding, and what it costs each GPU is counted.
+"""Blame of the running jobs, again and again: a straggler is a finding, and what it costs each GPU is counted.
 
 Analysing takes time that heartbeats need, so it happens in a thread, and the pauses are as long as it asks for.
 """
@@ -31,7 +31,7 @@ _SHARE = 0.05  # of a core, at most
 _FEWEST = 8  # steps in a look: of fewer, noise makes culprits
 _MOST = 64
 _SHORT, _MOST_SHORT = 10.0, 1024
-"""Of short steps as many as fill so many seconds, up to that number: what differs for a second is nobody's fault."""
+"""Of short steps as many as fill so many seconds, up to that number: a difference of one second is no fault."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class BlameTotals:
     induced_s: dict[int, float] = field(default_factory=dict)
     victim_s: dict[int, float] = field(default_factory=dict)
     streaks: dict[tuple[int, str], int] = field(default_factory=dict)
-    """How many looks in a row named this rank for this."""
+    """How many windows in a row named this rank for this."""
 
     def add(self, job: str, blame: Blame) -> None:
         if job != self.job:
@@ -58,7 +58,7 @@ class BlameTotals:
                 counted[rank] = counted.get(rank, 0.0) + more
 
     def stragglers(self, blame: Blame, looks: int, ratio: float, cost: float) -> list[Culprit]:
-        """Those named for the `looks`-th time in a row, slower than their peers by `ratio` or more where there is
+        """Those named in the `looks`-th window in a row, slower than their peers by `ratio` or more where there is
         one, that cost this share of the step or more."""
         named = {
             (c.rank, c.kind.value): c
@@ -81,14 +81,14 @@ class Due:
     shape: JobShape
     generation: int
     begins: bool
-    """Are they the first of a life?"""
+    """Are they the first of an attempt?"""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenCulprit:
     blame: Blame | None
     beginning: Blame | None
-    """Of the first steps of a life: the same by `LENIENT` limits."""
+    """Of the first steps of an attempt: the same by `LENIENT` limits."""
     seconds: float
     """Processor time that it took."""
 
@@ -108,12 +108,12 @@ class BlameWatch:
     def __init__(self, shell: Shell, tuning: Tuning) -> None:
         self._shell, self._tuning = shell, tuning
         self._jobs: dict[str, JobBlame] = {}
-        self._extras: dict[str, Extras] = {}  # of an earlier life of the controller, by job
+        self._extras: dict[str, Extras] = {}  # of an earlier run of the controller, by job
         self.seconds = 0.0
         """Processor time spent on looking so far."""
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Watches until cancelled."""
         pause = _EVERY
         while True:
             await asyncio.sleep(pause)
@@ -149,7 +149,7 @@ class BlameWatch:
         return known
 
     def due(self, brain: JobBrain) -> Due | None:
-        """Steps that nobody looked at yet, if there are enough: of a life the first ones first."""
+        """Steps not yet examined, if there are enough: of an attempt the first ones first."""
         job = brain.c.job
         window = self._shell.spans.of(job.spec.id)
         whole = window.whole_steps()
@@ -158,7 +158,7 @@ class BlameWatch:
         mine = self.of(job.spec.id)
         if job.generation != mine.generation or whole[1] < mine.next - 1:
             mine.generation, mine.next = job.generation, 0  # steps are done again
-            mine.counted.streaks.clear()  # who was told of while the job recovered is told of again
+            mine.counted.streaks.clear()  # ranks reported while the job recovered are reported again
         begins = mine.next == 0 and 0 <= whole[0] - job.life_first <= _FEWEST
         most = _steps_of(brain.c.ledger.recent)
         last = min(whole[1], whole[0] + most - 1) if begins else whole[1]

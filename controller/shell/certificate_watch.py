@@ -39,7 +39,7 @@ class Used:
 
 
 def due(known: Collection[Used], reported: Collection[str], limits: Mapping[str, float], at: Instant) -> list[Finding]:
-    """What to say of these, each once a grade: soon, very soon, over. `told`: signatures of what was said. Pure."""
+    """What to report of these, each once a grade: soon, very soon, over. `told`: signatures already reported. Pure."""
     found = []
     for one in known:
         left = (one.ends - at.wall) / _DAY
@@ -103,7 +103,7 @@ class CertificateWatch:
         self._reported: set[str] = set()
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Watches until cancelled."""
         while True:
             self.look(now())
             await asyncio.sleep(_EVERY)
@@ -113,7 +113,7 @@ class CertificateWatch:
             if node not in self._agents or self._agents[node][0] != pem:
                 self._agents[node] = (pem, of_agent(node, pem))
         agents = [used for _, used in self._agents.values() if used is not None]
-        before = {one.cause.signature for one in self._shell.brain.c.book.incidents.values()}  # by an earlier life, too
+        before = {one.cause.signature for one in self._shell.brain.c.book.incidents.values()}  # by an earlier run, too
         for one in due([*self._own, *agents], self._reported | before, self._tuning.limits(_KIND), at):
             self._reported.add(one.signature)
             self._shell.handle(Found(one))

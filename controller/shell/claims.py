@@ -1,7 +1,7 @@
-"""Whose a node's name is when two agents say it. Pure.
+"""Which agent owns a node's name when two agents claim it. Pure.
 
 An agent that was started again shows that by its lock: it has the state folder of the one before it, which the kernel
-gives to nobody while that one runs. Any other newcomer waits until the holder is silent: a host that was cloned, a
+gives to no other while that one runs. Any other newcomer waits until the holder is silent: a host that was cloned, a
 second agent on the same host, but also a node that was installed anew, and an agent that lost its folder.
 """
 
@@ -13,9 +13,9 @@ from holdfast.controller.state.model import Finding, Instant
 from holdfast.wire import types as t
 
 FRESH_S = 3.0
-"""A holder that spoke within so many seconds lives, whatever its stream looks like ..."""
+"""A holder heard within so many seconds is alive, whatever its stream looks like ..."""
 FRESH_BEATS = 6.0
-"""... or within so many of its beats: a big cluster speaks less often."""
+"""... or within so many heartbeat intervals: in a big cluster they are longer."""
 RETRY_S = 2.0
 """When a newcomer that was refused asks again."""
 
@@ -42,7 +42,7 @@ def judge(holder: Claim, silent_s: float, heartbeat_interval: float, newcomer: C
     old, new = holder.identity, newcomer.identity
     here = _is_same_host(holder, newcomer)
     if here and (new.incarnation == old.incarnation or old.incarnation in new.predecessors):
-        return ""  # its stream broke and we have not noticed yet; or its successor, by the lock of its state folder
+        return ""  # its stream broke and that is not noticed yet; or its successor, by the lock of its state folder
     where = "this host" if here else f"{old.hostname} ({holder.address or 'address unknown'})"
     what = "end one of the two, or give this one another --node-name and --state-dir" if here else (
         "give another --node-name, or end that one"

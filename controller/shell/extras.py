@@ -1,7 +1,7 @@
 """Is a slow rank slow by design of the program? Pure.
 
 What rank 0 does more than its peers in every step since the job's first (logging, saving a metric, checking) is the
-program's, and nobody is woken for it. Evidence: the look at the first steps of a life, and where ranks run. An extra
+program's, and no alert. Evidence: blame of the first steps of an attempt, and where ranks run. An extra
 that stays with its rank when the rank moves to another node is the program's; one that stays with its node is the
 node's. What begins later, or grows, is no design.
 """
@@ -39,21 +39,21 @@ class Judged:
 
 @dataclass(slots=True)
 class Extras:
-    """What each rank of a job did more than its peers at the beginning of the first life that was looked at, and of
+    """What each rank of a job did more than its peers at the beginning of the first attempt that was examined, and of
     the running one. Seconds a step by rank."""
 
     job: str = ""
     looked: bool = False
-    """Has any step of this job been looked at?"""
+    """Has any step of this job been examined?"""
     first: dict[int, float] = field(default_factory=dict)
     first_nodes: tuple[str, ...] = ()
     first_generation: int = -1
-    """Life that `first` is of; -1: the job's beginning is not known."""
+    """Generation that `first` is of; -1: the job's beginning is not known."""
     life: dict[int, float] = field(default_factory=dict)
     generation: int = -1
 
     def begin(self, generation: int, blame: Blame | None, shape: JobShape) -> None:
-        """A life's first look. `blame` by `LENIENT` limits, or None: it was not at the first steps of the life."""
+        """The first window of an attempt. `blame` by `LENIENT` limits, or None: these were not its first steps."""
         self.generation = generation
         self.life = {} if blame is None else _extra(blame)
         if blame is not None and not self.looked:

@@ -30,7 +30,7 @@ from holdfast.wire import types as t
 from holdfast.wire.limits import Refused, admitted, count
 
 HELLO_S = 10.0
-_MAX_MESSAGE = 64 << 20  # of what we send: an agent trusts its controller
+_MAX_MESSAGE = 64 << 20  # of messages to agents: an agent trusts its controller
 MOST_STREAMS = MAX_NODES + 256
 """Streams, and connections, at the same time: one for each node that there may be, and some that are refused."""
 STREAMS_EACH = 2
@@ -38,10 +38,10 @@ STREAMS_EACH = 2
 MOST_WAITING = 4
 """Streams with the same certificate that may be without a hello at the same time ..."""
 MOST_UNNAMED = 256
-"""... and of all, where nobody needs a certificate."""
+"""... and of all, where no certificate is required."""
 HANDSHAKE_S = 10.0
 _IDLE_S = 60.0  # of a connection without any stream
-_WINDOW = 256 << 10  # bytes that a stream may send ahead of us, which then lie in our memory; and of its largest piece
+_WINDOW = 256 << 10  # bytes that a stream may send ahead, and that are held in memory; and of its largest piece
 _WALL_OF_BOOT = time.time_ns() - time.monotonic_ns()  # our clock of spans: it must not jump as Unix time may
 _NO_ROOM = f"{MAX_NODES} nodes are in use, the maximum: no new name is accepted"
 _REPORTED_AGAIN = 600.0  # seconds between two findings of what one node is refused for
@@ -54,7 +54,7 @@ class _TakenError(ProtocolError):
 
 class Ingest:
     def __init__(self, shell: Shell, verified: bool) -> None:
-        """`verified`: peers prove who they are by certificate, and an agent must be the node that it says it is."""
+        """`verified`: peers authenticate by certificate, and an agent must be the node that it claims to be."""
         self.shell = shell
         self.verified = verified
         self.sessions, self._received = shell.sessions, shell.sessions.received
@@ -64,7 +64,7 @@ class Ingest:
         self._waiting: Counter[str] = Counter()  # streams without a hello yet, by certificate
 
     def handler(self) -> grpc.GenericRpcHandler:
-        # Bytes in, bytes out: a malformed message is then ours to answer, not an internal error of the library.
+        # Bytes in, bytes out: a malformed message is then handled here, and is no internal error of the library.
         session: Any = grpc.stream_stream_rpc_method_handler(self.session)
         return grpc.method_handlers_generic_handler("holdfast.v1.Controller", {"Session": session})
 
@@ -139,7 +139,7 @@ class Ingest:
         return hello
 
     def _whose(self, hello: msg.Hello, context: Any) -> str:
-        """Why the name is not this agent's to say, if it is another's; people are told."""
+        """Why this agent must not claim the name, if it belongs to another; an alert is raised."""
         holder = self.sessions.by_node.get(hello.identity.node)
         if holder is None:
             members = self.shell.brain.membership
@@ -175,7 +175,7 @@ class Ingest:
                 self._refuse(session.node, refused)
 
     def _refuse(self, node: str, refused: Refused) -> None:
-        """Count what was left out; people are told once in a while."""
+        """Count what was dropped; it is reported once in a while."""
         self._received.malformed += "message" in refused
         for reason, many in refused.items():
             self._received.refused[reason] += many
@@ -189,7 +189,7 @@ class Ingest:
                 self.shell.handle(Found(refused_finding(node, reason, total, now())))
 
     def _is_news(self, what: tuple[str, str]) -> bool:
-        """Was it not told for a while?"""
+        """Was it not reported for a while?"""
         loop_now = asyncio.get_running_loop().time()
         if loop_now - self._reported.get(what, -math.inf) <= _REPORTED_AGAIN:
             return False
@@ -218,7 +218,7 @@ class Ingest:
                 received.commands["ok" if message.ok else "error"] += 1
                 shell.handle(ResultSeen(session.node, message))
             case msg.LogChunk():
-                # Of a job that is not known nobody listens to any.
+                # For an unknown job there are no listeners.
                 known = message.job in shell.brain.c.jobs
                 if known and (why := not_of(message, session.node, shell.brain.c)):
                     count(refused, why)

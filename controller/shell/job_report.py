@@ -1,4 +1,4 @@
-"""What viewers are told of one job, as plain data (its shapes: `http.models`)."""
+"""The report of one job for viewers, as plain data (its shapes: `http.models`)."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Live log lines of the jobs' workers: a bounded tail for who comes late, a bounded queue for each who listens."""
+"""Live log lines of the jobs' workers: a bounded tail for late subscribers, a bounded queue for each subscriber."""
 
 import asyncio
 from collections import deque
@@ -79,7 +79,7 @@ class LogHub:
             log.end()
 
     def close(self) -> None:
-        """The controller ends, and with it what anybody listens to."""
+        """The controller ends, and with it all subscriptions."""
         for log in self._jobs.values():
             log.end()
 

@@ -1,4 +1,4 @@
-"""What viewers are told: the brain's state as plain JSON-able data (its shapes: `http.models`)."""
+"""The report for viewers: the brain's state as plain JSON-able data (its shapes: `http.models`)."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ from holdfast.wire import types as t
 
 Json = dict[str, Any]
 _INCIDENTS_IN_STATUS = 20
-_STACKS_S = 5.0  # seconds that agents have to tell their workers' stacks
+_STACKS_S = 5.0  # seconds that agents have to send their workers' stacks
 
 
 class Report:

@@ -68,7 +68,7 @@ class Sessions:
         the node had till now."""
         before = self.by_node.get(session.node)
         if before is not None and before.incarnation == session.incarnation:
-            self._remember(before)  # its stream broke, and we have not noticed yet
+            self._remember(before)  # its stream broke, and that is not noticed yet
         numbers = self._progress.get(session.incarnation, (0, 0, 0))
         session.frames, session.durable_frames, session.events = numbers
         self.by_node[session.node] = session
@@ -99,7 +99,7 @@ class Sessions:
         return session is not None
 
     def acknowledge(self, interval: float) -> None:
-        """All that came so far is durable: tell each agent, not more often than it helps."""
+        """All that came so far is durable: acknowledge it to each agent, not more often than it helps."""
         now = time.monotonic()
         every = max(_ACK_FLOOR, _ACK_FRAMES * interval)
         for session in self.by_node.values():

@@ -47,7 +47,7 @@ class Shell:
         self.span_store = span_store
         self.sessions = sessions or Sessions()
         self.recorder = recorder
-        self._listening: set[str] = set()  # jobs whose logs and spans are taken
+        self._listening: set[str] = set()  # jobs whose logs and spans are accepted
         self.started_at = time.time()
         self.lag = 0.0
         self.worst_lag = 0.0
@@ -66,7 +66,7 @@ class Shell:
             self._note(event, at, [REFUSED])
             raise
         except Exception as error:
-            # A bug of ours in one event must not take the watcher of a month's training with it, again at each start.
+            # A bug in the handling of one event must not end the controller, again at each start.
             self.note_bug("brain.bug", happened=type(event).__name__, error=repr(error))
             return
         self._note(event, at, did(actions) if self.recorder is not None else [])
@@ -76,7 +76,7 @@ class Shell:
             self._perform(actions)
 
     def note_bug(self, name: str, **fields: str) -> None:
-        """Count and log the exception that is being handled: a bug of ours."""
+        """Count and log the exception that is being handled: a bug in Holdfast."""
         self.bugs += 1
         log.exception(name, **fields)
 
@@ -122,7 +122,7 @@ class Shell:
             left_out = self.journal.write(records, time.time())
             self._journal_failing = False
         except sqlite3.Error as error:
-            # Acting without a record beats standing still: agents report what really is when we come back.
+            # Acting without a record is better than standing still: agents report the actual state after a restart.
             if not self._journal_failing:
                 log.error("journal.failed", error=str(error))
             self._journal_failing = True
@@ -154,7 +154,7 @@ class Shell:
             self.recorder = None
 
     def _report_left_out(self, rows: list[str]) -> None:
-        """What the journal cannot hold is no reason to stop: it is left out, and people are told."""
+        """What the journal cannot hold is no reason to stop: it is left out, and reported."""
         if not rows or self._reporting:
             return
         log.error("journal.left-out", rows=len(rows), first=rows[0])

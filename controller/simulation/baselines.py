@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast.controller.simulation.faults import STOPS, How, SimulatedFault
 from holdfast.controller.simulation.hosts import ClusterShape
 
-_SEEN = 60.0  # until somebody, or a script, sees that a job is over
+_SEEN = 60.0  # until an operator, or a script, sees that a job is over
 _FOUND = (120.0, 900.0)  # finding the node by hand
 _HANG_BY_HAND = 5400.0
 _REQUEUED = 600.0  # starting a job of 10,000 GPUs anew
@@ -26,7 +26,7 @@ def _by_hand(fault: SimulatedFault, rng: random.Random, shape: ClusterShape) -> 
 
 
 def _like_torchrun(fault: SimulatedFault, rng: random.Random, shape: ClusterShape) -> float:
-    """Crashes are restarted in place at once, hangs at the collective's time-out; nobody takes a bad node away."""
+    """Crashes are restarted in place at once, hangs at the collective's time-out; a faulty node is never evicted."""
     again = _IMPORTS + shape.start + shape.restore
     match fault.how:
         case How.HANG | How.SWITCH:

@@ -22,7 +22,7 @@ class Breaks:
         self.w = world
         world.again, world.mend, world.began_life = self._again, self._mend, self._first_steps
         self._strikes: list[float] = []  # when something stopped training that was no decision of the controller
-        self._at_start: random.Random | None = None  # the rng of a pause that comes with the next life
+        self._at_start: random.Random | None = None  # the rng of a pause that comes with the next attempt
 
     def strike(self, fault: SimulatedFault) -> None:
         """Let it happen, at a node of the job if there is one; False luck of a node that is down already passes."""
@@ -83,7 +83,7 @@ class Breaks:
         return life is not None and host.generation == life.generation and host in self.w.job_hosts()
 
     def _crash(self, host: SimulatedHost, xid: str = "", **how: Any) -> None:
-        """A worker ends, and its peers see the connection go; whose news comes first is chance."""
+        """A worker ends, and its peers lose the connection; whose report comes first is random."""
         w = self.w
         if not self._trains(host):
             return
@@ -133,14 +133,14 @@ class Breaks:
         self.w.training_stops()
 
     def pause(self, host: SimulatedHost, kind: PauseKind, rng: random.Random) -> None:
-        """Steps come later, and nothing else happens. One before the first step waits for the next life."""
+        """Steps come later, and nothing else happens. One before the first step waits for the next attempt."""
         if kind is PauseKind.START:
             self._at_start = rng
         else:
             self._begin(host, kind, rng)
 
     def _first_steps(self) -> None:
-        """A life of the job has begun."""
+        """An attempt of the job has begun."""
         rng, self._at_start = self._at_start, None
         if rng is not None:
             self._begin(self.w.rng.choice(self.w.job_hosts()), PauseKind.START, rng)
@@ -225,7 +225,7 @@ class Breaks:
             self.w.leave(host)
 
     def _cut(self, switch: str, seconds: float) -> None:
-        """All nodes of a switch are out of reach for a while; what runs there waits for its peers in vain."""
+        """All nodes of a switch lose connectivity for a while; what runs there waits for its peers in vain."""
         w = self.w
         cut = [h for h in w.hosts.values() if h.switch == switch and h.linked and h.alive]
         for host in cut:

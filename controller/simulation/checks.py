@@ -8,7 +8,7 @@ from holdfast.controller.simulation.state import SimulationState
 from holdfast.controller.state.events import Action, Record
 
 _PATIENCE = 3600.0
-"""Seconds without training after which somebody must have been told what to do."""
+"""Seconds without training after which an operator must have been notified what to do."""
 
 
 class BrokenInvariant(HoldfastError):
@@ -16,7 +16,7 @@ class BrokenInvariant(HoldfastError):
 
 
 def after(world: SimulationState, actions: Sequence[Action]) -> None:
-    """One incident at a time, time that adds up, nobody taken out who did nothing."""
+    """One incident at a time, time that adds up, no healthy node evicted."""
     kinds = {action.kind for action in actions if isinstance(action, Record)}
     brain = world.job_brain
     if brain is None:
@@ -34,9 +34,9 @@ def after(world: SimulationState, actions: Sequence[Action]) -> None:
 
 
 def may_start(world: SimulationState, host: SimulatedHost, generation: int) -> None:
-    """Two generations never train at the same time, where anybody can reach them."""
+    """Two generations never train at the same time, where they can be reached."""
     if generation in world.checked:
-        return  # those that are cut off at its start, and told to stop when they are back, are no second generation
+        return  # those that are cut off at its start, and asked to stop when they are back, are no second generation
     world.checked.add(generation)
     older = [h.name for h in world.hosts.values() if h.reachable and 0 < h.generation < generation]
     if older:

@@ -24,7 +24,7 @@ class How(StrEnum):
     SWITCH = "switch"
     """All nodes of a switch are cut off for a while."""
     NAN = "nan"
-    """A loss that is no number."""
+    """A loss that is NaN."""
     PLANNED = "planned"
     """People take the node out and bring it back later."""
     AGENT = "agent"
@@ -40,7 +40,7 @@ class How(StrEnum):
 
 
 STOPS = frozenset({How.GPU, How.CRASH, How.BUG, How.HANG, How.DEAD, How.SILENT, How.SWITCH, How.NAN, How.PLANNED})
-"""What ends a life of the job."""
+"""What ends an attempt of the job."""
 
 LLAMA3: Mapping[str, tuple[int, Mapping[How, float]]] = {
     "faulty GPU": (148, {How.GPU: 0.8, How.HANG: 0.2}),
@@ -71,13 +71,13 @@ RATES: Mapping[str, float] = {
     # More than 100 restarts in a run of several weeks on more than 10,000 GPUs (arXiv 2402.15627, 6.3): taken as 4.
     "megascale": (100 / (10_000 * 28.0)) / (419 / _LLAMA3_GPU_DAYS),
     # 43,264 explicit and 5,948 implicit failures in three months, of 778,135 jobs of all sizes on a platform of more
-    # than 200,000 GPUs, users' own mistakes among them (SOSP'25, table 1): the worst that anybody published.
+    # than 200,000 GPUs, users' own mistakes among them (SOSP'25, table 1): the worst published rate.
     "byterobust": ((43_264 + 5_948) / (200_000 * 91.0)) / (419 / _LLAMA3_GPU_DAYS),
 }
 """Interruptions per GPU and day, in units of Llama 3's."""
 
 NOISE: Mapping[How, float] = {How.AGENT: 1 / 20_000, How.LOG: 1 / 5_000, How.SLOW: 1 / 40_000}
-"""What interrupts nothing, per node and day of the published rate's unit. Ours: nobody publishes these."""
+"""What interrupts nothing, per node and day of the published rate's unit. Our own estimates: there are no published rates."""
 _CONTROLLER_PER_DAY = 1 / 7
 _PAUSES_PER_NODE_AND_DAY = 1 / 500
 

@@ -18,7 +18,7 @@ def frame(
     steps: Sequence[t.StepRecord] = (),
     gauges: dict[str, float] | None = None,
 ) -> t.Frame:
-    """One heartbeat, as of now; with nothing to tell the same for all nodes."""
+    """One heartbeat, as of now; without news the same for all nodes."""
     wall, mono = int((WALL + world.now) * 1e9), int(world.now * 1e9)
     return t.Frame(
         1,
@@ -64,7 +64,7 @@ def samples(world: SimulationState, host: SimulatedHost) -> list[t.WorkerSample]
 
 
 def _hung(sample: t.WorkerSample, victim: int, idle: float) -> t.WorkerSample:
-    """The victim shows no life, the others wait for it."""
+    """The victim shows no activity, the others wait for it."""
     is_victim = sample.rank == victim
     return sample._replace(
         operation="" if is_victim else "dp:all_reduce", operation_age=idle, progress_age=idle,

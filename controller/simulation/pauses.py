@@ -21,9 +21,9 @@ class PauseKind(StrEnum):
     IDLE = "idle"
     """One rank waits for something outside, shorter than the limit for idle ranks."""
     EVALUATION = "evaluation"
-    """All ranks do something else than steps, and nobody waits for anybody."""
+    """All ranks do something else than steps, and no rank waits for another."""
     START = "start"
-    """Before the first step of a life: imports, compilation, downloads. Of one rank, or of all."""
+    """Before the first step of an attempt: imports, compilation, downloads. Of one rank, or of all."""
     LONG = "long"
     """Longer than its limit, so that it is ended."""
 
@@ -54,12 +54,12 @@ class SimulatedPause(NamedTuple):
 
     host: str
     rank: int
-    """Who holds up the others; of a pause of all ranks the first that is looked at."""
+    """The rank that holds up the others; of a pause of all ranks the first that is looked at."""
     since: float
     until: float
     """When it goes on by itself."""
     honest_until: float
-    """Before this nobody may end it: just after `until`, or when its limit is reached, whichever is sooner."""
+    """Before this it must not be ended: just after `until`, or when its limit is reached, whichever is sooner."""
     kind: PauseKind
     work: Work
     generation: int
@@ -67,7 +67,7 @@ class SimulatedPause(NamedTuple):
     """Of the job when the pause began."""
     is_everybody: bool = False
     is_start: bool = False
-    """Before the first step of this life."""
+    """Before the first step of this attempt."""
     holds: bool = False
     """In a call that holds the interpreter."""
     waits_in: str = _OPERATIONS[0]
@@ -150,7 +150,7 @@ def _activity(work: Work | None, idle: float) -> t.Activity:
 def wrong_ends(
     pause: SimulatedPause, incidents: Iterable[Incident], generation: int, nodes: int, epoch: float, struck: float
 ) -> list[str]:
-    """What was wrongly done about a pause that nobody was to end before `honest_until`: any verdict that a worker
+    """What was wrongly done about a pause that was not to be ended before `honest_until`: any verdict that a worker
     hangs, of whichever rank, and any restart of the job.
 
     `generation`, `nodes`: of the job at that moment; one that has grown was restarted for that. `epoch`: wall time at

@@ -33,7 +33,7 @@ class SimulationState:
         self.next_tick = self.next_beat = self.now
         self.life: SimulatedGeneration | None = None
         self.delivered = -1
-        """Newest step that the controller was told of, or that nobody can tell of any more."""
+        """Newest step that was reported to the controller, or that can no longer be reported."""
         self.stored = -1
         """Newest step in the store."""
         self.stored_at = self.now
@@ -45,10 +45,10 @@ class SimulationState:
         self.pauses: Counter[str] = Counter()
         """By kind, how many there were."""
         self.works = True  # what those do that pause is seen
-        self.wronged: list[str] = []  # verdicts and restarts for a pause that nobody was to end
+        self.wronged: list[str] = []  # verdicts and restarts for a pause that was not to be ended
         self.memory_lost: set[str] = set()
         self.held: set[str] = set()
-        """Who trained last."""
+        """The hosts that trained last."""
         self.stopped_at = math.nan
         """When training last stopped; NaN while it goes on."""
         self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
@@ -57,7 +57,7 @@ class SimulationState:
         """What a node that is broken does some time after it took part again."""
         self.mend: Callable[[SimulatedHost], None] = lambda host: None
         self.began_life: Callable[[], None] = lambda: None
-        """What happens when a life of the job has begun, and its first step is still to come."""
+        """What happens when an attempt of the job has begun, and its first step is still to come."""
         self.events = 0
         self.loads = 0
         """The newest generation of which all workers were started."""

@@ -275,7 +275,7 @@ class World(SimulationState):
         if job is None or job.generation != generation or self.life is not None:
             return
         if any(h.generation != generation or h.ended or not h.alive or not h.linked for h in hosts):
-            return  # somebody is missing: they wait for each other
+            return  # a host is missing: they wait for each other
         begin = (self.stored if self._memory_gone() > 1 else self.done) + 1
         self.memory_lost.clear()
         self.held = {host.name for host in hosts}
@@ -357,5 +357,5 @@ class World(SimulationState):
             self.feed(FrameSeen(host.name, frames.frame(self)))
 
     def frame(self, host: SimulatedHost, steps: Sequence[t.StepRecord], gauges: dict[str, float] | None = None) -> None:
-        """Steps, and what is stored of them, as one node tells it."""
+        """Steps, and what is stored of them, as one node reports it."""
         self.feed(FrameSeen(host.name, frames.frame(self, steps=steps, gauges=gauges)))

@@ -1,4 +1,4 @@
-"""Spans for whoever asks: of the running job out of memory, of earlier ones from disk."""
+"""Reads spans: of the running job from memory, of earlier ones from disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = Callable[[], tuple[SpanTable, JobShape]]
 """Takes a while; in any thread."""
 
 _NEWEST = 256
-"""Steps that are looked at where nobody says which."""
+"""Steps that are read by default."""
 
 
 def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> Read:

@@ -115,7 +115,7 @@ def sweep(folder: Path, budget_bytes: int, oldest: float) -> int:
     """Remove files from before `oldest` (Unix seconds), then the oldest ones beyond the budget; how many."""
     files = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("*/*.parquet"))
     total = sum(size for _, size, _ in files)
-    for part in folder.glob("*/*.part"):  # of a controller that was killed: ours are whole by now
+    for part in folder.glob("*/*.part"):  # of a controller that was killed: this one's are complete by now
         part.unlink(missing_ok=True)
     removed = 0
     for at, size, file in files:

@@ -102,7 +102,7 @@ class SpanWindow:
         return not self._parts
 
     def whole_steps(self) -> tuple[int, int] | None:
-        """The first and last step of which all ranks should have told everything; None when there is none."""
+        """The first and last step of which all ranks should have reported everything; None when there is none."""
         if not self._parts:
             return None
         newest = self._parts[-1][1].generation

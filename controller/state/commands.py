@@ -1,4 +1,4 @@
-"""Commands that went out, and who waits for their answers. Pure.
+"""Commands that were sent, and what waits for their answers. Pure.
 
 An id is unique for ever: it begins with the controller's boot. An answer counts only if it comes from the node that
 the command was sent to.
@@ -30,7 +30,7 @@ class CommandBook:
     def issue(
         self, node: str, job: str, generation: int, order: msg.Order, answered: Answered = ignored, id: str = ""
     ) -> Send:
-        """A command to `node`; `answered` is called with its answer. `id`: of an earlier life's command, sent again."""
+        """A command to `node`; `answered` is called with its answer. `id`: of a command of an earlier run, sent again."""
         if not id:
             self._issued += 1
             id = f"{self.boot}-{self._issued}"
@@ -40,7 +40,7 @@ class CommandBook:
         return Send(node, msg.Command(id, job, generation, order))
 
     def take(self, node: str, result: msg.CommandResult) -> Answered | None:
-        """Whom this answer is for; None when `node` owes no such answer."""
+        """What this answer is for; None when `node` owes no such answer."""
         owed = self._open.get(result.id)
         if owed is None or owed[0] != node:
             return None

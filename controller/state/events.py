@@ -45,7 +45,7 @@ class ResultSeen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found out beside the brain, because finding it out takes long. `job`: the id of whose it is."""
+    """What was found out beside the brain, because finding it out takes long. `job`: the id of its job."""
 
     finding: Finding
     job: str = ""
@@ -98,7 +98,7 @@ class DiagnoseRequested:
 
 @dataclass(frozen=True, slots=True)
 class StacksRequested:
-    """All agents shall tell the stacks of the running job's workers."""
+    """All agents shall send the stacks of the running job's workers."""
 
     job: str = ""
 
@@ -111,14 +111,14 @@ class CordonRequested:
 
 @dataclass(frozen=True, slots=True)
 class EvictRequested:
-    """Take a node out now, and what it runs: until somebody lets it in again."""
+    """Evict a node now, with what it runs, until an operator lets it in again."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went by. `lag`: seconds that our own loop was late, so that we do not blame others for it."""
+    """Time went by. `lag`: seconds that the controller's own loop was late, so that no node is blamed for it."""
 
     lag: float = 0.0
     worked: float = 0.0

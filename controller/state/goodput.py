@@ -5,7 +5,7 @@ Goodput is the productive share of the time in which the job had nodes or could 
 the queue is no loss, and it is left out.
 
 A step counts as productive when it can no longer be lost: when a checkpoint in the store has it. Until then it is
-`unsaved`. A job that tells nothing of checkpoints is taken at its word: its steps are productive until done again.
+`unsaved`. For a job that reports no checkpoints nothing is `unsaved`: its steps are productive until done again.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.controller.state.former_names import current
 
 _KEPT = 200_000  # newest steps whose worth is remembered
-_USUAL = 1.1  # of the median: what a step takes beyond it, somebody straggled
+_USUAL = 1.1  # of the median: what a step takes beyond it is a straggler's
 _PAUSE = 5.0  # times the median: a step that takes longer, after one that did not, had a pause in it
 _WINDOW = 3600.0
 _SAMPLE = 15.0
@@ -69,7 +69,7 @@ class Goodput:
     safe: int = -1
     """Newest step that cannot be lost."""
     reports: bool = False
-    """Is the job one whose checkpoints we hear of?"""
+    """Does the job report its checkpoints?"""
     ended: bool = False
     aside: bool = False
     """Was the program in a phase of its own since the last step?"""
@@ -95,7 +95,7 @@ class Goodput:
         self.switch(account, wall)
 
     def step(self, number: int, seconds: float, end: float, now: float) -> None:
-        """A step was finished at `end` (its worker's clock) after `seconds`; it counts once, whoever repeats it."""
+        """A step was finished at `end` (its worker's clock) after `seconds`; it counts once, even if it is repeated."""
         if self.ended:
             return
         end = min(max(end, self.at), now)
@@ -105,7 +105,7 @@ class Goodput:
             before = Account.OTHER
         self._book(before, end - own)
         median = sorted(self.recent)[len(self.recent) // 2] if len(self.recent) >= 8 else math.inf
-        # Two long steps in a row are no pause: somebody is that slow.
+        # Two long steps in a row are no pause but a straggler.
         paused = self.aside or (seconds >= _PAUSE * median > self.recent[-1])
         self.aside = False
         self.recent.append(seconds)

@@ -1,4 +1,4 @@
-"""What speaks against a node: kept while it is away, and by the journal beyond the controller's own life."""
+"""What counts against a node: kept while it is absent, and in the journal when the controller restarts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from holdfast.controller.state.former_names import current
 from holdfast.wire import types as t
 
 KEPT = 50
-"""Offences remembered of one node."""
+"""Node failures remembered of one node."""
 
 
 @dataclass(slots=True)
@@ -19,13 +19,13 @@ class History:
     evicted_at: float = 0.0
     """Wall time of that, if it was our own decision."""
     tested_at: float = 0.0
-    """Wall time of the last diagnosis that an incident asked for. Not kept beyond the controller's life."""
+    """Wall time of the last diagnosis that an incident asked for. Not kept when the controller restarts."""
     quarantined: bool = False
     """Not even taken when nothing else is there: it failed a test, or people said so."""
     failed_job: str = ""
-    """The job for whose sake it was taken out: other jobs get it only when it has passed a diagnosis since."""
+    """The job that it was evicted from: other jobs get it only when it has passed a diagnosis since."""
     outs: list[tuple[float, str]] = field(default_factory=list)
-    """(wall, job) of each time that it was taken out for a fault; a reset by people does not change the past."""
+    """(wall, job) of each time that it was evicted for a fault; a reset by an operator does not change the past."""
     node_failures: list[tuple[float, str]] = field(default_factory=list)
     """(wall, kind of finding) of the faults that began on this node and count against it."""
 
@@ -33,20 +33,20 @@ class History:
         self.node_failures = [*self.node_failures, (wall, kind.value)][-KEPT:]
 
     def recent(self, wall: float, window: float) -> int:
-        """Offences of the last `window` seconds."""
+        """Node failures of the last `window` seconds."""
         return sum(at > wall - window for at, _ in self.node_failures)
 
     def evict(self, reason: str, wall: float, quarantined: bool) -> None:
         self.evicted, self.evicted_at, self.quarantined = reason, wall, self.quarantined or quarantined
 
     def reset(self) -> None:
-        """People looked at it: it begins anew."""
+        """An operator examined it: it begins anew."""
         self.cordoned, self.evicted, self.evicted_at, self.quarantined, self.node_failures = False, "", 0.0, False, []
         self.failed_job = ""
 
     @property
     def is_blank(self) -> bool:
-        """Nothing speaks against it, and nobody has said anything of it."""
+        """Nothing counts against it, and no operator has cordoned it."""
         return not (self.cordoned or self.evicted or self.quarantined or self.node_failures or self.outs)
 
     def to_doc(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Ledger:
     def add(self, record: t.StepRecord) -> bool:
         """Take one rank's record of a step; True when the step is new in its generation.
 
-        A step lasts as long as its slowest rank and has the tokens of all; the loss comes from whoever reports one.
+        A step lasts as long as its slowest rank and has the tokens of all; the loss comes from any rank that reports one.
         The caller sees to it that no rank's record comes twice.
         """
         row = self.rows.get(record.step)
@@ -44,7 +44,7 @@ class Ledger:
                 self.rows.pop(next(iter(self.rows)))
             return True
         if record.generation < row.generation:
-            return False  # a late record of an earlier life
+            return False  # a late record of an earlier attempt
         if math.isnan(row.loss) and not math.isnan(record.loss):
             row.loss = record.loss
             self.dirty.add(record.step)
@@ -86,7 +86,7 @@ class Ledger:
 
     @property
     def loss(self) -> float:
-        """Of the newest step that has one: whoever reports the last step's may not have spoken yet."""
+        """Of the newest step that has one: the rank with the last step's may not have reported it yet."""
         newest = max(self.rows, default=-1)
         rows = (self.rows.get(step) for step in range(newest, newest - 3, -1))
         return next((row.loss for row in rows if row is not None and not math.isnan(row.loss)), math.nan)

@@ -40,15 +40,15 @@ class Options:
     hang_floor: float = 0.75
     """... plus this many seconds, half of them when the kernel says that its process is stopped."""
     hang_limit_start: float = 10.0
-    """Seconds after which it is instead, before the first step of a life and outside of training."""
+    """Seconds after which it is instead, before the first step of an attempt and outside of training."""
     stuck_limit: float = 10.0
-    """Seconds after which an operation is stuck that lacks nobody, and in which nothing of any rank moves."""
+    """Seconds after which an operation is stuck that all ranks have entered, and in which nothing of any rank moves."""
     pause_limit: float = 1800.0
     """Seconds after which a job is restarted that stands still while what holds it up is busy."""
     idle_limit: float = 60.0
     """The same where what holds it up is idle: it neither computes nor reads, writes or moves anything."""
     idle_limit_start: float = 300.0
-    """The same before the first step of a life, and in a phase in which the script expects no steps."""
+    """The same before the first step of an attempt, and in a phase in which the script expects no steps."""
     pause_alert: float = 300.0
     """Seconds after which people are alerted to a pause, unless it was as long at the same place before."""
     agent_grace: float = 10.0
@@ -60,14 +60,14 @@ class Options:
     settle: float = 0.3
     """Seconds to wait for a better explanation when the first exit looks like a victim's."""
     restart_attempts: int = 3
-    """Starts without any progress, ended by the same traceback, before the job is given back to its owner."""
+    """Starts without any progress, ended by the same traceback, before the job is marked failed."""
     restart_attempts_fault: int = 5
     """The same for faults that are not the script's own."""
     node_failures: int = 3
     """Faults that began on the same node within `failure_window` before it goes, if there is another to take."""
     failure_window: float = 86400.0
     max_evictions: int = 6
-    """Nodes taken out within an hour beyond which none is taken out any more: it cannot be the nodes."""
+    """Nodes evicted within an hour beyond which none is evicted any more: the nodes cannot be the cause."""
     stop_timeout: float = 20.0
     start_timeout: float = 120.0
     detectors: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ LIMITS = ("hang_steps", "hang_floor", "hang_limit_start", "stuck_limit", "pause_
 
 
 PAST = 8
-"""Generations before the running one of which it is known who held what: last words of theirs may still come."""
+"""Generations before the running one of which the placement is kept: late records of theirs may still come."""
 
 
 class JobStatus(StrEnum):
@@ -107,7 +107,7 @@ class Node:
     state: t.NodeState = t.NodeState.JOINING
     reason: str = ""
     history: History = field(default_factory=History)
-    leaving: bool = False  # its agent was told to end: nothing is to be started there any more
+    leaving: bool = False  # its agent was asked to end: nothing is to be started there any more
     connected: bool = False
     left_at: float = 0.0
     host_at: float = 0.0  # mono of the newest gauges of the host
@@ -208,7 +208,7 @@ class Job:
 
     @property
     def life_steps(self) -> int:
-        """Steps that the running generation did, as far as its numbers tell."""
+        """Steps that the running generation did, as far as its numbers show."""
         return self.life_last - self.life_first + 1 if self.life_first >= 0 else 0
 
     @property
@@ -327,7 +327,7 @@ class Incident:
     step_at_fault: int = -1
     step_resumed: int | None = None
     phases: list[tuple[str, float, float | None]] = field(default_factory=list)
-    stacks: dict[str, Any] | None = None  # what the workers were doing when nobody moved, as StackDumps.tree gives it
+    stacks: dict[str, Any] | None = None  # what the workers were doing when no rank moved, as StackDumps.tree gives it
     job: str = ""  # id of the job that it is about; empty where there was none
 
     @property
@@ -345,7 +345,7 @@ class Incident:
 
     @property
     def live(self) -> bool:
-        """Whether it is open and the job's: of an alert people are told, and nothing waits for its end."""
+        """Whether it is open and the job's: an alert is sent, and nothing waits for its end."""
         return self.is_open and self.action != "alert"
 
     def enter(self, phase: str, wall: float) -> None:

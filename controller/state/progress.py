@@ -11,13 +11,13 @@ from typing import Any
 from holdfast.controller.state.former_names import current
 
 FEW_STEPS = 5
-"""A attempt of at most so many steps ended at its start, for all that can be told."""
+"""An attempt of at most so many steps counts as ended at its start."""
 STARTUP_S = 300.0
-"""A attempt without a step that lasted longer than this had left its start-up."""
+"""An attempt without a step that lasted longer than this had left its start-up."""
 ALIKE = 0.1
-"""Lives whose lengths differ by less than this share are equally long."""
+"""Attempts whose lengths differ by less than this share are equally long."""
 REPORTED_FROM = 3
-"""Equally long attempts in a row that make a pattern; told again whenever their number has doubled."""
+"""Equally long attempts in a row that make a pattern; reported again whenever their number has doubled."""
 _KEPT = 12
 _BASES = 8
 
@@ -57,7 +57,7 @@ class Progress:
     reported: str = ""
     """What its checkpoints, else its log, said last."""
     stillborn: int = 0
-    """Lives in a row that the program itself ended before its first step, whatever the error."""
+    """Attempts in a row that the program itself ended before its first step, whatever the error."""
     attempts: list[Attempt] = field(default_factory=list)
     alike: int = 0
     """How many of the newest were equally long and ended alike."""
@@ -76,7 +76,7 @@ class Progress:
         """The running attempt finished `count` checkpoint files ("checkpoint"), or printed numbers ("log")."""
         if source == "checkpoint":
             self.saves = max(self.saves, count)
-            # A name without a number is believed: what the file holds, nobody looks at.
+            # A name without a number is believed: the file's content is not read.
             self.advanced = self.advanced or number < 0 or number > self.best_saved
             self.best_saved = max(self.best_saved, number)
             self.reported = f"checkpoint {text}"
@@ -113,7 +113,7 @@ class Progress:
 
     def pattern(self) -> list[Attempt]:
         """The newest attempts in a row that ended alike after the same time or number of steps; [] when that is nothing
-        to tell now."""
+        to report now."""
         times, rest = divmod(self.alike, REPORTED_FROM)
         if rest or times.bit_count() != 1:
             return []
@@ -131,7 +131,7 @@ class Progress:
 
 
 def pattern_text(attempts: list[Attempt], alike: int, cause: str) -> str:
-    """What equally long attempts are told as."""
+    """How equally long attempts are reported."""
     steps, seconds = [attempt.steps for attempt in attempts], [attempt.seconds for attempt in attempts]
     length = f"{_range(steps, 0)} steps" if min(steps) else f"{_range(seconds, 0)} s"
     saved = sum(attempt.saves > 0 for attempt in attempts)

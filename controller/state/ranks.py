@@ -31,7 +31,7 @@ class RankTable:
         self.pid: Ints = np.zeros(world, np.int64)
         self.step: Ints = np.full(world, -1, np.int64)
         self.counted: Ints = np.full(world, -1, np.int64)  # newest step of each rank that the ledger has
-        self.base = 0  # added to what workers say of their step, where that is counted anew in every life
+        self.base = 0  # added to what workers say of their step, where that is counted anew in every attempt
         self.phase: Ints = np.zeros(world, np.int64)
         self.state: Ints = np.zeros(world, np.int64)
         self.seen_at: Floats = np.full(world, np.nan)

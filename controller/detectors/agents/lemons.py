@@ -1,8 +1,8 @@
 """Nodes that fail again and again over weeks, each time for a reason of its own, and pass every test between. Pure.
 
-Meta's clusters keep such "lemon" nodes out by counts over 28 days, of times that a node was taken out among others;
+Meta's clusters keep such "lemon" nodes out by counts over 28 days, of evictions among others;
 that cut failed jobs of 512 GPUs and more from 14 to 4 percent (arXiv 2410.21680, section IV). The thresholds there
-are not published; ours is one count: the times that a node was evicted for a fault.
+are not published; Holdfast has one count: the times that a node was evicted for a fault.
 """
 
 from collections.abc import Mapping

@@ -23,9 +23,9 @@ class Response(StrEnum):
     """What a detector's findings lead to."""
 
     ACT = "act"
-    """The policy decides: restart, watch, evict, or tell people."""
+    """The policy decides: restart, watch, evict, or alert."""
     ALERT = "alert"
-    """People are told, and nothing is done."""
+    """An alert, and nothing is done."""
     ROLL_BACK = "roll-back"
     """The job goes back to a checkpoint from before it: for spikes only."""
     OFF = "off"

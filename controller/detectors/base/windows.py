@@ -14,7 +14,7 @@ _V = TypeVar("_V")
 
 
 class BoundedDict(dict[_K, _V]):
-    """A dict in which the oldest key makes room: names come from nodes, and somebody may make them up."""
+    """A dict in which the oldest key makes room: names come from nodes, and may be made up."""
 
     def __setitem__(self, key: _K, value: _V) -> None:
         super().__setitem__(key, value)
@@ -35,15 +35,15 @@ class _State:
 
 
 class Latch:
-    """Speaks once when a condition has held for a while, and anew only after it was away for as long."""
+    """Fires once when a condition has held for a while, and again only after it was absent for as long."""
 
     def __init__(self) -> None:
         self._states: BoundedDict[Hashable, _State] = BoundedDict()
 
     def see(self, key: Hashable, bad: bool, now: float, hold: float, clear: float = 0.0) -> bool:
-        """Is it time to say so: has it held for `hold` seconds, untold? `now`: monotonic seconds.
+        """Is it time to report it: has it held for `hold` seconds, unreported? `now`: monotonic seconds.
 
-        `clear`: how long it must be away before it may be said again; what comes back sooner goes on counting.
+        `clear`: how long it must be absent before it is reported again; if it comes back sooner, the count goes on.
         """
         state = self._states.get(key)
         if state is None:

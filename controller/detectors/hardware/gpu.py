@@ -17,7 +17,7 @@ _LINK_ERRORS = (
     "nvlink_receive_errors", "nvlink_link_recoveries",
 )  # fmt: skip
 _HOUR = 3600.0
-_AGAIN = 600.0  # seconds that a state must be gone before it is told anew
+_AGAIN = 600.0  # seconds that a state must be gone before it is reported again
 _BLOCKS = 6  # parts of a leak's window: the least memory in use must grow from each to the next
 
 Values = Mapping[str, float]

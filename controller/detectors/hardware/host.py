@@ -7,12 +7,12 @@ from holdfast.wire import types as t
 
 _K = t.FindingKind
 _FULL_BYTES = 1 << 20  # less is none
-_WORD_COUNTS = 300.0  # seconds that an agent's word counts after it was told that there is no room
-_AGAIN = 300.0  # seconds that a state must be gone before it is told anew
+_WORD_COUNTS = 300.0  # seconds that an agent's report counts after it said that there is no room
+_AGAIN = 300.0  # seconds that a state must be gone before it is reported again
 
 
 def has_full_disk(node: Node, now: Instant) -> bool:
-    """Is one of the disks that its agent watches full, by its gauges or by its agent's own word?"""
+    """Is one of the disks that its agent watches full, by its gauges or by its agent's own report?"""
     if now.mono - node.refused_at < _WORD_COUNTS:
         return True
     return any(gauge.startswith("disk_free_bytes/") and value < _FULL_BYTES for gauge, value in node.host.items())

@@ -45,7 +45,7 @@ class _Keys:
                 device, _, number = port.rpartition("/")
                 port = device if number == "1" else port
             elif kind != "net" or port not in names:
-                continue  # an interface that carries no training is nobody's trouble
+                continue  # an interface that carries no training is not reported
             if counter in _WATCHED or counter in ("state", "up", "carrier_changes"):
                 self.ports.setdefault(port, {})[counter] = gauge
 
@@ -82,7 +82,7 @@ class LinkDetector:
             if up:
                 self._seen_up[key] = True
             hold = self._tuning.limit(_K.LINK_DOWN, "seconds")
-            # A port that was never up is not plugged in, and nobody's news.
+            # A port that was never up is not plugged in: not reported.
             if self._latch.see((_K.LINK_DOWN, key), not up and key in self._seen_up, now.mono, hold):
                 found.append(_says(_K.LINK_DOWN, node, port, f"is down for {hold:.0f} s", now, {}, seconds=hold))
         # The carrier goes and comes back: two changes.

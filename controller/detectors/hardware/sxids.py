@@ -1,7 +1,7 @@
 """SXid reports of a host's NVSwitches: the fatal ones take the host away, all others are evidence.
 
-One fault makes many lines, on every switch that the fault's GPU is linked to: a host is told of once in a burst, and
-again only when something heavier comes.
+One fault makes many lines, on every switch that the fault's GPU is linked to: a host is reported once in a burst, and
+again only when a more severe one comes.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Xid reports: each by NVIDIA's immediate action, and some only together with their neighbours on the same GPU.
+"""Xid reports: each by NVIDIA's immediate action, and some only together with other codes on the same GPU.
 
 A single fault makes a burst of codes: the one that takes the GPU away speaks for the burst. 45 only cleans up after
 another, 48 is harmless to the rest when the error was contained (94), 154 says that another value changed, and some of
@@ -53,7 +53,7 @@ class XidDetector:
         self._gpus: BoundedDict[tuple[str, int, str], _Gpu] = BoundedDict()
 
     def observe(self, report: Xid, node: Node, now: Instant) -> list[Finding]:
-        """One report of a node. What must be read with its neighbours is judged later, by `due`."""
+        """One report of a node. A code that depends on others near it is judged later, by `due`."""
         gpu, action = self._gpu(report, node), report.action
         is_known = (report.code, action) in gpu.said(now.mono - _BURST)
         gpu.reports.append((now.mono, report.code, action))
@@ -68,7 +68,7 @@ class XidDetector:
         return [self._reported(gpu, report, action, now)]
 
     def due(self, now: Instant) -> list[Finding]:
-        """Judge what has waited for its neighbours."""
+        """Judge the reports that have waited for other codes."""
         found = []
         for gpu in self._gpus.values():
             for code in [code for code, (at, _) in gpu.waiting.items() if at <= now.mono]:

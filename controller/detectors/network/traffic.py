@@ -83,7 +83,7 @@ class TrafficDetector:
         if quiet < limit:
             return None
         silent, known = self._silent(now)
-        # One that stops stops all others: who is heard of first says nothing.
+        # A node that stops makes all others stop: the order of their reports says nothing.
         of_all = 2 * silent > known > 1
         who = f"{silent} of {known} nodes send and receive" if of_all else f"{node} sends and receives"
         text = f"{who} almost nothing for {quiet:.1f} s while training (usual {state.rate / 1e6:.2f} MB/s)"

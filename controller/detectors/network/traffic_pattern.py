@@ -1,6 +1,6 @@
-"""The rhythm of a node's traffic: volume and burst rate of each step, against its own recent steps.
+"""The traffic pattern of a node: volume and burst rate of each step, against its own recent steps.
 
-MegaScale (section 4.2) tells a fault by traffic that declines or fluctuates against its usual period. Steps that
+MegaScale (section 4.2) detects a fault by traffic that declines or fluctuates against its usual period. Steps that
 workers report are the period, to the millisecond; where none are, it is found in the samples by autocorrelation.
 The bytes of a synchronous step hardly vary, however long it takes: so volumes are compared step by step, and
 pauses, evaluation and checkpoints between steps count for nothing.
@@ -23,7 +23,7 @@ _GAP = 200  # bins without a sample, after which what was before is not known to
 _LOOK = 30.0  # seconds in which a period is looked for
 _STRONG = 0.4  # autocorrelation of a period
 _PERIODS = 8  # in one window, where no steps are reported
-_FEWEST = 4  # bins of the shortest period that can be told
+_FEWEST = 4  # bins of the shortest period that can be found
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Bins:
         numbers = (offsets.astype(np.int64) + (wall_us - first * width)) // width  # from the first on
         last = first + int(numbers.max())
         end = self._start + self._count
-        # The first, or the clock was set, or nobody counted for a while: an agent that was started again, say.
+        # The first, or the clock was set, or there were no samples for a while: an agent that was restarted, say.
         if not self._count or first < self._start or first > end + _GAP:
             self._start, self._count, end = first, 0, first
         if last >= end:

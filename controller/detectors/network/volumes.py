@@ -60,7 +60,7 @@ class Judge:
         self.share = 1.0
 
     def add(self, volume: Volume, copies: tuple[float, float] = (0.0, 0.0)) -> Trouble | None:
-        """Trouble that this step completes. Then its level is the new usual: it is told once.
+        """The trouble that this step completes. Then its level is the new baseline: it is reported once.
 
         `copies`: bytes of snapshots, sent and received, that lately go along with some steps and not with others.
         """
@@ -153,7 +153,7 @@ def _scatter(values: np.ndarray) -> float:
 
 @dataclass(slots=True)
 class _Copies:
-    """A node's copies of snapshots, to it and from it, as its gauges tell."""
+    """A node's copies of snapshots, to it and from it, as its gauges show."""
 
     sent: float = 0.0
     received: float = 0.0

@@ -7,12 +7,12 @@ from holdfast.facts import tracebacks
 from holdfast.wire import types as t
 
 LOST = "lost"
-"""Signature of a worker that was gone when its agent came back: nobody saw it end."""
+"""Signature of a worker that was gone when its agent came back: its exit was not observed."""
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 def exit_finding(event: t.WorkerExited, node: str, now: Instant) -> Finding:
-    """Tell code, signal, core and OOM kill apart. Only for exits that are faults (not code 0)."""
+    """Distinguish exit code, signal, core dump and OOM kill. Only for exits that are faults (not code 0)."""
     kind, text = _explain(event)
     if kind is t.FindingKind.WORKER_EXCEPTION:
         secondary = tracebacks.is_secondary(event.error)

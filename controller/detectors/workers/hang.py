@@ -1,8 +1,8 @@
-"""No step progress: which worker is dead, and who only pauses. No verdict without evidence, no hand-set timeout.
+"""No step progress: which worker is dead, and which only pauses. No verdict without evidence, no hand-set timeout.
 
 In synchronous training all ranks stop when one does. Three things are looked at, from the surest down. A process that
 is stopped, or whose interpreter does not run although nothing of the process moves, is dead. Where all interpreters
-run, the graph of who waits for whom (`diagnostics.hang.graph`) names those that hold up the others, and what is seen
+run, the wait-for graph (`diagnostics.hang.graph`) names the ranks that hold up the others, and what is seen
 of them from outside (`diagnostics.hang.stillness`) says whether they can go on. What is left is a pause: it is
 reported, and ended at a limit only (`controller.hang.pauses`).
 """
@@ -51,7 +51,7 @@ class HangDetector:
         """Findings of dead workers; sets `pause`.
 
         `steps`: durations of the job's recent steps, seconds, from this and earlier generations. `stacks`: the
-        workers' while nobody moves, as far as they are known.
+        workers' while no rank moves, as far as they are known.
         """
         self.pause = None
         if now.mono - self._last_at > 5.0:
@@ -68,7 +68,7 @@ class HangDetector:
         return self._frozen(ranks, alive, median, steps, now, stacks)
 
     def pending_since(self, ranks: RankTable, generation: int, steps: list[float], now: Instant) -> float | None:
-        """Since when nobody moves (monotonic), once that is longer than usual: time to look at their stacks."""
+        """Since when no rank moves (monotonic), once that is longer than usual: time to look at their stacks."""
         running = ranks.is_in(RankState.RUNNING) & (ranks.generation == generation)
         fresh = now.mono - ranks.seen_at < 1.0 + 2 * ranks.period
         if not running.any() or not fresh[running].all():
@@ -78,7 +78,7 @@ class HangDetector:
             limit = min(_STACKS_START, self.options.hang_limit_start, self.options.stuck_limit)
         else:
             limit = max(0.8 * float(np.median(steps)) + 0.3, 1.2 * max(steps[-50:]))
-        if not float(still.min()) > limit:  # nor for one that never told
+        if not float(still.min()) > limit:  # nor for one that never reported
             return None
         return float((ranks.seen_at[running] - still).max())
 
@@ -160,7 +160,7 @@ class HangDetector:
         now: Instant,
         stacks: Sequence[Stack],
     ) -> list[Finding]:
-        """Nobody has entered or left an operation for long: those whom all wait for."""
+        """No rank has entered or left an operation for long: the ranks that all others wait for."""
         still = _stillness(ranks)
         worst = float(still[running].min())
         lag = float(ranks.lag[running].max())
@@ -189,7 +189,7 @@ class HangDetector:
         return []
 
     def _limit(self, median: float, steps: list[float]) -> float:
-        """Seconds that nobody has moved, from which on those are dead who cannot go on.
+        """Seconds without a move of any rank, from which on ranks that cannot go on are dead.
 
         With the end of a step before it and the heartbeat after it, within three median steps and two seconds.
         """
@@ -203,7 +203,7 @@ class HangDetector:
         quiet = ranks.quiet >= STILL
         match verdict.reason:
             case Reason.STOPPED:
-                # Who stands still with a process of its own is another rule's; an end is a fact.
+                # A rank that stands still with a process of its own is another rule's; an exit is a fact.
                 is_gone = bool(ranks.is_in(RankState.DONE)[list(verdict.suspects)].all())
                 waiting = [rank for rank in involved if rank not in verdict.suspects]
                 return verdict if is_gone and quiet[waiting].all() else None
@@ -318,7 +318,7 @@ def _other_side(verdict: HangVerdict, ranks: RankTable, running: np.ndarray) -> 
 
 
 def _members(ranks: RankTable, rank: int) -> set[int]:
-    """Those with whom its operation is; empty where that is not known."""
+    """The ranks that take part in its operation; empty where that is not known."""
     standing = ranks.pending[rank]
     if standing is None or standing.group < 0:
         return set()
@@ -374,5 +374,5 @@ def _stillness(ranks: RankTable) -> np.ndarray:
 
 
 def _unusual(median: float, steps: list[float]) -> float:
-    """Seconds that nobody has moved, from which on that is a pause: it is told, whatever the options are."""
+    """Seconds without a move of any rank, from which on it is reported as a pause, whatever the options are."""
     return _PAUSE_START if math.isnan(median) else max(2 * median + 1.2, 1.5 * max(steps[-50:]))

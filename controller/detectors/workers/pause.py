@@ -1,4 +1,4 @@
-"""A job that stands still and may go on by itself: who holds it up, since when, and how that reads."""
+"""A job that stands still and may go on by itself: which ranks hold it up, since when, and how that is worded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class Pause:
     life: Liveness
     """Busy if any of `ranks` is."""
     ranks: tuple[int, ...]
-    """Those that hold up the others; all where nobody waits for anybody."""
+    """The ranks that hold up the others; all where no rank waits for another."""
     waiting: tuple[int, ...]
     """Those that wait for them."""
     still: float
-    """Seconds that nobody has moved."""
+    """Seconds without a move of any rank."""
     quiet: float
     """Seconds that nothing of any of `ranks` has moved; NaN: not measured."""
     ends_in: float
@@ -27,7 +27,7 @@ class Pause:
     sights: tuple[Sight, ...]
     """What the first of `ranks` do."""
     is_training: bool
-    """Whether steps are expected: the script told no other phase."""
+    """Whether steps are expected: the script reported no other phase."""
     verdict: HangVerdict | None = None
     behind: tuple[tuple[int, str], ...] = ()
     """Ranks that have begun fewer operations of NCCL than their peers, and which: the first of them."""

@@ -14,7 +14,7 @@ _SIGMA = 1.4826  # of a normal distribution, in median distances from the median
 
 
 class SpikeDetector:
-    """Of one job. Every rank may tell the same step's value: the first counts."""
+    """Of one job. Every rank may report the same step's value: the first counts."""
 
     def __init__(self, tuning: Tuning, kind: t.FindingKind, name: str) -> None:
         self._limits, self._kind, self._name = tuning.limits(kind), kind, name
@@ -25,7 +25,7 @@ class SpikeDetector:
         self._since = 0
 
     def observe(self, step: int, value: float, now: Instant) -> list[Finding]:
-        """`value` NaN: none was told. What is not finite is another detector's."""
+        """`value` NaN: none was reported. What is not finite is another detector's."""
         if not math.isfinite(value) or step == self._step:
             return []
         if step < self._step:
@@ -36,7 +36,7 @@ class SpikeDetector:
             if len(self._high) < self._limits["steps"]:
                 return []
             found = self._finding(step, now)
-            self._usual.clear()  # told once: if it stays there, that is its level now
+            self._usual.clear()  # reported once: if it stays there, that is its level now
             self._high.clear()
             self._since = 0
             return [found]

@@ -88,7 +88,7 @@ def _group(count: t.GroupCount, known: dict[tuple[str, int, str], Group | None])
 def _line(
     ranks: RankTable, rank: int, operation: str, known: dict[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """With whom an operation may be of which only the name is known: its mesh axis, else everybody."""
+    """The ranks that may take part in an operation of which only the name is known: its mesh axis, else all."""
     axis = operation.partition(":")[0]
     place = ranks.coordinate[rank]
     if axis not in _AXES or place[0] < 0:

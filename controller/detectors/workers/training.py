@@ -1,4 +1,4 @@
-"""What the training itself and its logs say: a loss that is no number, a log line that a rule knows."""
+"""What the training itself and its logs say: a loss that is NaN or infinite, a log line that a rule knows."""
 
 import math
 

@@ -18,7 +18,7 @@ def place(spec: JobSpec, nodes: Iterable[Node], before: list[str]) -> tuple[list
 
     Nodes of the last generation that are still usable stay where they were, so that ranks do not move. Of the others,
     those not on a switch where one was just lost come first, and then those with a running fork server. A job that
-    begins waits for any of its nodes, so there the order is that of names. Nodes evicted on suspicion serve only
+    begins waits for fork servers anyway, so there the order is that of names. Evicted nodes serve only
     where there are not enough others.
     """
     known = {n.name: n for n in nodes}

@@ -98,7 +98,7 @@ class Lanes(BaseModel):
     groups: list[str]
     rank: list[int]
     kind: list[int] = Field(description="Index into `kinds`.")
-    group: list[int] = Field(description="Index into `groups`: whom a collective or a message was with.")
+    group: list[int] = Field(description="Index into `groups`: the ranks of a collective or a message.")
     step: list[int]
     stage: list[int] = Field(description="Of the pipeline; -1: none.")
     micro_batch: list[int] = Field(description="-1: none.")

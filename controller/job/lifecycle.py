@@ -247,8 +247,8 @@ class Lifecycle:
         self.deadline = now.mono + self.options.start_timeout
 
     def reported(self, job: Job, name: str, missing: Collection[int]) -> list[Action]:
-        """A node reported what it holds. `missing`: ranks of the generation that is being adopted which it lacks. Should
-        an older order of the same reach it yet, it starts none twice."""
+        """A node reported what it holds. `missing`: ranks that it lacks of the generation that is being adopted. Should
+        an older order of the same still arrive, it starts none twice."""
         if self.stage is not Stage.LAUNCHING or name not in self.unreported:
             return []
         self.unreported.discard(name)

@@ -90,7 +90,7 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(file), 60_000);
 }
 
-/** Reads server-sent events until the connection breaks or `signal` says so; throws then. `heard`: called at any input. */
+/** Reads server-sent events until the connection breaks or `signal` aborts; throws then. `heard`: called at input. */
 export async function listen(path, handlers, heard, signal) {
   const abort = new AbortController();
   signal.addEventListener("abort", () => abort.abort());

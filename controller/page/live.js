@@ -1,5 +1,5 @@
 // Keeps `state` as the controller has it: status and steps by events, ranks and nodes by asking, less often when the
-// cluster is large or the page is hidden. A broken connection is retried with back-off, and shown until it is back.
+// cluster is large or the tab is hidden. A broken connection is retried with back-off, and shown until it is back.
 
 import { get, getLarge, listen } from "./api.js";
 import { pinned, route } from "./router.js";

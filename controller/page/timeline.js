@@ -14,7 +14,7 @@ import { CLASSES, drawTimeline, HEAD, laneHeight, LEFT } from "./timeline_draw.j
 import { colour } from "./theme.js";
 
 const MANY = 64; // ranks beyond which a subset is chosen by default
-const STEPS = 3; // if none are chosen
+const STEPS = 3; // shown by default
 const TABLE = 200; // spans in the table
 const canvas = byId("timeline");
 const tip = byId("timeline-tip");

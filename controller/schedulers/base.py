@@ -50,8 +50,8 @@ def outs(nodes: Mapping[str, Node], histories: Mapping[str, History]) -> dict[st
 
 
 def changes(wanted: Mapping[str, Out], known: set[str], out: set[str]) -> tuple[list[Out], list[str]]:
-    """(nodes to drain, nodes to let in). `out`: those drained there by Holdfast; `known`: those that this controller has
-    drained itself. A node that another controller drained stays drained."""
+    """(nodes to drain, nodes to let in). `out`: those drained there by Holdfast; `known`: those that this controller
+    has drained itself. A node that another controller drained stays drained."""
     return (
         [wanted[name] for name in sorted(wanted.keys() - out)],
         sorted((out & known) - wanted.keys()),

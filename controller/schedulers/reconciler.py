@@ -18,7 +18,7 @@ _LOOK_AGAIN = 30.0
 
 
 class SchedulerReconciler:
-    """`wanted`: nodes that should be out. `tell`: logs a line about a node. `waits`: why the job does, if it does."""
+    """`wanted`: nodes that should be out. `report`: logs a line about a node. `waits`: why the job does, if it does."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from holdfast.base.errors import Unavailable
 from holdfast.controller.schedulers.base import MARK, Out
 
 _TIMEOUT = 20.0
-_REASON = 200  # characters; Slurm keeps more, but sinfo cuts it
+_REASON = 200  # characters; Slurm keeps more, but this is enough to read
 
 
 class Slurm:

@@ -39,7 +39,7 @@ class Used:
 
 
 def due(known: Collection[Used], reported: Collection[str], limits: Mapping[str, float], at: Instant) -> list[Finding]:
-    """What to report of these, each once a grade: soon, very soon, over. `told`: signatures already reported. Pure."""
+    """What to report of these, each once a grade: soon, very soon, over. `reported`: signatures of the past. Pure."""
     found = []
     for one in known:
         left = (one.ends - at.wall) / _DAY

@@ -77,7 +77,7 @@ RATES: Mapping[str, float] = {
 """Interruptions per GPU and day, in units of Llama 3's."""
 
 NOISE: Mapping[How, float] = {How.AGENT: 1 / 20_000, How.LOG: 1 / 5_000, How.SLOW: 1 / 40_000}
-"""What interrupts nothing, per node and day of the published rate's unit. Our own estimates: there are no published rates."""
+"""What interrupts nothing, per node and day of the published rate's unit. Our estimates: no rates are published."""
 _CONTROLLER_PER_DAY = 1 / 7
 _PAUSES_PER_NODE_AND_DAY = 1 / 500
 

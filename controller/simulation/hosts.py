@@ -10,7 +10,7 @@ WALL = 1_700_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """The cluster and its job; seconds. Starting and restoring are Holdfast's as measured with eight workers: 1.2 s from a
+    """The cluster and its job; seconds. Starting and restoring as measured with eight workers: 1.2 s from a
     kill to the first new step (benchmarks/RESULTS.md). Larger jobs take longer: say so."""
 
     nodes: int

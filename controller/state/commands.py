@@ -30,7 +30,7 @@ class CommandBook:
     def issue(
         self, node: str, job: str, generation: int, order: msg.Order, answered: Answered = ignored, id: str = ""
     ) -> Send:
-        """A command to `node`; `answered` is called with its answer. `id`: of a command of an earlier run, sent again."""
+        """A command to `node`; `answered` is called with its answer. `id`: of an earlier run's command, sent again."""
         if not id:
             self._issued += 1
             id = f"{self.boot}-{self._issued}"

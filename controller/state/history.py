@@ -46,7 +46,7 @@ class History:
 
     @property
     def is_blank(self) -> bool:
-        """Nothing counts against it, and no operator has cordoned it."""
+        """Nothing counts against it, and no operator has changed its state."""
         return not (self.cordoned or self.evicted or self.quarantined or self.node_failures or self.outs)
 
     def to_doc(self) -> dict[str, Any]:

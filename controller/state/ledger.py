@@ -30,7 +30,7 @@ class Ledger:
     def add(self, record: t.StepRecord) -> bool:
         """Take one rank's record of a step; True when the step is new in its generation.
 
-        A step lasts as long as its slowest rank and has the tokens of all; the loss comes from any rank that reports one.
+        A step lasts as long as its slowest rank and has the tokens of all; the loss is from any rank that reports one.
         The caller sees to it that no rank's record comes twice.
         """
         row = self.rows.get(record.step)

@@ -36,7 +36,7 @@ class _Group:
 
 @dataclass(slots=True)
 class Decider:
-    """`patience`: seconds an incident may take before people hear that it is under way. `window`: seconds in which
+    """`patience`: seconds an incident may last before a message says that it is under way. `window`: seconds in which
     alerts of one kind are one. `least`: severities below it are not reported at all."""
 
     patience: float = 10.0

@@ -51,7 +51,7 @@ def parse_receiver(text: str) -> Receiver:
 
 
 class Sender:
-    """`incidents`: all that the controller knows. `page`: the address of the page, for links; empty when unknown."""
+    """`incidents`: all incidents of the controller. `page`: the address of the page, for links; empty when unknown."""
 
     def __init__(
         self, receivers: Iterable[Receiver], decider: Decider, incidents: Callable[[], Iterable[Incident]], page: str
@@ -75,7 +75,7 @@ class Sender:
     def _put(self, message: Message) -> None:
         for queue in self._queues:
             if queue.full():
-                queue.get_nowait()  # the oldest is the least news
+                queue.get_nowait()  # the oldest matters least
                 self.failed += 1
             queue.put_nowait(message)
 

@@ -226,7 +226,7 @@ class ClusterBrain:
         return self.alerts.found(event.finding, now) if policy.is_alert(event.finding.kind) else []
 
     def found_at_nodes(self, findings: list[Finding], now: Instant) -> list[Action]:
-        """What nodes report of themselves, or what is found of them: the trouble of the job that is there, if any."""
+        """What nodes report of themselves, or what is found about them: given to the job that runs there, if any."""
         actions: list[Action] = []
         for finding in findings:
             brain = self.jobs.about(finding.node)
@@ -293,7 +293,7 @@ class ClusterBrain:
         return [*actions, *self._preempt(now)]
 
     def _silent(self, lag: float, now: Instant) -> list[Action]:
-        """Nodes that have not spoken for longer than they should."""
+        """Nodes whose last frame is older than its limit."""
         actions: list[Action] = []
         spoken = now.mono - lag - self.c.options.silence_floor  # a node heard since then is not silent
         for node in [node for node in self.c.nodes.values() if node.frame_at < spoken and node.state in _HEARD]:

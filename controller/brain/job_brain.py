@@ -1,4 +1,4 @@
-"""All decisions about one job: what its workers report, what people request of it, what time brings. Pure."""
+"""All decisions about one job: reports of its workers, requests of operators, deadlines. Pure."""
 
 import base64
 
@@ -81,7 +81,7 @@ class JobBrain:
     # --- what agents report ------------------------------------------------------------------------------------
 
     def store_failed(self, node: str, finding: Finding, now: Instant) -> list[Action]:
-        """A node of the job cannot store checkpoints; news of one that is not of the job is counted."""
+        """A node of the job cannot store checkpoints; a report by a node outside the job is counted."""
         if not self.c.job.ranks_on(node) and not self.c.job.state.ended:
             self.c.drop("foreign")
             return []
@@ -98,7 +98,7 @@ class JobBrain:
         return []
 
     def planned(self, published: t.PlanPublished) -> list[Action]:
-        """Rank 0 speaks for the job, and its agent for rank 0."""
+        """Rank 0 reports for the job, and its agent for rank 0."""
         job, known = self.c.job, self.c.plan
         if published.generation != job.generation:
             return []

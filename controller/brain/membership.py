@@ -82,7 +82,7 @@ class Membership:
             self.c.histories.pop(least.name, None)
 
     def _least(self) -> Node | None:
-        """Of the nodes that nothing speaks of, neither a job nor what was found of them, the one that left first."""
+        """The node that left first, of those that no job and no finding refers to."""
         newest = self.c.newest
         placed = {*self.c.holders, *(newest.nodes if newest is not None else ())}
         idle = [n for n in self.c.nodes.values() if not n.connected and n.name not in placed and n.history.is_blank]

@@ -1,4 +1,4 @@
-"""A node that fell silent: do its peers still reach it? Distinguishes a network partition from a dead host. Pure.
+"""A node is silent: do its peers still reach it? Distinguishes a network partition from a dead host. Pure.
 
 Peer reports never evict a node by themselves: they say which of the two faults it is, as evidence of the incident.
 """
@@ -56,7 +56,7 @@ class PeerProbe:
         del self._rounds[name]
         node = self.c.nodes.get(name)
         if node is None or node.state in _UP:
-            return []  # it spoke again meanwhile
+            return []  # it is connected again
         return self._found(self._verdict(name, round_.heard, now), now)
 
     def _verdict(self, name: str, heard: dict[str, str], now: Instant) -> list[Finding]:

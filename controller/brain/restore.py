@@ -63,7 +63,7 @@ class _Written:
             elif kind == "exit":
                 self.exits.append((key, doc))
         except Exception as error:  # a document may hold anything
-            if doc or kind != "job":  # an empty one stands for a document that the journal itself could not read
+            if doc or kind != "job":  # an empty one marks a document that the journal itself could not read
                 self.damaged.append(f"{kind} {key}: {type(error).__name__} {error}")
             if kind == "job":
                 self.unread[key] = f"{type(error).__name__} {error}"
@@ -166,7 +166,7 @@ def _restore_job(
 
 
 def _before(job: Job) -> str:
-    """The last state in the journal: all that is known before the nodes report."""
+    """The last state in the journal: the only knowledge before the nodes report."""
     if job.stop_asked:
         return "the job was being stopped"
     if job.launching:

@@ -78,7 +78,7 @@ class Alerts:
         return [Record("node", name, history.to_doc()), said, *actions]
 
     def _quarantine(self, name: str, history: History, now: Instant) -> list[Action]:
-        """Keep a repeat offender out until people let it in, and alert them once for each time."""
+        """Keep a node that fails repeatedly out until an operator lets it in, and alert once for each time."""
         found = lemon_finding(name, history, self.c.tuning.limits(t.FindingKind.NODE_LEMON), now)
         if found is None or self.c.tuning.response(found.kind) is Response.OFF:
             return []

@@ -51,7 +51,7 @@ def largest(spec: JobSpec, room: int) -> int:
 
 
 def has_spare(spec: JobSpec, nodes: Iterable[Node], held: Sequence[str]) -> bool:
-    """Does a node without doubts wait that could take another's place?"""
+    """Is there an idle node, never evicted, that could take another's place?"""
     taken = frozenset(held)
     return any(
         n.usable and not n.history.evicted and n.identity.slots >= spec.nproc and n.name not in taken for n in nodes

@@ -1,7 +1,7 @@
 """How many alerts are kept of one node or subject within a minute, and of all together. Pure.
 
-A loop somewhere in a node's programs may give cause for hundreds a second: the first few say all that there is to know,
-and the memory of them must not grow for ever.
+A loop in a node's programs may cause hundreds a second. The first few have all the information,
+and the record of them must stay bounded.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ _SOURCES = 10_000
 
 class Quota:
     def __init__(self) -> None:
-        self._taken: dict[str, deque[float]] = {}  # by source, when (mono); the source that spoke last comes last
+        self._taken: dict[str, deque[float]] = {}  # by source, when (mono); the source with the newest comes last
         self._said: dict[tuple[t.FindingKind, str, str], float] = {}
         self._of_all: deque[float] = deque(maxlen=MAX_OF_ALL)
         self.suppressed = 0

@@ -26,7 +26,7 @@ class ClusterState:
     """Node -> the active job whose newest generation is placed there. A node belongs to one job at most."""
     book: IncidentBook = field(default_factory=IncidentBook)
     tuning: Tuning = field(init=False)
-    reconcile_until: float = 0.0  # mono until which nodes may still report after our own restart
+    reconcile_until: float = 0.0  # mono until which nodes may still report after a controller restart
     steps_total: int = 0  # steps of all jobs, each once
     dropped: dict[str, int] = field(default_factory=dict)  # what nodes said of what they do not hold, by reason
 
@@ -93,7 +93,7 @@ class ClusterState:
         node.state, node.reason = (t.NodeState.SPARE if spare else t.NodeState.HEALTHY), ""
 
     def history(self, node: str) -> History:
-        """Of any node, known by now or not; the same object for ever."""
+        """Of any node, known by now or not; always the same object."""
         return self.histories.setdefault(node, History())
 
     def evictions(self, now: Instant) -> int:
@@ -105,12 +105,12 @@ class ClusterState:
         return node is not None and node.connected and node.state is not t.NodeState.SUSPECT
 
     def away_for(self, name: str, now: Instant) -> float:
-        """Seconds since this node last spoke; for one that has not reconnected yet, since the controller's start."""
+        """Seconds since this node's last frame; for one that has not reconnected yet, since the controller's start."""
         node = self.nodes.get(name)
         if node is None:
             return now.mono - (self.reconcile_until - self.options.agent_grace)
         return now.mono - (node.frame_at if node.connected else node.left_at)
 
     def reconciled(self, nodes: Collection[str], now: Instant) -> bool:
-        """After our own restart in the middle of a change: all of these are back, or had the time to be."""
+        """After a controller restart in the middle of a change: all of these are back, or had the time to be."""
         return now.mono >= self.reconcile_until or all(self.present(name) for name in nodes)

@@ -1,1 +1,1 @@
-"""Diagnoses of nodes: those that people ask for, and those of suspects before they train again."""
+"""Diagnoses of nodes: those that operators ask for, and those of suspects before they train again."""

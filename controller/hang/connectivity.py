@@ -1,4 +1,4 @@
-"""Training stands still and every agent speaks: do the nodes of the job still reach each other? Pure.
+"""Training stands still and every agent is connected: do the nodes of the job still reach each other? Pure.
 
 Asked once for each standstill. A node is cut off when none of several peers reaches it and it reaches none of its own:
 both sides say so, and no report by one node blames another. A cut that leaves groups of nodes is no single node's.

@@ -1,6 +1,6 @@
-"""Pauses of a job: how long one may last, what earlier ones taught, when people are alerted. Pure as all of the brain.
+"""Pauses of a job: how long one may last, what earlier ones taught, when an alert is sent. Pure as all of the brain.
 
-A pause is a standstill that may end by itself (`detectors.workers.pause`). It is reported at once, people are alerted
+A pause is a standstill that may end by itself (`detectors.workers.pause`). It is reported at once, an alert is sent
 when it lasts, and it is ended only at its limit. A pause that ended by itself is learned for its place, over
 generations; where a restart brings the same picture at the same place, the limit doubles.
 """

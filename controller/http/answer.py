@@ -18,7 +18,7 @@ def small(data: Any, status_code: int = 200) -> Response:
 
 
 async def answer(request: Request, make: Callable[[], bytes], media_type: str = "application/json") -> Response:
-    """What `make` gives, encoded and compressed in a thread: the event loop hears heartbeats meanwhile."""
+    """What `make` returns, encoded and compressed in a thread: the event loop reads heartbeats meanwhile."""
     packed = "gzip" in request.headers.get("accept-encoding", "")
 
     def work() -> tuple[bytes, bool]:

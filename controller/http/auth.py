@@ -15,7 +15,7 @@ from holdfast.base.errors import UsageError
 SCHEME = "bearer"
 READING = frozenset({"GET", "HEAD"})
 _OWN = (None, "same-origin", "none")
-"""`Sec-Fetch-Site` of our own page, of an address that a person typed, and of programs, which send none."""
+"""`Sec-Fetch-Site` of Holdfast's own page, of an address that a person typed, and of programs, which send none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Auth:
         return None if method in READING else Refusal(403, "a reader token permits no changes: use an operator's", {})
 
     def _foreign(self, headers: Mapping[str, str], is_open: bool) -> str:
-        """Why another site's page is refused; empty when none speaks. The page itself opens from any link."""
+        """Why another site's page is refused; empty when none sends it. The page itself opens from any link."""
         if not is_open and headers.get("sec-fetch-site") not in _OWN:
             return "requests from pages of other sites are refused; open the page of this server itself"
         if self.token is not None:

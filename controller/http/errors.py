@@ -83,7 +83,7 @@ def one_line(error: Mapping[str, Any]) -> str:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's schema with our one error shape in place of its own."""
+    """FastAPI's schema with the API's one error shape in place of its own."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = schema["components"]["schemas"]

@@ -2,7 +2,7 @@
 
 The docstring of each names the model of what it gives: `models`, `diagnose`, `spans` and `metrics_models` describe the
 fields, and nothing else does. Data is not passed through the models (12,288 ranks): a test holds the answers of a real
-controller to them, for every route. NaN stands for an unknown number, as None does: JSON gets null for both.
+controller to them, for every route. NaN means an unknown number, as None does: JSON gets null for both.
 
 `id` is a job's id. Where it is empty, a read is about the newest job, and a command about the only active one: with
 none or several of them it raises UsageError. A read of an unknown id raises KeyError.

@@ -1,4 +1,4 @@
-"""What a job's spans say, over HTTP: who is slow and who waits, and the timeline of any steps."""
+"""A job's spans over HTTP: which ranks are slow, which wait, and the timeline of any steps."""
 
 import io
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ Last = Annotated[int, Query(ge=-1, description="Last step; -1: the newest that a
 
 
 class Culprit(BaseModel):
-    """Who is slow. Seconds are per step."""
+    """Which ranks are slow. Seconds are per step."""
 
     model_config = ConfigDict(extra="allow")
     kind: str = Field(

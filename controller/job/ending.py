@@ -1,6 +1,6 @@
 """When a job is over although not every agent has reported it. Pure.
 
-A clean end of all ranks that can be seen speaks for those that cannot: an agent that is gone leaves its workers
+A clean end of all visible ranks implies that of the others: an agent that is gone leaves its workers
 running, and where one of them had failed, the ranks that wait for it would not have ended with 0.
 """
 
@@ -13,7 +13,7 @@ from holdfast.controller.state.ranks import RankState
 class Ending:
     def __init__(self, job: JobState) -> None:
         self.c = job
-        self._since: float | None = None  # mono since which all that can be seen has ended
+        self._since: float | None = None  # mono since which all visible ranks have ended
 
     def look(self, job: Job, now: Instant) -> str | None:
         """Why the job is finished, empty when every rank reported its end; None while it is not. Call it often."""

@@ -131,7 +131,7 @@ class Lifecycle:
                 actions.append(self.send(job, name, "stop", msg.StopWorkers(grace)))
                 continue
             self.unstopped.add(name)
-            if node is not None and node.connected:  # its stream is open still: it may hear of it one day
+            if node is not None and node.connected:  # its stream is still open: it may yet receive it
                 actions.append(self.commands.issue(name, job.spec.id, job.generation, msg.StopWorkers(grace)))
         return actions
 
@@ -176,7 +176,7 @@ class Lifecycle:
                 return actions
             actions += self._give_up(job)
         if self.waiting and self.waiting_since is None and (self.store or self._outstanding("store")):
-            return actions  # the last answer decides: choosing anew at each of thousands would take seconds
+            return actions  # the last answer decides: choosing again at each of thousands would take seconds
         chosen, missing = self.choose(job)
         if not chosen:
             # No node to run it yet; a node that only lost its agent for a moment will be back.
@@ -232,7 +232,7 @@ class Lifecycle:
         actions.append(Say("job.launch", {"job": job.spec.id, "generation": job.generation, "nodes": placed}))
         return actions
 
-    # --- after our own restart ---------------------------------------------------------------------------------
+    # --- after a controller restart ----------------------------------------------------------------------------
 
     def resume(self) -> None:
         """The generation was up when the controller died."""

@@ -1,4 +1,4 @@
-"""Nodes of the job that are away: how long to wait for them, when to go on without, and when many are one trouble."""
+"""Absent nodes of the job: how long to wait for them, when to go on without, and when it is a correlated loss."""
 
 import math
 

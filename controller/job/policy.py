@@ -217,7 +217,7 @@ _WHY = {
 
 
 def count_try(job: Job, cause: Finding, now: Instant) -> None:
-    """Note a failed attempt of the job before deciding: progress since the last one starts the count anew.
+    """Note a failed attempt of the job before deciding: progress since the last one resets the count.
 
     For a program that numbers no steps, any attempt that got past its start made progress.
     """
@@ -241,12 +241,12 @@ def count_try(job: Job, cause: Finding, now: Instant) -> None:
 
 
 def is_alert(kind: t.FindingKind) -> bool:
-    """Is a finding of this kind for people only?"""
+    """Is a finding of this kind for operators only?"""
     return rows()[kind].first_move is Move.ALERT
 
 
 def is_broken(kind: t.FindingKind) -> bool:
-    """Does a finding of this kind leave no doubt about the node?"""
+    """Does a finding of this kind prove that the node is broken?"""
     return rows()[kind].fault is Fault.BROKEN
 
 
@@ -266,7 +266,7 @@ def counts_as_try(cause: Finding) -> bool:
 
 
 def counts_against(cause: Finding) -> bool:
-    """Does it go into the history of the node that it is about? What speaks against the program does not."""
+    """Does it go into the history of the node that it is about? What counts against the program does not."""
     is_programs = is_pause(cause) or cause.evidence.get("reason") in _PROGRAM
     return not cause.secondary and not is_programs and rows()[cause.kind].fault in (Fault.NODE, Fault.BROKEN)
 

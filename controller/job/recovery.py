@@ -68,7 +68,7 @@ class Recovery:
         return [*self.evict(finding.node, decision.reason, now, quarantined=True), books.saved(incident)]
 
     def found_at_node(self, finding: Finding, now: Instant) -> list[Action]:
-        """What a node reports of its own hardware: the job's trouble only if the job is there."""
+        """What a node reports of its own hardware: it concerns the job only if the job runs there."""
         is_jobs = self.c.may_begin and bool(self.c.job.ranks_on(finding.node))
         if is_jobs or not policy.is_failure(finding.kind):
             return self.found(finding, now)
@@ -124,7 +124,7 @@ class Recovery:
         return [said, *books.closed(incident, IncidentState.CLOSED, now)]
 
     def _go_back(self, cause: Finding, job: Job) -> str:
-        """From the next generation on, nothing counts that older ones kept from shortly before the trouble on."""
+        """From the next generation on, states that older ones kept from shortly before the fault on do not count."""
         step = int(cause.evidence["step"])
         at_most = max(0, step - int(self.c.tuning.limit(cause.kind, "steps_back")))
         job.rollbacks.append(Rollback(at_most, job.generation + 1))

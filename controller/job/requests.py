@@ -1,4 +1,4 @@
-"""What people ask of a running job, and what is asked for its sake: faults on purpose, checkpoints."""
+"""Requests to a running job, by operators or by the controller: fault injection, checkpoints."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from holdfast.facts import faults as fault_syntax
 from holdfast.wire import messages as msg
 
 _PRECAUTIONS_APART = 60.0
-"""Seconds between checkpoints that are made because something foretells trouble."""
+"""Seconds between checkpoints that are made because a finding predicts a fault."""
 
 
 class Requests:

@@ -1,4 +1,4 @@
-"""All that the controller knows of one job, and the small questions that its decisions ask of the cluster."""
+"""The controller's state of one job, and the queries about the cluster that its decisions need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

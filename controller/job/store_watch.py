@@ -1,6 +1,6 @@
 """The store of the checkpoints fails: one incident for all nodes that say so, open until each has written again. Pure.
 
-Training goes on meanwhile, so it is no incident of the job's: recovery knows nothing of it.
+Training goes on meanwhile, so it is no incident of the job, and recovery does not see it.
 """
 
 import math

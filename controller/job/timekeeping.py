@@ -44,7 +44,7 @@ def _account(c: JobState) -> Account | None:
     """Where the job's time goes now; None: where it went before, or where its steps say."""
     is_queued = c.time.account is Account.QUEUED
     if c.job.state is JobStatus.PENDING or (is_queued and c.life.stage is Stage.IDLE):
-        return Account.QUEUED  # idle: after our own restart, the job enters the queue anew with the first tick
+        return Account.QUEUED  # idle: after a controller restart, the job enters the queue again with the first tick
     live = c.book.live()
     if live is None or live.action not in policy.RECOVERS:
         return Account.STARTING if is_queued else None
@@ -64,7 +64,7 @@ def frame(c: JobState, job: Job, node: str, reported: t.Frame) -> None:
     """What a heartbeat says of checkpoints, and of phases of the program's own."""
     if reported.host and job.ranks_on(node):
         stored = reported.host.get("checkpoint_step", -1.0) - 1
-        # Of a job that went back, what is reported until it has saved anew may be of the steps that it left behind.
+        # Of a job that went back, what is reported until it has saved again may be of the steps that it left behind.
         if 0 <= stored <= (job.life_last if job.rollbacks else job.best_step):
             c.time.saved(int(stored))
         elif "snapshot_step" in reported.host:

@@ -1,4 +1,4 @@
-"""A worker ended: with 0, or by a fault of its own, or for want of a rank that had left; and when all of them did."""
+"""A worker ended: with 0, by a fault of its own, or because a rank had left; and when all of them did."""
 
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.detectors.base.table import finding
@@ -33,7 +33,7 @@ class WorkerExits:
         if clean:
             # The agent forgets what is acknowledged: without a record a restarted controller would miss this rank.
             done = Record("exit", f"{exited.job}:{exited.rank}", {"job": exited.job, "generation": exited.generation})
-            echo = self.recovery.settling  # which may have come before the news from another node
+            echo = self.recovery.settling  # which may have come before the report of another node
             return [done, *self.finish_if_done(job, now), *(self._left_before(echo, job, now) if echo else [])]
         found = exit_finding(exited, node, now)
         if self.c.life.stage is Stage.DRAINING:
@@ -49,7 +49,7 @@ class WorkerExits:
         ]
 
     def _without_room(self, exited: Finding, now: Instant) -> list[Action]:
-        """It ended for want of room where its node has none: that is the cause, and not its traceback."""
+        """It ended because its node's disk is full: that is the cause, and not its traceback."""
         node = self.c.nodes.get(exited.node)
         if not exited.evidence["no_room"] or node is None or not has_full_disk(node, now):
             return []
@@ -60,7 +60,7 @@ class WorkerExits:
         return self.recovery.found(full, now)
 
     def _left_before(self, echo: Finding, job: Job, now: Instant) -> list[Action]:
-        """Did it fail for want of a rank that had ended with 0?"""
+        """Did it fail because a rank had ended with 0?"""
         leaving = [node.name for node in self.c.nodes.values() if node.leaving]
         cause = self.leavers.cause_of(echo, job, self.c.ranks, leaving, now)
         return self.recovery.found(cause, now) if cause is not None else []

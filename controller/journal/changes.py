@@ -12,7 +12,7 @@ from holdfast.diagnostics.hang.stillness import Liveness
 
 _ORDER = re.compile(r"send .* (StopWorkers|StartWorkers) \S+ generation (\d+)")
 _NEARBY_S = 600.0
-"""Seconds beyond which two incidents about one culprit are no pair: people are alerted to a pause after 300."""
+"""Seconds beyond which two incidents about one culprit are no pair: an alert about a pause is sent after 300."""
 _JOB = "job"
 """The culprit of an incident that is about no rank or node in particular."""
 

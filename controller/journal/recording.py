@@ -35,7 +35,7 @@ _READABLE = (1, 2, 3, 4)
 `compared` leaves the documents out, and with them when time was booked, which decides nothing."""
 _RECORD = re.compile(r"record (\S+) (.*?) ([0-9a-f]{8})(?: (\{.*\}))?")
 _ONE_OF_A_KIND = ("plan",)
-"""Entities of which there was one: their ids were chosen anew."""
+"""Entities of which there was one: their ids were chosen again."""
 _PLAIN_EVENTS = (
     e.AgentLeft, e.StopRequested, e.RestartRequested, e.FaultRequested, e.CheckpointRequested, e.DiagnoseRequested,
     e.StacksRequested, e.CordonRequested, e.EvictRequested, e.Tick,
@@ -65,7 +65,7 @@ class Reported:
 
 
 class Recorder:
-    """Writes a recording, or goes on with one. OSError when the disk does not take it."""
+    """Writes a recording, or appends to one. OSError when the disk refuses it."""
 
     def __init__(self, path: Path, start: Start) -> None:
         self._file = recording_file.go_on(path)

@@ -1,4 +1,4 @@
-"""What people need to know of an incident: stored in a recording beside the checksum of the incident's document."""
+"""The summary of an incident for operators: stored in a recording beside the checksum of the incident's document."""
 
 import dataclasses
 from collections.abc import Mapping

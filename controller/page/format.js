@@ -1,4 +1,4 @@
-// Numbers for people. Unknown is a dash.
+// Numbers as readable text. Unknown is a dash.
 
 const DASH = "–";
 const plain = new Intl.NumberFormat("en-US");

@@ -42,7 +42,7 @@ async function follow() {
   }
 }
 
-/** Where the stream of events goes on: after the newest step that is here. */
+/** Where the stream of events resumes: after the newest step that is here. */
 function from() {
   const { job, step } = state.steps;
   const parts = new URLSearchParams();

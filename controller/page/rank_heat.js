@@ -10,7 +10,7 @@ import { whileShown } from "./live.js";
 import { select } from "./select.js";
 import { on, state } from "./store.js";
 
-const FAINT = 0.02; // of the step: of a phase shorter than that, a doubling is no news
+const FAINT = 0.02; // of the step: of a phase shorter than that, a doubling does not matter
 let found = null; // as /api/v1/blame/heat
 let problem = "";
 let by = "peers";

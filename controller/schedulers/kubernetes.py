@@ -23,7 +23,7 @@ class Kubernetes:
     def __init__(self, namespace: str, selector: str, core: Any = None) -> None:
         """`selector`: the labels of the agents' pods. `core`: a CoreV1Api, else the one of this pod or of the user.
 
-        UsageError when there is no cluster to speak to.
+        UsageError when there is no cluster to connect to.
         """
         self._namespace, self._selector = namespace, selector
         self._core = core if core is not None else _connect()

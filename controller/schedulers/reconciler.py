@@ -14,7 +14,7 @@ from holdfast.wire import types as t
 
 EVERY = 1.0
 _LOOK_AGAIN = 30.0
-"""Seconds after which the scheduler is asked what is, though nothing changed here: people may have."""
+"""Seconds after which the scheduler's state is read although nothing changed here: others may have changed it."""
 
 
 class SchedulerReconciler:

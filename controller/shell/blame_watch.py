@@ -200,7 +200,7 @@ class BlameWatch:
 
 
 def _steps_of(recent: Collection[float]) -> int:
-    """How many steps to look at, by how long they took lately."""
+    """How many steps to look at, by how long they took recently."""
     usual = sorted(recent)[len(recent) // 2] if recent else 0.0
     return min(max(round(_SHORT / usual), _MOST), _MOST_SHORT) if usual > 0 else _MOST
 

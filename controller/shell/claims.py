@@ -35,7 +35,7 @@ class Claim:
 def judge(holder: Claim, silent_s: float, heartbeat_interval: float, newcomer: Claim) -> str:
     """Why the newcomer is refused, in one line; empty when the name is its own.
 
-    `silent_s`: seconds since the holder spoke last; `heartbeat_interval`: seconds between frames that it was asked for.
+    `silent_s`: seconds since the holder's last frame; `heartbeat_interval`: the interval that it was asked for.
     """
     if silent_s > max(FRESH_S, FRESH_BEATS * heartbeat_interval):
         return ""  # half an open connection, a node that was installed anew under its name, a host that is gone

@@ -183,7 +183,7 @@ def _unknown(job: Job) -> tuple[Account, ...]:
 
 
 def plan_doc(published: t.PlanPublished) -> Json | None:
-    """A plan for people and programs; None for one that this controller cannot read."""
+    """A plan as plain data; None for one that this controller cannot read."""
     try:
         plan = decode_plan(published.data)
     except ProtocolError as error:

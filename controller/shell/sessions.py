@@ -64,7 +64,7 @@ class Sessions:
         """Of agents without a stream, by incarnation: frames received, durable frames, events."""
 
     def open(self, session: Session) -> Session | None:
-        """From now on this is its node's stream; it goes on where the agent's last one ended. Gives the stream that
+        """From now on this is its node's stream; it resumes where the agent's last one ended. Gives the stream that
         the node had till now."""
         before = self.by_node.get(session.node)
         if before is not None and before.incarnation == session.incarnation:

@@ -158,7 +158,7 @@ class Shell:
         if not rows or self._reporting:
             return
         log.error("journal.left-out", rows=len(rows), first=rows[0])
-        self._reporting = True  # lest the news of it, which is written as well, be news again
+        self._reporting = True  # so that the report of it, which is journaled too, is not reported again
         try:
             self.handle(Found(journal_finding(f"{len(rows)} row(s) were not written", rows, now())))
         finally:

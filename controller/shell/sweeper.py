@@ -29,7 +29,7 @@ class Sweeper:
             pause = _EVERY
 
     async def sweep(self) -> None:
-        """Drop what is beyond the bounds. An error of the disk is logged; the next sweep goes on."""
+        """Drop what is beyond the bounds. A disk error is logged, and the next sweep retries."""
         sweep = Sweep(self._shell.journal.path, self.needed(), self._bounds, self._clock())
         is_over = threading.Event()
         try:

@@ -1,4 +1,4 @@
-"""The same faults under other ways of running a job: what people do, and what a launcher that restarts does. Arithmetic
+"""The same faults under other ways of running a job: by hand, and with a launcher that restarts. Arithmetic
 on the trace, no controller. Figures are those that ByteRobust reports of the time before it (SOSP'25, 2.2), and
 torchrun's and torch.distributed's defaults."""
 
@@ -11,7 +11,7 @@ from holdfast.controller.simulation.hosts import ClusterShape
 _SEEN = 60.0  # until an operator, or a script, sees that a job is over
 _FOUND = (120.0, 900.0)  # finding the node by hand
 _HANG_BY_HAND = 5400.0
-_REQUEUED = 600.0  # starting a job of 10,000 GPUs anew
+_REQUEUED = 600.0  # restarting a job of 10,000 GPUs
 _GROUP_TIMEOUT = 1800.0  # torch.distributed's, for gloo; NCCL's is 600
 _IMPORTS = 30.0  # interpreters that start cold
 _TRIES = 3
@@ -20,7 +20,7 @@ Pause = Callable[[SimulatedFault, random.Random, ClusterShape], float]
 
 
 def _by_hand(fault: SimulatedFault, rng: random.Random, shape: ClusterShape) -> float:
-    """People are called, find the node, take another and start again."""
+    """Operators are called, find the node, take another and start again."""
     search = _HANG_BY_HAND if fault.how in (How.HANG, How.SILENT) else _SEEN + rng.uniform(*_FOUND)
     return search + _REQUEUED + shape.start + shape.restore
 
@@ -32,7 +32,7 @@ def _like_torchrun(fault: SimulatedFault, rng: random.Random, shape: ClusterShap
         case How.HANG | How.SWITCH:
             return _GROUP_TIMEOUT + again
         case How.DEAD | How.SILENT | How.PLANNED:
-            return _SEEN + rng.uniform(*_FOUND) + _REQUEUED + again  # it waits for a node that people must bring
+            return _SEEN + rng.uniform(*_FOUND) + _REQUEUED + again  # it waits for a node that operators must add
         case How.GPU | How.CRASH if rng.random() < 0.6:
             return _TRIES * (again + rng.uniform(20, 900)) + _by_hand(fault, rng, shape)
     return again

@@ -183,7 +183,7 @@ class Breaks:
         self._report_nan(host, record)
 
     def _report_nan(self, host: SimulatedHost, record: t.StepRecord) -> None:
-        """The losses of all later steps are no numbers either: a controller that is away just now hears of them."""
+        """The losses of all later steps are NaN, too: a controller that is absent just now sees them later."""
         if host.generation == record.generation and host.alive:
             self.w.frame(host, (record,))
             self.w.later(self.w.shape.step, self._report_nan, host, record._replace(step=record.step + 1))
@@ -206,7 +206,7 @@ class Breaks:
     # --- nodes --------------------------------------------------------------------------------------------------
 
     def _die(self, host: SimulatedHost, silently: bool) -> None:
-        """The host is gone with all that it held; people mend it some hours later."""
+        """The host is lost with all its memory; operators repair it some hours later."""
         w = self.w
         host.alive = False
         if self._trains(host):
@@ -225,7 +225,7 @@ class Breaks:
             self.w.leave(host)
 
     def _cut(self, switch: str, seconds: float) -> None:
-        """All nodes of a switch lose connectivity for a while; what runs there waits for its peers in vain."""
+        """All nodes of a switch lose connectivity for a while; what runs there cannot reach its peers."""
         w = self.w
         cut = [h for h in w.hosts.values() if h.switch == switch and h.linked and h.alive]
         for host in cut:
@@ -245,7 +245,7 @@ class Breaks:
                 self.w.join(host)
 
     def _mend(self, host: SimulatedHost) -> None:
-        """People repaired it, or found nothing: it comes back, and is let in again."""
+        """It was repaired, or nothing was found: it comes back, and is let in again."""
         w = self.w
         was_down = not host.alive
         host.broken, host.faulty, host.alive = "", False, True
@@ -260,7 +260,7 @@ class Breaks:
         self.w.watch(_GROWS + self.w.options.grow_after if self.w.shape.shrinks else 0.0)
 
     def _plan_out(self, host: SimulatedHost) -> None:
-        """Maintenance: people take it out and bring it back later."""
+        """Maintenance: operators evict it and bring it back later."""
         w = self.w
         if w.away or host.name not in w.brain.c.nodes:
             return

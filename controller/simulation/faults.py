@@ -26,7 +26,7 @@ class How(StrEnum):
     NAN = "nan"
     """A loss that is NaN."""
     PLANNED = "planned"
-    """People take the node out and bring it back later."""
+    """Operators evict the node and bring it back later."""
     AGENT = "agent"
     """The agent dies and is started again; training goes on."""
     LOG = "log"
@@ -36,7 +36,7 @@ class How(StrEnum):
     SLOW = "slow"
     """A node is slower than the others for some hours."""
     PAUSE = "pause"
-    """The job makes no step for a while and goes on by itself; of one of `pauses.Kind`."""
+    """The job makes no step for a while and continues by itself; of one of `pauses.Kind`."""
 
 
 STOPS = frozenset({How.GPU, How.CRASH, How.BUG, How.HANG, How.DEAD, How.SILENT, How.SWITCH, How.NAN, How.PLANNED})

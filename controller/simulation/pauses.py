@@ -46,7 +46,7 @@ _LONGEST_BUSY_S, _LONGEST_START_S = 60.0, 120.0
 _AFTER_S = 0.5
 """A verdict so soon after a pause is still about it."""
 _BELOW = 0.9
-"""Of its limit an idle pause lasts at most: what the simulation draws as honest leaves no doubt."""
+"""Of its limit an idle pause lasts at most: an honest pause of the simulation is clearly honest."""
 
 
 class SimulatedPause(NamedTuple):
@@ -57,7 +57,7 @@ class SimulatedPause(NamedTuple):
     """The rank that holds up the others; of a pause of all ranks the first that is looked at."""
     since: float
     until: float
-    """When it goes on by itself."""
+    """When it ends by itself."""
     honest_until: float
     """Before this it must not be ended: just after `until`, or when its limit is reached, whichever is sooner."""
     kind: PauseKind

@@ -41,7 +41,7 @@ class SimulationState:
         """Newest step that was really finished and kept."""
         self.hung: tuple[str, int, float] | None = None  # host, rank, since
         self.paused: SimulatedPause | None = None
-        """It goes on by itself."""
+        """It ends by itself."""
         self.pauses: Counter[str] = Counter()
         """By kind, how many there were."""
         self.works = True  # what those do that pause is seen
@@ -50,7 +50,7 @@ class SimulationState:
         self.held: set[str] = set()
         """The hosts that trained last."""
         self.stopped_at = math.nan
-        """When training last stopped; NaN while it goes on."""
+        """When training last stopped; NaN while it runs."""
         self.stops: list[tuple[float, float, float, str]] = []  # (fault, seen, training again, kind)
         self.evicted: list[tuple[str, bool]] = []  # (node, was it faulty?)
         self.again: Callable[[SimulatedHost], None] = lambda host: None

@@ -311,7 +311,7 @@ class World(SimulationState):
         return -1 if self.life is None else self.life.newest(self.now)
 
     def report_steps(self) -> None:
-        """Steps since the last time, and what is stored: in the frame of the first node that can speak."""
+        """Steps since the last time, and what is stored: in the frame of the first connected node."""
         life = self.life
         if life is None or self.newest() <= self.delivered:
             return

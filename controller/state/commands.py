@@ -1,6 +1,6 @@
 """Commands that were sent, and what waits for their answers. Pure.
 
-An id is unique for ever: it begins with the controller's boot. An answer counts only if it comes from the node that
+An id is never reused: it begins with the controller's boot. An answer counts only if it comes from the node that
 the command was sent to.
 """
 

@@ -45,7 +45,7 @@ class ResultSeen:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found out beside the brain, because finding it out takes long. `job`: the id of its job."""
+    """Findings made outside the brain, because they take long to compute. `job`: the id of its job."""
 
     finding: Finding
     job: str = ""
@@ -122,7 +122,7 @@ class Tick:
 
     lag: float = 0.0
     worked: float = 0.0
-    """Processor time since the last one, seconds: what of the lag was our own work and no standstill."""
+    """Processor time since the last one, seconds: the part of the lag that was work and no standstill."""
 
 
 BrainEvent = (

@@ -138,7 +138,7 @@ class Goodput:
                 self._secure(step)
 
     def end(self, wall: float, finished: bool) -> None:
-        """The job is over. All that a finished one did has served its purpose."""
+        """The job is over. All steps of a finished one are productive."""
         if self.ended:
             return
         self._book(self.account, wall)

@@ -17,11 +17,11 @@ class History:
     evicted: str = ""
     """Reason of the eviction; empty if the node is not evicted."""
     evicted_at: float = 0.0
-    """Wall time of that, if it was our own decision."""
+    """Wall time of that, if Holdfast decided it."""
     tested_at: float = 0.0
     """Wall time of the last diagnosis that an incident asked for. Not kept when the controller restarts."""
     quarantined: bool = False
-    """Not even taken when nothing else is there: it failed a test, or people said so."""
+    """Never taken, even if no other node is there: it failed a test, or an operator said so."""
     failed_job: str = ""
     """The job that it was evicted from: other jobs get it only when it has passed a diagnosis since."""
     outs: list[tuple[float, str]] = field(default_factory=list)

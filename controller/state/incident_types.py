@@ -22,7 +22,7 @@ class _Stacks(TypedDict):
 
 
 class _Evidence(TypedDict, total=False):
-    """What decisions read of a finding's evidence. The rest is for people: any JSON."""
+    """What decisions read of a finding's evidence. The rest is for operators: any JSON."""
 
     life: str
     reason: str

@@ -1,6 +1,6 @@
 """What the controller knows: plain state, no I/O, no clock of its own.
 
-Every moment comes in as an `Instant`: `mono` decides, `wall` is for people and for the journal.
+Every moment comes in as an `Instant`: `mono` decides, `wall` is for display and for the journal.
 """
 
 import math
@@ -30,7 +30,7 @@ class Options:
     heartbeat_interval: float = 0.25
     """Seconds between frames in a small cluster."""
     frames_per_second: float = 1536.0
-    """What one controller takes in all: beyond it every agent is asked to speak less often."""
+    """The load limit of one controller: beyond it every agent is asked for a longer heartbeat interval."""
     silence_floor: float = 0.8
     """No node is called silent before this many seconds, however regular it was."""
     silence_beats: float = 3.0
@@ -50,7 +50,7 @@ class Options:
     idle_limit_start: float = 300.0
     """The same before the first step of an attempt, and in a phase in which the script expects no steps."""
     pause_alert: float = 300.0
-    """Seconds after which people are alerted to a pause, unless it was as long at the same place before."""
+    """Seconds after which an alert about a pause is sent, unless it was as long at the same place before."""
     agent_grace: float = 10.0
     """Seconds that an agent may be gone before its node counts as lost, if training stalls without it."""
     spare_grace: float = 3.0
@@ -201,7 +201,7 @@ class Job:
     uncounted_restarts: int = 0  # for pauses, and by hand: they do not count towards max_restarts
     stop_asked: bool = False
     rollbacks: list[Rollback] = field(default_factory=list)  # what later generations must not go on from
-    rolled_at: int = -1  # the step of the trouble that the last of them was for
+    rolled_at: int = -1  # the step of the fault that the last of them was for
     progress: Progress = field(default_factory=Progress)
     _groups: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _grouped: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -213,7 +213,7 @@ class Job:
 
     @property
     def numbers_steps(self) -> bool:
-        """Does the program say which step it is at, by all that is known?"""
+        """Does the program say which step it is at, as far as is known?"""
         return self.best_step >= 0 and not self.progress.counted
 
     @property
@@ -285,7 +285,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one detector says. `since`: when the trouble began, `at`: when it was found (wall seconds)."""
+    """The output of one detector. `since`: when the fault began, `at`: when it was found (wall seconds)."""
 
     kind: t.FindingKind
     severity: t.Severity

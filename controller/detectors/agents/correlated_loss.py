@@ -1,4 +1,4 @@
-"""Nodes that go away together: a switch, a power supply, a network. One trouble, and none of the nodes is to blame."""
+"""Nodes lost at once: a switch, a power supply, a network. One fault, and none of the nodes is to blame."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -37,7 +37,7 @@ def silence_limit(node: Node, options: Options) -> float:
 
 
 def silence_finding(node: Node, now: Instant, lag: float, options: Options) -> Finding | None:
-    """A finding when a connected node is silent for longer than its limit; our own lag is not its fault."""
+    """A finding when a connected node is silent for longer than its limit; the controller's own lag does not count."""
     if not node.connected or not node.frame_at:
         return None
     silent = now.mono - node.frame_at - lag

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 class Move(StrEnum):
     ALERT = "alert"
-    """Keep going and notify people: nothing that a machine could repair."""
+    """Go on and alert: there is no automatic repair."""
     WATCH = "watch"
     """Training may well go on: wait for the node to come back, act when progress stops."""
     RESTART = "restart"
@@ -36,4 +36,4 @@ class Fault(StrEnum):
     NODE = "node"
     """The node's own evidence: counts as a node failure."""
     BROKEN = "broken-node"
-    """No doubt: the node is evicted at once."""
+    """The node is certainly broken: it is evicted at once."""

@@ -1,4 +1,4 @@
-"""The host's own troubles: no room on a disk, no memory left, a clock that is off, workers that the kernel holds."""
+"""Faults of the host itself: a full disk, no memory left, clock skew, workers blocked in the kernel."""
 
 from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.detectors.base.windows import Latch

@@ -1,6 +1,6 @@
 """Xid reports: each by NVIDIA's immediate action, and some only together with other codes on the same GPU.
 
-A single fault makes a burst of codes: the one that takes the GPU away speaks for the burst. 45 only cleans up after
+A single fault makes a burst of codes: the one that makes the GPU unusable represents the burst. 45 only cleans up after
 another, 48 is harmless to the rest when the error was contained (94), 154 says that another value changed, and some of
 144 to 150 ask for what 154 says. A code of the application that comes again on the same GPU, and on no other, is not
 the application's.
@@ -88,7 +88,7 @@ class XidDetector:
         code, neighbours = report.code, gpu.codes(now.mono - _BURST) - {report.code}
         if code in (xid.DOUBLE_BIT, 171, 172):
             if xid.DOUBLE_BIT in gpu.waiting or (code != xid.DOUBLE_BIT and xid.DOUBLE_BIT in neighbours):
-                return None  # a detail of 48, which speaks for itself
+                return None  # a detail of 48, which is reported itself
             if xid.CONTAINED in neighbours and xid.UNCONTAINED not in neighbours:
                 return None  # 94 said it: only its application is hit
             return self._gone(gpu, report, RecoveryAction.RESET_GPU, now)

@@ -68,7 +68,7 @@ class TrafficDetector:
         return None
 
     def _silent(self, now: Instant) -> tuple[int, int]:
-        """How many nodes send next to nothing, of how many. Not counted anew for each of thousands."""
+        """How many nodes send next to nothing, of how many. Counted once, not for each of thousands."""
         if now.mono - self._counted_at >= _BUCKET:
             known = [state for state in self.usual.values() if state.seconds]
             self._counted_at = now.mono

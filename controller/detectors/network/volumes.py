@@ -39,7 +39,7 @@ class Trouble:
 class Judge:
     """One node's volumes, newest last. Pure numbers: nothing of nodes or time.
 
-    What is usual is taken anew every few steps, from steps that are not under suspicion themselves.
+    The baseline is updated every few steps, from steps that are not under suspicion themselves.
     """
 
     def __init__(self, tuning: Tuning) -> None:
@@ -60,9 +60,9 @@ class Judge:
         self.share = 1.0
 
     def add(self, volume: Volume, copies: tuple[float, float] = (0.0, 0.0)) -> Trouble | None:
-        """The trouble that this step completes. Then its level is the new baseline: it is reported once.
+        """The deviation that this step completes. Then its level is the new baseline: it is reported once.
 
-        `copies`: bytes of snapshots, sent and received, that lately go along with some steps and not with others.
+        `copies`: bytes of snapshots, sent and received, that recently occur in some steps and not in others.
         """
         row = volume.tx, volume.rx, volume.peak
         usual = self._usual
@@ -216,7 +216,7 @@ class VolumeDetector:
         return found
 
     def _is_common(self, node: str, trouble: Trouble) -> bool:
-        """Do most others' steps differ, too? Copies of snapshots that miss a step, say: no node's trouble."""
+        """Do most others' steps differ, too? Copies of snapshots that miss a step, say: no fault of a node."""
         if trouble.kind is not _K.TRAFFIC_UNSTEADY:
             return False
         others = [state.judge.spread() for name, state in self._nodes.items() if name != node]

@@ -23,7 +23,7 @@ _DECILES = 2.563  # from the first decile to the last, in standard deviations of
 
 
 class PaceDetector:
-    """Of one job; what is usual begins anew with each generation."""
+    """Of one job; the baseline begins anew with each generation."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._jump, self._drift = tuning.limits(_K.STEP_TIME_JUMP), tuning.limits(_K.STEP_TIME_DRIFT)

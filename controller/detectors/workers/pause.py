@@ -34,7 +34,7 @@ class Pause:
 
     @property
     def text(self) -> str:
-        """What holds up the job, for people."""
+        """What holds up the job, as readable text."""
         if not self.behind or any(said in sight.text for _, said in self.behind for sight in self.sights):
             return self._text
         rank, said = self.behind[0]

@@ -67,7 +67,7 @@ def _state(
 
 
 def behind(ranks: RankTable, running: np.ndarray) -> Iterator[tuple[int, str]]:
-    """Ranks that have begun fewer operations of NCCL than their peers, and which, in words."""
+    """Ranks that have begun fewer operations of NCCL than their peers, and which, as text."""
     for rank in np.flatnonzero(running):
         activity = ranks.activity[rank]
         if activity is not None and activity.behind:

@@ -45,7 +45,7 @@ def log_finding(event: t.LogMatched, node: str, now: Instant) -> Finding:
 
 
 def store_finding(event: t.AgentNotice, now: Instant) -> Finding:
-    """An agent's checkpoint daemon cannot store. Whichever says it first: the store is one for all."""
+    """An agent's checkpoint daemon cannot store. The first report counts: the store is one for all."""
     return Finding(
         kind=t.FindingKind.STORE,
         severity=event.severity,

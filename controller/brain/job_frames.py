@@ -66,6 +66,11 @@ class JobFrames:
                 job.progress.counted = True
                 actions.append(Record("job", job.spec.id, job.to_doc()))
             record = record._replace(step=min(record.step + job.progress.base(record.generation), MAX_STEP))
+        elif job.progress.counted and record.generation == job.generation:
+            # The hook saw a step before the script numbered its first: only the script's numbers count.
+            job.progress.counted, job.progress.bases = False, []
+            self.c.ranks.counted[:] = -1
+            actions.append(Record("job", job.spec.id, job.to_doc()))
         if record.generation == job.generation:
             # An agent that was restarted reads its workers' last steps again.
             if record.step <= self.c.ranks.counted[record.rank]:

@@ -191,6 +191,19 @@ def test_last_words_of_an_earlier_life_keep_their_place() -> None:
     assert v.brain.jobs.newest.c.ledger.rows[0].generation == 1
 
 
+def test_a_script_that_numbers_its_steps_after_the_hook_saw_one_numbers_them_itself() -> None:
+    """As seen: each attempt's first step comes from the hook, without a loss, and again from the script, with one."""
+    v = counted()
+    v.exit(2, signal=9)
+    v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 1)
+    wall = int(v.instant.wall * 1e9)
+    v.feed(FrameSeen("node0", t.Frame(1, wall, 1, steps=(t.StepRecord(0, 2, 0, wall, STEP, 2.5),))))
+    assert (v.job.progress.counted, v.job.progress.bases) == (False, [])
+    row = v.brain.jobs.newest.c.ledger.rows[0]
+    assert (row.loss, row.generation) == (2.5, 2)
+    assert v.saved["job", v.job.spec.id]["progress"]["counted"] is False
+
+
 def test_a_job_written_by_another_version_is_read() -> None:
     v = counted()
     doc = v.job.to_doc() | {"life_before": 3}

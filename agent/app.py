@@ -96,7 +96,7 @@ class Agent:
         pairs = nic.choose(sysfs, names)
         if not names and (silent := nic.uncounted(sysfs)):
             log.event("nic.uncounted", nics=", ".join(silent), sampled=", ".join(pair.name for pair in pairs))
-        # Only said: a NIC that is gone must not keep the agent from telling so.
+        # Only logged: a missing NIC must not keep the agent from reporting it.
         if missing := sorted(set(names) - {pair.name for pair in pairs}):
             log.warning(
                 "nic.missing", nics=", ".join(missing), known=", ".join(found.name for found in nic.nics(sysfs))
@@ -236,7 +236,7 @@ class Agent:
         return self._look_every
 
     def _frame(self) -> t.Frame:
-        """A node that lives is not silent, whatever is wrong with what it would say."""
+        """A node that runs always sends frames, even when their content cannot be made."""
         frame = t.Frame(0, time.time_ns(), time.monotonic_ns(), heartbeat_interval=self._heartbeat_interval)
         with self.guard("frames"):
             frame = self.heart.frame(self._heartbeat_interval)
@@ -333,7 +333,7 @@ class Agent:
             self.report(t.AgentNotice(time.time_ns(), "warm", t.Severity.CRITICAL, str(error)))
 
     async def _drain(self) -> None:
-        """This node is about to go: its workers are told, so that their jobs save their state and go on elsewhere."""
+        """This node is draining: its workers are notified, so that their jobs save their state and go on elsewhere."""
         text = f"the agent is stopping: its workers have {self.config.drain:g} s to save their state"
         self.report(t.AgentNotice(time.time_ns(), "drain", t.Severity.WARNING, text))
         try:
@@ -361,7 +361,7 @@ class Agent:
         loops = [asyncio.create_task(loop) for loop in work]
         warming = asyncio.create_task(self._warm_up())
         gc.collect()
-        gc.freeze()  # what is here now stays for ever: collections need not walk it again and again
+        gc.freeze()  # what exists now is never freed: collections need not traverse it
         log.event(
             "agent.ready", node=self.identity.node, slots=self.identity.slots, controller=self.config.controller,
             sampling="compiled" if COMPILED else "in Python",

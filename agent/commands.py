@@ -32,7 +32,7 @@ class Commands:
         guard: PartGuard,
         state_dir: str,
     ) -> None:
-        """`disturb`: called before workers are interrupted, so that nobody takes that for life."""
+        """`disturb`: called before workers are interrupted, so that this does not count as activity."""
         self._workers, self._checkpoints, self._faults = workers, checkpoints, faults
         self._send, self._disturb, self._guard = send, disturb, guard
         self._checks = Checks(state_dir, self._answer)

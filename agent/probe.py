@@ -1,4 +1,4 @@
-"""What a training process tells its agent: step, phase, operation, spans, and that its interpreter is alive.
+"""What a training process reports to its agent: step, phase, operation, spans, and that its interpreter is alive.
 
     from holdfast.agent import probe
 
@@ -10,7 +10,7 @@
         probe.step(n, loss=loss, tokens=count)
 
 Everything goes into shared memory (`probe_file.layout`): no system call and no lock in the step, a few microseconds a
-call. Standard library only, because it lives in other people's training processes.
+call. Standard library only, because it runs in other people's training processes.
 """
 
 import math
@@ -41,7 +41,7 @@ def attach() -> bool:
 
     Returns whether this process reports. It does not when the variable is unset, when another living process (a
     parent, whose environment we inherited) already owns the file, or when the file cannot be used: then one line on
-    standard error says why, for no training run may fail because nobody can watch it.
+    standard error says why: no training run may fail because it cannot be watched.
     """
     global _live
     path = os.environ.get(layout.ENV_PATH, "")
@@ -68,8 +68,8 @@ def attached() -> bool:
 def step(n: int, loss: float | None = None, tokens: int | None = None) -> None:
     """Step `n` is done: its loss, and the tokens it trained on (of this worker alone).
 
-    Numbers beyond `holdfast.base.bounds` are clamped: a negative step counts as 0. What is no number is not said; the
-    step counts all the same.
+    Numbers beyond `holdfast.base.bounds` are clamped: a negative step counts as 0. What is not a number is left out;
+    the step counts all the same.
     """
     live = _live
     if live is None:
@@ -158,7 +158,7 @@ def operation(name: str) -> _Restore:
 def group(label: str, ident: int, members: Sequence[int]) -> int:
     """The slot of a group of ranks that do operations together: the same label and `ident` (32 bits) at each of them.
 
-    0 when nobody watches, or no slot is left. Registering it again starts its sequence numbers anew.
+    0 when no agent watches, or no slot is left. Registering it again restarts its sequence numbers.
     """
     live = _live
     return 0 if live is None else live.groups.register(label, ident, members)
@@ -238,7 +238,7 @@ def span(
 
     Kind, stage, micro-batch and turn name the action of the job's plan (`plan.Action`) that it belongs to.
     What ranks do together has a group, and a number that is the same on all its members. `cpu`: also measure the
-    processor time of this thread, which tells slow work from work that was kept from running.
+    processor time of this thread, which distinguishes slow work from work that was kept from running.
     """
     live = _live
     if live is None:
@@ -275,7 +275,7 @@ def record(
 
 def recorded(event: "Event") -> "Recorded | None":
     """A timer has just recorded an event in a GPU's stream (`torch.cuda.Event` or its like): from now on the agent is
-    told when it comes. Set `done` of what this returns when you see that yourself. None: nobody watches."""
+    notified when it completes. Set `done` of what this returns when you see that yourself. None: no agent watches."""
     live = _live
     if live is None:
         return None
@@ -321,9 +321,9 @@ def meters(
 
 
 def publish_plan(data: bytes) -> None:
-    """Tell the controller what this job does in every step: a `holdfast.wire.plans` message. Called once, by rank 0.
+    """Report what this job does in every step to the controller: a `holdfast.wire.plans` message. Once, by rank 0.
 
-    Goes beside the probe file, whole or not at all. Nobody may fail for want of a plan: errors are one line.
+    Goes beside the probe file, whole or not at all. Errors are one line: no run may fail because its plan is missing.
     """
     if _live is not None:
         side_files.leave_plan(data)

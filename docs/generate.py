@@ -356,7 +356,7 @@ def pages() -> list[Path]:
 
 
 def rendered(path: Path) -> str:
-    """The page with its generated parts as the code is now. KeyError for a part that nobody knows."""
+    """The page with its generated parts as the code is now. KeyError for an unknown part."""
 
     def fresh(match: re.Match[str]) -> str:
         return f"{match[1]}{PARTS[match['name']]()}\n{match[3]}"

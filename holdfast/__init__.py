@@ -1,3 +1,3 @@
-"""Holdfast: keeps a large LLM training job alive and tells why it is slow."""
+"""Holdfast: keeps a large LLM training job running and shows why it is slow."""
 
 __version__ = "0.1.0"

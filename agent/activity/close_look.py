@@ -185,7 +185,7 @@ class CloseLook:
         total, queues = self._host.sockets(now).moved(inodes)
         self._rates[3].add(now, float(total))
         before, self._queues = self._queues, queues
-        # A socket that is new or gone is told by the descriptors; here those count that were there before.
+        # The descriptors show new and closed sockets. Only sockets that existed before count here.
         known = {row[0]: row for row in before or ()}
         moved = any(known.get(row[0], row) != row for row in queues)
         return self._network.add(now, float(total)) or moved
@@ -222,7 +222,7 @@ class CloseLook:
         state, living = main.state, [one for one in states.values() if one not in "ZX"]
         self._states = state + "".join(living)
         if main.state != "R":
-            # No memory of a process of which any thread cannot be interrupted, and no search for who holds a pipe.
+            # No memory of a process of which any thread cannot be interrupted, and no search for the holders of a pipe.
             reader = ProcessLook(self.pid, self._host, "D" if "D" in self._states else "S", now, [])
             self._others.look(states, tids, reader, Clocks(now, time.time(), now))
         if state in "ZX" and living:

@@ -25,7 +25,7 @@ FORGET_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one GPU. NaN where it does not tell."""
+    """Of one GPU. NaN where the GPU does not report the value."""
 
     power_w: float = math.nan
     limit_w: float = math.nan
@@ -36,7 +36,7 @@ class Figures:
 
 
 def judge(figures: Figures) -> GpuUse:
-    """What the GPU does. Several processes on one GPU can't be told apart, unless all of them wait."""
+    """What the GPU does. Several processes on one GPU can't be distinguished, unless all of them wait."""
     share = figures.power_w / figures.limit_w if figures.limit_w > 0 else math.nan
     works = share >= POWER_WORKS or figures.memory_share >= MEMORY_WORKS or figures.bytes_s >= BYTES_WORK
     if works:
@@ -46,7 +46,7 @@ def judge(figures: Figures) -> GpuUse:
 
 
 class GpuCounts:
-    """Of one worker's standstill, movement that only counts tell of: a GPU that passes its events, operations that the
+    """Movement of one worker at a standstill that only counters show: events that the GPU passes, operations that the
     worker begins. Pure."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the kernel tells of a whole host, looked at once for all workers of one turn."""
+"""What the kernel reports about a whole host, read once for all workers of one turn."""
 
 import math
 import os
@@ -23,7 +23,7 @@ class HostLook:
         self.workers: frozenset[int] = frozenset()
         """All workers of this host that are watched, which may wait for each other."""
         self.leaders: frozenset[int] = frozenset()
-        """Processes of Holdfast: they and their children (rendezvous stores) serve all ranks, so tell nothing."""
+        """Processes of Holdfast: they and their children (rendezvous stores) serve all ranks, so they show nothing."""
         self.is_one = False
         """Whether the host has one worker only: what the host moves is that one's."""
         self.descendants = Descendants(proc)

@@ -1,7 +1,7 @@
 """Bytes that a host moves for which no process is charged: pages that are written back, a file system over the network.
 
-A thread in fsync, msync or a write to NFS stands in the kernel without a byte of its own while the kernel writes what
-was written long ago. Host-wide figures are weak evidence, so they are asked for by who stands in such a call only.
+A thread in fsync, msync or a write to NFS blocks in the kernel without a byte of its own while the kernel writes what
+was written long ago. Host-wide figures are weak evidence, so they are used only for a thread in such a call.
 """
 
 import os

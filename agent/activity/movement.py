@@ -4,7 +4,7 @@ import math
 from collections import deque
 
 WINDOW_S = 0.5
-"""Over which rates are told."""
+"""Window over which rates are computed."""
 LONGEST_S = 3.0
 """Between two movements that belong to one: a program that writes a piece every two seconds moves all the time."""
 _SLACK = 1.5
@@ -59,7 +59,7 @@ class Moves:
         self.last = at
 
     def since(self, now: float) -> float:
-        """The end of the newest window in which something moved; a window is as long as its rhythm. NaN: never."""
+        """The end of the newest window in which something moved; a window is as long as its last gap. NaN: never."""
         return now if now - self.last <= _SLACK * self._gap else self.last
 
 

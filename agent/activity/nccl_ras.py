@@ -5,8 +5,8 @@ answers for the whole job. Lines go both ways (NCCL's src/ras/client_support.cc)
 timeout and a format, then asks for the status, and the server closes the connection after it. JSON since 2.28 has every
 count; the text of older versions names only ranks whose counts differ from most others'.
 
-Counts are of operations that a host has launched, not of those that a GPU has finished. Whoever listens there may be
-anybody: what comes back is bounded, and names in it are letters and digits.
+Counts are of operations that a host has launched, not of those that a GPU has finished. The listener
+is not trusted: what comes back is bounded, and names in it are letters and digits.
 """
 
 import json
@@ -33,11 +33,11 @@ _MOST = 1 << 62
 TOGETHER = frozenset(
     {"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter", "collective"}
 )
-"""Operations that all ranks of a communicator do: only there is one behind whose count is smaller."""
+"""Operations that all ranks of a communicator do: only there is a rank behind when its count is smaller."""
 
 
 class Absent(Unavailable):
-    """Nobody listens: no process of this host uses NCCL, an older one, or its RAS is switched off."""
+    """No process listens: no process of this host uses NCCL, an older one, or its RAS is switched off."""
 
 
 class TooLong(ProtocolError):
@@ -60,7 +60,7 @@ class RasMember:
 
 @dataclass(slots=True)
 class RasStatus:
-    """What a server told."""
+    """What a server reported."""
 
     members: list[RasMember] = field(default_factory=list)
     most: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -84,8 +84,8 @@ def ask(
 ) -> RasStatus:
     """The status of the job whose process listens there.
 
-    Raises Absent where nobody listens, Unavailable where no answer comes in time, TooLong for one of more than `most`
-    bytes, ProtocolError for one that is no status.
+    Raises Absent where no process listens, Unavailable where no answer comes in time, TooLong for one of more than
+    `most` bytes, ProtocolError for one that is no status.
     """
     deadline = time.monotonic() + patience
     host, _, port = address.rpartition(":")

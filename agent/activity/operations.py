@@ -36,7 +36,7 @@ PER_RANK_S = 0.01
 SHARE = 0.003
 """Of a core that questions may take."""
 RESTS_S, ABSENT_S = 5.0, 30.0
-"""Seconds without questions after one that failed, and after one that nobody was there to answer."""
+"""Seconds without questions after one that failed, and after one for which no process listened."""
 
 _Key = tuple[str, int]  # communicator and the rank there
 _Counts = dict[_Key, dict[str, int]]
@@ -136,7 +136,7 @@ class NcclOperations:
         )
         if grown:
             before.grew_at = self._clock()
-        # Two processes are not looked at in the same instant: behind is only who was so before, and stays where it was.
+        # Two processes are not read at the same instant: a rank is behind only if it was so before and did not move.
         before.behind = "" if grown else _behind(counts, before.counts, status)
         before.counts = counts
 

@@ -16,7 +16,7 @@ _NAMED = 3
 
 
 def channel_of(task: str) -> str:
-    """The wait channel; empty where it is not told ("0")."""
+    """The wait channel; empty where the kernel does not report it ("0")."""
     text = read(f"{task}/wchan", 128).decode("ascii", "replace").strip()
     return "" if text == "0" else text
 

@@ -1,4 +1,4 @@
-"""What NCCL's RAS has open in a worker: its sockets move for ever, whatever the worker does.
+"""What NCCL's RAS has open in a worker: its sockets always move, whatever the worker does.
 
 RAS threads keep each other alive once a second, and answer whoever asks about the job, the agents among them. Neither
 is a movement of the worker. All that such a thread has open, it polls; so its sockets are those of its system call.
@@ -22,7 +22,7 @@ class RasThread:
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._folder = f"{proc}/{pid}"
         self.tid = 0
-        """Set by who looks at the threads; 0: none was seen."""
+        """Set by the code that reads the threads; 0: none was seen."""
         self._last: frozenset[int] = frozenset()
         self._older: frozenset[int] = frozenset()
 

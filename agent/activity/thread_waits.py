@@ -47,7 +47,7 @@ class ThreadWaits:
 
     @property
     def words(self) -> str:
-        """Of the rarest first: pools of threads all wait for the same. Empty where that tells nothing."""
+        """Of the rarest first: pools of threads all wait for the same. Empty where that shows nothing."""
         counts = Counter(words for _, words, _ in self._known.values())
         reported = [words for words in counts if words not in _SAYS_NOTHING and not words.startswith(_SERVES)]
         rarest = sorted(reported, key=lambda words: counts[words])[:_MOST_NAMED]

@@ -1,6 +1,6 @@
 """What a thread waits for, in words: from its system call and arguments, its wait channel and its descriptors.
 
-Pure but for what `Look` is asked. Where the kernel does not tell, the words say less; nothing here raises.
+Pure but for what `Look` is asked. Where the kernel does not report it, the words say less; nothing here raises.
 """
 
 import math

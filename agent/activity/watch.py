@@ -219,10 +219,10 @@ class Activities:
         self._is_primed = False
         self._cost = 0.0
         self.uses: Callable[[int], t.GpuUse] = lambda pid: t.GpuUse.UNKNOWN
-        """What the GPUs of a process do; set by who asks them."""
+        """What the GPUs of a process do; set by the code that asks them."""
         self._operations = operations or NcclOperations(clock=clock, proc=proc)
         self.leaders: Callable[[], list[int]] = list
-        """Processes of Holdfast from which workers and their rendezvous store descend; set by who starts them."""
+        """Processes of Holdfast from which workers and their rendezvous store descend; set by their owner."""
 
     def attach(
         self,
@@ -336,7 +336,7 @@ class Activities:
             lane.at = str(watch.pid)
             try:
                 seen = watch.closely.look(self._clock())
-            except Exception as error:  # a kernel that writes what nobody has thought of costs this look only
+            except Exception as error:  # an unexpected format from the kernel costs this look only
                 self._note_failed(watch.pid, error)
                 seen = Sighting(self._clock())
             if lane.is_left:

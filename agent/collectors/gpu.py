@@ -152,7 +152,7 @@ class GpuCollector:
         return tuple(n for n in numbers if self._call("nvmlDeviceGetNvLinkState", handle, n) is not None)
 
     def _call(self, function: str, *args: Any, default: Any = None) -> Any:
-        """A call whose failure is an answer too. Old bindings lack functions: that is a failure like others."""
+        """A call whose failure is an answer too. Old bindings lack functions, which counts as a failure."""
         try:
             return getattr(self._nvml, function)(*args)
         except (self._nvml.NVMLError, AttributeError):
@@ -254,7 +254,7 @@ class GpuCollector:
         states = [self._nvml.nvmlDeviceGetNvLinkState(handle, link) for link in self._links[index]]
         return {"nvlinks": float(len(states)), "nvlinks_down": float(states.count(self._nvml.NVML_FEATURE_DISABLED))}
 
-    # --- what a worker's GPU does (gpu_use); each NaN or empty where it is not told, and never raising
+    # --- what a worker's GPU does (gpu_use); NaN or empty where it is not reported; never raises
 
     def processes(self) -> dict[int, frozenset[int]]:
         """By GPU, the processes that compute on it, as this process knows them: none of another process namespace."""

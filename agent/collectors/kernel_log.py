@@ -1,7 +1,7 @@
 """The kernel's log from /dev/kmsg: GPU faults, OOM kills, and lines for the host's log rules.
 
-Reading starts at the end: what happened before the agent came up is not news. Pids in the kernel log count in the
-host's pid namespace; inside a container `OomWatch` (cgroup counters) is the one that can tell.
+Reading starts at the end: what happened before the agent started is not reported. Pids in the kernel log count in the
+host's pid namespace; inside a container only `OomWatch` (cgroup counters) finds OOM kills.
 """
 
 import asyncio
@@ -63,9 +63,9 @@ def parse_record(record: str) -> KernelLine | None:
 
 
 def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
-    """What a kernel line tells the controller: a fault of a GPU or an NVSwitch, an OOM kill, a host rule, or nothing.
+    """The event for a kernel line: a fault of a GPU or an NVSwitch, an OOM kill, a host rule, or nothing.
 
-    What a program wrote there (systemd, a test of monitoring, a container) is no word of the driver's.
+    What a program wrote there (systemd, a test of monitoring, a container) is not from the driver.
     """
     if line.written:
         return None
@@ -75,7 +75,7 @@ def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
         rule, device = f"sxid-{report.code}", f"{report.switch}/{report.pci}"
         return LogMatched("", 0, -1, wall_ns, rule, "gpu", report.severity, line.text, device)
     if (kill := oom_kill(line.text)) is not None:
-        # A group at its own limit is its owner's matter; a host without memory is everybody's.
+        # A cgroup at its own limit concerns its owner; a host without memory concerns all processes.
         rule, kind = "host-oom-kill", "memory"
         severity = Severity.WARNING if kill.cgroup else Severity.CRITICAL
     elif (found := rules.match(line.text, host=True)) is not None:
@@ -86,7 +86,7 @@ def event(line: KernelLine, rules: Rules, wall_ns: int) -> LogMatched | None:
 
 
 def xid_event(fault: xid.Xid, wall_ns: int, line: str = "") -> LogMatched:
-    """What a GPU's report tells the controller. `line`: of the kernel log, if that is where it was read."""
+    """The event for a GPU's report. `line`: of the kernel log, if that is where it was read."""
     line = line or fault.text or f"Xid {fault.code} on {fault.device}"
     return LogMatched("", 0, -1, wall_ns, f"xid-{fault.code}", "gpu", fault.severity, line, fault.device)
 
@@ -106,7 +106,7 @@ class KernelLog:
         self._rest = ""
         self._lines: list[KernelLine] = []  # read and not yet given by `poll`
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_silent = False  # and the loop waits for it to speak
+        self._is_silent = False  # and the loop waits for its next line
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -121,7 +121,7 @@ class KernelLog:
                 self.close()
 
     def follow(self) -> None:
-        """From now on the running event loop tells when the kernel has spoken, and `poll` costs nothing until then."""
+        """From now on the event loop wakes when the kernel has logged a line; until then `poll` costs nothing."""
         self._loop = asyncio.get_running_loop()
         self._wait_for_more()
 

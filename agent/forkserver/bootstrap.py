@@ -205,7 +205,7 @@ def _fail(spec: WorkerSpec, error: BaseException) -> int:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the user's first frame on: how we got there is nobody's concern."""
+    """The traceback from the user's first frame on: our own frames are left out."""
     first = trace
     while first is not None and first.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         first = first.tb_next

@@ -1,4 +1,4 @@
-"""The agent's side of the fork server: start it or find it again, start and end workers, hear of their ends."""
+"""The agent's side of the fork server: start it or find it again, start and end workers, receive their exits."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ SOCKET = "warm.sock"
 
 @dataclass(frozen=True, slots=True)
 class StoreExited:
-    """A job's rendezvous store ended, which nobody but `stop_store` and `shutdown` should bring about."""
+    """A job's rendezvous store ended, which only `stop_store` and `shutdown` should cause."""
 
     job: str
     pid: int
@@ -59,7 +59,7 @@ class ForkServer:
     kept: tuple[KeptWorker, ...] = ()
     """Workers found when opened: running ones, and those that ended unacknowledged (`running` False)."""
     exits: tuple[WorkerExited, ...] = ()
-    """Ends that happened before we came and that nobody acknowledged. `on_exit` is called for later ones only."""
+    """Exits from before we connected that are not acknowledged. `on_exit` is called for later ones only."""
     stores: dict[str, int] = field(default_factory=dict)
     """Ports of the rendezvous stores found when opened, by job."""
     outputs: dict[Key, tuple[str, str]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class ForkServer:
         ready_timeout: float = READY_TIMEOUT_S,
         idle_exit: float | None = None,
     ) -> Self:
-        """Connect to the fork server of `run_dir`, starting one if none lives there.
+        """Connect to the fork server of `run_dir`, starting one if none runs there.
 
         `preload` and `env` (its environment; ours by default) count for a new one only. Raises Unavailable when it
         is not ready after `ready_timeout` seconds.
@@ -105,7 +105,7 @@ class ForkServer:
         end = time.monotonic() + ready_timeout
         while not await self._connect():
             if self._started and (ended := _ended(self._started)) is not None:
-                if ended != 3:  # 3: somebody else was faster
+                if ended != 3:  # 3: another process was faster
                     raise Unavailable(f"the fork server ended with {ended} at its start: {self._log_tail()}")
                 self._started = 0
             elif not self._started:
@@ -158,7 +158,7 @@ class ForkServer:
             self.outputs[job, generation, rank] = out, err
 
     async def workers(self) -> tuple[KeptWorker, ...]:
-        """Those that run now, and those whose end nobody acknowledged."""
+        """Those that run now, and those whose exit is not acknowledged."""
         hello = await self._ask("hello", CALL_TIMEOUT_S)
         self._note_outputs(hello)
         return tuple(KeptWorker(**worker) for worker in hello["workers"])
@@ -292,7 +292,7 @@ def _spawn(run_dir: Path, preload: Sequence[str], env: Mapping[str, str], idle_e
     )
     command += [] if idle_exit is None else ["--idle-exit", str(idle_exit)]
     log = str(run_dir / LOG)
-    # Not by subprocess: its objects complain when they are dropped while the process, as it shall, lives on.
+    # Not by subprocess: its objects warn when they are dropped while the process still runs, as it should.
     return os.posix_spawn(
         command[0],
         command,
@@ -315,7 +315,7 @@ def _can_open(path: str) -> bool:
 
 
 def _ended(pid: int) -> int | None:
-    """The exit code of our own child, or minus its signal; None while it lives."""
+    """The exit code of our own child, or minus its signal; None while it runs."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -330,7 +330,7 @@ async def _reaped(pid: int, deadline_s: float = 5.0) -> bool:
         if _ended(pid) is not None:
             return True
         process = process_tree.read(pid)
-        if process is None or process.state in "ZX":  # a zombie of somebody else's is not ours to wait for
+        if process is None or process.state in "ZX":  # a zombie of another parent is not ours to wait for
             return True
         await asyncio.sleep(0.005)
     return False

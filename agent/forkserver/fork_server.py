@@ -4,7 +4,7 @@
 
 It is started by the agent in a session of its own and outlives it, so that workers keep a parent that learns how
 they end. One thread, always. It speaks JSON lines on `DIR/warm.sock`: requests `{"id", "do", ...}`, answers `{"id",
-"ok", ...}` or `{"id", "error"}`, and to everybody, when it happens, `{"exited": WorkerExited}` and `{"store_exited":
+"ok", ...}` or `{"id", "error"}`, and to all clients, when it happens, `{"exited": WorkerExited}` and `{"store_exited":
 {"job", ...}}`. Imports run before the first answer: a client connects at once and waits for it.
 """
 
@@ -34,7 +34,7 @@ from holdfast.base.local_socket import short_path
 SOCKET = "warm.sock"
 LOCK = "warm.lock"
 IDLE_EXIT_S = 600.0
-"""Without workers and clients for so long it ends: an agent that never comes back must not cost memory for ever."""
+"""Without workers and clients for so long it ends: an agent that never comes back must not cost memory forever."""
 ASKED_FOR_GPUS = "initialised the GPUs on import, so that no forked worker could use them: skipped"
 
 
@@ -74,7 +74,7 @@ class Server:
         return fd
 
     def serve(self) -> None:
-        """Run until told to end, by a client, by SIGTERM or by having nothing to do."""
+        """Run until a client or SIGTERM asks it to end, or until it is idle for too long."""
         for sock in (self.wake_in, self.wake_out):
             sock.setblocking(False)
         signal.set_wakeup_fd(self.wake_out.fileno())
@@ -188,8 +188,8 @@ class Server:
 def preload(modules: list[str], left_out: list[str], begin_anew: Callable[[list[str]], None]) -> dict[str, str]:
     """Import modules and call their `preload()` where they have one; what went wrong, by module.
 
-    A module that asks for GPUs on the way would keep every worker from them. Then `begin_anew` replaces this process by
-    one that is told of it: such modules are `left_out`, and workers import them themselves.
+    A module that asks for GPUs while it is imported would keep every worker from them. Then `begin_anew` replaces this
+    process: the new one gets such modules as `left_out`, and workers import them themselves.
     """
     errors = dict.fromkeys(left_out, ASKED_FOR_GPUS)
     for name in modules:
@@ -264,7 +264,7 @@ def main() -> int:
     with service.gc_paused():
         errors = preload(modules, left_out, begin_anew)
     gc.collect()
-    gc.freeze()  # what is here now stays for ever: no collection in a worker shall copy its pages
+    gc.freeze()  # what exists now is never freed: no collection in a worker should copy its pages
     if (count := forked_children.threads()) != 1:
         print(f"the preloaded modules left {count} threads: forked workers may hang", file=sys.stderr, flush=True)
     server = Server(options.run_dir.absolute(), listener, errors, options.idle_exit)

@@ -1,7 +1,7 @@
 """The children of the fork server: how one is forked, what the child does first, how its end is read.
 
 Everything here runs in a process with a single thread (fork copies only the calling one, and locks held by others
-would stay held for ever).
+would never be released).
 """
 
 import gc
@@ -62,7 +62,7 @@ def have_asked_for_gpus() -> bool:
         try:
             os._exit(int(is_spoilt()))
         finally:
-            os._exit(1)  # a torch that cannot tell is taken for one that has asked: slower, never wrong
+            os._exit(1)  # if torch cannot say, assume that it has asked: slower, never wrong
     return os.waitpid(pid, 0)[1] != 0
 
 
@@ -161,7 +161,7 @@ def _oom_score() -> None:
 
 
 def reap(pidfd: int) -> tuple[int, int, bool] | None:
-    """How a child ended: exit status (-1 for a signal), signal, whether it dumped core. None while it lives."""
+    """How a child ended: exit status (-1 for a signal), signal, whether it dumped core. None while it runs."""
     result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     if result is None or result.si_pid == 0:
         return None
@@ -173,7 +173,7 @@ def reap(pidfd: int) -> tuple[int, int, bool] | None:
 class ChildOomWatch:
     """Whether the kernel's OOM killer acted a moment ago: its kills are SIGKILLs like any other.
 
-    The host's counter tells no names, so it only explains a SIGKILL that nobody asked for, one per count.
+    The host's counter has no names, so it only explains a SIGKILL that Holdfast did not send, one per count.
     """
 
     WINDOW_S = 10.0

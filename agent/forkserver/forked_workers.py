@@ -28,7 +28,7 @@ IDLE_S = 1.0
 class _Running:
     started: Started
     pidfd: int
-    ours: bool  # False: started by a fork server before us, so the kernel tells us that it ended but not how
+    ours: bool  # False: started by a fork server before us, so the kernel reports that it ended but not how
     killed: bool = False
 
 
@@ -101,7 +101,7 @@ class ForkedWorkers:
             except ProcessLookupError:
                 self._ended(key, started, (-1, 0, False), oom=False)
                 continue
-            if not started.alive():  # ended, and its process id went to somebody else
+            if not started.alive():  # ended, and its process id was reused
                 self._unwatch(key)
                 self._ended(key, started, (-1, 0, False), oom=False)
             elif (outputs := _of_process(started.worker.pid)) is not None:
@@ -112,7 +112,7 @@ class ForkedWorkers:
         return [[*key, *pair] for key, pair in self.outputs.items()]
 
     def kept(self) -> list[KeptWorker]:
-        """Workers that run, and those whose end nobody has acknowledged, as of this very moment."""
+        """Workers that run, and those whose exit is not acknowledged, as of this moment."""
         for key in list(self.running):
             self._on_exit(key)  # it may have ended in this round of the loop
         ended = [KeptWorker(e.job, e.generation, e.rank, -1, e.pid, running=False) for e in self.exits.values()]
@@ -126,7 +126,7 @@ class ForkedWorkers:
         including the generation. A worker that is not there is no error.
         """
         for key in list(self.running):
-            self._on_exit(key)  # who ended before was not killed by us
+            self._on_exit(key)  # one that ended before was not killed by us
         keys = [
             key
             for key in self.running
@@ -175,7 +175,7 @@ class ForkedWorkers:
             sweeps.clear()
 
     def _bound_outputs(self, is_read: bool) -> None:
-        """Nobody reads, or not fast enough: the oldest goes, to the disk if nobody else brings it there."""
+        """No process reads, or not fast enough: the oldest goes, to the disk unless another process writes it there."""
         for key, pair in self.outputs.items():
             for fd, where in zip(pair, self._paths.get(key, ("", "")), strict=True):
                 with suppress(OSError):
@@ -240,7 +240,7 @@ class ForkedWorkers:
             *key, pid, time.time_ns(), code, signal=number, core_dumped=dumped, oom_killed=oom, ordered=ordered
         )
         self.exits[key] = ended
-        self.journal.exit(ended)  # before anybody hears of it: what was told must not be forgotten
+        self.journal.exit(ended)  # before it is reported: what was reported must not be forgotten
         self.broadcast({"exited": asdict(ended)})
 
 

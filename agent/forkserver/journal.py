@@ -2,7 +2,7 @@
 
 `exits.jsonl` in the run folder, one JSON object a line: `{"started": ...}`, `{"exited": ...}`, `{"acked": KEY}`. A
 line cut off by a crash is left out. Nothing is flushed to disk: this has to outlive a process, not the host (the
-boot id tells).
+boot id shows a reboot).
 """
 
 import json
@@ -20,12 +20,12 @@ from holdfast.wire.types import WorkerExited
 
 NAME = "exits.jsonl"
 RESERVED = 64 << 10
-"""Bytes on the disk for it: some hundred workers' lives."""
+"""Bytes on the disk for it: starts and exits of some hundred workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A worker as it was started. `start_ticks` tells its process from a later one with the same id."""
+    """A worker as it was started. `start_ticks` distinguishes its process from a later one with the same id."""
 
     worker: KeptWorker
     start_ticks: int
@@ -134,7 +134,7 @@ def _plain(started: Started) -> dict[str, Any]:
 
 
 def _load(path: Path) -> tuple[dict[Key, Started], dict[Key, WorkerExited]]:
-    """Workers without an end, and ends that nobody has acknowledged."""
+    """Workers without an exit, and exits that are not acknowledged."""
     started: dict[Key, Started] = {}
     exits: dict[Key, WorkerExited] = {}
     try:

@@ -1,8 +1,8 @@
 """A worker's output in memory that belongs to no file system: it neither blocks nor fails, whoever reads or does not.
 
-The worker appends to an anonymous file (memfd). A pipe would block it while nobody reads, and end it when the reader
-dies; a file on a disk fails when the disk is full. The fork server holds the descriptors, so that an agent which was
-restarted goes on reading. What was read is given back to the kernel: offsets grow for ever, memory does not.
+The worker appends to an anonymous file (memfd). A pipe would block it while it is not read, and end it when the reader
+dies; a file on a disk fails when the disk is full. The fork server holds the descriptors, so that a restarted agent
+goes on reading. What was read is returned to the kernel: offsets grow without end, memory does not.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ def bound(fd: int) -> tuple[int, int]:
 
 
 def spill(fd: int, where: str, end: int) -> None:
-    """What nobody has read up to `end` goes to the end of a file, as far as there is room: its reader is away."""
+    """What is unread up to `end` goes to the end of a file, as far as there is room: its reader is away."""
     at = unread(fd)
     with contextlib.suppress(OSError), open(where, "ab", buffering=0) as file:
         while at < end and (raw := os.pread(fd, min(end - at, 1 << 20), at)):

@@ -9,7 +9,7 @@ from holdfast.agent.processes.tree import MARK
 from holdfast.wire.messages import Program
 
 Key = tuple[str, int, int]
-"""Job, generation, rank: names one worker for ever."""
+"""Job, generation, rank: names one worker, and is never reused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WorkerSpec:
         return mark(self.key)
 
     def environment(self) -> dict[str, str]:
-        """`env` with what the probe, the error file and the search for stray processes need."""
+        """`env` with what the probe, the error file and the search for orphaned workers need."""
         env = {"RANK": str(self.rank), "LOCAL_RANK": str(self.local_rank), **self.env}
         env[MARK] = self.mark
         env[ENV_GENERATION] = str(self.generation)

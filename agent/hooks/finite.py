@@ -2,7 +2,7 @@
 
 Parameters, not gradients: AMP's GradScaler makes infinite gradients by design and leaves the step out, a script may
 clip or replace them. Once a NaN is in a loss, one step later it is in every parameter that the loss depends on. So a
-few elements of a few of them tell, and what only some parameters or only some steps have is no fault.
+few elements of a few of them show it, and what only some parameters or only some steps have is no fault.
 
 Never waited for: on a GPU the sums go to pinned memory behind the step's own work, and are read by a later step. The
 share of a step that this takes is bounded.
@@ -57,7 +57,7 @@ class Finite:
             self.samples += is_due
             self.spoilt = model.after(optimizer) if is_due else model.read()
             self._note(model)
-        except Exception:  # parameters that nobody thought of: no training run may fail because it is watched
+        except Exception:  # unexpected parameters: no training run may fail because it is watched
             self._next, self._is_first_unread, self.began_spoilt = math.inf, False, False
             return
         if is_due:
@@ -114,7 +114,7 @@ class _Model:
         torch = self._torch
         with torch.cuda.device(sums[0].device):
             if torch.cuda.is_current_stream_capturing():
-                return  # a graph would repeat the copy, and nobody would read it
+                return  # a graph would repeat the copy, and no code would read it
             together = torch.stack(sums)
             if self._buffer is None or len(self._buffer) != len(sums):
                 self._buffer = torch.empty(len(sums), dtype=together.dtype, device="cpu", pin_memory=True)

@@ -21,7 +21,7 @@ def when_imported(name: str, act: Act) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds a module as everybody would and acts once it has been loaded."""
+    """Finds a module in the usual way and acts once it has been loaded."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Act] = {}

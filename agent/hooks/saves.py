@@ -36,7 +36,7 @@ def _watch(module: ModuleType) -> None:
         if (save := getattr(module, name, None)) is None:
             continue  # of a module that is only half imported, or of another version
         watched = _watched(save, position, keyword, is_sure)
-        watched.__module__ = module.__name__  # where pickle finds it, should somebody pickle the function
+        watched.__module__ = module.__name__  # where pickle finds it, should a script pickle the function
         setattr(module, name, watched)
         if module.__name__ == "torch.serialization":
             sys.modules["torch"].save = watched  # type: ignore[attr-defined]

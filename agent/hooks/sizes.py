@@ -1,6 +1,6 @@
 """How large an operation of a process group is, where it must be the same on all ranks; some 0.3 us each.
 
-The argument that tells it depends on the method: what is gathered may be uneven, but the whole is the same for all.
+The argument that gives it depends on the method: what is gathered may be uneven, but the whole is the same for all.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ SIZES: dict[str, Callable[[tuple[Any, ...]], int]] = {
 
 
 def measure(method: str) -> Callable[[tuple[Any, ...]], int] | None:
-    """What tells the size by the method's arguments without the group; 0 where it does not. It never raises."""
+    """The function that computes the size from the method's arguments without the group; 0 if unknown. Never raises."""
     sized = SIZES.get(method)
     if sized is None:
         return None

@@ -94,7 +94,7 @@ class _Steps:
         self.count = 0
 
     def before(self, optimizer: Any, args: object, kwargs: object) -> None:
-        probe.operation("")  # the backward pass, which ends without telling, is over
+        probe.operation("")  # the backward pass, whose end is not reported, is over
         if _times is not None and not probe.spoke():
             _times.optimizer()
 
@@ -109,7 +109,7 @@ class _Steps:
         elif first is not optimizer:
             return
         if self.finite.began_spoilt and not self.finite.spoilt:
-            return  # a step on what is no number is no progress, should that turn out to be so
+            return  # a step on parameters that are not finite is no progress
         probe.observed_step(self.count, self.finite.spoilt)
         self.count += 1
         if not probe.spoke() and probe.poisoned():
@@ -141,7 +141,7 @@ def _watch_loaders() -> None:
     @functools.wraps(load)
     def watched(self: Any) -> Any:
         if probe.spoke() or threading.current_thread() is not threading.main_thread():
-            return load(self)  # what a thread of its own loads ahead, nobody waits for
+            return load(self)  # no thread waits for what a thread of its own loads ahead
         with probe.span(torch_spans.LOAD):
             return load(self)
 
@@ -193,7 +193,7 @@ def _setup(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _teardown(function: Callable[..., Any]) -> Callable[..., Any]:
-    """No steps are expected any more. What is destroyed lives on until the process ends, or the next time.
+    """No steps are expected any more. What is destroyed is kept until the process ends, or the next time.
 
     torch 2.13's destructor of a gloo group takes a mutex that it may never get, with the interpreter lock held: seen in
     14 of 47 plain DDP scripts, at the end of `main`; under torchrun 5 of 13 aborted there ("terminate called without an

@@ -1,6 +1,6 @@
-"""What workers print, written to the node's disk by a thread of its own: a disk that is full or slow holds up nobody.
+"""What workers print, written to the node's disk by a thread of its own: a full or slow disk blocks no worker.
 
-What has no room there is left away and counted; the file says so where it is missing.
+What has no room there is dropped and counted; the file says so where it is missing.
 """
 
 import contextlib

@@ -45,7 +45,7 @@ class ProgressWatch:
 
     def __init__(self, on_event: Callable[[t.Event], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._on_event, self._clock = on_event, clock
-        self._saved: dict[Key, int] = {}  # mtime of what was told last, in ns
+        self._saved: dict[Key, int] = {}  # mtime of what was reported last, in ns
         self._marks: dict[Key, int] = {}
         self._reported_at: dict[str, float] = {}
 
@@ -73,7 +73,7 @@ class ProgressWatch:
             number, count = (max(-1, min(int(said[name]), 2**62)) for name in ("number", "count"))
             self._report(key, "checkpoint", number, max(count, 0), str(said["path"]))
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return  # nothing was saved, or by somebody who does not speak as we do
+            return  # nothing was saved, or in a format that is not ours
 
     def _may(self, source: str, is_end: bool) -> bool:
         now = self._clock()

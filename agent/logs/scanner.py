@@ -39,7 +39,7 @@ class Scanner:
         self._streaks: Streaks[Key] = Streaks(rules.all)
         self._waiting: deque[tuple[Key, str]] = deque()
         self._held = 0
-        self._is_over = False  # told that something was passed over, since all was last read
+        self._is_over = False  # reported that lines were skipped, since all was last read
 
     @property
     def is_behind(self) -> bool:

@@ -255,7 +255,7 @@ class WorkerLogs:
                 return False
             if file.disk is not None:
                 return self._read_memory(file, file.disk, size)
-            if size < file.at:  # somebody else truncated it
+            if size < file.at:  # another process truncated it
                 file.at, file.rest = 0, b""
                 self._end_rotation(file)
             if size - file.at > MAX_BACKLOG:
@@ -271,7 +271,7 @@ class WorkerLogs:
             return False
 
     def _read_memory(self, file: _File, disk: Disk, size: int) -> bool:
-        if (begin := output_memory.begin(file.fd, file.at)) > file.at:  # nobody read for long, and the oldest had to go
+        if (begin := output_memory.begin(file.fd, file.at)) > file.at:  # unread for long, and the oldest had to go
             self._log.skip(disk, begin - file.at, "they were printed while no agent read them")
             file.at, file.rest = begin, b""
             file.backlog.dropped += 1
@@ -307,7 +307,7 @@ class WorkerLogs:
         raw = file.rest + raw
         end = raw.rfind(b"\n") + 1
         file.rest = raw[end:]
-        if len(file.rest) > MAX_LINE:  # a line without end must not be held back for ever
+        if len(file.rest) > MAX_LINE:  # a line without end must not be held back forever
             cut = (len(file.rest) - 1) // MAX_LINE * MAX_LINE  # leaves something for the line end to close
             self._take_lines(file, raw[:end] + file.rest[:cut] + b"\n")
             file.rest = file.rest[cut:]

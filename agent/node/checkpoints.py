@@ -1,5 +1,5 @@
 """The checkpoint daemon of this node: start it with the first worker, or find the one of an agent before us; start it
-anew when it dies; turn what it tells (status.json of each job) into gauges and notices.
+again when it dies; turn what it reports (status.json of each job) into gauges and notices.
 
 The daemon holds what must survive this agent, so it is a process of its own and ends only when workers end with us.
 """
@@ -61,7 +61,7 @@ class Checkpoints:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own_address`: where other nodes' daemons reach this one's. `tell` gets notices."""
+        """`own_address`: where other nodes' daemons reach this one's. `report` gets notices."""
         self.folder = snapshots_dir(state_dir, node)
         self._log, self._pid_file = state_dir / "run" / _LOG, state_dir / "run" / _PID
         self._node, self._switch, self._own_address, self._report = node, switch, own_address, report
@@ -96,7 +96,7 @@ class Checkpoints:
         self._keep()
 
     def look(self) -> dict[str, float]:
-        """Once a second: see that the daemon lives, tell what changed, and give the gauges."""
+        """Once a second: check that the daemon runs, report what changed, and return the gauges."""
         if not self._is_wanted:
             return {}
         self._keep()
@@ -140,14 +140,14 @@ class Checkpoints:
         if self.daemon_pid():
             return
         if self._has_answered:
-            ended = None  # its death was told when the line to it broke, which is before its end can be seen
+            ended = None  # its death was reported when its connection broke, which is before its exit can be seen
         if ended is not None and ended < 0:  # which says nothing of the next one
             text = f"the checkpoint daemon was killed at its start, by signal {-ended}; restarting it"
             self._notice(t.Severity.WARNING, text)
         elif ended not in (None, _TAKEN):
             text = f"the checkpoint daemon ended with {ended} at its start: {self._log_tail()}"
             self._notice(t.Severity.WARNING, text)
-            with contextlib.suppress(OSError, UsageError):  # workers wait for it as long as nobody says why not
+            with contextlib.suppress(OSError, UsageError):  # workers wait for it until a reason is reported
                 private.shared_folder(self.folder)
                 private.write_text(self.folder / _ABSENT, f"{text}\n")
         now = self._clock()
@@ -165,7 +165,7 @@ class Checkpoints:
         self._has_answered = False
         try:
             private.make_folder(self._log.parent)
-            # Not by subprocess: its objects complain when they are dropped while the process, as it shall, lives on.
+            # Not by subprocess: its objects warn when they are dropped while the process still runs, as it should.
             self._pid = os.posix_spawn(
                 command[0],
                 command,
@@ -182,8 +182,8 @@ class Checkpoints:
             self._notice(t.Severity.WARNING, f"cannot start the checkpoint daemon: {error.strerror}")
 
     def daemon_pid(self) -> int:
-        """The daemon that was started last, by us or an agent before us, if it lives; 0 for none."""
-        if self._pid:  # a child of ours, whose number nobody gets before we have seen its end
+        """The daemon that was started last, by us or an agent before us, if it runs; 0 for none."""
+        if self._pid:  # a child of ours, whose pid is not reused before we have reaped it
             return self._pid
         try:
             pid = int(self._pid_file.read_text())
@@ -261,7 +261,7 @@ class Checkpoints:
             lines = []
         return f"{lines[-1] if lines else 'nothing'} ({self._log})"
 
-    # --- what it tells
+    # --- what it reports
 
     def _read(self) -> list[Json]:
         """The status of each job, read again where it changed."""
@@ -314,7 +314,7 @@ def failures(documents: list[Json]) -> Iterator[tuple[str, str]]:
 
 
 def gauges(documents: list[Json], now: float) -> dict[str, float]:
-    """What is told of the job that spoke last: of several workers the one that is furthest behind. Pure.
+    """The gauges of the job that reported last: of several workers the one that is furthest behind. Pure.
 
     `now` in seconds since the epoch. What is not known has no gauge.
     """

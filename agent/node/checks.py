@@ -75,7 +75,7 @@ class Checks:
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """All that comes, the first `_MOST` bytes kept: a pipe that nobody reads would stop the check."""
+    """All that comes, the first `_MOST` bytes kept: a pipe that no process reads would stop the check."""
     kept = bytearray()
     while data := await stream.read(65536):
         kept += data[: _MOST - len(kept)]

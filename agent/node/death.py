@@ -1,4 +1,4 @@
-"""A node's death, on purpose: everything that its power would take away, at once and without a word."""
+"""A simulated node failure: everything that a power loss would end, at once and without notice."""
 
 import os
 import shutil

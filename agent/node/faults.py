@@ -70,7 +70,7 @@ class NodeFaults:
         return Path(found[0].path) / "counters"
 
     def _fill(self) -> None:
-        """Fill the state folder's file system, if it is so small that nobody else can live on it."""
+        """Fill the state folder's file system, if it is so small that no other program needs it."""
         status = os.statvfs(self._state_dir)
         total = status.f_blocks * status.f_frsize
         if total > _SMALL:

@@ -13,7 +13,7 @@ PATIENCE = 1.5  # seconds
 
 
 class ProbeListener:
-    """Says the word to everybody who comes, and nothing else. Reads nothing."""
+    """Sends the word on every connection, and nothing else. Reads nothing."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -21,7 +21,7 @@ class ProbeListener:
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str) -> None:
-        """Where that cannot be, peers cannot tell a cut network from a dead host: a pity, and no reason to fail."""
+        """If that fails, peers cannot distinguish a cut network from a dead host; the agent runs all the same."""
         try:
             self._server = await asyncio.start_server(self._say, host, 0)
         except OSError as error:
@@ -43,8 +43,8 @@ class ProbeListener:
 
 
 async def probe_peer(host: str, port: int, patience: float = PATIENCE) -> str:
-    """What is behind a peer's address: "answers", "frozen" (taken, but silent), "refused" (the host is there, its
-    agent is not) or "unreachable"."""
+    """What is behind the address of a peer: "answers", "frozen" (accepted, but no answer), "refused" (the host is up,
+    its agent is not) or "unreachable"."""
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), patience)
     except ConnectionRefusedError:

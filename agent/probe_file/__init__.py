@@ -1,1 +1,1 @@
-"""The file through which a worker tells its agent what it does, and hears which fault to bring on."""
+"""The file through which a worker reports to its agent what it does, and receives the fault to inject."""

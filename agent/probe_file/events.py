@@ -1,7 +1,7 @@
 """Events that timers recorded in a GPU's streams: how many, and how many of them the GPU has passed.
 
-A host thread that waits for its GPU spins inside of CUDA and tells nothing; the GPU goes on, or waits for a peer in a
-kernel that spins as well. Events that come tell the two apart. So another thread of the process asks for them, and
+A host thread that waits for its GPU spins inside of CUDA and shows nothing; the GPU goes on, or waits for a peer in a
+kernel that spins as well. Events that complete distinguish the two. So another thread of the process asks for them, and
 leaves both counts in the probe file, where the agent sees them grow or stand.
 """
 

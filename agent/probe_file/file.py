@@ -22,7 +22,7 @@ class ProbeFile:
     def __init__(self, path: str) -> None:
         self._fd = -1
         try:
-            # Neither a link nor a pipe that somebody put there is followed, or waited for.
+            # A link is not followed and a pipe is not waited for, whoever put it there.
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise Unavailable(f"cannot open the probe file {path}: {error.strerror}") from None

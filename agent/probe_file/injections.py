@@ -2,7 +2,7 @@
 
 `perform` runs inside the worker, `finish_oom` in the process that saw it die. A kernel OOM kill needs a memory
 cgroup that we may write: the worker moves into a child cgroup with a limit just above what it uses, so the kernel
-kills it and nobody else.
+kills it and no other process.
 """
 
 import ctypes

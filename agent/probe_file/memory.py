@@ -144,7 +144,7 @@ class Memory:
             tokens = taken.whole(tokens, 0, _MAX_TOKENS, 0)
         now = _monotonic_ns()
         passed = self.clock_of_thread.since()
-        if passed is not None and self.spans != self.spans_before:  # nobody compares steps without spans
+        if passed is not None and self.spans != self.spans_before:  # steps without spans are not compared
             names = (self.number(THREAD), -1, 0, 0, passed.voluntary, passed.involuntary)
             self.record_span(now, now, passed.delayed, self.step + 1, max(passed.cpu // 100, 1), names)
         self.spans_before = self.spans
@@ -168,7 +168,7 @@ class Memory:
         self.spans = index + 1
         try:
             payload = _pack_span(index, start, end, num_bytes, step, cpu & 0xFFFFFFFF, *names)
-        except Exception:  # a script may number its micro-batches by samples, or hand over no number at all
+        except Exception:  # a script may number its micro-batches by samples, or pass what is not a number
             payload = _pack_span(index, *_clamped(start, end, num_bytes, step, cpu, names))
         at = _AT_SPANS + index % _SPANS * _RECORD
         self.map[at : at + _RECORD] = _pack_seal(crc32(payload) | _SEAL_BIT) + payload
@@ -220,7 +220,7 @@ class Memory:
 
     def encode(self, name: str) -> bytes:
         raw = taken.text(name).encode("utf-8", "replace")[: layout.OPERATION_NAME]
-        if len(self.names) < 1024:  # names made on the fly must not grow the table for ever
+        if len(self.names) < 1024:  # names made on the fly must not grow the table without end
             self.names[name] = raw
         return raw
 

@@ -23,7 +23,7 @@ from holdfast.wire.types import PHASES, Meters, PendingCollective, Phase, StepRe
 
 _WORD = struct.Struct("<q")
 _MOST_STEPS = 2 * layout.STEPS
-"""Of one call: a file that somebody writes to as fast as it is read would otherwise never end."""
+"""Of one call: a file that is written as fast as it is read would otherwise never end."""
 RETRIES = 8
 """Reads of a block that was being written, before the last good value stands in. One write takes under 0.1 us."""
 MEDIAN_OVER = 21
@@ -66,13 +66,13 @@ _T = TypeVar("_T")
 
 
 class _Block(Generic[_T]):
-    """A sealed block of the file: looked at often, understood anew only when it has changed."""
+    """A sealed block of the file: read often, decoded again only when it has changed."""
 
     __slots__ = ("_end", "_raw", "_start", "_understand", "_value")
 
     def __init__(self, at: int, size: int, understand: Callable[[bytes], _T]) -> None:
         self._start, self._end, self._understand = at, at + layout.SEAL.size + size, understand
-        self._raw = bytes(self._end - at)  # as long as nobody has written it
+        self._raw = bytes(self._end - at)  # as long as it is not written
         self._value: _T | None = None
 
     def read(self, file: layout.Buffer, head: layout.Buffer | None = None) -> _T | None:

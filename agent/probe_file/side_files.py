@@ -1,7 +1,7 @@
 """What a worker leaves beside its probe file: the job's plan, where its state came from, what it saved.
 
 The agent picks it up (`agent/workers/announcements.py`, `agent/logs/progress_watch.py`). A file is whole or not there.
-Nobody may fail for want of it: errors are one line.
+No training run may fail because it is missing: errors are one line.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What a script hands to its probe, as the numbers and texts that the file has room for.
 
 A script may hand over anything: a float where a count belongs, None, a tensor of two elements, an object whose
-conversion raises. No training run may fail for the sake of those who watch it: what is near a number becomes that
+conversion raises. No training run may fail because it is watched: what is near a number becomes that
 number, the rest counts as not said. Standard library only.
 """
 

@@ -2,7 +2,7 @@
 
 Ready to run without a processor (run-queue wait) is the host's doing. The rest of the time that a thread does not run,
 it left by itself: asleep, at a lock, in a read. A kernel without CONFIG_SCHED_INFO writes zeros for run-queue wait; its
-context switches tell the two apart: involuntary ones are the host's, voluntary ones the thread's own.
+context switches distinguish the two: involuntary ones are the host's, voluntary ones the thread's own.
 """
 
 import os
@@ -65,7 +65,7 @@ class ThreadClock:
             # ns on a processor, ns on a run queue, slices: this thread runs, so zeros are no figures.
             ran, waited, slices = map(int, os.pread(self._fd, 64, 0).split()[:3])
         except (OSError, ValueError):
-            self._fd = -1  # not closed: nobody knows any more whose number it is
+            self._fd = -1  # not closed: the descriptor may have been reused
             return -1
         return waited if ran or waited or slices else -1
 

@@ -1,6 +1,6 @@
 """A thread for what may block: one job at a time, and a job that blocks for good is left behind.
 
-Not asyncio's own pool: its threads are waited for when the process ends, and a read of /proc can block for ever.
+Not asyncio's own pool: its threads are waited for when the process ends, and a read of /proc can block forever.
 """
 
 import threading

@@ -28,7 +28,7 @@ class _Known:
 
 
 class Descendants:
-    """Of any number of workers, told by the process id of each and, where known, its mark (`process_tree.MARK`)."""
+    """Of any number of workers, found by the process id of each and, where known, its mark (`process_tree.MARK`)."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc

@@ -1,7 +1,7 @@
 """What a process has open, and whether that changes: within bounds, however many descriptors it has.
 
 Links and positions are read by descriptor and by turns, so that a process with 50,000 of them costs no more than one
-with a few hundred. None of it opens or touches the files themselves: a file system that does not answer blocks nobody.
+with a few hundred. None of it opens or touches the files themselves: a file system that hangs blocks no thread.
 """
 
 import os

@@ -10,7 +10,7 @@ import holdfast
 
 
 def command(module: str, *args: str) -> list[str]:
-    """The command line for one of our modules. `-P`: without the current folder on the path, where anybody's files
+    """The command line for one of our modules. `-P`: without the current folder on the path, where any user's files
     may lie and a `types.py` would stand in for Python's."""
     return [sys.executable, "-P", "-m", module, *args]
 

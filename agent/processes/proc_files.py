@@ -1,7 +1,7 @@
 """What the kernel's files of a process say: text in, plain values out.
 
-A file that is cut off, damaged or of a kernel that writes it otherwise gives None, never an error: the reader of these
-values lives in the heartbeat. Nothing here opens a file, but for `read`.
+A file that is cut off, damaged or of a kernel that writes it otherwise gives None, never an error: the heartbeat
+reads these values. Nothing here opens a file, but for `read`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The sockets of this host by inode: what TCP has moved, what waits in queues, where they lead.
 
 Asked of the kernel through netlink (sock_diag), which answers for the network namespace of this process. For a process
-in another namespace /proc/PID/net/tcp still tells the queues. Nothing here raises.
+in another namespace /proc/PID/net/tcp still shows the queues. Nothing here raises.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ MOST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Tcp:
-    """One socket. Bytes since it was made, as the peer has acknowledged them; -1 where the kernel does not tell."""
+    """One socket. Bytes since it was made, as the peer has acknowledged them; -1 where the kernel reports none."""
 
     acked: int = -1
     received: int = -1

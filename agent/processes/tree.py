@@ -19,7 +19,7 @@ MARK = "HOLDFAST_WORKER"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of /proc/PID/stat. `start_ticks` tells two processes with the same id apart."""
+    """One line of /proc/PID/stat. `start_ticks` distinguishes two processes with the same id."""
 
     pid: int
     parent: int
@@ -66,7 +66,7 @@ def kill_tree(
     """Send a signal to all processes of these workers; how many got it.
 
     With a deadline it is repeated until nothing is left, since a process can fork while we look; that is meant for
-    SIGKILL. Without one it goes out once and nobody waits for the dying.
+    SIGKILL. Without one it is sent once and no exit is awaited.
     """
     end = time.monotonic() + deadline_s
     hit: set[int] = set()

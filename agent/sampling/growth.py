@@ -15,7 +15,7 @@ UINT32_MAX = 2**32 - 1
 def growth(last: int, value: int) -> int:
     """How far a counter went up from `last` to `value`, in its own unit.
 
-    A counter that went down was reset (0: nobody knows what it counted meanwhile), unless it stood in the top
+    A counter that went down was reset (0: what it counted meanwhile is unknown), unless it stood in the top
     sixteenth of 32 or 64 bits and is now in the bottom sixteenth: then it wrapped.
     """
     if value >= last:

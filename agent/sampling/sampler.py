@@ -132,7 +132,7 @@ class Sampler:
         self._wall_ns = self._wall() - (self._clock() - mono_ns)
 
     def _numbers(self, end: int, mono_ns: int) -> tuple[bytes, list[bytes], set[int]]:
-        """Offsets of the sweeps until `end`, what each counter grew by in each, and who was read at all."""
+        """Offsets of the sweeps until `end`, what each counter grew by in each, and which counters were read."""
         offsets = b""
         deltas = [b""] * len(self._last)
         seen = set(self._met.live)
@@ -258,7 +258,7 @@ class Sampler:
 
 
 def _read(fd: int) -> int:
-    """A counter's value. OSError when it is away, ValueError when the file holds no number."""
+    """A counter's value. OSError when it is away, ValueError when its text is not a number."""
     raw = os.pread(fd, 32, 0)
     if not raw.strip():  # what a file on its way out gives
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))

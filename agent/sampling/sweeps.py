@@ -25,7 +25,7 @@ class End(IntEnum):
 
     DONE = 0
     ENDED = 1  # the ticks were
-    TROUBLE = 2  # a file holds no number, or cannot be read: that sweep is none
+    TROUBLE = 2  # a file's text is not a number, or cannot be read: that sweep does not count
 
 
 def _load() -> ctypes.CDLL | None:

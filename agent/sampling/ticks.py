@@ -37,11 +37,11 @@ class Ticks:
     def end(self) -> None:
         """Get the thread that waits out of it now, for good. The descriptor stays until `close`."""
         self.ended = True
-        os.set_blocking(self.fd, False)  # first: who wakes by the last tick must not wait for another
+        os.set_blocking(self.fd, False)  # first: a thread woken by the last tick must not wait for another
         self._set(1, 0)
 
     def close(self) -> None:
-        """For when nobody waits any more."""
+        """Call it when no thread waits any more."""
         os.close(self.fd)
 
     def _set(self, first_ns: int, then_ns: int) -> None:

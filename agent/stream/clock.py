@@ -25,7 +25,7 @@ class ClockOffset:
         self._trips: deque[tuple[int, int, int]] = deque(maxlen=_KEPT)  # when, offset, half of the round trip
 
     def answered(self, sent_ns: int, theirs_ns: int, now_ns: int) -> None:
-        """We asked at `sent_ns`, their clock said `theirs_ns`, we heard it at `now_ns`."""
+        """We asked at `sent_ns`, their clock said `theirs_ns`, the answer came at `now_ns`."""
         half = (now_ns - sent_ns) // 2
         if half >= 0:
             self._trips.append((now_ns, theirs_ns - sent_ns - half, half))

@@ -1,4 +1,4 @@
-"""The stream to the controller: hello, frames and events up, commands down; again and again until told to stop."""
+"""The stream to the controller: hello, frames and events up, commands down; reconnects until it is asked to stop."""
 
 import asyncio
 import socket
@@ -55,7 +55,7 @@ class Link:
         self._refused = ""
         self._stalled = asyncio.Event()
         self.unsendable = 0
-        """Messages that could not be encoded: a fault of ours, told once and left out."""
+        """Messages that could not be encoded: a bug of ours, reported once and left out."""
 
     @property
     def connected(self) -> bool:
@@ -82,7 +82,7 @@ class Link:
     async def run(self) -> None:
         """Connect, serve, reconnect; ends only by cancellation."""
         loop = asyncio.get_running_loop()
-        policy = Backoff(initial=0.05, cap=1.0)  # while we are away, nobody sees what breaks here
+        policy = Backoff(initial=0.05, cap=1.0)  # while we are away, faults here are not detected
         delays = policy.delays()
         while True:
             began, pause = loop.time(), 0.0

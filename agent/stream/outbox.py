@@ -25,7 +25,7 @@ class Outbox:
         """Steps that did not fit while no controller took them."""
 
     def frame(self, frame: t.Frame, connected: bool) -> t.Frame:
-        """Number and keep a frame. Nobody looks at milliseconds that are long past: without a stream only the
+        """Number and keep a frame. Milliseconds that are long past are not used: without a stream only the
         totals are kept. The oldest frame goes first, but its steps move on to the next: none is lost."""
         self.frame_seq += 1
         frame = dataclasses.replace(frame, seq=self.frame_seq)

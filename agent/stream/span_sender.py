@@ -1,4 +1,4 @@
-"""Carries the spans of all workers here to the controller: read, packed, kept within bounds while nobody takes them.
+"""Carries the spans of all workers here to the controller: read, packed, kept within bounds while they cannot be sent.
 
 What does not fit is dropped, the oldest first, and counted: the count goes with the next spans, and once per such
 episode the agent says so.
@@ -29,7 +29,7 @@ class SpanSender:
         on_drop: Callable[[int], None],
         budget: int = BUDGET,
     ) -> None:
-        """`on_drop` is told how many spans are gone when dropping begins."""
+        """`on_drop` gets the number of lost spans when dropping begins."""
         self._readers, self._send, self._on_drop, self._budget = readers, send, on_drop, budget
         self._waiting: deque[msg.WorkerSpans] = deque()
         self._held = 0
@@ -45,7 +45,7 @@ class SpanSender:
             self.take(reader)
 
     def take(self, reader: ProbeReader) -> None:
-        """The same of one worker, who may be gone."""
+        """The same of one worker, which may be gone."""
         try:
             rows, lost = reader.new_rows(), reader.lost_spans
             names = reader.names()

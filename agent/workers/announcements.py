@@ -1,4 +1,4 @@
-"""Picks up what a job's rank 0 leaves beside its probe, the job's plan and where its state came from; tells it once."""
+"""Reads what a job's rank 0 leaves beside its probe, its plan and where its state came from; reports it once."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _KINDS: dict[str, Callable[[str, int, bytes], t.Event]] = {PLAN_SUFFIX: _plan, R
 
 
 class Announcements:
-    """`on_event` gets each of them. After a restart of the agent they are told again, which is harmless."""
+    """`on_event` gets each of them. After a restart of the agent they are reported again, which is harmless."""
 
     def __init__(self, on_event: Callable[[t.Event], None]) -> None:
         self._on_event = on_event
@@ -43,13 +43,13 @@ class Announcements:
         return key[2] == 0 and any((key, suffix) not in self._reported for suffix in _KINDS)
 
     def look(self, key: Key, probe: Path) -> None:
-        """Tell what this worker left and was not told yet."""
+        """Report what this worker left and was not reported yet."""
         for suffix in _KINDS if key[2] == 0 else ():
             if (key, suffix) not in self._reported:
                 self._look(key, suffix, probe.with_name(probe.name + suffix))
 
     def end(self, key: Key, probe: Path) -> None:
-        """The worker is gone: tell what was not told yet, and remove the files."""
+        """The worker is gone: report what was not reported yet, and remove the files."""
         self.look(key, probe)
         for suffix in _KINDS if key[2] == 0 else ():
             self._reported.discard((key, suffix))

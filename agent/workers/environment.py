@@ -12,7 +12,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """torchrun's variables for one worker, so that a script written for it needs no change.
 
-    The store lives outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`): each is a client of it, rank 0 too.
+    The store runs outside of all workers (`TORCHELASTIC_USE_AGENT_STORE`): each is a client of it, rank 0 too.
     """
     local_world = sum(r.group_rank == place.group_rank for r in order.ranks)
     env = {k: v for k, v in base.items() if not k.startswith(_NOT_FOR_WORKERS)}

@@ -62,16 +62,16 @@ class WorkerProbes:
                 self._announcements.look(key, self.path(key))
 
     def last_words(self, key: Key) -> t.Phase | None:
-        """Take what the worker's probe still holds; the phase that it ended in, if it told one.
+        """Take what the worker's probe still holds; the phase that it ended in, if it reported one.
 
-        The file stays until the exit is durable: an agent that dies before that has a successor who reads it again.
+        The file stays until the exit is durable: if the agent dies before that, its successor reads it again.
         """
         path = self.path(key)
         reader = self._readers.pop(key, None)
         steps: tuple[t.StepRecord, ...] = ()
         phase = None
         try:
-            # A life between two heartbeats was never read.
+            # A worker that ran between two heartbeats was never read.
             reader = reader or self._open(key)
             steps = tuple(reader.new_steps())
             phase = reader.sample(time.monotonic_ns()).phase

@@ -3,7 +3,7 @@
 Where it matters to be quick, a signal that `bootstrap` has registered with faulthandler: it answers within
 milliseconds, also while the interpreter lock is held, but it interrupts system calls. Where there is time, and for a
 process that is stopped and cannot answer, py-spy reads its memory and the process notices nothing, where that is
-installed. Without either, the kernel's own word on the main thread remains: its state, and where it sleeps.
+installed. Without either, the kernel's report of the main thread remains: its state, and where it sleeps.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class ProcessStacks:
 async def dump(workers: dict[int, tuple[int, Path]], gently: bool = False) -> dict[str, str]:
     """By rank: process id and probe file. `gently`: there is time.
 
-    What a command answers: `stacks`, the same ones told once, and `states`.
+    What a command answers: `stacks`, identical ones listed once, and `states`.
     """
     found = await asyncio.gather(*(read(pid, probe, gently) for pid, probe in workers.values()))
     same: dict[Thread, list[int]] = {}
@@ -120,7 +120,7 @@ def parse_spy(text: str) -> tuple[Thread, ...]:
         return _ordered(
             (
                 "main" if thread.get("thread_name") == "MainThread" else "other",
-                # py-spy tells the class as well
+                # py-spy gives the class as well
                 [(f["filename"], f["line"], f["name"].rpartition(".")[2]) for f in reversed(thread["frames"])],
             )
             for thread in answer
@@ -171,7 +171,7 @@ def _answers(pid: int) -> bool:
 async def _ask(pid: int, path: Path) -> str:
     """What the process writes about itself, once it has stopped writing; empty when it does not answer."""
     try:
-        # Neither a link nor a pipe that somebody put there is followed, or waited for.
+        # A link is not followed and a pipe is not waited for, whoever put it there.
         file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return ""

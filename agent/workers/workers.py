@@ -38,7 +38,7 @@ def shared_dir(state_dir: Path) -> Path:
 
 
 class Workers:
-    """Owns the connection to the fork server. `on_event` gets what the controller must hear."""
+    """Owns the connection to the fork server. `on_event` gets the events for the controller."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Workers:
         self.kept: dict[Key, msg.KeptWorker] = {}
         self._ended: dict[Key, asyncio.Event] = {}
         self._unanswered: set[Key] = set()  # starts that were asked for: whether those workers run is not known
-        self._reported: set[Key] = set()  # exits that were reported: a fork server tells again what it was not acked
+        self._reported: set[Key] = set()  # exits that were reported: a fork server reports again what was not acked
         self.newest: dict[str, int] = {}  # job -> highest generation seen: older ones are refused
 
     # --- the fork server ----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Workers:
             self._unanswered.discard(key)
             if (outputs := warm.outputs.get(key)) is not None:
                 self._logs.follow(*key, outputs)
-            # Its exit may already have been told: what ended stays ended.
+            # Its exit may already have been reported: what ended stays ended.
             if key not in self.kept:
                 self.kept[key] = msg.KeptWorker(job, generation, place.rank, place.local_rank, pid, True)
                 self._exits.remember(pid)

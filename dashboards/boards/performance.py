@@ -12,7 +12,7 @@ BOARD = Board(
     about="Step time and its parts by rank: a rank that computes for longer is slow, one that waits for longer is not.",
     rows=(
         PanelRow(
-            "Blame: who is slow, who only waits",
+            "Blame: slow ranks and waiting ranks",
             (
                 Panel("stat", "Slowest by itself", "The GPU's own computation over that of its peers, of the slowest: "
                       "1.1 is 10% slower.", "short", one(f"max(holdfast_gpu_self_slowdown_ratio{_JOB})"), 6, warn=1.05,
@@ -26,7 +26,7 @@ BOARD = Board(
                 Panel("stat", "Spans", "Taken in per second.", "short",
                       one("rate(holdfast_spans_total[$__rate_interval])"), 6),
                 Panel("timeseries", "Own work against peers", "The ten slowest. A line that stays above 1.05 is the "
-                      "culprit; everybody else waits for it.", "short",
+                      "culprit; the other ranks wait for it.", "short",
                       one(f"topk(10, holdfast_gpu_self_slowdown_ratio{_JOB})", _GPU)),
                 Panel("timeseries", "Made others wait", "Seconds a second that the others together wait because of "
                       "this one: the ten worst.", "s",

@@ -1,1 +1,1 @@
-"""What every process needs whatever it does: settings, errors, logs, files, sockets, the life of a daemon."""
+"""What every process needs whatever it does: settings, errors, logs, files, sockets, running a daemon."""

@@ -1,4 +1,4 @@
-"""Addresses: parse them, tell loopback from the rest, and refuse to be open to a network by accident."""
+"""Addresses: parse them, distinguish loopback from the rest, and refuse to be open to a network by accident."""
 
 import errno
 import ipaddress
@@ -45,7 +45,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True only where nobody but this host can connect. A name other than localhost may point anywhere."""
+    """True only where no other host can connect. A name other than localhost may point anywhere."""
     if host.lower() in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:
@@ -70,7 +70,7 @@ def check_exposure(host: str, tls: bool, token: bool, insecure: bool) -> None:
 
 
 def check_target(host: str, tls: bool, insecure: bool) -> None:
-    """An agent obeys its controller, so one that is reached over a network must prove who it is."""
+    """An agent obeys its controller, so a controller that is reached over a network must prove its identity."""
     if not (insecure or tls or is_loopback(host)):
         raise UsageError(
             f"a controller at {host} needs TLS (--tls-ca, --tls-cert, --tls-key): "

@@ -1,7 +1,7 @@
 """What a number or a name may be that a worker, an agent or a user sends: every limit in one place.
 
 The probe and its reader clamp, the wire leaves out what is beyond, the HTTP API refuses it: docs/wire.md has the table.
-Standard library only, for the probe lives in other people's training processes.
+Standard library only, because the probe runs in other people's training processes.
 """
 
 import math
@@ -15,7 +15,7 @@ MAX_TOKENS = 1 << 40
 MAX_SECONDS = 1e9
 """Of a duration or an age: 31 years."""
 MAX_COUNT = (1 << 62) - 1
-"""Of a counter: bytes, tokens of a life, operations."""
+"""Of a counter: bytes, tokens of a run, operations."""
 MAX_PID = 1 << 22
 """As in the kernel, on 64 bits."""
 MAX_RANKS = 1 << 18
@@ -51,7 +51,7 @@ MAX_SPANS = 16_384
 MAX_LINE = 32 << 10
 """Characters of a text in an event or of a piece of a log."""
 MAX_PIECE = 1 << 20
-"""Bytes of what an agent sends at once, and so of what a controller reads of somebody who has not said hello."""
+"""Bytes of what an agent sends at once, and so of what a controller reads from a peer before its hello."""
 MAX_MESSAGE = 64 << 20
 """Bytes of a message that comes in pieces."""
 MAX_ALERTS = 6

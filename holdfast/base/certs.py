@@ -145,7 +145,7 @@ def check_names(nodes: Sequence[str], known: Sequence[str] = ()) -> None:
         if plain in asked:
             raise UsageError(f"--node {node} is there twice: each node has a name of its own, capitals or not")
         if seen.get(plain, node) != node:
-            raise UsageError(f"--node {node}: {seen[plain]!r} is a node already, and only capitals tell them apart")
+            raise UsageError(f"--node {node}: {seen[plain]!r} is a node already, and only capitals distinguish the two")
         asked.add(plain)
 
 

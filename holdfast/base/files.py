@@ -1,6 +1,6 @@
-"""Small files that somebody named (settings, a token, a certificate), read with a bound and a deadline.
+"""Small files that a user named (settings, a token, a certificate), read with a bound and a deadline.
 
-What was named may be anything: a folder, a device without end, a pipe into which nobody writes. All of that is one line
+What was named may be anything: a folder, a device without end, a pipe that has no writer. All of that is one line
 for the user, and never a process that hangs or takes the machine's memory.
 """
 

@@ -8,7 +8,7 @@ import re
 import sys
 
 MAX_WORD = 240
-"""Longer words of an error are cut in the middle: a path of 4,000 characters helps nobody."""
+"""Longer words of an error are cut in the middle: a path of 4,000 characters is of no use."""
 
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)}
 # Those that turn the direction of what follows, or end a line without a newline's code.

@@ -1,7 +1,7 @@
 """Files and folders for their owner only, whatever the umask is and whatever is there already.
 
 A folder in shared memory, where every user may make one under any name, must be a real folder of ours. A state folder
-may be a link that somebody set up; it must belong to us, or to root and not be open to everybody.
+may be a link that another user set up; it must belong to us, or to root and not be open to all users.
 """
 
 import os
@@ -72,7 +72,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def shared_folder(path: Path) -> None:
-    """A folder of ours in a place where everybody may make one. UsageError in one line if another has its name."""
+    """A folder of ours in a place where all users may make one. UsageError in one line if another has its name."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, _FOLDER)
@@ -111,7 +111,7 @@ def opener(path: str, flags: int) -> int:
 
 def make_file(path: Path) -> None:
     """Make an empty one, or close the one that is there; what is no plain file (`/dev/null`, a pipe) stays as it is.
-    Raises OSError; PermissionError if it is somebody else's."""
+    Raises OSError; PermissionError if it is another user's."""
     with suppress(FileNotFoundError):
         there = os.stat(path)
         if not stat.S_ISREG(there.st_mode):

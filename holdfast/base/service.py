@@ -1,4 +1,4 @@
-"""The life of a daemon: signals become an orderly end with a deadline, errors become one line and an exit code.
+"""Runs a daemon: signals become an orderly end with a deadline, errors become one line and an exit code.
 
 Exit codes: 0 done, 1 the world failed us, 2 the caller's input was wrong.
 """
@@ -20,7 +20,7 @@ PARENT = "HOLDFAST_PARENT_PID"
 """Set by a local cluster for its daemons: the process that they must not outlive."""
 
 NICENESS = "HOLDFAST_NICENESS"
-"""Left by `raise_priority` for those who start programs: the niceness that these shall have."""
+"""Set by `raise_priority` for code that starts programs: the niceness of those programs."""
 
 _FIRST = -10
 _PR_SET_PDEATHSIG = 1
@@ -53,8 +53,8 @@ def report(body: Callable[[], int | None]) -> int:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """While a process imports all that it will need, nobody looks for garbage: there is next to none, and each look
-    goes through everything imported so far. Of importing torch's parts it takes a seventh."""
+    """While a process imports all that it will need, the garbage collector is off: there is almost no garbage, and each
+    collection traverses everything imported so far. Of importing torch's parts it takes a seventh."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -122,7 +122,7 @@ def _be_deaf(loop: asyncio.AbstractEventLoop) -> None:
 def follow_parent(environ: dict[str, str] | None = None) -> None:
     """Die (by SIGTERM, orderly) with the process named in the environment, even if that one was killed outright.
 
-    The variable is taken out, so that workers of this daemon do not inherit the rule.
+    The variable is removed, so that workers of this daemon do not inherit the rule.
     """
     parent = (os.environ if environ is None else environ).pop(PARENT, "")
     if not parent:
@@ -147,7 +147,7 @@ def raise_priority() -> None:
 
 
 def give_way() -> None:
-    """Back to the niceness that we would have had, had nobody called `raise_priority`."""
+    """Back to the niceness from before `raise_priority`."""
     before = os.environ.pop(NICENESS, "")
     if before:
         with suppress(OSError, ValueError):
@@ -158,6 +158,6 @@ def give_way() -> None:
 def _set_autogroup(niceness: int) -> None:
     """Where the kernel groups processes by session, niceness counts within a session only: the group has its own."""
     if os.getsid(0) != os.getpid():
-        return  # somebody else's session, which may be a terminal's
+        return  # another process's session, which may be a terminal's
     with suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
         file.write(str(niceness))

@@ -1,6 +1,6 @@
 """Settings from a TOML file, the environment and flags, merged into frozen dataclasses.
 
-Precedence: flag > environment > file > default. A key that nobody knows is an error that names the nearest known one,
+Precedence: flag > environment > file > default. An unknown key is an error that names the nearest known one,
 because a setting that is silently ignored is worse than one that is refused. Names of environment variables come from
 the section and the field: `HOLDFAST_AGENT_SLOTS` is `slots` in `[agent]`.
 """
@@ -38,7 +38,7 @@ _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*"
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 # Kubernetes gives every pod variables for each service of its namespace: a service called "holdfast-controller" makes
-# HOLDFAST_CONTROLLER_PORT, ..._SERVICE_HOST and so on. They are nobody's settings.
+# HOLDFAST_CONTROLLER_PORT, ..._SERVICE_HOST and so on. They are not settings.
 _KUBERNETES = re.compile(r"^(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$")
 
 

@@ -13,20 +13,20 @@ from holdfast.base import log, private
 from holdfast.base.errors import UsageError
 
 _KEPT = 8
-"""Lives that the file remembers."""
+"""Runs of the daemon that the file remembers."""
 _PATIENCE_S = 2.0
 """What a holder that is about to end gets, which a supervisor may not have waited for."""
 
 
 class StateLock:
-    """`lives`: what earlier holders called themselves, the newest last. The kernel vouches that none of them runs.
+    """`lives`: what earlier holders called themselves, the newest last. The kernel guarantees that none of them runs.
 
-    Empty where it does not: in a copy of the folder, whose original may be held, and on a file system without locks.
+    Empty without that guarantee: in a copy of the folder, whose original may be in use, and where files have no locks.
     `is_copy`: processes that files in the folder name may be the original's.
     """
 
     def __init__(self, folder: Path, daemon: str, life: str, patience_s: float = _PATIENCE_S) -> None:
-        """Take the folder for this `daemon` ("agent", ...), which calls this life of it `life`.
+        """Take the folder for this `daemon` ("agent", ...), which calls this run `life`.
 
         UsageError in one line when another process has it, or the file cannot be made. The folder is there already.
         """
@@ -52,7 +52,7 @@ class StateLock:
             os.pwrite(self._fd, json.dumps(document).encode().ljust(4096), 0)
 
     def _locked(self, patience_s: float) -> bool | None:
-        """None where nobody can know."""
+        """None where it is unknown."""
         end = time.monotonic() + patience_s
         while True:
             try:

@@ -20,7 +20,7 @@ VALUE_KINDS = {"xid": r"[0-9]{1,3}", "log": r"[\w-]+", "counter": r"\w+"}
 """Kinds that need a value, as `xid=79`: an Xid code, a log rule of the host, a counter of an RDMA port."""
 CONTROLLER_KINDS = ("controller-kill",)
 UNANSWERED_KINDS = ("agent-kill", "node-kill")
-"""Those after which nobody is left to say that it is done."""
+"""Those after which no process is left to report that it is done."""
 KINDS = RANK_KINDS + NODE_KINDS + CONTROLLER_KINDS
 PLACED_KINDS = ("kill", "stop", "segfault", "exception", "hang", "gil", "exit")
 """Those that can strike in an operation."""

@@ -3,7 +3,7 @@
 Source: NVIDIA's Xid catalogue, sheet "XID 144-150 Decode" (docs.nvidia.com/deploy/xid-errors). The word "Fatal" in the
 line decides nothing: two reasons of a link that went down are fatal and to be ignored, and a "Nonfatal" line can ask
 for a reset. A line is `UNIT Fatal|Nonfatal XC0 i0 Link NN (INTRINFO STATUS ...)`; drivers before R575 encode the unit
-in bits 9:0 of INTRINFO, later ones in bits 6:0, which the unit's name tells apart.
+in bits 9:0 of INTRINFO, later ones in bits 6:0, which the unit's name distinguishes.
 """
 
 import re

@@ -150,7 +150,7 @@ def _error(lines: list[str]) -> str:
 
 
 def is_secondary(text: str) -> bool:
-    """Whether these last words are a victim's: it was cut off by, or waited in vain for, somebody else.
+    """Whether these last words are a victim's: it was cut off by, or waited in vain for, another rank.
 
     Only a hint: the first worker to fail is the likelier culprit, and one whose words are not a victim's likelier
     still. An error of the program's own before it (out of memory, an assertion) makes the words its own.

@@ -2,7 +2,7 @@
 
 Source: docs.nvidia.com/deploy/xid-errors (Ampere and newer), 172 codes. Where other monitors call a number fatal and
 NVIDIA says restart the application (63, 94, 31 ...), NVIDIA is followed: evicting a good node costs as much as
-keeping a bad one. A few codes say something only together with their neighbours: see `FOLLOW`. 144 to 150 are decoded
+keeping a bad one. A few codes say something only together with related reports: see `FOLLOW`. 144 to 150 are decoded
 by `nvlink5`; the SXids of NVSwitches are another catalogue (`sxid`).
 """
 
@@ -31,7 +31,7 @@ class RecoveryAction(StrEnum):
     CHECK_POWER = "check the power cable"
     UPDATE = "update driver and firmware"
     SUPPORT = "contact support"
-    FOLLOW = "read it with its neighbours"
+    FOLLOW = "read it with related reports"
     """It says only that something else happened, or its meaning depends on what else was said."""
 
     @property
@@ -172,8 +172,8 @@ RECOVERY_ACTIONS: tuple[tuple[RecoveryAction, str], ...] = (
     (RecoveryAction.RESET_GPU, "reset the bus"),
     (RecoveryAction.REBOOT, "reboot the system"),
 )
-"""By NVML's number of the recovery action (field 230), which Xid 154 also tells. What each asks for: NVIDIA GPU memory
-error management, "Error Recovery and Response Flags" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)."""
+"""By NVML's number of the recovery action (field 230), which Xid 154 also reports. What each asks for: NVIDIA GPU
+memory error management, "Error Recovery and Response Flags" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Xid:
 
     @property
     def action(self) -> RecoveryAction:
-        """The action of this report alone. `FOLLOW`: only its neighbours can say."""
+        """The action of this report alone. `FOLLOW`: only related reports can say."""
         if self.code in nvlink5.CODES:
             return _NVLINK5[self.advice]
         if self.code == NVLINK and nvlink4.is_harmless(self.text):

@@ -15,7 +15,7 @@ def dependencies(plan: Plan) -> dict[str, tuple[str, ...]]:
     """What each action needs to be done first, by id, besides its turn in its own rank's list.
 
     A receive is posted and not awaited, so it needs nothing: the action that uses the data needs the receive and
-    the send. Where a plan has no transfers, it needs the neighbour's computation itself.
+    the send. Where a plan has no transfers, it needs the adjacent stage's computation itself.
     """
     places, last = plan.places, len(plan.stages) - 1
     needs: dict[str, tuple[str, ...]] = {}
@@ -100,7 +100,7 @@ def channels(plan: Plan, ops: frozenset[Op]) -> dict[tuple[int, int], list[tuple
 
 
 def _arrival(plan: Plan, stage: int, source: int, micro_batch: int) -> list[str]:
-    """What brings a stage the output (or gradient) of its neighbour `source`."""
+    """What brings a stage the output (or gradient) of the adjacent stage `source`."""
     is_forward = source < stage
     receive = Action(Op.RECV_FORWARD if is_forward else Op.RECV_BACKWARD, stage, micro_batch).id
     if receive in plan.places:

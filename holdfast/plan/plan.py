@@ -66,7 +66,7 @@ _TEXT = re.compile(r"(\d+)([A-Z]+(?:_[A-Z]+)?)(\d*)(?:~(\d+))?")
 class Action:
     """One thing that a rank does. `micro_batch` counts within a replica; -1 for an op of the whole stage.
 
-    A send belongs to the stage that sends, a receive to the stage that receives. `turn` tells apart repetitions
+    A send belongs to the stage that sends, a receive to the stage that receives. `turn` distinguishes repetitions
     of the same whole-stage op in a step.
     """
 
@@ -203,7 +203,7 @@ class Plan:
 
 
 def numbered(actions: Iterable[Action]) -> Order:
-    """The same actions, with repetitions told apart by `turn`."""
+    """The same actions, with repetitions distinguished by `turn`."""
     seen: dict[str, int] = {}
     order = []
     for action in actions:

@@ -1,7 +1,7 @@
 """How long a plan takes when each action takes a given time. Pure, in virtual time.
 
 The rule: a rank does its list in order; an action begins when the rank is free and what it needs has ended, plus
-the link's latency if that was on another rank. Sends and receives take no time of the rank unless told so.
+the link's latency if that was on another rank. Sends and receives take no time of the rank unless a time is given.
 """
 
 from collections.abc import Callable

@@ -70,7 +70,7 @@ def _from_meters(m: p.Meters, workers: int) -> list[t.Meters | None]:
     parts, each = len(t.STEP_PARTS), m.memory_bytes
     _same_length("meters", len(m.worker), m.mfu, m.tokens_per_s, each)
     _same_length("parts of steps", parts * len(m.worker), m.parts)
-    norms = m.grad_norm or [t.NAN] * len(m.worker)  # older agents tell none
+    norms = m.grad_norm or [t.NAN] * len(m.worker)  # older agents report none
     _same_length("meters", len(m.worker), norms)
     found: list[t.Meters | None] = [None] * workers
     for row, worker in enumerate(m.worker):
@@ -102,18 +102,18 @@ def _pending(workers: Sequence[t.WorkerSample]) -> p.PendingCollective:
 
 
 def _from_pending(m: p.PendingCollective, workers: int) -> list[t.PendingCollective | None]:
-    _same_length("standing workers", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
+    _same_length("pending collectives", len(m.worker), m.kind, m.group, m.number, m.is_handed, m.groups)
     histories = m.sizes or [0] * len(m.label)  # older agents report none
     _same_length("groups", sum(m.groups), m.label, m.ident, m.members, m.begun, histories)
     groups = [t.GroupCount(*row) for row in zip(m.label, m.ident, m.members, m.begun, histories, strict=True)]
     found: list[t.PendingCollective | None] = [None] * workers
     first = 0
-    sizes = m.size or [0] * len(m.worker)  # older agents tell none
-    _same_length("standing workers", len(m.worker), sizes)
+    sizes = m.size or [0] * len(m.worker)  # older agents report none
+    _same_length("pending collectives", len(m.worker), sizes)
     columns = (m.worker, m.groups, m.kind, m.group, m.number, m.is_handed, sizes)
     for worker, count, kind, group, number, is_handed, size in zip(*columns, strict=True):
         if worker >= workers or group >= count:
-            raise ProtocolError("frame: a standing worker, or a group of it, that it lacks")
+            raise ProtocolError("frame: a pending collective of a worker or group that it lacks")
         found[worker] = t.PendingCollective(kind, group, number, is_handed, tuple(groups[first : first + count]), size)
         first += count
     return found
@@ -122,7 +122,7 @@ def _from_pending(m: p.PendingCollective, workers: int) -> list[t.PendingCollect
 _OF_ACTIVITY = tuple(field.name for field in fields(t.Activity))
 _activity_fields = attrgetter(*_OF_ACTIVITY)
 _NEWER: dict[str, Any] = {"events_pending": 0, "behind": ""}
-"""What older agents do not tell."""
+"""What older agents do not report."""
 
 
 def _activity(workers: Sequence[t.WorkerSample]) -> p.Activity:

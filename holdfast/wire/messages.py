@@ -145,7 +145,7 @@ Order = StartStore | StartWorkers | StopWorkers | Inject | RequestCheckpoint | R
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`id` is unique for ever; an agent that has done it answers again what it answered before."""
+    """`id` is never reused; an agent that has done it answers again what it answered before."""
 
     id: str
     job: str

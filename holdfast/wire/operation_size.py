@@ -14,7 +14,7 @@ _BITS = 25
 SHIFT = _BITS + 1
 """Bits below the type's number."""
 EXACT = 1 << _BITS
-"""Numbers of elements below this are told; of larger ones only whether they are the same."""
+"""Numbers of elements below this are sent; of larger ones only whether they are the same."""
 _PRIME = 33554393  # the largest below EXACT: sizes that differ by a multiple of a power of two stay different
 
 

@@ -1,7 +1,7 @@
 """Messages of agents that are longer than what is read at once: cut into pieces, and put together again. Pure.
 
-Most are short. Before an agent has said who it is, a controller reads one short message of it: so nobody can make it
-keep much.
+Most are short. Before an agent has identified itself, a controller reads one short message of it: so no peer can
+make it keep much.
 """
 
 from collections.abc import Iterator

@@ -42,7 +42,7 @@ def expand(text: str) -> tuple[int, ...]:
 
 
 def _run(ranks: list[int]) -> int:
-    """How many of the first ranks are one run: neighbours from two on, else at least four at one distance."""
+    """How many of the first ranks are one run: adjacent ranks from two on, else at least four at one distance."""
     if len(ranks) < 2:
         return len(ranks)
     stride = ranks[1] - ranks[0]

@@ -1,6 +1,6 @@
 """Going back: which states of a job still count after the controller had it begin again from an earlier one.
 
-A job's workers are told in their environment, in every generation from then on: what older generations kept of later
+A job's workers get them in their environment, in every generation from then on: what older generations kept of later
 steps is what people wanted to get away from. Standard library only.
 """
 
@@ -26,7 +26,7 @@ def to_text(rollbacks: Iterable[Rollback]) -> str:
 
 
 def from_environment(env: Mapping[str, str]) -> tuple[Rollback, ...]:
-    """Those that the controller told of; none without one. ValueError when it is no list of them."""
+    """Those in the variable that the controller set; none without it. ValueError when it is no list of them."""
     pairs = (one.split(":") for one in env.get(VARIABLE, "").split(",") if one)
     return tuple(Rollback(int(steps), int(generation)) for steps, generation in pairs)
 

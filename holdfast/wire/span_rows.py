@@ -37,7 +37,7 @@ def unpack(data: bytes, count: int) -> bytes:
     except zlib.error as error:
         raise ProtocolError(f"spans: {error}") from None
     if len(turned) != count * ROW.size or not inflate.eof:
-        raise ProtocolError(f"spans: not the {count} rows that were told")
+        raise ProtocolError(f"spans: not the {count} rows that were announced")
     rows = bytearray(len(turned))
     for i in range(ROW.size):
         rows[i :: ROW.size] = turned[i * count : (i + 1) * count]

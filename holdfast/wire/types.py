@@ -164,7 +164,7 @@ class Identity:
     address: str = ""
     """Its own address on the way to the controller; loopback where both are on one machine."""
     ping_port: int = 0
-    """Where its agent answers its peers' knocking; 0 if it does not."""
+    """Where its agent answers its peers' probes; 0 if it does not."""
     predecessors: tuple[str, ...] = ()
     """Incarnations of earlier agents with the same state folder, whose lock it has: none of them runs."""
 
@@ -173,7 +173,7 @@ class Identity:
 
 
 STEP_PARTS = ("compute", "communication", "bubble", "data", "optimizer")
-"""Where a step's time goes: communication that nothing hides, waiting for a neighbour stage, waiting for data."""
+"""Where a step's time goes: communication that nothing hides, waiting for an adjacent stage, waiting for data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +189,9 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class GroupCount:
-    """Ranks that do operations together, as one of them tells: label and `ident` are the same at all of them.
+    """Ranks that do operations together, as one of them reports: label and `ident` are the same at all of them.
 
-    Two ranks' messages in one direction are a group too, whose label says from whom to whom.
+    Two ranks' messages in one direction are a group too, whose label names sender and receiver.
     """
 
     label: str
@@ -250,7 +250,7 @@ class Activity:
     """Bytes a second."""
     written: float = 0.0
     network: float = 0.0
-    """Bytes a second over its sockets, both directions, as far as the kernel tells."""
+    """Bytes a second over its sockets, both directions, as far as the kernel reports them."""
     waits_for: str = ""
     """In words what the main thread waits for: "a lock", "its child tar (pid 123)", "a read from a pipe"."""
     ends_in: float = NAN
@@ -298,7 +298,7 @@ class WorkerSample(NamedTuple):
 
 
 SPOILT = -math.inf
-"""In place of a step's loss: nobody reported one, but the parameters are not finite any more."""
+"""In place of a step's loss: none was reported, but the parameters are not finite any more."""
 
 
 class StepRecord(NamedTuple):
@@ -314,7 +314,7 @@ class StepRecord(NamedTuple):
     seconds: float
     loss: float = NAN
     tokens: int = 0
-    is_counted: bool = False  # by a hook, from 0 in every life: the program numbers no steps
+    is_counted: bool = False  # by a hook, from 0 in every attempt: the program numbers no steps
     job: str = ""  # empty from older agents
 
 
@@ -356,7 +356,7 @@ class Frame:
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
     """`code` is the exit status, or -1 when `signal` ended it. `error` is the last traceback, if any. `ordered`: its
-    agent was told to kill it."""
+    agent was asked to kill it."""
 
     job: str
     generation: int
@@ -393,7 +393,7 @@ class AgentNotice:
     kind: str
     severity: Severity
     text: str
-    job: str = ""  # whose trouble it is; empty: the node's own
+    job: str = ""  # the job with the trouble; empty: the node's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +433,7 @@ class ProgressSeen:
     number: int = -1
     """Of a step, as the newest file's path or line says; -1 when it names none."""
     count: int = 0
-    """Files finished in this life; or how often it printed a greater number than before."""
+    """Files finished in this attempt; or how often it printed a greater number than before."""
     text: str = ""
 
 

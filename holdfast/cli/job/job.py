@@ -82,7 +82,7 @@ def job_table(found: output.Json) -> Table:
         "generation": f"{found['generation']} ({found.get('restarts', 0)} restarts)",
         "step": f"{found.get('step', -1)}"
         + (f" of {found['max_steps']}" if found.get("max_steps") else "")
-        + (" (counted over all its lives: the program numbers none)" if found.get("steps_counted") else ""),
+        + (" (counted over all attempts: the program numbers none)" if found.get("steps_counted") else ""),
         "loss": output.number(found.get("loss"), 4),
         "tokens/s": output.number(found.get("tokens_per_s"), 0),
         "step time": output.seconds(found.get("step_seconds")),

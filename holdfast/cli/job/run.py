@@ -209,7 +209,7 @@ def _answers(client: Client, must: bool) -> bool:
 def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
     """Print the job's log until it ends; its exit code. Ctrl-C (SIGTERM, SIGHUP) stops the job, a second one leaves it.
 
-    `failure` tells why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
+    `failure` returns why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
     follower = Follower(client, job)
     follower.start()
     pauses = _Pauses(client, job)

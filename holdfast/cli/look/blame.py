@@ -77,7 +77,7 @@ def show(found: output.Json) -> None:
         f"{_ms(found['step_s'])} a step; {_ms(found['ideal_s'])} if all ranks were as fast as their peers"
     )
     if not found["culprits"]:
-        console.print("nobody stands out")
+        console.print("no rank stands out")
     for culprit in found["culprits"]:
         console.print(f"[bold]{output.text(culprit['kind'])}[/]: {output.text(culprit['text'])}", soft_wrap=True)
     if found["incomplete"]:

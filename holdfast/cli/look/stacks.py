@@ -33,4 +33,4 @@ def show_stacks(found: output.Json) -> None:
     for state, at in same.items():
         console.print(f"process of {compact(at)}: {output.text(state)}", highlight=False)
     for node, why in found["missing"].items():
-        console.print(f"{output.text(node)} did not tell: {output.text(why)}", highlight=False)
+        console.print(f"{output.text(node)} did not report: {output.text(why)}", highlight=False)

@@ -1,4 +1,4 @@
-"""The daemons' short way in: an agent must not keep the command line's machinery in memory for as long as it lives.
+"""The daemons' short way in: an agent must not keep the command line's machinery in memory for as long as it runs.
 
 Flags are read here as typer would read them. Whatever is not certain to be right (a mistake, --help) goes the long way,
 where it is explained.

@@ -33,7 +33,7 @@ def replay(
         output.say(
             f"{output.clock(one.opened)} {one.id} {one.cause.kind} {one.cause.subject}: {one.action}, {one.reason}"
         )
-    lives = "1 life" if found.lives == 1 else f"{found.lives} lives"
+    lives = "1 run" if found.lives == 1 else f"{found.lives} runs"
     output.say(f"{found.events} events of {lives} of the controller, {found.decisions} actions")
     if found.is_same:
         output.say("the same decisions")

@@ -97,7 +97,7 @@ def _report(one: "SimulationOutcome", baselines: dict[str, float]) -> Renderable
         f"by formula {output.percent(one.expected)}",
         f"lost: {lost or 'nothing'}",
         f"{one.faults} faults that stop training, {one.stops} stops, {one.crashes} crashes of the controller",
-        f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes taken out, {one.wrong_evictions} wrongly; "
+        f"{one.incidents} incidents: {did or 'none'}; {one.evictions} nodes evicted, {one.wrong_evictions} wrongly; "
         f"{sum(one.pauses.values())} pauses, {one.wrong_ends} wrongly ended",
         figures,
         *(f"the same faults {name}: goodput {output.percent(value)}" for name, value in baselines.items()),
@@ -113,7 +113,7 @@ def _summary(runs: Sequence["SimulationOutcome"]) -> str:
     return (
         f"{len(runs)} runs, every invariant held: {sum(one.stops for one in runs)} stops of training, "
         f"{sum(one.crashes for one in runs)} crashes of the controller, {sum(one.evictions for one in runs)} nodes "
-        f"taken out, {wrong} wrongly; {pauses} pauses, {sum(one.wrong_ends for one in runs)} wrongly ended; "
+        f"evicted, {wrong} wrongly; {pauses} pauses, {sum(one.wrong_ends for one in runs)} wrongly ended; "
         f"worst goodput {output.percent(worst.goodput)} (seed {worst.seed}); "
         f"{sum(one.cpu for one in runs):.0f} s of CPU time"
     )

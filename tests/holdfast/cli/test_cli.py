@@ -33,7 +33,7 @@ def test_look(fake: FakeController, capsys: Capture) -> None:
         (["incidents"], ["i1", "rank3", "restart", "memory", "[by SIGKILL]"]),
         (
             ["stacks"],
-            ["generation 3", "  2    train.py:7 load", "0-1: S in futex", "node1 did not tell: away"],
+            ["generation 3", "  2    train.py:7 load", "0-1: S in futex", "node1 did not report: away"],
         ),
         (["incidents", "i1"], ["generation 1 -> 2", "step 20 -> 19", "signal 9", "its node is well"]),
     ):

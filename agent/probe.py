@@ -39,7 +39,7 @@ _live: Memory | None = None
 def attach() -> bool:
     """Start reporting through the file named by HOLDFAST_PROBE, making it if need be. Harmless to repeat.
 
-    Returns whether this process reports. It does not when the variable is unset, when another living process (a
+    Returns whether this process reports. It does not when the variable is unset, when another running process (a
     parent, whose environment we inherited) already owns the file, or when the file cannot be used: then one line on
     standard error says why: no training run may fail because it cannot be watched.
     """
@@ -90,7 +90,7 @@ def _reported(loss: object) -> float:
 
 
 def _speaks(live: Memory) -> None:
-    """The script itself says where it is: from now on nothing is counted for it."""
+    """The script itself reports its steps: from now on nothing is counted for it."""
     live.spoken = True
     live.words[layout.WORD_COUNTED] = 0
 
@@ -101,7 +101,7 @@ def running_step() -> int:
 
 
 def phase(name: str) -> None:
-    """Say what the process does now, one of `holdfast.wire.types.Phase`; raises ValueError for anything else.
+    """Report what the process does now, one of `holdfast.wire.types.Phase`; raises ValueError for anything else.
 
     `phase("train")` also starts the clock of the next step, so that what came before does not count into it.
     """
@@ -137,7 +137,7 @@ _NO_RESTORE = _Restore(None)
 
 
 def operation(name: str) -> _Restore:
-    """Say what the process is waiting for or working on, up to 56 bytes; "" for nothing.
+    """Report what the process is waiting for or working on, up to 56 bytes; "" for nothing.
 
     A plain call sets it until the next one; as a context manager the previous one comes back at the end. It belongs
     to the process, not to a thread: the last call wins.
@@ -287,7 +287,7 @@ def recorded(event: "Event") -> "Recorded | None":
 
 
 def poisoned() -> bool:
-    """True exactly once after a "nan" was injected: whoever computes the loss should then spoil it."""
+    """True exactly once after a "nan" was injected: the code that computes the loss should then make it NaN."""
     live = _live
     if live is None or not live.poisoned:
         return False
@@ -330,7 +330,7 @@ def publish_plan(data: bytes) -> None:
 
 
 def restored(step: int, source: str, seconds: float, num_bytes: int) -> None:
-    """Tell where the state came from that training goes on with: after `step` steps, from "memory", "peer" or "store",
+    """Report where the state of training came from: after `step` steps, from "memory", "peer" or "store",
     in so many seconds and bytes of this job. Called once, by rank 0."""
     if _live is not None:
         side_files.leave_restored(step, source, seconds, num_bytes)

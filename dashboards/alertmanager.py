@@ -24,12 +24,12 @@ def config(webhook: str) -> str:
                 ],
             },
             "inhibit_rules": [
-                {  # a switch that is gone is one alert, not one for each of its nodes
+                {  # a lost switch is one alert, not one for each of its nodes
                     "source_matchers": ['alertname="HoldfastManyNodesDown"'],
                     "target_matchers": ['alertname="HoldfastNodeDown"'],
                     "equal": ["instance"],
                 },
-                {  # nothing on a node that is gone is news
+                {  # other alerts of a lost node are suppressed
                     "source_matchers": ['alertname="HoldfastNodeDown"'],
                     "target_matchers": ['alertname=~"HoldfastGpu.*|HoldfastHost.*|HoldfastStoreRefuses"'],
                     "equal": ["node"],

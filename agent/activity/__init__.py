@@ -1,1 +1,1 @@
-"""What the agent sees from outside of a worker that makes no move."""
+"""What the agent sees from outside of a worker at a standstill."""

@@ -1,7 +1,7 @@
 """Who holds the other end of what a worker waits on, where that is no process of its own: a daemon behind a socket.
 
-A worker that waits for a database, a checkpoint daemon or a proxy does nothing itself, and goes on by itself all the
-same: what counts is whether the process at the other end moves. Shared memory has no other end that could be seen.
+A worker that waits for a database, a checkpoint daemon or a proxy does nothing itself, and still goes on by
+itself: what counts is whether the process at the other end moves. Shared memory has no other end that could be seen.
 """
 
 import os

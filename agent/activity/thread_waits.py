@@ -1,6 +1,6 @@
 """What the other threads of a worker wait for: where its main thread waits for a lock, one of them is why.
 
-No movement: a library's thread that polls makes one system call after the other for ever.
+This is no movement: a library's polling thread makes one system call after the other without end.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the agent sees from outside of a worker that makes no move: evidence on whether it is dead, busy or idle.
+"""What the agent sees from outside of a worker at a standstill: evidence on whether it is dead, busy or idle.
 
 Two speeds. A quick look, two files of the kernel, goes with every frame. A close look (`close_look`) is made beside the
 heartbeat, in a thread that may block. Both are paid for by the clock: what takes longer is done less often.
@@ -66,7 +66,7 @@ _FACTS = ("T", "Z", "X")
 
 
 class ActivityWatch:
-    """One worker's standstill. Only the thread of the heartbeat calls it, but for `closely`."""
+    """One worker's standstill. Only the heartbeat's thread calls it, except for `closely`."""
 
     def __init__(self, pid: int, now: float, last_move: float, closely: CloseLook, proc: str, has_gpu: bool) -> None:
         self.pid, self.started, self.last_move = pid, now, last_move
@@ -97,7 +97,7 @@ class ActivityWatch:
         """The quick look."""
         gap = now - self._framed_at
         if gap > _AWAY_S and gap > 2.5 * self._gap:
-            self._blind_from = now  # the agent itself was held up: what it saw before is no longer so
+            self._blind_from = now  # the agent itself was delayed: what it saw before is outdated
         if gap > 0:
             self._framed_at, self._gap = now, gap
         if now < self._next_at:

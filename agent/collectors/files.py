@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ENOTDIR})
-"""Errors of a device that left; it may come back, so these are worth another try."""
+"""Errors of a device that left; it may come back, so these are worth another attempt."""
 
 
 def read_text(path: str, default: str = "") -> str:

@@ -21,7 +21,7 @@ REST = 60.0
 NEVER = float("inf")
 MAX_EVENTS = 64
 HW_THROTTLE = 0x8 | 0x40 | 0x80
-"""Clock event reasons that are a hardware fault's: slowdown, thermal, power brake."""
+"""Clock event reasons that mean a hardware fault: slowdown, thermal, power brake."""
 
 FIELDS: tuple[tuple[str, str, float], ...] = (
     ("memory_temperature_celsius", "NVML_FI_DEV_MEMORY_TEMP", 1.0),

@@ -111,7 +111,7 @@ class HostCollector:
                 self._failures[name] = 0
             except Exception as error:
                 # psutil raises what a strange kernel makes it raise (KeyError, IndexError ...); three in a row
-                # is no accident, and this source would fail for ever.
+                # is no accident, and this source would fail each time.
                 self._failures[name] += 1
                 if self._failures[name] >= 3:
                     self.refused[name] = f"{type(error).__name__}: {error}"

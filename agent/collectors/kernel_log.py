@@ -179,7 +179,7 @@ class KernelLog:
             del self.oom_killed_pids[next(iter(self.oom_killed_pids))]
 
     def say(self, text: str) -> None:
-        """Let the next `poll` give this line as though the kernel had written it: a fault on purpose."""
+        """Make the next `poll` return this line as though the kernel had written it: an injected fault."""
         self._take([KernelLine(time.monotonic(), 3, text)])
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class KernelLog:
 
 
 class OomWatch:
-    """Did the OOM killer end this process? By its cgroup's kill counter, before and after.
+    """Whether the OOM killer ended this process. By its cgroup's kill counter, before and after.
 
     Exact for one process per cgroup. Where several share one, each counted kill is given to one of those that are
     asked about, in the order of asking: so ask only about processes that SIGKILL ended.

@@ -102,7 +102,7 @@ def uncounted(sysfs_root: str = "/sys") -> tuple[str, ...]:
 
 
 def _counts(pair: BytePair) -> bool:
-    """Do both files hold a number now? A file may be there and refuse, or say that there is none."""
+    """Whether both files hold a number now. A file may be there and refuse, or say that there is none."""
     return read_text(pair.tx_path).isdecimal() and read_text(pair.rx_path).isdecimal()
 
 

@@ -101,7 +101,7 @@ class RdmaCollector:
         if not self.available:
             return {}
         devices = list_dir(self._root)
-        if devices != self._known:  # hot plug: take up what is new; what left drops out by itself
+        if devices != self._known:  # hot plug: add new ports; removed ones drop out by themselves
             self._known = devices
             for device in devices:
                 self._add(device)

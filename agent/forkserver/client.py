@@ -119,7 +119,7 @@ class ForkServer:
         except Unavailable as error:
             await self.close()
             if self._started:
-                _ended(self._started)  # no zombie, should it have died; one that imports is left for the next try
+                _ended(self._started)  # no zombie, should it have died; one that still imports is left for later
             raise Unavailable(f"the fork server is not ready: {error}; {self._log_tail()}") from None
         self.pid = hello["pid"]
         if self._started not in (0, self.pid):
@@ -133,7 +133,7 @@ class ForkServer:
         self.reads_memory = _can_open(output_memory.path(self.pid, hello.get("sample", -1)))
 
     async def _abandon(self) -> None:
-        """Nobody waits for the one that we are starting, and it has no worker yet: it must not outlive us."""
+        """No client waits for the one that we are starting, and it has no worker yet: it must not outlive us."""
         await self.close()
         if self._started:
             await self._kill_started()
@@ -201,7 +201,7 @@ class ForkServer:
             raise unanswered  # else it ended before its answer came: that is what was asked
 
     async def close(self) -> None:
-        """Disconnect. The fork server and its workers live on. Harmless to repeat."""
+        """Disconnect. The fork server and its workers keep running. Harmless to repeat."""
         self.on_lost = None
         if self._listener is not None:
             self._listener.cancel()

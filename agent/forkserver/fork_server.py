@@ -237,7 +237,7 @@ def main() -> int:
     patient_streams.install()
     service.give_way()  # the agent may come first; the training that it watches may not
     if not options.sockets:
-        # Whatever the agent left open across the start: workers would keep it open for as long as they live.
+        # Whatever the agent left open across the start: workers would keep it open until they exit.
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         # A pool of threads would not survive the fork; a job's own number is applied in the worker.
@@ -253,7 +253,7 @@ def main() -> int:
         return 3
 
     def begin_anew(left_out: list[str]) -> None:
-        # Whoever has connected meanwhile waits at the socket and notices nothing. Of flags given twice the last counts.
+        # Clients that connected meanwhile wait at the socket and notice nothing. The last of repeated flags counts.
         sockets = listener.fileno(), lock
         for descriptor in sockets:
             os.set_inheritable(descriptor, True)

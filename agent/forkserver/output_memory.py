@@ -1,4 +1,4 @@
-"""A worker's output in memory that belongs to no file system: it neither blocks nor fails, whoever reads or does not.
+"""A worker's output in memory that belongs to no file system: it neither blocks nor fails, whether it is read or not.
 
 The worker appends to an anonymous file (memfd). A pipe would block it while it is not read, and end it when the reader
 dies; a file on a disk fails when the disk is full. The fork server holds the descriptors, so that a restarted agent

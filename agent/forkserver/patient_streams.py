@@ -8,7 +8,7 @@ from holdfast.agent.forkserver.output_memory import FULL
 
 
 class _Patient(io.FileIO):
-    """Raises everything but the want of room."""
+    """Raises everything but a full disk."""
 
     def write(self, data: Any, /) -> int:
         try:

@@ -27,7 +27,7 @@ class _Store:
 
 
 class Stores:
-    """Stores by job. They live across generations, until stopped or until the fork server ends."""
+    """Stores by job. They outlive generations, until stopped or until the fork server ends."""
 
     def __init__(
         self,

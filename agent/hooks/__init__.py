@@ -1,1 +1,1 @@
-"""What is watched of an unmodified PyTorch script, from within."""
+"""Hooks that watch an unmodified PyTorch script from within."""

@@ -1,4 +1,4 @@
-"""Does an unmodified script train on numbers? Samples its parameters after an optimizer's step.
+"""Whether an unmodified script trains on finite numbers. Samples its parameters after an optimizer's step.
 
 Parameters, not gradients: AMP's GradScaler makes infinite gradients by design and leaves the step out, a script may
 clip or replace them. Once a NaN is in a loss, one step later it is in every parameter that the loss depends on. So a

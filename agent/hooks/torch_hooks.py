@@ -116,7 +116,7 @@ class _Steps:
             self.poison(optimizer)
 
     def poison(self, optimizer: Any) -> None:
-        """Spoil one number of the model, so that the script's own next loss is not a number."""
+        """Set one number of the model to NaN, so that the script's own next loss is NaN."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 local = parameter.to_local() if hasattr(parameter, "to_local") else parameter

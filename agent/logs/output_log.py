@@ -15,7 +15,7 @@ from holdfast.agent.forkserver import output_memory
 from holdfast.base import private
 
 MOST_WAITING = 32 << 20
-"""Bytes that may wait for the disk; more are left away."""
+"""Bytes that may wait for the disk; more are dropped."""
 _SLOW = "the disk is too slow"
 
 
@@ -30,7 +30,7 @@ class Disk:
     fd: int = -1
     size: int = 0
     missing: int = 0
-    """Bytes left away since the last that were written."""
+    """Bytes dropped since the last that were written."""
     why: str = ""
     is_mid_line: bool = False
 

@@ -2,7 +2,7 @@
 
 A worker's standard output and error are files opened with O_APPEND, never pipes: an agent that is slow, stopped or
 gone can neither block a worker nor lose what it printed. They are in memory (`output_memory`), so that a full disk
-blocks and ends nobody either, and go from there to the disk (`output_log`); where the system has no such files, they
+blocks and ends no worker either, and go from there to the disk (`output_log`); where the system has no such files, they
 are on the disk. This module follows them, within bounds: so much is forwarded per second, so much is kept on disk.
 """
 
@@ -151,7 +151,7 @@ class WorkerLogs:
         return self._scanner.is_behind
 
     def _is_idle(self) -> bool:
-        """Nobody wrote anything: what nearly every poll finds, so nothing but the calls themselves is done for it."""
+        """Nothing was written: what nearly every poll finds, so nothing but the calls themselves is done for it."""
         if self._idle is None:
             return False
         fds, sizes = self._idle

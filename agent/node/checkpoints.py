@@ -24,7 +24,7 @@ from holdfast.base.retry import Backoff
 from holdfast.wire import types as t
 
 FOLDER_VARIABLE = "HOLDFAST_SNAPSHOTS"
-"""Tells workers where the daemon and their snapshots are; as in checkpoint/snapshots/files.py."""
+"""Names the daemon's address and the snapshots' folder to workers; as in checkpoint/snapshots/files.py."""
 
 STORE = "checkpoint-store"
 """Kind of the notices of a store that fails, and of its return."""
@@ -83,7 +83,7 @@ class Checkpoints:
 
     def adopt(self) -> bool:
         """Take over the daemon that an agent before us has left, if there was one. Should it have died meanwhile, then
-        what it kept is still there, and workers that live on want another."""
+        what it kept is still there, and workers that still run need another."""
         is_alive = self._connect() or bool(self.daemon_pid())
         if is_alive or self.folder.is_dir():
             self._is_wanted = True
@@ -228,7 +228,7 @@ class Checkpoints:
         self._ended()  # no zombie, should it have died
 
     def _end(self) -> None:
-        """Have the daemon end; killed if it does not heed."""
+        """Ask the daemon to end; kill it if it does not."""
         assert self._sock is not None
         self._sock.settimeout(_END_S)
         content = b""

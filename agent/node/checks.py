@@ -24,7 +24,7 @@ class Checks:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, command: msg.Command, order: msg.RunCheck) -> None:
-        """Start, unless this very command runs already."""
+        """Start, unless this command runs already."""
         if command.id not in self._running:
             task = asyncio.create_task(self._run(command, order))
             self._running[command.id] = task

@@ -1,4 +1,4 @@
-"""Faults of a node that its agent brings about when asked: what a driver would say, what a port would count.
+"""Faults of a node that its agent injects on request: what a driver would report, what a port would count.
 
 Nothing real is broken but a disk that is small. A kernel line is handed to the reader of the kernel's log as though
 the kernel had written it; counters are changed only under a sysfs root that is not the machine's own.
@@ -33,7 +33,7 @@ class NodeFaults:
         self._pci = next((gpu.pci for gpu in gpus if gpu.pci), _SOME_PCI)
 
     def inject(self, kind: str) -> bool:
-        """False for a kind that is not of these. UsageError when it cannot be brought about here."""
+        """False for a kind that is not of these. UsageError when it cannot be injected here."""
         name, _, value = kind.partition("=")
         match name:
             case "xid":

@@ -1,4 +1,4 @@
-"""Who this node is: read once at the agent's start and sent with every new stream."""
+"""The node's identity: read once at the agent's start and sent with every new stream."""
 
 import contextlib
 import importlib.metadata

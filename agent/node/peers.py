@@ -1,4 +1,4 @@
-"""Can agents reach each other? Every agent has a listener that sends one word; peers probe it when the controller asks.
+"""Connectivity between agents. Every agent has a listener that sends one word; peers probe it when the controller asks.
 
 The word comes from the agent's own event loop: a frozen agent's kernel still takes the connection, but says nothing.
 """

@@ -111,7 +111,7 @@ class DeviceEvents:
 
 
 def spoils_no_capture() -> bool:
-    """Have this thread ask as NCCL's watchdog in torch does, and say whether that is so now: without it, asking for an
+    """Have this thread ask as NCCL's watchdog in torch does; whether that succeeded: without it, asking for an
     event makes a capture of a CUDA graph fail that another thread is in the middle of."""
     try:
         mode = ctypes.c_int(_THREAD_LOCAL)

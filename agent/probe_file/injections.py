@@ -1,4 +1,4 @@
-"""Faults that a worker brings on itself when its agent asks for one: real ones, not simulations of them.
+"""Faults that a worker injects into itself when its agent asks for one: real ones, not simulated ones.
 
 `perform` runs inside the worker, `finish_oom` in the process that saw it die. A kernel OOM kill needs a memory
 cgroup that we may write: the worker moves into a child cgroup with a limit just above what it uses, so the kernel
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 4 << 20
 
 
 def perform(kind: str, step: int) -> None:
-    """Suffer the fault now. Returns for an unknown kind only; raises RuntimeError for "exception"."""
+    """Inject the fault now. Returns for an unknown kind only; raises RuntimeError for "exception"."""
     match kind:
         case "exception":
             raise RuntimeError(f"injected exception at step {step}")

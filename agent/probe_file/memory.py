@@ -88,7 +88,7 @@ class Memory:
         """Kinds of spans that were asked to be slow: by what share of their processor time; of loading, seconds."""
 
     def owned_by_other(self) -> bool:
-        """True when another living process reports through this file: a child that inherited our environment."""
+        """True when another running process reports through this file: a child that inherited our environment."""
         owner = self.words[layout.WORD_PID]
         if owner in (0, os.getpid()):
             return False

@@ -192,7 +192,7 @@ class ProbeReader:
             operation_age=operation_age,
             progress_age=_age(now_ns, progress),
             tick_age=tick_age,
-            # Who ticks runs: the kernel need not be asked ten times a second.
+            # A process that ticks runs: the kernel need not be asked ten times a second.
             stopped=not tick_age < TICK_FRESH and self._stopped(),
             loss=loss,
             tokens=bounds.whole(tokens, 0, bounds.MAX_COUNT),

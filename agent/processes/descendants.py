@@ -33,7 +33,7 @@ class Descendants:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[int, _Known] = {}
-        self._owners: dict[int, int] = {}  # process -> worker, for as long as both live
+        self._owners: dict[int, int] = {}  # process -> worker, for as long as both run
         self._children: dict[int, list[int]] = {}
         self._sessions: dict[int, list[int]] = {}
         self._marked: dict[str, list[int]] = {}
@@ -75,7 +75,7 @@ class Descendants:
                 self._marked.setdefault(one.marked, []).append(pid)
 
     def of(self, worker: int, mark: str = "") -> list[int]:
-        """Living processes that this worker has started, without itself, oldest first."""
+        """Running processes that this worker has started, without itself, oldest first."""
         own = self._known.get(worker)
         stack = [worker, *(pid for pid, owner in self._owners.items() if owner == worker)]
         if own is not None and own.session == worker:

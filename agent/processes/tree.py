@@ -40,7 +40,7 @@ def read(pid: int, proc: Path = Path("/proc")) -> Process | None:
 
 
 def members(leaders: Collection[int], marks: Collection[str] = (), proc: Path = Path("/proc")) -> list[Process]:
-    """The living processes of the workers led by `leaders` (themselves included), zombies left out."""
+    """The running processes of the workers led by `leaders` (themselves included), zombies left out."""
     every = [found for name in os.listdir(proc) if name.isdigit() and (found := read(int(name), proc))]
     living = {process.pid: process for process in every if process.state not in "ZX"}
     children: dict[int, list[int]] = {}

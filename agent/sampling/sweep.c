@@ -1,5 +1,5 @@
 /* What agent/sampling/sweeps.py does for each sample of NIC counters, compiled. A thread that wakes for a few system calls finds
-   its caches cold: here they fill with two pages of code, and the interpreter is not asked for at all. */
+   its caches cold: here they fill with two pages of code, and the interpreter is not needed at all. */
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -22,7 +22,7 @@ class Ticks:
     def __init__(self, interval_ns: int) -> None:
         """Raises OSError where the kernel has no such timer."""
         self.fd = _checked(_libc.timerfd_create(c_int(_CLOCK_MONOTONIC), c_int(os.O_CLOEXEC)))
-        """Who reads 8 bytes of it waits for the next tick, and gets EAGAIN once `end` was called."""
+        """A read of 8 bytes waits for the next tick, and fails with EAGAIN once `end` was called."""
         self.ended = False
         self.pace(interval_ns)
 
@@ -35,7 +35,7 @@ class Ticks:
         return int.from_bytes(os.read(self.fd, 8), sys.byteorder)
 
     def end(self) -> None:
-        """Get the thread that waits out of it now, for good. The descriptor stays until `close`."""
+        """Wake the thread that waits now, for good. The descriptor stays until `close`."""
         self.ended = True
         os.set_blocking(self.fd, False)  # first: a thread woken by the last tick must not wait for another
         self._set(1, 0)

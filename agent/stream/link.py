@@ -24,11 +24,11 @@ _QUEUE = 20_000  # messages that wait for a stream; half of it may be what is wo
 _MOST_PAUSE = 60.0
 _REASON_TIMEOUT = 1.0  # seconds for the reader to say why the writer cannot go on
 MAX_MESSAGE = bounds.MAX_MESSAGE
-_STEADY = 5.0  # seconds of a good stream after which the back-off starts anew
+_STEADY = 5.0  # seconds of a good stream after which the back-off is reset
 
 
 class RefusedError(ProtocolError):
-    """The controller does not want us, and said when to ask again: `retry_after`, seconds."""
+    """The controller refused this node, and said when to ask again: `retry_after`, seconds."""
 
     def __init__(self, refused: msg.Refused) -> None:
         super().__init__(f"the controller refuses: {refused.reason}")
@@ -94,7 +94,7 @@ class Link:
             except (grpc.RpcError, ProtocolError, TimeoutError, OSError) as error:
                 self._report(error)
             except Exception as error:
-                # A bug of ours in one stream must not take the node's watcher with it: the next one begins anew.
+                # A bug of ours in one stream must not end the agent: the next stream starts again.
                 log.exception("link.bug", error=repr(error))
             finally:
                 self._queue = None
@@ -103,7 +103,7 @@ class Link:
             await asyncio.sleep(max(next(delays), pause))
 
     def _report(self, error: Exception) -> None:
-        """Say why, once for every new reason."""
+        """Log the reason, once for every new one."""
         reason = str(error) or type(error).__name__
         if isinstance(error, grpc.aio.AioRpcError):
             reason = f"{error.code().name.lower()}: {error.details()}"

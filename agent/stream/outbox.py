@@ -80,11 +80,11 @@ class Outbox:
 
     @property
     def has_events(self) -> bool:
-        """Whether there is news that the controller has not yet acknowledged."""
+        """Whether there are events that the controller has not yet acknowledged."""
         return bool(self._events)
 
     def unacknowledged(self) -> list[msg.AgentMessage]:
-        """All that a new stream has to say first: events before frames, each in order."""
+        """All that a new stream has to send first: events before frames, each in order."""
         return [*self._events, *self._frames]
 
 

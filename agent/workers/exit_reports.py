@@ -22,7 +22,7 @@ _TAIL = 16 * 1024
 
 
 class ExitReports:
-    """Reads what workers leave behind. An end is reported whatever that is: each source fails for itself."""
+    """Reads what workers leave behind. An exit is always reported: a failing source does not affect the others."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ExitReports:
 
     def _oom_killed(self, pid: int) -> bool:
         self._kernel.read()
-        # Each way of knowing also cleans up after itself, so all are asked.
+        # Each source also cleans up after itself, so all are asked.
         verdicts = [injections.finish_oom(pid), self._oom.verdict(pid), pid in self._kernel.oom_killed_pids]
         return any(verdicts)
 

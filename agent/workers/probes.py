@@ -14,7 +14,7 @@ from holdfast.wire import types as t
 
 
 class WorkerProbes:
-    """Which workers run is the caller's to know."""
+    """The caller keeps track of which workers run."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WorkerProbes:
         return reader
 
     def look_for_announcements(self, running: Iterable[Key]) -> None:
-        """Pass on what the jobs of these workers say of themselves."""
+        """Pass on what the jobs of these workers report of themselves."""
         for key in running:
             if self._announcements.expects(key):
                 self._announcements.look(key, self.path(key))

@@ -1,6 +1,6 @@
-"""What the workers of this node are doing, line by line: their Python stacks, and what the kernel says of them.
+"""What the workers of this node are doing, line by line: their Python stacks, and what the kernel reports of them.
 
-Where it matters to be quick, a signal that `bootstrap` has registered with faulthandler: it answers within
+Where speed matters, a signal that `bootstrap` has registered with faulthandler: it answers within
 milliseconds, also while the interpreter lock is held, but it interrupts system calls. Where there is time, and for a
 process that is stopped and cannot answer, py-spy reads its memory and the process notices nothing, where that is
 installed. Without either, the kernel's report of the main thread remains: its state, and where it sleeps.
@@ -50,7 +50,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStacks:
-    """One worker: how it is in the kernel's eyes ("S in futex_wait"), and its threads, the main one first."""
+    """One worker: its state in the kernel ("S in futex_wait"), and its threads, the main one first."""
 
     state: str
     threads: tuple[Thread, ...]
@@ -158,7 +158,7 @@ def _frame(call: Call) -> str:
 
 
 def _answers(pid: int) -> bool:
-    """Whether the process itself has a handler for our signal: without one it would die of it."""
+    """Whether the process itself has a handler for our signal: without one the signal would end it."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):

@@ -1,4 +1,4 @@
-"""The workers of this node: starts, stops and breaks them on command, and says how each of them ended."""
+"""The workers of this node: starts them, stops them, injects faults, and reports how each of them ended."""
 
 import asyncio
 import contextlib
@@ -78,12 +78,12 @@ class Workers:
 
     @property
     def existing(self) -> bool:
-        """Did an earlier agent leave a fork server here?"""
+        """Whether an earlier agent left a fork server here."""
         return (self.run_dir / "warm.sock").exists()
 
     @property
     def has_fork_server(self) -> bool:
-        """Can a worker be forked at once?"""
+        """Whether a worker can be forked at once."""
         return self._fork_server is not None
 
     async def open(self) -> ForkServer:
@@ -134,7 +134,7 @@ class Workers:
             log.event("worker.adopted", rank=worker.rank, generation=worker.generation, worker_pid=worker.pid)
 
     def _lost(self) -> None:
-        """The fork server died: a new one takes its workers over, and learns of their ends though not how."""
+        """The fork server died: a new one takes its workers over; it sees that they end, but not how."""
         if self._fork_server is not None:
             self._spawn(self._fork_server.close())
         self._fork_server = None
@@ -173,7 +173,7 @@ class Workers:
         return self._probes.readers(self._running())
 
     def look_for_announcements(self) -> None:
-        """Pass on what the jobs here say of themselves. Cheap; once a second is enough."""
+        """Pass on what the jobs here report of themselves. Cheap; once a second is enough."""
         running = self._running()
         self._probes.look_for_announcements(running)
         for key in running:
@@ -323,7 +323,7 @@ class Workers:
         self._unanswered -= late
 
     async def drain(self, grace: float) -> None:
-        """Tell all workers to end, and give them so many seconds for it. Raises Unavailable."""
+        """Ask all workers to end, and give them so many seconds for it. Raises Unavailable."""
         left = [key for key, worker in self.kept.items() if worker.running]
         for job, generation in sorted({key[:2] for key in left}):
             await (await self.open()).kill(job, generation, -1, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a fault would cost now, and how the checkpoints get on."""
+"""What a fault would cost now, and the progress of checkpoints."""
 
 from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 

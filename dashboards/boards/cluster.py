@@ -66,7 +66,7 @@ BOARD = Board(
                       "from it.", "s", one(f"holdfast_host_clock_max_error_seconds{_NODE}", "{{node}}")),
                 Panel("timeseries", "Disk writes", "Bytes written per second, all disks.", "Bps",
                       one(f"rate(holdfast_host_disk_written_bytes{_NODE}[$__rate_interval])", "{{node}}")),
-                Panel("timeseries", "Heartbeat age", "Time since each node's last frame; the teeth are the heartbeat interval.",
+                Panel("timeseries", "Heartbeat age", "Age of the last frame; the teeth are the heartbeat interval.",
                       "s", one(f"holdfast_node_frame_age_seconds{_NODE}", "{{node}}")),
             ),
         ),

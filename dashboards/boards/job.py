@@ -1,4 +1,4 @@
-"""One job: is it fine, how fast is it, what does its time go into."""
+"""One job: its health, its speed, and where its time goes."""
 
 from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
 

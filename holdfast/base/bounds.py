@@ -24,7 +24,7 @@ for each of."""
 MAX_GENERATION = (1 << 31) - 1
 
 MAX_NODES = 16_384
-"""Nodes that a controller knows. Beyond it the longest absent one that nothing speaks of makes room, or a hello is
+"""Nodes that a controller knows. Beyond it the longest absent one without references is removed, or a hello is
 refused."""
 MAX_NAME = 256
 """Characters of a name: of a node, a host, a device, a gauge, an operation."""
@@ -81,7 +81,7 @@ Triple = tuple[int, int, int]
 
 
 def is_place(coordinate: Triple | None, sizes: Triple | None) -> bool:
-    """May a worker be there in a mesh of these sizes? Sizes of 0 are unknown ones."""
+    """Whether a worker may have this coordinate in a mesh of these sizes. Sizes of 0 are unknown ones."""
     if coordinate is None:
         return sizes is None
     a, b, c = coordinate

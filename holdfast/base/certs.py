@@ -1,7 +1,7 @@
 """Certificates for mutual TLS: one authority, one certificate for the controller and one per node, a folder for each.
 
 Small on purpose: an authority of its own for one cluster, elliptic keys (P-256), no intermediate, no revocation.
-To take a node's trust away, make a new authority.
+To revoke a node's trust, make a new authority.
 """
 
 import datetime
@@ -54,7 +54,7 @@ class Credential:
 def make_authority(
     now: Now, name: str = "Holdfast cluster", days: int = DAYS * 4, key: ec.EllipticCurvePrivateKey | None = None
 ) -> Credential:
-    """With `key`, an authority that lasts longer and vouches for what that key signed before."""
+    """With `key`, an authority that lasts longer and remains valid for what that key signed before."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     builder = (

@@ -2,7 +2,7 @@
 
 HoldfastError
 +-- UsageError        the caller's input is wrong: one line, exit code 2
-+-- ProtocolError     the peer speaks something we cannot
++-- ProtocolError     the peer uses a protocol that we do not support
 +-- Unavailable       a server, file system or device did not answer in time: may work later
 """
 
@@ -16,7 +16,7 @@ class UsageError(HoldfastError):
 
 
 class ProtocolError(HoldfastError):
-    """The other end sent what this version cannot speak."""
+    """The other end sent what this version does not support."""
 
 
 class Unavailable(HoldfastError):

@@ -11,10 +11,10 @@ _NEVER = (1 << 31) - 1
 
 
 def keep_freed() -> bool:
-    """Have malloc keep what is freed for the next time, in place of giving it back; whether it will.
+    """Have malloc keep what is freed for the next time, instead of returning it to the kernel; whether it will.
 
-    Every step of training, and every MiB of an upload, takes and frees the same memory. Given back, its pages are
-    fetched and cleared anew in each, which on a virtual machine takes as long as a tenth of a step's computation.
+    Every step of training, and every MiB of an upload, takes and frees the same memory. If returned, its pages are
+    fetched and cleared again in each, which on a virtual machine takes as long as a tenth of a step's computation.
     Without glibc nothing changes.
     """
     if not sys.platform.startswith("linux"):

@@ -1,6 +1,6 @@
 """Structured logs on standard error: a name and fields, as a line for people or as JSON for machines.
 
-`event("worker_exited", rank=3, code=-9)`: no prose that someone must parse later. Info: a state changed; warning: we
+`event("worker_exited", rank=3, code=-9)`: no prose that must be parsed later. Info: a state changed; warning: we
 will act; error: a person must act. Standard output stays free for results.
 """
 

@@ -1,4 +1,4 @@
-"""Text from outside (names, errors, a worker's words) made harmless for a terminal.
+"""Text from outside (names, errors, a worker's output) made harmless for a terminal.
 
 A name that holds an escape sequence could colour, move, hide or rename what a terminal shows: everything that is no
 printable character is shown as an escape instead. Programs get their text elsewhere, in JSON, where it stays as it is.

@@ -22,7 +22,7 @@ class Backoff:
     factor: float = 2.0
     cap: float = 5.0
     jitter: float = 0.5
-    """Share of each delay that is left to chance, so that a thousand agents do not come back in one instant."""
+    """Share of each delay that is random, so that a thousand agents do not come back in one instant."""
     deadline: float = math.inf
     """Seconds from the first attempt after which no further one is begun."""
 

@@ -1,6 +1,6 @@
 """Runs a daemon: signals become an orderly end with a deadline, errors become one line and an exit code.
 
-Exit codes: 0 done, 1 the world failed us, 2 the caller's input was wrong.
+Exit codes: 0 done, 1 an external failure, 2 the caller's input was wrong.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
             cancelled.set()
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # What whoever started us ignores was meant to be: SIGHUP under nohup, SIGINT behind `&` in a script.
+        # What the parent process ignores stays ignored: SIGHUP under nohup, SIGINT behind `&` in a script.
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, on_signal, number)
     task = asyncio.ensure_future(main(stop))
@@ -110,7 +110,7 @@ async def _supervise(main: Callable[[asyncio.Event], Awaitable[int | None]], gra
 
 
 def _be_deaf(loop: asyncio.AbstractEventLoop) -> None:
-    """What has ended in order must not die of an echo of the signal while the interpreter goes."""
+    """A process that ended in order must not be killed by a repeated signal while the interpreter shuts down."""
     numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in numbers:
@@ -133,7 +133,7 @@ def follow_parent(environ: dict[str, str] | None = None) -> None:
 
 
 def raise_priority() -> None:
-    """Be scheduled ahead of the work that we watch, where we may: starved by it, a watcher takes its own delay for
+    """Be scheduled ahead of the work that we watch, where we may: starved by it, a daemon takes its own delay for
     the silence of others. Call it before any thread starts; what is started from here must `give_way` first."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     if before <= _FIRST:

@@ -1,1 +1,1 @@
-"""Facts about the world: what drivers report, what tracebacks say, faults on purpose by name."""
+"""Facts: what drivers report, what tracebacks say, names of the faults to inject."""

@@ -1,4 +1,4 @@
-"""Faults on purpose, by name: `KIND@STEP:TARGET`, e.g. `kill@20:rank3`; without `@STEP` it strikes at once.
+"""Faults to inject, by name: `KIND@STEP:TARGET`, e.g. `kill@20:rank3`; without `@STEP` it strikes at once.
 
 A rank can be struck in its next operation of a mesh axis, before or after it: `hang@20:rank3/tp`,
 `stop:rank0/after-dp`. Slowness has a work and by how many percent it takes longer from then on:

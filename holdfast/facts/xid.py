@@ -36,7 +36,7 @@ class RecoveryAction(StrEnum):
 
     @property
     def takes_gpu_away(self) -> bool:
-        """Must the job leave this GPU?"""
+        """Whether the job must leave this GPU."""
         return self in (
             RecoveryAction.RESET_GPU, RecoveryAction.RESET_FABRIC, RecoveryAction.RESTART_VM,
             RecoveryAction.REBOOT, RecoveryAction.CHECK_POWER,
@@ -257,7 +257,7 @@ def kernel_line(code: int, pci: str) -> str:
 
 
 def same_device(reported: str, uuid: str, pci: str) -> bool:
-    """Is the reported device this GPU? Addresses come with domains of 4 or 8 digits, with a function or without."""
+    """Whether it is this GPU. Addresses come with domains of 4 or 8 digits, with a function or without."""
     if not reported:
         return False
     return reported == uuid or (bool(pci) and _address(reported) == _address(pci))

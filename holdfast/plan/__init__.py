@@ -1,1 +1,1 @@
-"""A job's pipeline plan as data: what must be true of it, and how long it takes."""
+"""A job's pipeline plan as data: its invariants, and how long it takes."""

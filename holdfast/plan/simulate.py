@@ -52,7 +52,7 @@ def simulate(plan: Plan, duration: Duration, latency: float = 0.0) -> Timeline:
     """Run a plan. `latency` is what a message takes after its computation, without occupying either end.
 
     A message moves once it has been sent and its receive posted, if the plan has transfers. ValueError when the
-    lists wait for each other for ever; `verify` says where.
+    lists deadlock; `verify` says where.
     """
     needs = dependencies(plan)
     home = {action_id: rank for action_id, (rank, _) in plan.places.items()}

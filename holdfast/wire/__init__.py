@@ -1,1 +1,1 @@
-"""What processes say to each other: plain types, and their way to messages and back."""
+"""What processes send each other: plain types, and their conversion to messages and back."""

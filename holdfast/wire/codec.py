@@ -18,7 +18,7 @@ from holdfast.wire.frames import frame_from, frame_message
 _M = TypeVar("_M", bound=Message)
 
 PROTOCOL = 1
-"""What this version speaks; a peer whose range does not hold it is refused in one line."""
+"""The protocol version; a peer whose range does not contain it is refused in one line."""
 
 _EVENT_FIELDS: dict[str, type[t.Event]] = {
     "worker_exited": t.WorkerExited,

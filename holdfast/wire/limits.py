@@ -1,7 +1,7 @@
 """What of a decoded message a controller takes: values beyond `bounds` are left out, each counted by reason.
 
 An agent clamps what its workers write before it sends; what still comes is of another version, or forged. The rest of
-the message counts all the same: a node must not fall silent for one value. Pure.
+the message counts all the same: a node must not become silent because of one value. Pure.
 """
 
 import dataclasses

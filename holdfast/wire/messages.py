@@ -1,4 +1,4 @@
-"""What agent and controller say to each other beside heartbeats and events: spans, commands, the handshake."""
+"""What agent and controller send each other besides heartbeats and events: spans, commands, the handshake."""
 
 from dataclasses import dataclass, field
 
@@ -104,7 +104,7 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """Break something on purpose. `rank` -1: the node itself."""
+    """Inject a fault. `rank` -1: the node itself."""
 
     kind: str
     rank: int = -1
@@ -129,12 +129,12 @@ class RunCheck:
 
 @dataclass(frozen=True, slots=True)
 class DumpStacks:
-    """Tell what the workers of the command's generation are doing: their Python stacks, their states in the kernel."""
+    """What the workers of the command's generation are doing: their Python stacks, their states in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePeer:
-    """See whether a peer's agent answers. The answer's data hold `behind`: what was found there."""
+    """Probe whether a peer's agent answers. The answer's data hold `behind`: what was found there."""
 
     host: str
     port: int

@@ -25,7 +25,7 @@ def cut(data: bytes) -> Iterator[bytes]:
 
 
 class Pieces:
-    """What a stream's messages are together."""
+    """Joins the pieces of a stream's messages."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

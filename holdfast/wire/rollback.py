@@ -1,4 +1,4 @@
-"""Going back: which states of a job still count after the controller had it begin again from an earlier one.
+"""Rollback: which states of a job still count after the controller restarted it from an earlier one.
 
 A job's workers get them in their environment, in every generation from then on: what older generations kept of later
 steps is what people wanted to get away from. Standard library only.
@@ -32,5 +32,5 @@ def from_environment(env: Mapping[str, str]) -> tuple[Rollback, ...]:
 
 
 def counts(rollbacks: Iterable[Rollback], steps: int, generation: int) -> bool:
-    """May one go on from the state after `steps` steps that this generation kept?"""
+    """Whether training may go on from the state after `steps` steps that this generation kept."""
     return all(steps <= back.at_most or generation >= back.generation for back in rollbacks)

@@ -1,4 +1,4 @@
-"""What every process speaks: plain frozen data, no I/O, no protobuf. Named tuples are what comes by the thousand a
+"""The types of messages: plain frozen data, no I/O, no protobuf. Named tuples are what comes by the thousand a
 second: they are made three times as fast.
 
 Times: `wall_ns` is Unix time in ns (for people and across hosts), `mono` a local monotonic clock in seconds
@@ -24,7 +24,7 @@ class NodeState(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a worker says it is doing; only `TRAIN` is expected to make steps."""
+    """What a worker reports that it is doing; only `TRAIN` is expected to make steps."""
 
     START = "start"
     SETUP = "setup"
@@ -46,7 +46,7 @@ class Severity(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What a detector can say. `docs/runbook.md` has an entry for each."""
+    """What a detector can find. `docs/runbook.md` has an entry for each."""
 
     WORKER_EXIT = "worker-exit"
     WORKER_KILLED = "worker-killed"
@@ -203,7 +203,7 @@ class GroupCount:
 
 @dataclass(frozen=True, slots=True)
 class PendingCollective:
-    """What a worker stands in that has entered and left no operation for a while."""
+    """The operation that a worker has been in for a while."""
 
     kind: str = ""  # of its operation: all_reduce, recv, ...; empty when not known
     group: int = -1  # of its operation: index into `groups`, -1 when not known
@@ -387,7 +387,7 @@ class LogMatched:
 
 @dataclass(frozen=True, slots=True)
 class AgentNotice:
-    """Something the agent itself has to say: a collector failed, the disk is full, the fork server died."""
+    """Something that the agent itself reports: a collector failed, the disk is full, the fork server died."""
 
     wall_ns: int
     kind: str

@@ -1,4 +1,4 @@
-"""A whole agent, in this process, against a real controller's gRPC end: it joins, obeys, tells, and leaves in order."""
+"""A whole agent in this process against a real controller's gRPC end: it joins, obeys, reports and leaves in order."""
 
 import asyncio
 import itertools

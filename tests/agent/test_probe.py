@@ -117,7 +117,7 @@ print(probe.requested(), probe.requested(), flush=True)
         assert process.stdout.readline() == "True False\n"
 
 
-def test_a_span_says_with_whom_and_how_long_it_computed(tmp_path: Path) -> None:
+def test_a_span_says_its_peers_and_how_long_it_computed(tmp_path: Path) -> None:
     code = """
 with probe.span("forward", 0, 1, cpu=True):
     sum(range(1_000_000))

@@ -70,7 +70,7 @@ def test_a_job_that_is_over_stays_over(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_is_due_before_its_node_is_back(tmp_path: Path) -> None:
-    """The controller died between a fault's step and the fault: nobody is there yet whom it could ask."""
+    """The controller died between a fault's step and the fault: there is no agent yet to ask."""
     v = Virtual()
     v.submit(faults=("kill@3:rank7",))
     v.run(5.0)

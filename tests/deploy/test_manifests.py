@@ -68,7 +68,7 @@ def test_the_flags_exist(kind: str, name: str, config: type) -> None:
     assert flags_of(pod_of(kind, name)).keys() <= known
 
 
-# --- who runs as whom -------------------------------------------------------------------------------------------
+# --- users and privileges ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "name", "config"), PODS)
@@ -114,7 +114,7 @@ def test_the_copying_pod_has_what_it_needs_to_give_a_file_away_and_no_more() -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes other users' parts")
 @pytest.mark.parametrize(("kind", "name", "config"), PODS)
 def test_the_state_folder_can_be_used_by_the_pods_user(kind: str, name: str, config: type) -> None:
-    """On a volume as the kubelet makes it: root's, and for everybody (emptyDir) or the pod's group."""
+    """On a volume as the kubelet makes it: owned by root, and for all (emptyDir) or for the pod's group."""
     user, folder = user_of(kind, name), Path(flags_of(pod_of(kind, name))["state-dir"])
     volumes = {one["name"]: one for one in pod_of(kind, name)["volumes"]}
     with tempfile.TemporaryDirectory() as place:
@@ -135,7 +135,7 @@ def test_the_state_folder_can_be_used_by_the_pods_user(kind: str, name: str, con
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# --- who has which secret ----------------------------------------------------------------------------------------
+# --- which pod has which secret -----------------------------------------------------------------------------------
 
 
 def test_a_pod_in_which_training_code_runs_has_its_nodes_certificate_only() -> None:

@@ -85,7 +85,7 @@ def read(paths: tuple[Path, Path]) -> tuple[bytes, bytes]:
 
 
 class Agent:
-    """A node with a certificate and one slot, which beats, and does as it is told as far as anybody can see."""
+    """A node with a certificate and one slot, which sends heartbeats, and seems to do as it is asked."""
 
     def __init__(self, cluster: Cluster, node: str, answers: bool = True) -> None:
         """`answers`: does it answer commands?"""

@@ -1,4 +1,4 @@
-"""What is wrong with the input, or with the world: one clear line, the right exit code, and nobody else disturbed."""
+"""Bad input or a bad environment: one clear line, the right exit code, and nothing else disturbed."""
 
 import os
 import queue
@@ -26,7 +26,7 @@ PORTS_0 = ("--grpc-port", "0", "--http-port", "0")
 
 
 def test_a_file_that_is_wrong(holdfast: Commands, tmp_path: Path) -> None:
-    """One for all that tests/holdfast/cli/test_bad_input.py tries in its own process."""
+    """One for all that tests/holdfast/cli/test_bad_input.py checks in its own process."""
     (tmp_path / "holdfast.toml").write_text("[controller]\ngrpc_prot = 1\n")
     done = holdfast.run("controller", *PORTS_0, "--config", str(tmp_path / "holdfast.toml"))
     assert done.process.returncode == 2
@@ -34,7 +34,7 @@ def test_a_file_that_is_wrong(holdfast: Commands, tmp_path: Path) -> None:
 
 
 def test_dcp_metadata_that_is_damaged(holdfast: Commands, tmp_path: Path) -> None:
-    """One for all that tests/checkpoint/tools tries in its own process."""
+    """One for all that tests/checkpoint/tools checks in its own process."""
     (tmp_path / "dcp").mkdir()
     (tmp_path / "dcp" / ".metadata").write_bytes(b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n")
     done = holdfast.run("checkpoint", "import", str(tmp_path / "dcp"), str(tmp_path / "store"), "--step", "1")
@@ -109,7 +109,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Stream:
-    """An agent that sends what it is told to, byte by byte."""
+    """An agent that sends what it is given, byte by byte."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address)

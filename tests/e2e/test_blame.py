@@ -27,7 +27,7 @@ LOGS = SCRIPT.with_name("ddp_logs.py")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     pytest.importorskip("pyarrow")
-    # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
+    # Steps of milliseconds on a machine that other tests keep busy: half a second without a step means nothing here.
     patient = ("--hang-floor", "5s")
     with LocalCluster(tmp_path_factory.mktemp("blame"), nodes=2, slots=4, controller_flags=patient) as one:
         yield one
@@ -56,7 +56,7 @@ def stop(cluster: LocalCluster, job: str, step: int, ranks: int) -> Path:
     kept = cluster.state_dir / "controller" / "spans" / job
 
     def later() -> set[int]:
-        """Ranks that told of a step after it."""
+        """Ranks that reported a step after it."""
         return set(span_files.read(kept, step + 1)[0].rank.tolist())
 
     wait_for(lambda: list(kept.glob("*.parquet")) and len(later()) == ranks, 60, lambda: sorted(kept.glob("*")))
@@ -113,7 +113,7 @@ def test_the_slow_rank_of_an_unmodified_script_is_named_from_its_record(
     assert "FORWARD" in capfd.readouterr().out
 
 
-def test_what_rank_0_does_by_design_is_shown_and_alerts_nobody(cluster: LocalCluster) -> None:
+def test_what_rank_0_does_by_design_is_shown_and_sends_no_alert(cluster: LocalCluster) -> None:
     before = len(cluster.client.incidents())
     job = submit(cluster, str(LOGS), ["100000"], 2)
     looks: dict[int, list[Json]] = {}

@@ -88,7 +88,7 @@ def asked(cluster: LocalCluster, fault: str) -> bool:
 
 
 def checkpoint_daemon(state: Path) -> int | None:
-    """The pid of a node's checkpoint daemon while it lives."""
+    """The pid of a node's checkpoint daemon while it runs."""
     try:
         pid = int((state / "run" / "checkpoint.pid").read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 STEPS = 42
 DEADLINE_S = 280.0
 SMALL = ("--nproc", "2")
-"""Two workers a node, pp 2 x dp 2: a step takes less than half of what it takes with eight, and tells as much."""
+"""Two workers a node, pp 2 x dp 2: a step takes less than half of what it takes with eight, and shows as much."""
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_every_other_way_to_break_a_worker(stage: Commands, calm: list[float]) -
 def test_ctrl_c_leaves_nothing_behind(holdfast: Commands, tmp_path: Path, number: signal.Signals) -> None:
     state = tmp_path / "state"
     command = holdfast.start("demo", "--nproc", "2", "--steps", "100000", "--state-dir", str(state))
-    command.says("/100000  loss", 120)  # the first line of progress: which step it tells is chance
+    command.says("/100000  loss", 120)  # the first line of progress: which step it shows is chance
     assert len(holdfast.left()) >= 8  # the command, its daemons, their fork servers, workers
     folders = [shared_dir(state / f"node{n}") for n in range(2)]
     folders += [snapshots_dir(state / f"node{n}", f"node{n}") for n in range(2)]

@@ -1,4 +1,4 @@
-"""Certificates that soon end, in a real cluster: they are told where findings are told, and what is said helps."""
+"""Certificates that expire soon, in a real cluster: they are reported where findings are, and the advice helps."""
 
 import datetime
 import http.server

@@ -107,7 +107,7 @@ def test_a_job_goes_on_where_the_agents_folder_is_full(
     found = runs.new_incidents(before)
     assert acted_on(found) == []
     full = [one for one in found if one["kind"] == "disk-full"]
-    if then == "nothing else":  # the first: the same again is told after ten minutes
+    if then == "nothing else":  # the first: the same is reported again after ten minutes
         assert full
         assert full[0]["culprit"] == "node0"
         assert "No space left on device" in " ".join(one["summary"] for one in full)

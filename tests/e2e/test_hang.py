@@ -86,7 +86,7 @@ def test_the_worker_that_holds_up_the_others_is_named(cluster: LocalCluster, tmp
         assert found["culprit"] == fault.partition(":")[2].partition("/")[0], found["summary"]
         assert found["kind"] == ("worker-stopped" if fault.startswith("stop") else "worker-hang")
         steps(cluster, 1)
-        if fault.startswith("hang"):  # a stopped one can be found before all agents have told
+        if fault.startswith("hang"):  # a stopped one can be found before all agents have reported
             found = cluster.client.incident(found["id"])
             assert len(found["stacks"]["states"]) == 4
             assert frames(found)["perform"] == fault[9]

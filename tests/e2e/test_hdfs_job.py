@@ -52,7 +52,7 @@ def reported(cluster: LocalCluster) -> list[str]:
 
 
 def of_the_store(cluster: LocalCluster) -> list[str]:
-    """The states of the incidents that tell of a store."""
+    """The states of the incidents about a store."""
     return [incident["state"] for incident in cluster.client.incidents() if incident["kind"] == "store"]
 
 

@@ -1,4 +1,4 @@
-"""Who has no certificate, or a stolen one, at the agents' port of a real controller: what it costs, and whom else."""
+"""Clients without a certificate, or with a stolen one, at the agents' port of a real controller: what they cost."""
 
 import contextlib
 import queue

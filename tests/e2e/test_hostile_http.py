@@ -95,7 +95,7 @@ def head(path: str, *fields: str, method: str = "POST") -> str:
 @pytest.mark.parametrize("framing", ["Content-Length: 600000000", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("token", ["", "Authorization: Bearer wrong"])
 def test_without_the_token_no_body_is_taken(victim: Victim, framing: str, token: str) -> None:
-    """600 MB that nobody has a right to send: the answer is there at once, and the rest falls on the floor."""
+    """600 MB of an unauthorized request: the answer is there at once, and the rest is discarded."""
     before = victim.memory()
     fields = [field for field in (framing, token) if field]
     with victim.opened(head("/api/v1/jobs", *fields)) as one:
@@ -228,8 +228,8 @@ def test_slow_ones_have_a_deadline(victims: dict[str, Victim]) -> None:
 
 
 @pytest.mark.parametrize("name", ["http", "https"])
-def test_connections_that_do_nothing_keep_nobody_out(victims: dict[str, Victim], name: str) -> None:
-    """Twice as many as there are places: those that have waited longest make room for who has something to ask."""
+def test_idle_connections_keep_no_client_out(victims: dict[str, Victim], name: str) -> None:
+    """Twice as many as there are places: those that have waited longest make room for clients with a request."""
     victim = victims[name]
     process = psutil.Process(victim.controller.process.pid)
     idle = [victim.connect() for _ in range(2 * MOST)]

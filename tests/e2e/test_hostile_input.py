@@ -169,7 +169,7 @@ def test_a_job_that_is_too_large_is_refused_in_one_line(cluster: tuple[Commands,
 
 
 def test_the_largest_job_costs_bounded_memory_and_no_answers(holdfast: Commands, tmp_path: Path) -> None:
-    """Nobody has nodes for it: it waits, and everything else is answered."""
+    """No nodes for it: it waits, and everything else is answered."""
     controller = holdfast.start("controller", *PORTS_0, "--state-dir", str(tmp_path / "state"))
     _, http = ready(controller)
 

@@ -1,4 +1,4 @@
-"""Scripts that know nothing of Holdfast, and how their lives end: what is progress, and who left."""
+"""Scripts without instrumentation, and how their attempts end: what is progress, and which rank left."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_script_that_goes_on_from_its_own_checkpoints_is_not_given_up(runs: Ru
     assert [line for line in run.out.splitlines() if "from" in line] == [f"[0] from {n}" for n in range(0, 60, 11)]
     job = runs.ask("job")
     assert (job["state"], job["generation"]) == ("finished", 6)
-    assert job["step"] == 5 * 12 + 5 - 1  # counted over all lives: five of twelve steps, and the last
+    assert job["step"] == 5 * 12 + 5 - 1  # counted over all attempts: five of twelve steps, and the last
     assert job["steps_counted"]
     assert job["progress"].startswith("checkpoint ")
     assert job["time"]["lost"]["recompute"] is None
@@ -93,7 +93,7 @@ if lives < 6:
 """
 
 
-def test_a_script_whose_short_lives_save_by_any_library_is_not_given_up(runs: Runs, tmp_path: Path) -> None:
+def test_a_script_whose_short_attempts_save_by_any_library_is_not_given_up(runs: Runs, tmp_path: Path) -> None:
     """Four steps and the same error each time would be a bug, but for the checkpoints."""
     (tmp_path / "out").mkdir()
     run = runs.start("--nproc-per-node", "1", script(tmp_path, SAVES_IN_EVERY_WAY), str(tmp_path / "out"))
@@ -139,7 +139,7 @@ raise RuntimeError("a batch that is not there")
 """
 
 
-def test_the_same_error_at_the_third_step_of_each_life_is_given_up(runs: Runs, tmp_path: Path) -> None:
+def test_the_same_error_at_the_third_step_of_each_attempt_is_given_up(runs: Runs, tmp_path: Path) -> None:
     run = runs.start("--nproc-per-node", "1", script(tmp_path, STEPS_AND_FAILS), "3")
     assert run.wait(WARM_S) == 1
     job = runs.ask("job")
@@ -148,7 +148,7 @@ def test_the_same_error_at_the_third_step_of_each_life_is_given_up(runs: Runs, t
     assert job["reason"].endswith(" raised RuntimeError: a batch that is not there")
 
 
-def test_a_loop_of_equally_long_lives_ends_with_its_restarts_and_is_reported(runs: Runs, tmp_path: Path) -> None:
+def test_a_loop_of_equally_long_attempts_ends_with_its_restarts_and_is_reported(runs: Runs, tmp_path: Path) -> None:
     before = len(runs.cluster.client.incidents())
     run = runs.start("--nproc-per-node", "1", "--max-restarts", "5", script(tmp_path, STEPS_AND_FAILS), "12")
     assert run.wait(WARM_S) == 1

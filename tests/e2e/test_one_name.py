@@ -42,7 +42,7 @@ def other_host(name: str) -> list[str]:
     return through
 
 
-def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp_path: Path) -> None:
+def test_a_second_agent_of_the_same_name_disturbs_no_other(holdfast: Commands, tmp_path: Path) -> None:
     """A whole job runs and ends beside it; when the first is killed, the second is taken."""
     controller, rpc, http = begin(holdfast, tmp_path)
     first = agent(holdfast, rpc, tmp_path / "a")
@@ -67,8 +67,8 @@ def test_a_second_agent_of_the_same_name_disturbs_nobody(holdfast: Commands, tmp
     second.says("controller.joined", 15)
 
 
-def test_a_copy_of_a_live_folder_displaces_nobody_and_ends_no_worker(holdfast: Commands, tmp_path: Path) -> None:
-    """The copy names the holder's lives and its workers; the lock that vouches for both is that of the original."""
+def test_a_copy_of_a_live_folder_displaces_no_agent_and_ends_no_worker(holdfast: Commands, tmp_path: Path) -> None:
+    """The copy names the holder's runs and its workers; the lock that vouches for both is that of the original."""
     controller, rpc, http = begin(holdfast, tmp_path)
     first = agent(holdfast, rpc, tmp_path / "a")
     first.says("controller.joined")
@@ -148,7 +148,7 @@ def test_a_state_folder_is_one_controllers_until_that_is_killed(holdfast: Comman
 
 
 def test_a_copy_of_a_running_agents_folder_is_no_successor(holdfast: Commands, tmp_path: Path) -> None:
-    """A host that was cloned, folder and all: what it says of earlier lives is another's."""
+    """A host that was cloned with its folder: the earlier runs that it names are another's."""
     controller, rpc, _ = begin(holdfast, tmp_path)
     first = agent(holdfast, rpc, tmp_path / "a")
     first.says("controller.joined")

@@ -1,4 +1,4 @@
-"""The page under a real job with a fault: every view tells something of it, and nothing complains."""
+"""The page under a real job with a fault: every view shows something of it, without errors."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -17,7 +17,7 @@ ENDED_S = 150.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # Steps of 50 ms on a machine that other tests keep busy: a second without life is nothing here.
+    # Steps of 50 ms on a machine that other tests keep busy: a second without a step means nothing here.
     patient = ("--hang-floor", "3s")
     with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=2, controller_flags=patient) as one:
         yield one

@@ -1,4 +1,4 @@
-"""A worker, then a node, is told to end: the job loses no step, whatever its checkpoints were set to."""
+"""A worker, then a node, is asked to end: the job loses no step, whatever its checkpoints were set to."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_nothing_is_lost_by_who_is_asked_to_end(cluster: LocalCluster, holdfast:
     incident = goes_on(cluster, 2, store)
     assert (incident["kind"], incident["culprit"]) == ("worker-preempted", "rank1")
 
-    # A whole node: its agent is told, and tells its workers.
+    # A whole node: its agent is notified, and notifies its workers.
     wait_for(lambda: job(cluster)["step"] > incident["step_resumed"] + 5, DEADLINE_S, lambda: job(cluster))
     os.kill(cluster.pids()["node1"], signal.SIGTERM)
     goes_on(cluster, 3, store)

@@ -33,7 +33,7 @@ SCRIPT = """
         with torch.no_grad():
             model.weight += step
             if generation == 1 and step == 27 and dist.get_rank() == 1:
-                model.weight[0, 2] = float("inf")  # of this nobody knows
+                model.weight[0, 2] = float("inf")  # no report of this
         dist.all_reduce(model.weight.data)
         model.weight.data /= 2
         loss = float(model.weight.sum())

@@ -25,7 +25,7 @@ WARM_S = 120.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # Steps of milliseconds on a machine that other tests keep busy: half a second without life is nothing here.
+    # Steps of milliseconds on a machine that other tests keep busy: half a second without a step means nothing here.
     patient = ("--hang-floor", "5s")
     with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, slots=4, controller_flags=patient) as one:
         yield one
@@ -124,7 +124,7 @@ def test_the_exit_code_comes_back(runs: Runs, tmp_path: Path) -> None:
     assert (runs.ask("job")["state"], runs.ask("job")["exit_code"]) == ("failed", 3)
 
 
-def test_a_bug_ends_the_job_after_a_few_tries_and_blames_nobody(runs: Runs, tmp_path: Path) -> None:
+def test_a_bug_ends_the_job_after_a_few_attempts_and_blames_no_node(runs: Runs, tmp_path: Path) -> None:
     before = len(runs.cluster.client.incidents())
     path = script(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Who gets in and who does not: real gRPC and HTTP, with the certificates that `holdfast certs` makes."""
+"""Accepted and refused clients: real gRPC and HTTP, with the certificates that `holdfast certs` makes."""
 
 import datetime
 import json
@@ -25,7 +25,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 @dataclass
 class Fort:
-    """A controller that listens for everybody, and the files it was given."""
+    """A controller that listens on all addresses, and the files it was given."""
 
     commands: Commands
     files: Path
@@ -92,13 +92,13 @@ def write(folder: Path, authority: Credential, credential: Credential) -> None:
 
 
 def test_only_the_right_certificate_joins(fort: Fort) -> None:
-    """All the wrong ones probe peer at once; each is told why in one line, and the right one gets in beside them."""
+    """All the wrong ones connect at once; each gets the reason in one line, and the right one gets in beside them."""
     wrong = {
         "wrong authority": fort.agent("node1", "foreign", "node1"),
         "expired": fort.agent("node1", "expired"),
         "another node's": fort.agent("node1", "node0"),
         "does not trust the controller": fort.agent("node1", "node1", "foreign"),
-        # An address of the controller that nobody had put into its certificate.
+        # An address of the controller that is not in its certificate.
         "another address": fort.agent("node1", "node1", host="127.0.0.2"),
     }
     right = fort.agent("node0", "node0")
@@ -125,7 +125,7 @@ def test_only_the_right_certificate_joins(fort: Fort) -> None:
 
 
 def refused(agent: Running) -> str:
-    """Why, said once however often it tries."""
+    """The reason, printed once for any number of attempts."""
     lines = [event for event in log_events(agent.err) if event.get("event") == "controller.away"]
     assert lines, agent.err
     assert len({line["reason"] for line in lines}) == len(lines) == 1, agent.err
@@ -224,7 +224,7 @@ def test_it_does_if_set_explicitly(holdfast: Commands, tmp_path: Path) -> None:
     assert httpx.get(f"http://127.0.0.1:{http.rpartition(':')[2]}/api/v1/status", trust_env=False).status_code == 200
 
 
-def test_an_agent_obeys_nobody_over_a_network_unprotected(holdfast: Commands, tmp_path: Path) -> None:
+def test_an_agent_obeys_no_controller_over_a_network_unprotected(holdfast: Commands, tmp_path: Path) -> None:
     agent = holdfast.run("agent", "--controller", "192.0.2.1:7070", "--state-dir", str(tmp_path))
     assert agent.process.returncode == 2
     assert "a controller at 192.0.2.1 needs TLS" in one_line(agent.err)

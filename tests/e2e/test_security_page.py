@@ -158,7 +158,7 @@ def has_line(api: httpx.Client) -> bool:
 
 
 def answers_for_another(cluster: Cluster) -> bool:
-    """Where workers meet, which node0 was asked for: the first order to start them says who was believed."""
+    """The rendezvous address that node0 was asked for: the first order to start the workers shows whose answer won."""
     with a_job(cluster, answers=False) as (holder, _, api), Agent(cluster, "node1") as other:
         asked, _ = holder.order(msg.StartStore)
         before = refused(api, "answer")
@@ -310,7 +310,7 @@ def test_an_agents_certificate(cluster: Cluster, what: str, said: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("row", table("What the tokens may do"), ids=lambda row: row[0].strip("`"))
 def test_a_token(cluster: Cluster, row: list[str]) -> None:
-    """Yes: it is answered, be it that there is no such node or job. No: it is refused for who asks."""
+    """Yes: it is answered, even if there is no such node or job. No: the caller is refused."""
     request, *said = row[:4]
     method, path = request.strip("`").split(" ")
     path = path.replace("{name}", "none").replace("{incident}", "i0").replace("{id}", "d0")

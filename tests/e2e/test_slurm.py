@@ -90,7 +90,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
             agent.terminate()
         for agent in agents:
             agent.wait(60)
-        # A dead host's memory goes with it. These are on a host that lives on, as do workers without their agent.
+        # A dead host's memory goes with it. These are on a host that stays up, as workers without their agent do.
         leftovers.end_marked(holdfast.mark)
         for node in NODES:
             leftovers.remove_shared_memory(tmp_path / node, node)

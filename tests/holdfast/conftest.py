@@ -9,7 +9,7 @@ from tests.holdfast.support.fake_controller import FakeController
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeController]:
-    """A controller that answers as it is told; the commands find it by the environment."""
+    """A controller with preset answers; the commands find it by the environment."""
     controller = FakeController()
     monkeypatch.setenv("HOLDFAST_CONTROLLER", controller.address)
     monkeypatch.setenv("HOLDFAST_CONFIG", "")

@@ -60,7 +60,7 @@ static cudaError_t drop(void *p, int is_mapped) {
     return cudaSuccess;
 }
 
-/* Pages that nobody touches cost nothing: a model may be larger than this host's memory. */
+/* Untouched pages cost nothing: a model may be larger than this host's memory. */
 static void *pages(size_t size) {
     return mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }

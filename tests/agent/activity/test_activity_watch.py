@@ -60,7 +60,7 @@ def test_a_watch_begins_when_a_worker_stands_and_ends_when_it_moves() -> None:
         seen = activities.attach(worker._replace(progress_age=1.3)).activity
         assert seen is not None
         assert seen.watched == pytest.approx(1.0)
-        assert seen.quiet == 0  # nobody has looked closely: its children may move
+        assert seen.quiet == 0  # no close look was taken: its children may move
         now[0] += 1.0  # it has moved meanwhile, and stands again
         seen = activities.attach(worker._replace(progress_age=STANDS + 0.01)).activity
         assert seen is not None

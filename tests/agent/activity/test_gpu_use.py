@@ -1,4 +1,4 @@
-"""Does a GPU work or wait? Judged by NVML's figures, which are faked; and by whom it is used."""
+"""Does a GPU work or wait? Judged by NVML's figures, which are faked; and by the processes that use it."""
 
 import math
 import time

@@ -61,7 +61,7 @@ def test_it_asks_as_nvidias_client_does_and_reads_every_count() -> None:
     assert status.most == {("0xfa93daea854b060b", "AllReduce"): 641, ("0xfa93daea854b060b", "SendRecv"): 3}
 
 
-def test_an_older_server_reports_in_text_who_differs() -> None:
+def test_an_older_server_reports_in_text_which_rank_differs() -> None:
     with serve(FakeRas(RANKS, has_json=False)) as ras:
         status = ask(ras.address)
     assert ras.heard[-2:] == ["set format json", "verbose status"]
@@ -82,7 +82,7 @@ def test_the_text_of_nvidias_documentation_is_understood() -> None:
     assert status.most == {("0x27a079b828ff1a75", "collective"): 6650}
 
 
-def test_where_nobody_listens_there_is_no_ras() -> None:
+def test_where_no_server_listens_there_is_no_ras() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

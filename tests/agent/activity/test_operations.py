@@ -1,4 +1,4 @@
-"""Operations that workers begin while they stand, as NCCL's RAS counts them: growth, who is behind, and how often."""
+"""Operations that stalled workers begin, as NCCL's RAS counts them: growth, the ranks behind, and how often."""
 
 import math
 import os
@@ -54,7 +54,7 @@ def test_a_count_that_grows_between_two_looks_is_a_movement() -> None:
     assert math.isnan(world.operations.grew_at(100))
 
 
-def test_who_has_begun_fewer_than_its_peers_in_two_looks_is_named_with_both_figures() -> None:
+def test_a_rank_that_has_begun_fewer_than_its_peers_in_two_looks_is_named_with_both_figures() -> None:
     world = World()
     world.counts[1]["AllReduce"] = 639
     world.look()
@@ -93,7 +93,7 @@ def test_a_count_that_is_new_says_nothing_yet() -> None:
     assert "has begun 1 AllReduce" in world.operations.behind(101)
 
 
-def test_messages_between_two_ranks_leave_nobody_behind() -> None:
+def test_messages_between_two_ranks_leave_no_rank_behind() -> None:
     world = World()
     world.counts[0]["SendRecv"] = 0
     world.look()
@@ -173,7 +173,7 @@ def test_only_an_address_of_this_host_is_its_own() -> None:
     assert not any(map(is_own_address, ("192.0.2.1", "", "unknown", "localhost", "1" * 100)))
 
 
-def test_it_asks_nothing_for_nobody() -> None:
+def test_it_asks_nothing_without_ranks() -> None:
     def refuse(*args: Any, **more: Any) -> RasStatus:
         raise AssertionError("asked")
 

@@ -164,7 +164,7 @@ for thread in threads: thread.start()
 
 
 def test_what_other_threads_wait_for_is_reported_where_the_main_one_waits_for_a_lock() -> None:
-    """More threads than one look takes. Pools, timers and those that serve descriptors tell nothing."""
+    """More threads than one look takes. Pools, timers and threads that serve descriptors show nothing."""
     reported = "a lock (other threads: a read from a pipe that it holds itself; a read from a unix socket, 2 times)"
     with standing(THREADS_WAIT) as (eye, _):
         eye.when(lambda a: a.waits_for == reported)

@@ -230,7 +230,7 @@ def test_stop_and_stack_dump(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_module_that_cannot_be_imported_is_reported_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_and_harms_no_worker(tmp_path: Path) -> None:
     async def story() -> None:
         (tmp_path / "warm_me.py").write_text("ready = []\ndef preload(): ready.append('hot')")
         async with node(tmp_path) as one:
@@ -252,7 +252,7 @@ def test_a_module_that_cannot_be_imported_is_reported_and_harms_nobody(tmp_path:
 
 
 def test_a_module_that_asks_for_gpus_is_left_to_the_workers(tmp_path: Path) -> None:
-    """No GPU here: what torch would tell a child, and the driver's file, are made up."""
+    """No GPU here: what torch would report to a child, and the driver's file, are made up."""
 
     async def story() -> None:
         (tmp_path / "fine.py").write_text("")

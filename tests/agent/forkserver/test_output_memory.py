@@ -1,4 +1,4 @@
-"""Output in memory: what is read is given back, what nobody reads is bounded, and a new reader begins where the last
+"""Output in memory: what is read is freed, unread output is bounded, and a new reader begins where the last
 one was."""
 
 import fcntl
@@ -68,7 +68,7 @@ def test_a_new_reader_begins_where_the_last_one_was(rounds: list[tuple[int, int,
     os.close(fd)
 
 
-def test_what_nobody_reads_is_bounded(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_output_is_bounded(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_memory, "MOST", 64 * PAGE)
     monkeypatch.setattr(output_memory, "KEPT", 16 * PAGE)
     for n in range(1000):

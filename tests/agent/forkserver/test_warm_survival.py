@@ -49,7 +49,7 @@ def test_workers_outlive_a_killed_agent_and_the_next_one_learns_everything(tmp_p
         agent.kill()
         agent.communicate()
         assert all(map(alive, pids))
-        os.kill(pids[1], signal.SIGKILL)  # ends while nobody listens
+        os.kill(pids[1], signal.SIGKILL)  # ends while no agent listens
         await eventually(lambda: not alive(pids[1]))
 
         warm = await one.open()

@@ -215,7 +215,7 @@ def test_samples_stay_within_their_share() -> None:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_life_that_begins_spoilt_is_distinguished_from_one_that_becomes_so(
+def test_an_attempt_that_begins_with_nan_is_distinguished_from_one_that_gets_it(
     on_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between two samples: of a GPU the first one's sums are waited for by no step, and looked for by each."""
@@ -331,7 +331,7 @@ def test_a_gpu_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.after(optimizer)
         assert gpu.events == n // 2 + 1, "one sample at a time"
         assert not watch.spoilt
-        assert sum(one.done for one in reported) == n // 2, "the agent is told that its event has come"
+        assert sum(one.done for one in reported) == n // 2, "the agent is notified that its event has come"
         gpu.done = n % 2 == 1
     watch.after(optimizer)
     assert watch.spoilt

@@ -1,4 +1,4 @@
-"""Spans of a script that knows nothing of them: what is its own, what is waiting, and who is to blame."""
+"""Spans of a script without instrumentation: what is its own, what is waiting, and the rank to blame."""
 
 import os
 import subprocess
@@ -92,12 +92,12 @@ EXPECTED: dict[str, tuple[object, ...]] = {
 
 
 def reasons(folder: Path, port: int) -> dict[str, tuple[list[tuple[object, ...]], list[str]]]:
-    """Who is named for each reason of the script, and in which words."""
+    """The rank named for each reason of the script, and the wording."""
     steps, found = 25, {}
     table = run_two(REASONS, [str(steps)], folder, port)
     for at, reason in enumerate(EXPECTED, 1):
         part = table.of_steps(at * steps + 3, (at + 1) * steps - 2)
-        # What is asked here is why, not whether anybody would be named by default.
+        # This checks the reason, not whether a rank would be named by default.
         blame = blame_of(part, JobShape("j1", "script", ("node0",), 2), Limits(z=1.0, chance=0.5))
         assert blame is not None
         named = [(c.kind.value, c.rank, c.what)[: len(EXPECTED[reason])] for c in blame.culprits]

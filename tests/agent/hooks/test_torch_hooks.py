@@ -207,7 +207,7 @@ async def two_ranks(one: Node) -> None:
 
 
 async def tearing_down_is_no_training(one: Node) -> None:
-    """What is torn down holds the interpreter lock while it waits for the peers: nobody expects steps there."""
+    """Teardown holds the interpreter lock while it waits for the peers: no steps are expected there."""
     assert one.warm
     port = await one.warm.start_store("j", "127.0.0.1")
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1", "RANK": "0"}

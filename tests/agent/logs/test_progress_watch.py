@@ -1,4 +1,4 @@
-"""What programs that number no steps save and print, as their agent tells it."""
+"""What programs without step numbers save and print, as their agent reports it."""
 
 import json
 import os

@@ -39,7 +39,7 @@ def counted(rule: LogRule) -> tuple[LogRule, list[Counting]]:
 
 
 class Clock:
-    """Processor time that passes only where it is told to."""
+    """CPU time that advances only on request."""
 
     now = 0.0
 

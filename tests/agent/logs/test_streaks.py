@@ -74,7 +74,7 @@ def test_trainer_that_filters_nan_shows_it_in_the_norm() -> None:
         "Monitored metric train_loss = nan is not finite. Previous best value was inf. Signaling Trainer to stop.",
     ],
 )
-def test_who_gives_up_for_a_nan_is_found_at_once(line: str) -> None:
+def test_a_program_that_ends_for_a_nan_is_found_at_once(line: str) -> None:
     assert found(f"step 1 loss 2.3\n{line}\n") == [("nan-error", line)]
 
 

@@ -62,7 +62,7 @@ def test_a_new_worker_and_one_that_ended_are_seen_between_quiet_polls(tmp_path: 
     first = logs.paths("j", 1, 0)
     for path in first:
         append(path, b"")
-    assert logs.poll() == logs.poll() == []  # from the second on nothing is done while nobody writes
+    assert logs.poll() == logs.poll() == []  # from the second on nothing is done while no process writes
     second = logs.paths("j", 1, 1)
     append(second[0], b"new\n")
     append(second[1], b"")
@@ -72,14 +72,14 @@ def test_a_new_worker_and_one_that_ended_are_seen_between_quiet_polls(tmp_path: 
     assert logs.poll() == []
     append(second[1], b"oops\n")
     assert text(logs.poll(), "err") == "oops\n"
-    os.truncate(second[1], 0)  # by somebody else
+    os.truncate(second[1], 0)  # by another process
     assert logs.poll() == []
     append(second[1], b"on\n")
     assert text(logs.poll(), "err") == "on\n"
     logs.close()
 
 
-def test_what_is_held_back_is_reported_also_when_nobody_writes_any_more(tmp_path: Path) -> None:
+def test_what_is_held_back_is_reported_also_when_no_process_writes_any_more(tmp_path: Path) -> None:
     clock, reported = Clock(), list[str]()
     logs = WorkerLogs(tmp_path, rules=RULES, on_match=lambda event, rule: reported.append(event.line), clock=clock)
     out, err = logs.paths("j", 1, 0)
@@ -246,7 +246,7 @@ def test_rotation_without_copies_only_bounds_the_file(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_file_that_somebody_else_empties(tmp_path: Path) -> None:
+def test_a_file_that_another_process_empties(tmp_path: Path) -> None:
     logs = WorkerLogs(tmp_path)
     out, _ = logs.paths("j", 1, 0)
     append(out, b"a long first line\n")

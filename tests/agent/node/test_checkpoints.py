@@ -1,4 +1,4 @@
-"""The agent and its node's checkpoint daemon: one is there when workers want it, and what it tells is passed on."""
+"""The agent and its node's checkpoint daemon: it runs when workers want it, and its reports are passed on."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def texts(reported: list[t.AgentNotice]) -> list[tuple[t.Severity, str]]:
 
 def test_a_daemon_is_there_when_workers_want_it(agent: Checkpoints, reported: list[t.AgentNotice]) -> None:
     assert agent.look() == {}
-    assert not agent.folder.exists()  # nobody wanted it yet
+    assert not agent.folder.exists()  # no worker wanted it yet
     agent.ensure()
     agent.ensure()
     pid = daemon_pid(agent)
@@ -121,7 +121,7 @@ def test_one_that_was_killed_before_it_was_seen_is_waited_for(
     assert texts(reported) == [
         (t.Severity.WARNING, "the checkpoint daemon was killed at its start, by signal 9; restarting it")
     ]
-    assert not (agent.folder / "daemon.absent").exists()  # nobody goes on without what is in memory
+    assert not (agent.folder / "daemon.absent").exists()  # no worker goes on without what is in memory
     until(lambda: (agent.look(), agent.is_connected)[1])
 
 
@@ -230,7 +230,7 @@ def test_gauges_of_several_workers_are_those_of_the_last() -> None:
     assert gauges([], 1.0) == {}
 
 
-def test_a_store_that_nobody_could_claim_is_one_that_fails() -> None:
+def test_a_store_that_no_daemon_could_claim_is_one_that_fails() -> None:
     document = {
         "job": "j",
         "at": 5.0,

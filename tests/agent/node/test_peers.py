@@ -28,7 +28,7 @@ def test_a_frozen_agent_takes_the_probe_and_says_nothing() -> None:
         assert asyncio.run(probe_peer("127.0.0.1", taken.getsockname()[1], 0.2)) == "frozen"
 
 
-def test_who_says_another_word_is_no_agent() -> None:
+def test_a_peer_that_says_another_word_is_no_agent() -> None:
     async def story() -> str:
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"220 mail server\r\n")

@@ -139,7 +139,7 @@ def test_counts_that_cannot_be_leave_those_before(watched: ProbeReader) -> None:
         assert read(watched) == (5, 4)
 
 
-def test_where_it_could_spoil_a_capture_or_nobody_watches_nothing_is_asked(
+def test_where_it_could_spoil_a_capture_or_no_agent_watches_nothing_is_asked(
     watched: ProbeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []

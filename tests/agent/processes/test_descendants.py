@@ -1,4 +1,4 @@
-"""Which processes are a worker's, and what its open files tell of movement."""
+"""Which processes are a worker's, and what its open files show of movement."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One part's bug ends that part for once: what is around it goes on, and each cause is told once."""
+"""A bug in one part ends that part for this run only: the rest goes on, and each cause is reported once."""
 
 import asyncio
 

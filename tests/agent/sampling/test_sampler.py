@@ -113,7 +113,7 @@ def test_a_nic_that_vanishes_is_dropped_said_once_and_taken_up_again(tmp_path: P
     sampler.close()
 
 
-def test_a_counter_that_is_no_number_is_refused_for_good(tmp_path: Path) -> None:
+def test_a_counter_that_is_not_a_number_is_refused_for_good(tmp_path: Path) -> None:
     port, clock = Sysfs(tmp_path).rdma("mlx5_0"), Clock()
     put(port / "counters/port_xmit_data", "N/A (no PMA)")
     sampler, notices = build(choose(str(tmp_path), ["mlx5_0"]), clock)
@@ -127,7 +127,7 @@ def test_a_counter_that_is_no_number_is_refused_for_good(tmp_path: Path) -> None
     sampler.close()
 
 
-def test_text_that_is_no_number_is_no_sample_and_then_refused(tmp_path: Path) -> None:
+def test_text_that_is_not_a_number_is_no_sample_and_then_refused(tmp_path: Path) -> None:
     sysfs, clock = Sysfs(tmp_path), Clock()
     stays, breaks = sysfs.net("eth0"), sysfs.net("eth1")
     sampler, notices = build((pair(stays), pair(breaks, "eth1")), clock)
@@ -145,7 +145,7 @@ def test_text_that_is_no_number_is_no_sample_and_then_refused(tmp_path: Path) ->
     sampler.close()
 
 
-def test_a_frame_nobody_takes_keeps_its_sum(tmp_path: Path) -> None:
+def test_a_frame_that_is_not_taken_keeps_its_sum(tmp_path: Path) -> None:
     folder, clock = Sysfs(tmp_path).net("eth0"), Clock()
     sampler, _ = build((pair(folder),), clock, interval=0.001, max_frame=0.02)
     for value in range(1, 101):
@@ -264,7 +264,7 @@ def test_any_frame_boundaries_keep_the_sum(
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from(["count", "sample", "take", "go", "return"]), max_size=120))
-def test_what_is_counted_while_a_nic_is_away_is_nobodys(
+def test_what_is_counted_while_a_nic_is_away_is_in_no_sum(
     tmp_path_factory: pytest.TempPathFactory, moves: list[str]
 ) -> None:
     """Whatever is taken when: sums are those of the sweeps. Of a NIC that left, samples too old to keep are lost."""

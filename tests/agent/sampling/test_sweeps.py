@@ -1,4 +1,4 @@
-"""The loop over counter files, compiled and in Python: the same rows, whoever reads them while they are written."""
+"""The loop over counter files, compiled and in Python: the same rows, also for readers during a write."""
 
 import os
 import shutil
@@ -79,7 +79,7 @@ def test_rows_hold_when_and_what(files: Files, compiled: bool) -> None:
 
 @pytest.mark.parametrize("compiled", LOOPS)
 @pytest.mark.parametrize("text", [b"", b"\n", b"N/A (no PMA)\n", b"12x\n", b"-1\n", b"18446744073709551616\n"])
-def test_what_is_no_number_is_no_sweep(files: Files, compiled: bool, text: bytes) -> None:
+def test_what_is_not_a_number_is_no_sweep(files: Files, compiled: bool, text: bytes) -> None:
     sweeps = Sweeps(4, 3, compiled=compiled)
     sweeps.run(files.fds, None, 1)
     files.put(1, text)
@@ -131,8 +131,8 @@ def test_the_newest_are_kept_and_each_is_read_once(
 
 
 @pytest.mark.parametrize("compiled", LOOPS)
-def test_who_reads_while_rows_are_written_over_gets_whole_ones(files: Files, compiled: bool) -> None:
-    """All three read the same file, which only goes up: a row of two sweeps would tell."""
+def test_a_reader_while_rows_are_written_over_gets_whole_ones(files: Files, compiled: bool) -> None:
+    """All three read the same file, which only goes up: a row made of two sweeps would show it."""
     sweeps, fds = Sweeps(3, 3, compiled=compiled), array("i", [files.fds[0]] * 3)
     thread = threading.Thread(target=lambda: sweeps.run(fds, None, 30_000))
     thread.start()

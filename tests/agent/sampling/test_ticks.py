@@ -31,7 +31,7 @@ def test_another_pace_counts_from_now_on() -> None:
     ticks.close()
 
 
-def test_who_waits_for_a_tick_far_away_wakes_at_the_end() -> None:
+def test_a_wait_for_a_tick_far_away_wakes_at_the_end() -> None:
     ticks, waiting = Ticks(HOUR), threading.Event()
 
     def wait() -> None:

@@ -169,7 +169,7 @@ def test_a_malformed_message_is_passed_over(caplog: pytest.LogCaptureFixture) ->
     ],
     ids=["refused", "no welcome", "hung up"],
 )
-def test_who_is_not_welcome_tries_again_and_says_so_once(
+def test_a_refused_agent_retries_and_says_so_once(
     first: msg.ControllerMessage | None, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries: list[int] = []
@@ -294,7 +294,7 @@ def welcoming(said: list[msg.AgentMessage]) -> Script:
 
 
 def test_what_cannot_be_sent_is_left_out_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    """It ended the writing side of the stream, and nobody noticed."""
+    """It ended the writing side of the stream, unnoticed."""
     said: list[msg.AgentMessage] = []
 
     async def story() -> None:
@@ -372,7 +372,7 @@ def test_a_controller_that_takes_nothing_loses_its_stream_not_our_news(monkeypat
     assert streams == 2
 
 
-def test_who_is_refused_asks_again_as_late_as_it_was_reported() -> None:
+def test_a_refused_agent_asks_again_as_late_as_requested() -> None:
     asked: list[float] = []
 
     async def story() -> None:

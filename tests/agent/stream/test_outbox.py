@@ -37,7 +37,7 @@ def test_numbers_go_up_and_acknowledged_ones_are_forgotten() -> None:
 
 def test_without_a_stream_only_totals_are_kept() -> None:
     box = Outbox(10)
-    assert box.frame(frame(), False).offsets  # what is given back still has them
+    assert box.frame(frame(), False).offsets  # what is returned still has them
     [kept] = box.unacknowledged()
     assert isinstance(kept, t.Frame)
     assert (kept.offsets, kept.nics[0].tx, kept.nics[0].rx, kept.nics[0].tx_total) == (b"", b"", b"", 10)

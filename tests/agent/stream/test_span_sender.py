@@ -53,7 +53,7 @@ def test_all_workers_go_in_one_message_with_the_clock() -> None:
     assert [row[4] for row in span_rows.ROW.iter_unpack(rows)] == [3, 3, 4]
     one.read()
     one.flush(0, 20)
-    assert len(sent) == 1, "nothing new, nothing said, and what was lost is told once"
+    assert len(sent) == 1, "nothing new, nothing said, and what was lost is reported once"
 
 
 def test_nothing_goes_while_the_stream_is_busy_or_the_clock_unknown() -> None:
@@ -84,7 +84,7 @@ def test_beyond_the_budget_the_oldest_go_and_it_is_said_once() -> None:
     for step in range(20):
         worker.steps = [step]
         one.read()
-    assert dropped == [1, 1], "a new episode is told again"
+    assert dropped == [1, 1], "a new episode is reported again"
 
 
 def test_a_worker_that_is_gone_costs_the_others_nothing() -> None:

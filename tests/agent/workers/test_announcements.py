@@ -1,4 +1,4 @@
-"""The plan of a job on its way from rank 0 to the agent: told once, whole, and gone with the worker."""
+"""The plan of a job on its way from rank 0 to the agent: reported once, whole, and gone with the worker."""
 
 import os
 import subprocess
@@ -34,14 +34,14 @@ def test_a_plan_is_reported_once_and_goes_with_the_worker(tmp_path: Path) -> Non
         found.look(key, path)
     assert reported == [t.PlanPublished("j", 2, b"plan")]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["j-g2-rank0", "j-g2-rank0.plan"]
-    Announcements(reported.append).look(key, path)  # the agent's next life tells again
+    Announcements(reported.append).look(key, path)  # the agent reports again after a restart
     assert len(reported) == 2
     found.end(key, path)
     assert len(reported) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["j-g2-rank0"]
 
 
-def test_a_plan_of_a_life_between_two_looks_is_reported_at_its_end(tmp_path: Path) -> None:
+def test_a_plan_of_a_run_between_two_looks_is_reported_at_its_end(tmp_path: Path) -> None:
     reported: list[t.Event] = []
     (tmp_path / "probe.plan").write_bytes(b"plan")
     Announcements(reported.append).end(("j", 1, 0), tmp_path / "probe")

@@ -102,7 +102,7 @@ def test_a_stopped_worker_is_reported_by_the_kernel_and_read_from_outside(tmp_pa
         until(lambda: stacks.kernel_state(pid).startswith("T"))
         found = read(pid, tmp_path)
         assert found.state.startswith("T")
-        assert stacks.kernel_state(pid).startswith("T")  # and nobody woke it
+        assert stacks.kernel_state(pid).startswith("T")  # and nothing woke it
         if shutil.which("py-spy") and found.threads:  # it may lack the right to look
             assert functions(found.threads[0]) == ["<module>", "outer", "inner"]
 

@@ -42,7 +42,7 @@ time.sleep(600)
 
 @dataclass
 class Node:
-    """`Workers` as an agent has them; a second one on the same folder is the agent's next life."""
+    """`Workers` as an agent has them; a second one on the same folder is the agent after a restart."""
 
     folder: Path
     events: list[t.Event] = field(default_factory=list)
@@ -130,9 +130,9 @@ def test_a_traceback_comes_with_the_exit(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_life_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> None:
-    """Nobody looked while it lived: its last steps are read when it ends, and its probe's file goes
-    once somebody holds them."""
+def test_a_run_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> None:
+    """No look was taken while it ran: its last steps are read when it ends, and its probe's file goes
+    once they have been handed on."""
 
     async def story() -> None:
         async with node(tmp_path) as one:
@@ -206,7 +206,7 @@ def test_the_next_agent_takes_the_workers_over(tmp_path: Path) -> None:
         pids = {rank: first.pid(rank) for rank in range(2)}
         await first.workers.close(end_workers=False)
         first.logs.close()
-        os.kill(pids[1], signal.SIGKILL)  # while nobody watches
+        os.kill(pids[1], signal.SIGKILL)  # while no agent watches
         async with node(tmp_path) as second:
             assert second.workers.existing
             await second.workers.open()
@@ -253,7 +253,7 @@ def test_a_checkpoint_is_asked_of_a_worker_that_runs_here(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
-def test_faults_strike_whom_they_are_meant_for(tmp_path: Path) -> None:
+def test_faults_strike_the_intended_ranks(tmp_path: Path) -> None:
     async def story() -> None:
         async with node(tmp_path) as one:
             await one.start(STEPS, 3)

@@ -1,4 +1,4 @@
-"""A committed checkpoint is whole, or it is not there: whoever dies, is asleep, or shares the store."""
+"""A committed checkpoint is whole or absent, whichever process dies, sleeps, or shares the store."""
 
 from __future__ import annotations
 

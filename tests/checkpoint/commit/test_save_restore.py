@@ -89,7 +89,7 @@ def test_replicas_share_writing_and_reading(tmp_path: Path) -> None:
     assert max(reads) <= min(reads) + CHUNK_BYTES
 
 
-def test_what_nobody_wants_is_not_read(tmp_path: Path) -> None:
+def test_what_no_rank_wants_is_not_read(tmp_path: Path) -> None:
     big = {"a": GlobalTensor("a", (1024, 1024), "F32"), "b": GlobalTensor("b", (1024, 1024), "F32")}
     store = CountingStore(tmp_path)
     save_all(store, claim(store, "job", 0), 1, layout_of(1, big))
@@ -151,7 +151,7 @@ def test_what_does_not_count_is_passed_over_and_new_ones_are_newer_than_it(store
     assert_step(found, 20, TWO)
     assert warnings == []
     assert_step(restore_all(store, TWO)[0], 30, TWO)
-    # Whoever took the store over after that and went on from 20 is the newest, with fewer steps done.
+    # The run that took the store over after that and went on from 20 is the newest, with fewer steps done.
     fill(store, 22)
     assert_step(restore_all(store, TWO)[0], 22, TWO)
     assert steps(store) == [22, 30, 20]
@@ -285,7 +285,7 @@ def test_another_model_is_refused(store: FileStore) -> None:
         restore_all(store, other)
 
 
-def test_nobody_holds_more_than_it_wants(store: FileStore) -> None:
+def test_no_rank_holds_more_than_it_wants(store: FileStore) -> None:
     """A worker that wants one row gets one row, and reads no more than the chunks it lies in."""
     fill(store, 10)
     row = TensorShard((17, 0), (1, 7))

@@ -1,4 +1,4 @@
-"""Stage 2 by the daemon of a node: what it is given becomes a checkpoint, whoever dies and whatever the store does."""
+"""Stage 2 by the daemon of a node: its input becomes a checkpoint, whatever dies and whatever the store does."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_part_that_was_written_counts_though_its_snapshot_is_gone(
     until(lambda: list(store.root.glob("work-*/*/part-00000.json")))
     daemons[0].kill()
     for step in (6, 7):
-        assert first.fill(step)  # nobody holds the slot any more
+        assert first.fill(step)  # no process holds the slot any more
     daemons[0].start()
     second = Worker(daemons[1], fence, store.url, 1, 2)
     second.snapshot(5, persist=True)

@@ -28,7 +28,7 @@ class Life:
         self.store = FileStore(folder / "store")
         self.daemon = DaemonProcess(folder / "n0")
         self.outs: list[Path] = []
-        """What each life has said: a kill can tear a line off, and the next life must not write on at it."""
+        """Output of each run: a kill can cut a line off, and the next run must not append to it."""
         self.worker: subprocess.Popen[bytes] | None = None
 
     def start_worker(self) -> None:
@@ -45,12 +45,12 @@ class Life:
         self.worker.wait(20)
 
     def reported(self, word: str) -> list[int]:
-        """Steps that the worker said this of, in all of its lives."""
+        """Steps that the worker reported with this word, in all of its runs."""
         lines = [line for out in self.outs for line in out.read_text().splitlines(keepends=True)]
         return [int(line.split()[1]) for line in lines if line.startswith(word) and line.endswith("\n")]
 
     def until_reported(self, word: str, more: int) -> None:
-        """Let it live until it has said this so many times more."""
+        """Let it run until it has reported this so many times more."""
         wanted = len(self.reported(word)) + more
 
         def is_reported() -> bool:
@@ -114,7 +114,7 @@ def survive(folder: Path, seed: int, kills: int) -> None:
         life.until_reported("stored", 1)
         life.kill_worker()
         life.check()
-        # The last one told of is really its state, bit for bit.
+        # The last one reported is really its state, bit for bit.
         layout = layout_of(1, big(2))
         found, _ = restore_all(life.store, layout)
         assert found[0] is not None

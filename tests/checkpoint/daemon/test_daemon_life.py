@@ -1,4 +1,4 @@
-"""When a daemon comes, stays and goes, whom it refuses, and what training does without one."""
+"""When a daemon starts, stays and ends, which clients it refuses, and what training does without one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_asked_to_end_it_leaves_nothing(start: Start) -> None:
     assert (daemon.folder / "job").is_dir()
 
 
-def test_who_waits_for_a_leader_that_is_gone_hears_of_the_next_claim(
+def test_a_daemon_that_waits_for_a_leader_that_is_gone_hears_of_the_next_claim(
     start: Start, store: FileStore, fence: Fence
 ) -> None:
     worker = Worker(start("n1"), fence, store.url, 1, 2)
@@ -126,7 +126,7 @@ def test_a_daemon_that_begins_anew_keeps_what_it_does_not_know(start: Start, sto
     for step in (2, 3, 4):
         workers[1].snapshot(step)  # the other one has not yet found the new daemon
     until(lambda: daemon.of("snapshot", 1).get("step") == 4)
-    workers[1].client._ask({"do": "ping"})  # by now it has done what it was told
+    workers[1].client._ask({"do": "ping"})  # by now it has done what was asked
     assert workers[0].arena.path.exists()
 
 

@@ -1,4 +1,4 @@
-"""Copies of snapshots on another node: whole and by whom they should be, or not there; and what they repair."""
+"""Copies of snapshots on another node: whole and from the expected owner, or absent; and what they repair."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_a_server_that_cannot_prove_itself_gets_nothing(link: SimpleNamespace) -
         thread.join(10)
 
 
-def test_the_pace_is_kept_by_all_who_share_it() -> None:
+def test_the_pace_is_kept_by_all_that_share_it() -> None:
     now = [0.0]
 
     def sleep(seconds: float) -> None:

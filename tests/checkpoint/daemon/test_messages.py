@@ -1,4 +1,4 @@
-"""What workers tell the daemon: the same on both sides; and when a daemon forgets. In virtual time."""
+"""Messages of workers to the daemon: the same on both sides; and when a daemon forgets. In virtual time."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_all_daemons_name_an_attempt_alike_and_no_two_attempts_so() -> None:
     assert ours.folder.startswith(f"{FENCE.work}/step-00000020.")
 
 
-def test_a_job_that_nobody_is_connected_for_is_swept_after_an_hour(tmp_path: Path) -> None:
+def test_a_job_without_a_connection_is_swept_after_an_hour(tmp_path: Path) -> None:
     async def story() -> None:
         daemon = Daemon(tmp_path, "n0")
         (tmp_path / SOCKET).touch()

@@ -29,7 +29,7 @@ FLIPPED = (1 << 20) + 17
 
 
 async def upload(tmp_path: Path, repair: Repair, flipped: bool) -> tuple[FileStore, list[dict[str, Any]]]:
-    """The snapshot of step 1 of a job of one worker; the store, and what was told."""
+    """The snapshot of step 1 of a job of one worker; the store, and what was reported."""
     store = FileStore(tmp_path / "store")
     store.make_folder("")
     what = Description("job", 0, 1, "", TENSORS, SHARDS)

@@ -224,7 +224,7 @@ class Thing:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["s", "m", "o", "b"])
-def test_values_that_nobody_wrote_are_passed_over(tmp_path: Path, capsys: Capture, tree: Any, name: str) -> None:
+def test_values_that_no_run_wrote_are_passed_over(tmp_path: Path, capsys: Capture, tree: Any, name: str) -> None:
     model = torch.nn.Linear(1, 1)
     state = {"s": Thing(), "m": model, "o": torch.optim.SGD(model.parameters(), momentum=0.9), "b": torch.ones(1)}
     checkpointer = Checkpointer(str(tmp_path), state, every=1, rng=False)

@@ -1,4 +1,4 @@
-"""Shards and layouts, and who writes what, against plain slicing."""
+"""Shards and layouts, and which rank writes what, against plain slicing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of one host share what one of them has read; a host gets it once, and nobody gets it wrong."""
+"""Workers of one host share what one of them has read; a host gets it once, and no worker gets it wrong."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_any_layout_on_any_hosts(tmp_path_factory: pytest.TempPathFactory, data:
     assert_step(back(store, after, hosts)[0], 7, after)
 
 
-def test_what_cannot_be_read_is_reported_and_nobody_waits(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_and_no_worker_waits(tmp_path: Path) -> None:
     store, lines = FileStore(tmp_path), list[str]()
     fence = claim(store, "job", 0)
     for step in (1, 2):
@@ -101,7 +101,7 @@ def test_without_room_all_goes_by_messages(kept: CountingStore, monkeypatch: pyt
     assert sum(sent) == 3 * 24 * MIB
 
 
-def test_one_for_each_host_and_its_neighbours() -> None:
+def test_one_for_each_host_and_its_host_peers() -> None:
     near = HostPeers(ThreadlessWire(4), ["a", "a", "b", "b", "b"])
     assert near.line(0, (0, 1, 2, 3, 4)) == [0, 2]
     assert near.line(3, (1, 4)) == [3, 1]
@@ -115,7 +115,7 @@ def test_one_for_each_host_and_its_neighbours() -> None:
 
 
 class ThreadlessWire:
-    """Knows who it is."""
+    """Knows its own index."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -126,7 +126,7 @@ class ThreadlessWire:
     receive = send
 
 
-def test_another_process_sees_the_slots_and_nobody_elses() -> None:
+def test_another_process_sees_these_slots_and_no_others() -> None:
     slots = _Slots(MIB)
     slots.memory[5 * MIB + 7] = 99
     code = (

@@ -107,7 +107,7 @@ def test_what_does_not_count_is_passed_over(tmp_path: Path) -> None:
     check(back(tmp_path, ["n0", "n0"], HALVES, counts=allowed), HALVES, 6, "memory")
 
 
-def test_what_is_on_ones_own_node_goes_through_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_on_ones_own_node_goes_through_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     four = rows((0, 8), (0, 8), (0, 8), (0, 8))
     put(tmp_path / "n0", four, 0, 3)
     sent: list[tuple[int, int]] = []

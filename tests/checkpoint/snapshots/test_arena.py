@@ -1,4 +1,4 @@
-"""Snapshots in shared memory: complete or not there, whoever dies when."""
+"""Snapshots in shared memory: complete or absent, whichever process dies when."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_another_description_is_another_file(arena: Arena) -> None:
     write(arena, 5)
     other = Arena.create(arena.path, replace(WHAT, settings="else"))
     assert other.snapshots() == []
-    assert [one.step for one in arena.snapshots()] == [5]  # who has it open still reads the old one
+    assert [one.step for one in arena.snapshots()] == [5]  # a process that has it open still reads the old one
     other.close()
 
 

@@ -162,7 +162,7 @@ class NotOurs(Exception):
     pass
 
 
-def test_whoever_fails_to_give_the_content_hears_of_it_at_once(native: Store) -> None:
+def test_a_failure_to_give_the_content_is_raised_at_once(native: Store) -> None:
     native.make_folder("")
     asked = 0
 
@@ -319,7 +319,7 @@ def test_a_rename_whose_answer_is_lost_is_a_commit(store: Store) -> None:
     assert_step(restore_all(store, TWO)[0], 1, TWO)
 
 
-def test_nobody_at_the_address_is_one_line(free_port: int, tmp_path: Path) -> None:
+def test_no_server_at_the_address_is_one_line(free_port: int, tmp_path: Path) -> None:
     for scheme in ("hdfs", "webhdfs"):
         store = open_store(f"{scheme}://127.0.0.1:{free_port}/x", timeout_s=1)
         with pytest.raises(OSError, match=r"refused|no answer") as caught:

@@ -24,7 +24,7 @@ def mute() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
-def test_who_was_asked_and_for_how_long(scheme: str, mute: int, free_port: int) -> None:
+def test_which_address_was_asked_and_for_how_long(scheme: str, mute: int, free_port: int) -> None:
     for port, why in ((mute, "no answer|timed out"), (free_port, "refused|no answer")):
         began = time.monotonic()
         with pytest.raises(OSError, match=f"127.0.0.1:{port}.* within 1.5 s: .*({why})") as caught:

@@ -83,7 +83,7 @@ class DaemonProcess(Node):
         self.process.wait(20)
 
     def status(self, job: str = "job") -> dict[str, Any]:
-        """What it tells of a job; nothing before it told anything."""
+        """Its status of a job; empty before its first report."""
         try:
             found: dict[str, Any] = json.loads((self.folder / job / STATUS).read_bytes())
             return found
@@ -91,7 +91,7 @@ class DaemonProcess(Node):
             return {"workers": {}, "copies": {}}
 
     def of(self, what: str, worker: int = 0) -> dict[str, Any]:
-        """What it tells of a worker's `snapshot`, `peer`, `upload` or of what was `committed`; nothing before that."""
+        """Its report of a worker's `snapshot`, `peer`, `upload` or `committed`; empty before that."""
         found = self.status()["workers"].get(str(worker), {}).get(what)
         return found or {}
 
@@ -156,7 +156,7 @@ class Worker:
         return self.arena.commit(slot, step, self.generation, {"applied": step}, checksums(memory))
 
     def snapshot(self, step: int, persist: bool = False, peer: bool = False) -> Snapshot:
-        """A snapshot of `step`, told to the daemon."""
+        """A snapshot of `step`, reported to the daemon."""
         made = self.fill(step)
         assert made is not None
         self.report(made, persist, peer)
@@ -179,7 +179,7 @@ class Worker:
         return found[0]
 
     def report(self, made: Snapshot, persist: bool = True, peer: bool = False) -> None:
-        """Tell the daemon of a snapshot."""
+        """Report a snapshot to the daemon."""
         self.client.snapshot(SnapshotTaken(made.step, made.slot, made.seq, persist, peer))
 
     def flip(self, snapshot: Snapshot, at: int) -> None:

@@ -90,7 +90,7 @@ def test_other_bytes(sound: Path, folder: Path, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     found, line = read(folder, bytes(content))
-    for held in found.values():  # names may have changed: nobody knows of that
+    for held in found.values():  # names may have changed, unnoticed
         assert held.data.tobytes() in (b"", STATE["model"]["w"].numpy().tobytes(), struct.pack("<q", 3))
     assert found or line
 

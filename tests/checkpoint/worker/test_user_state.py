@@ -263,7 +263,7 @@ def test_own_state_of_another_shape_is_named(tmp_path: Path) -> None:
 
 
 def test_the_order_of_tensors_stays_whatever_that_of_a_dict_does() -> None:
-    """Snapshots in memory tell shards apart by their order: a tensor would be another one's from then on."""
+    """Snapshots in memory distinguish shards by their order: a tensor would be another one's from then on."""
     x, y = torch.ones(2), torch.zeros(2)
     thing = Thing({"x": x, "y": y})
     state = UserState({"s": thing}, {}, 0)

@@ -24,7 +24,7 @@ def look(decider: Decider, now: float, *incidents: Incident) -> list[Message]:
     return decider.look(incidents, Instant(now, now))
 
 
-def test_what_is_over_before_anybody_could_look_is_news_only() -> None:
+def test_what_is_over_before_a_look_is_news_only() -> None:
     one = incident(1, 100.0)
     decider, curious = Decider(), Decider(least=t.Severity.INFO)
     assert look(decider, 101.0, one) == []
@@ -71,7 +71,7 @@ def test_a_storm_of_the_same_alert_is_one_message_and_a_count() -> None:
     assert "49 more of this kind" in reported.text
 
 
-def test_an_earlier_life_reported_its_own() -> None:
+def test_an_earlier_run_reported_its_own() -> None:
     over, live = alert(1, 100.0), incident(2, 100.0)
     decider = Decider()
     decider.forget([over, live])

@@ -1,4 +1,4 @@
-"""Receivers over real sockets: each format arrives, a broken one holds up nobody, mail goes through an SMTP server."""
+"""Receivers over real sockets: each format arrives, a broken one delays no other, mail goes through an SMTP server."""
 
 import asyncio
 import dataclasses
@@ -76,7 +76,7 @@ async def sent(receivers: list[Receiver], incidents: list[Incident], until: Any)
     sender = Sender(receivers, Decider(), lambda: known, "https://page.example/")
     task = asyncio.create_task(sender.run())
     await asyncio.sleep(0.05)
-    known += incidents  # what is there from the start was told by an earlier life
+    known += incidents  # what is there from the start was sent by an earlier run
     async with asyncio.timeout(20):
         while not until():
             await asyncio.sleep(0.02)
@@ -148,7 +148,7 @@ def test_dingtalk_shows_what_a_job_says_and_obeys_none_of_it(text: str) -> None:
     assert "](h" not in sent["markdown"]["text"].replace("](https://page.example/)", "")  # for readers with no escapes
 
 
-def test_a_broken_receiver_is_tried_again_and_holds_up_nobody(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_receiver_is_retried_and_delays_no_other(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "_RETRIES", send.Backoff(initial=0.02, cap=0.05, deadline=10.0))
     broken = Web()
     broken.broken = True

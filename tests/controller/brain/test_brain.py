@@ -1,4 +1,4 @@
-"""Decisions in virtual time: every fault of this house, who is blamed, what is done, and that training goes on."""
+"""Decisions in virtual time: every kind of fault, the node blamed, the action, and that training goes on."""
 
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ def test_a_victim_alone_is_acted_upon_after_a_moment() -> None:
 
 
 @pytest.mark.parametrize("how", ["stop_worker", "hold_gil"])
-def test_a_worker_without_life_is_found_within_three_steps_and_a_second(how: str) -> None:
+def test_a_worker_without_progress_is_found_within_three_steps_and_a_second(how: str) -> None:
     v = training()
     getattr(v, how)(6)
     began = v.now
@@ -116,7 +116,7 @@ def test_a_long_checkpoint_phase_is_no_hang() -> None:
     v = training()
     for worker in v.all_workers():
         worker.sleeping_at = v.now
-    v.run(1.0)  # nobody trains, nobody is lifeless, nobody waits for another
+    v.run(1.0)  # no rank trains, none is lifeless, none waits for another
     assert not v.incidents
 
 
@@ -145,7 +145,7 @@ def test_a_frozen_agent_is_found_within_a_second_and_left_alone() -> None:
     assert incident.state is IncidentState.CLOSED
 
 
-def test_a_controller_that_stood_still_blames_nobody() -> None:
+def test_a_controller_that_stood_still_blames_no_node() -> None:
     v = training()
     v.now += 25.0
     v.feed(Tick(25.0))
@@ -155,7 +155,7 @@ def test_a_controller_that_stood_still_blames_nobody() -> None:
     trains_again(v, generation=1)
 
 
-def test_a_controller_that_is_late_for_its_work_still_finds_who_is_silent() -> None:
+def test_a_controller_that_is_late_for_its_work_still_finds_silent_workers() -> None:
     """It reads what nodes send, but each of its rounds comes half a second late."""
     v = training()
     v.busy = 0.5
@@ -281,7 +281,7 @@ def test_a_script_that_cannot_start_ends_the_job_with_its_reason() -> None:
     assert "train.py" in v.job.reason
 
 
-def test_a_loss_that_is_no_number_rolls_back() -> None:
+def test_a_loss_that_is_not_finite_rolls_back() -> None:
     v = training()
     node = "node1"
     frame_step = t.StepRecord(6, 1, v.job.best_step + 1, int(v.instant.wall * 1e9), STEP, float("inf"))

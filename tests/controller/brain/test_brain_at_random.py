@@ -17,14 +17,14 @@ FAULTS = st.lists(st.tuples(KINDS, st.integers(0, 7), st.floats(0.05, 4.0)), min
 
 @settings(max_examples=10, deadline=None)
 @given(FAULTS)
-def test_whatever_happens_training_goes_on_or_somebody_is_notified(faults: list[tuple[str, int, float]]) -> None:
+def test_whatever_happens_training_goes_on_or_an_alert_is_sent(faults: list[tuple[str, int, float]]) -> None:
     trains_or_reports(faults)
 
 
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(FAULTS)
-def test_whatever_else_happens_training_goes_on_or_somebody_is_notified(faults: list[tuple[str, int, float]]) -> None:
+def test_whatever_else_happens_training_goes_on_or_an_alert_is_sent(faults: list[tuple[str, int, float]]) -> None:
     trains_or_reports(faults)
 
 

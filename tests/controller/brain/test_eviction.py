@@ -1,4 +1,4 @@
-"""Nodes that go: offenders, lost ones, those that people take out; and those that must not."""
+"""Evictions: nodes with too many failures, lost nodes, nodes evicted by people; and nodes that must stay."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_a_node_at_which_it_happens_again_and_again_goes_and_a_spare_takes_its_p
     trains_again(v, 4)
 
 
-def test_without_a_spare_an_offender_stays() -> None:
+def test_without_a_spare_a_node_with_many_failures_stays() -> None:
     v = training()
     crash(v, 5, 5)
     assert v.job.nodes == ["node0", "node1"]
@@ -78,11 +78,11 @@ def test_history_survives_the_controller() -> None:
     [
         {"code": 1, "error": RESET},  # a victim's words
         {"code": 1, "error": 'Traceback (most recent call last):\n  File "t.py", line 7, in step\nValueError: bad'},
-        {"signal": 9},  # by whom?
+        {"signal": 9},  # of unknown origin
         {"code": 7},
     ],
 )
-def test_what_says_nothing_of_the_node_takes_nobody_out(how: dict[str, object]) -> None:
+def test_what_says_nothing_of_the_node_evicts_no_node(how: dict[str, object]) -> None:
     v = training(nodes=3)
     for _ in range(6):
         v.exit(5, **how)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_what_says_nothing_of_the_node_takes_nobody_out(how: dict[str, object]) 
     assert v.brain.c.nodes["node1"].state is t.NodeState.HEALTHY
 
 
-def test_a_crash_without_progress_is_tried_on_another_node_and_then_given_back() -> None:
+def test_a_crash_without_progress_is_retried_on_another_node_and_then_marked_failed() -> None:
     v = training(nodes=3)
     before = list(v.job.nodes)
     for _ in range(v.options.restart_attempts_fault):
@@ -168,7 +168,7 @@ def test_nodes_that_come_back_late_have_time_to_answer() -> None:
     trains_again(v, 2)
 
 
-def test_a_switch_that_fails_is_one_incident_and_counts_against_nobody() -> None:
+def test_a_switch_that_fails_is_one_incident_and_counts_against_no_node() -> None:
     switches = {f"node{i}": "abc"[i // 4] for i in range(12)}
     v = Virtual(nodes=12, slots=2, switches=switches)
     v.submit(nnodes=8, nproc=2)
@@ -263,7 +263,7 @@ def break_pairs(v: Virtual, *victims: str) -> None:
             return result
         options = json.loads(order.options)
         if options.get("role") == "server":
-            v.behind["server"] = send.node  # whom the client that is asked next talks to
+            v.behind["server"] = send.node  # the server of the client that is asked next
         ends = {send.node, v.behind.get("server", "")}
         said = [
             CheckResult(name, error="no way to its partner" if name == "pair" and ends & {*victims} else "")
@@ -298,7 +298,7 @@ def test_a_suspect_is_cleared_only_when_its_pairs_pass(spares: int, victims: tup
     assert ("node1" in v.job.nodes) is ("failed its" not in says)
 
 
-def test_nobody_waits_for_ever_for_a_verdict() -> None:
+def test_no_node_waits_for_ever_for_a_verdict() -> None:
     v = training(nodes=3)
     deliver = v._deliver
     v._deliver = lambda send: None if isinstance(send.command.order, msg.RunCheck) else deliver(send)  # type: ignore[method-assign]

@@ -92,7 +92,7 @@ def test_nor_one_of_a_generation_that_is_over() -> None:
     assert v.brain.c.steps_total == before[1] + 1
 
 
-def test_who_held_what_outlives_the_controller() -> None:
+def test_the_ranks_of_each_node_outlive_the_controller() -> None:
     v = with_spare()
     v.exit(0, signal=9)
     trains_again(v, 2)
@@ -115,7 +115,7 @@ def test_a_node_without_ranks_finishes_no_job() -> None:
 
 
 def test_an_incident_is_of_a_job() -> None:
-    """Where a state came from is told by job and generation: two jobs have a second generation."""
+    """The origin of a state is given by job and generation: two jobs have a second generation."""
     v = with_spare()
     v.exit(0, signal=9)
     trains_again(v, 2)
@@ -263,7 +263,7 @@ def test_a_node_that_holds_nothing_changes_nothing_of_the_job(news: list[Any], r
     assert of_the_job(v) == before
 
 
-def test_the_same_news_from_who_holds_the_rank_do_change_it() -> None:
+def test_the_same_news_from_the_holder_of_the_rank_do_change_it() -> None:
     """Lest the test above passes because nothing ever changes anything."""
     v = training()
     before = of_the_job(v)

@@ -1,4 +1,4 @@
-"""Several jobs on one cluster: the queue, who gets which node, preemption, and that no job notices another's faults."""
+"""Several jobs on a cluster: queue, nodes of each job, preemption, and that faults of one job do not affect another."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
     assert state(v, "large") is JobStatus.RUNNING
 
 
-def test_a_job_that_the_cluster_cannot_hold_holds_up_nobody_and_is_an_alert() -> None:
+def test_a_job_too_large_for_the_cluster_delays_no_other_and_is_an_alert() -> None:
     v = Virtual(nodes=2)
     v.submit(nnodes=5, id="huge")
     v.submit(nnodes=2, id="small")
@@ -107,7 +107,7 @@ def test_waiting_in_the_queue_is_no_incident() -> None:
     assert [i.job for i in v.incidents] == ["a"], "nor is it one that the controller was away meanwhile"
 
 
-def test_the_reason_counts_free_nodes_and_names_who_holds_the_others() -> None:
+def test_the_reason_counts_free_nodes_and_names_the_jobs_that_hold_the_others() -> None:
     v = Virtual(nodes=9)
     for name, nodes, priority in (("a", 1, 0), ("b", 3, 5), ("c", 1, 0), ("d", 1, 0), ("e", 1, 0)):
         v.submit(nnodes=nodes, id=name, priority=priority)
@@ -228,7 +228,7 @@ def test_a_node_that_failed_under_one_job_passes_a_diagnosis_before_another_gets
     v.run(3.0)
     assert state(v, "b") is JobStatus.PENDING
     checks = [send for send in v.sent if isinstance(send.command.order, msg.RunCheck)]
-    assert {send.node for send in checks} == {"node0"}, "it is tested as soon as somebody waits for it"
+    assert {send.node for send in checks} == {"node0"}, "it is tested as soon as a job waits for it"
     (doc,) = v.brain.diagnoses.all_docs()
     assert "node failure in job a" in doc["why"]
     v.brain.c.history("node0").failed_job = ""  # as an outcome `pass` does: tests/controller/diagnosis
@@ -314,7 +314,7 @@ def test_a_job_that_preempts_gets_nodes_after_a_checkpoint_and_the_other_goes_on
     assert (job.state, job.generation, job.nodes) == (JobStatus.RUNNING, 2, ["node0", "node1"])
     assert job.best_step > best
     assert (job.restarts, job.uncounted_restarts) == (1, 1), "it does not count towards max_restarts"
-    assert job.held_by("node0", 1) == range(4), "who held what before is remembered"
+    assert job.held_by("node0", 1) == range(4), "the ranks of each node are remembered"
     (incident,) = [i for i in v.incidents if i.job == "low" and i.action == "requeue"]
     assert incident.state.value == "closed"
 
@@ -398,7 +398,7 @@ def test_a_node_with_workers_of_another_job_is_given_away_only_once_they_are_gon
 
 @pytest.mark.parametrize("doc", [{}, {"spec": 5, "state": "running"}], ids=["unreadable", "not understood"])
 def test_workers_of_a_job_that_the_journal_has_lost_are_left_alone(doc: dict[str, object]) -> None:
-    """It runs on; its nodes are given to nobody until people have stopped it. Another job is taken up as ever."""
+    """It runs on; its nodes go to no job until people have stopped it. Other jobs are restored as usual."""
     v = two_jobs()
     running = {w.rank: w.pid for w in v.all_workers() if w.job == "a"}
     v.saved["job", "a"] = doc

@@ -38,7 +38,7 @@ def play(seed: int, storm: str = "") -> Virtual:
     for at, name, nnodes, priority, preempts in sorted(plans):
         v.run(max(0.0, began + at - v.now))
         v.submit(nnodes=nnodes, nproc=1, id=name, priority=priority, preempt=preempts and priority > 0)
-    killed_at = -1  # each life gets further than the one before: a job that does not is given up
+    killed_at = -1  # each attempt gets further than the one before: a job that does not is marked failed
     while any(not brain.c.job.state.ended for brain in v.brain.jobs.brains.values()):
         assert v.now < began + 600, {job: brain.c.job.state.value for job, brain in v.brain.jobs.brains.items()}
         v.run(1.0)

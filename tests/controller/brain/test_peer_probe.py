@@ -1,4 +1,4 @@
-"""A silent node: what its peers find there tells a cut network from a dead host."""
+"""A silent node: the probes of its peers distinguish a cut network from a dead host."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_a_cut_that_heals_is_one_closed_incident() -> None:
     assert v.job.generation == 1
 
 
-def test_nobody_is_asked_where_nobody_can_know() -> None:
+def test_no_node_is_asked_where_none_can_know() -> None:
     v = silenced("answers", nodes=2)
     assert [send.node for send in v.sent if isinstance(send.command.order, msg.ProbePeer)] == ["node0"]
     alone = Virtual(nodes=1)
@@ -64,7 +64,7 @@ def unplugged() -> Virtual:
     return v
 
 
-def test_nobody_waits_for_the_answer_of_a_node_that_is_given_up() -> None:
+def test_no_answer_is_awaited_of_a_node_that_is_given_up() -> None:
     v = unplugged()
     v.run(9.0)
     assert v.job.nodes == ["node0", "node2"]
@@ -92,7 +92,7 @@ def test_one_that_speaks_again_while_the_others_end_has_to_end_its_own_first() -
     answer, silent = v._deliver, {"node1"}
     v._deliver = lambda send: None if send.node in silent else answer(send)  # type: ignore[method-assign]
     for worker in v.agents["node1"].workers.values():
-        worker.stopped_at = v.now  # nobody trains without them
+        worker.stopped_at = v.now  # no rank trains without them
     while v.brain.c.nodes["node1"].state is not t.NodeState.LOST:
         v.run(0.05)
     v.run(1.0)

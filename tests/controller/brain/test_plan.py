@@ -1,4 +1,4 @@
-"""The plan that a job tells of: kept for the job, through restarts of the controller, and shown as JSON."""
+"""The plan that a job reports: kept for the job, through restarts of the controller, and shown as JSON."""
 
 import contextlib
 from types import SimpleNamespace

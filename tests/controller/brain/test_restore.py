@@ -1,4 +1,4 @@
-"""A controller that was killed comes back: what happened meanwhile, what it had written down, who is blamed."""
+"""A controller that was killed comes back: what happened meanwhile, what it had written down, the node blamed."""
 
 import copy
 import dataclasses
@@ -48,7 +48,7 @@ def test_a_worker_that_dies_while_the_controller_is_away() -> None:
 
 
 def test_what_a_worker_logs_while_the_controller_is_away_is_about_the_exit_that_follows() -> None:
-    """A peer's broken connection may be told before the death that broke it: their agents come back one by one."""
+    """A peer's broken connection may be reported before the death that caused it: agents reconnect one by one."""
     v = training()
     v.agents["node1"].alive = False
     v.exit(5, signal=9)

@@ -42,7 +42,7 @@ def test_a_jittery_node_is_given_more_time() -> None:
     assert silence_limit(jittery, OPTIONS) > 2 * silence_limit(steady, OPTIONS)
 
 
-def test_our_own_lag_is_nobody_elses_silence() -> None:
+def test_our_own_lag_is_no_nodes_silence() -> None:
     found, now = node([0.1] * 50)
     assert silence_finding(found, at(now + 1.5), 1.4, OPTIONS) is None
 

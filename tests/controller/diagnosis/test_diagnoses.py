@@ -1,4 +1,4 @@
-"""Diagnoses through the brain: who may be asked, what is kept, what comes back after a restart."""
+"""Diagnoses through the brain: which nodes may be asked, what is kept, what comes back after a restart."""
 
 import json
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Hall:
             self.join(name)
 
     def join(self, name: str) -> None:
-        # The address names the node, so that the bench knows whom a pair's client talks to.
+        # The address names the node, so that the bench knows the server of a pair's client.
         identity = t.Identity(name, name, f"i-{name}", slots=1, switch="s0", boot_id=f"boot-{name}", address=name)
         self.feed(AgentJoined(msg.Hello(identity)))
 
@@ -175,7 +175,7 @@ def test_a_node_that_is_away_is_refused_and_one_that_is_diagnosed_already() -> N
         here.feed(DiagnoseRequested("d3", ("n0",)))
 
 
-def test_nobody_there_to_diagnose() -> None:
+def test_no_node_to_diagnose() -> None:
     with pytest.raises(UsageError, match="no node is connected"):
         Hall({}).feed(DiagnoseRequested("d1"))
 

@@ -1,4 +1,4 @@
-"""Whole diagnoses in virtual time: who is found, who is not blamed, how long it takes."""
+"""Whole diagnoses in virtual time: the nodes found, the nodes not blamed, how long it takes."""
 
 import json
 import random
@@ -129,13 +129,13 @@ def test_an_idle_third_node_decides_which_of_the_two_it_is(victim: str) -> None:
 
 
 def test_a_node_whose_pairs_failed_is_not_cleared_by_what_else_passed() -> None:
-    """No pair passes, so that no partner is known to be good, and nobody fails."""
+    """No pair passes, so that no partner is known to be good, and no node fails."""
     session = diagnose(cluster(3, n0=Machine(dead=True), n1=Machine(dead=True)))
     assert (session.failed, session.cleared) == ([], [])
     assert "no partner is known to be good" in of(session, "n2", "pair")[0].text
 
 
-def test_a_clock_that_is_off_is_reported_and_fails_nobody() -> None:
+def test_a_clock_that_is_off_is_reported_and_fails_no_node() -> None:
     session = diagnose(cluster(8, n5=Machine(offset=3.0)))
     assert session.failed == []
     bad = [v for v in session.verdicts if v.grade is Grade.DEGRADED]
@@ -161,7 +161,7 @@ def test_what_cannot_run_is_no_pass() -> None:
     assert (verdict.grade, verdict.text) == (Grade.UNABLE, "not here")
 
 
-def test_a_node_that_never_answers_fails_and_holds_nobody_up() -> None:
+def test_a_node_that_never_answers_fails_and_delays_no_other() -> None:
     session = diagnose(cluster(6, n2=Machine(silent=True)))
     assert session.failed == ["n2"]
     assert set(session.cleared) == {"n0", "n1", "n3", "n4", "n5"}
@@ -209,7 +209,7 @@ def test_alone_a_node_has_no_pair() -> None:
     assert (verdict.grade, verdict.text) == (Grade.UNABLE, "needs a second idle node")
 
 
-def test_of_two_nodes_that_do_not_reach_each_other_the_pair_is_named_and_nobody_is_failed() -> None:
+def test_of_two_nodes_that_do_not_reach_each_other_the_pair_is_named_and_no_node_fails() -> None:
     session = diagnose(cluster(2, n0=Machine(dead=True)))
     assert session.failed == []
     assert session.cleared == []

@@ -66,7 +66,7 @@ def test_a_network_that_is_narrow_above_its_switches_is_no_fault(nodes: int) -> 
         session = diagnose(cluster(nodes), seed, narrow=1)
         assert bad(session) == [], f"seed {seed}"
         assert session.cleared == sorted(session.targets)
-        # Nobody had to be tested once more for it.
+        # No node had to be tested once more for it.
         assert session.rounds <= diagnose(cluster(nodes), seed).rounds + 2, f"seed {seed}"
 
 

@@ -1,4 +1,4 @@
-"""Nobody moves, everybody speaks to the controller: the node that is cut off from its peers is named, and no other."""
+"""No rank moves, every agent reaches the controller: only the node that is cut off from its peers is named."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def probes(away: set[str], nodes: list[str] = NODES) -> dict[tuple[str, str], st
 
 
 @pytest.mark.parametrize("away", [set(), {"node0"}, {"node3", "node4"}])
-def test_those_whom_nobody_reaches_and_who_reach_nobody(away: set[str]) -> None:
+def test_nodes_that_no_node_reaches_and_that_reach_no_node(away: set[str]) -> None:
     assert cut_off(probes(away)) == sorted(away)
 
 
@@ -25,7 +25,7 @@ def test_a_frozen_agent_is_not_cut_off() -> None:
     assert cut_off(heard) == []
 
 
-def test_a_node_that_only_says_so_itself_is_not_convicted_nor_one_of_whom_only_others_do() -> None:
+def test_a_node_is_not_blamed_by_its_own_report_alone_nor_by_peer_reports_alone() -> None:
     for side in (0, 1):
         heard = {pair: "unreachable" if pair[side] == "node2" else "answers" for pair in probes(set())}
         assert cut_off(heard) == []

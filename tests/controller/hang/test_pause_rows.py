@@ -1,4 +1,4 @@
-"""What `benchmarks/pauses.py` takes for right: who is named, as what, how soon; and its table of both sides."""
+"""What `benchmarks/pauses.py` expects: the rank named, as what, how soon; and its table of both sides."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ DEAD_ONE: dict[str, Any] = {
 IDLE_ONE = DEAD_ONE | {"case": "empty-queue@1", "life": "idle", "seconds": 60.4, "reported_s": 2.3}
 
 
-def test_thirty_hangs_of_ten_kinds_and_more_each_with_an_expected_life() -> None:
+def test_thirty_hangs_of_ten_kinds_and_more_each_with_an_expected_liveness() -> None:
     cases = hang_cases()
     assert len(cases) == len(set(cases)) >= 30
     kinds = {case.partition("@")[0].rpartition(":")[2] for case in cases}

@@ -124,7 +124,7 @@ def test_what_ended_by_itself_is_learned_for_its_place_and_kept() -> None:
     assert Job.from_doc(w.job.to_doc()).pauses == w.job.pauses
     assert w.run(8.5) == ["job.paused", "alert"]  # longer than half of twice as long ago
     w.moves()
-    assert w.run(8.0) == ["job.paused"]  # as long as last time alerts nobody
+    assert w.run(8.0) == ["job.paused"]  # as long as last time sends no alert
 
 
 def test_a_job_that_was_stopped_in_a_pause_teaches_the_next_one_nothing() -> None:

@@ -49,7 +49,7 @@ def test_a_busy_pause_is_left_alone_and_ends_without_a_trace() -> None:
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_pause_at_its_limit_restarts_the_job_and_counts_against_nobody(busy: bool) -> None:
+def test_a_pause_at_its_limit_restarts_the_job_and_counts_against_no_node(busy: bool) -> None:
     v = paused(QUICK, busy)
     v.run(30)
     job = v.brain.jobs.newest.c.job

@@ -25,7 +25,7 @@ from tests.controller.support.virtual import Virtual
 
 PAGE = Path(__file__).parents[3] / "docs" / "pauses.md"
 MOVED = 1000.0
-"""When everybody last moved."""
+"""When all ranks last moved."""
 STEPS = [0.3] * 30
 WORLD, ODD = 4, 3
 EVAL = 'probe.phase("eval")'
@@ -54,7 +54,7 @@ Change = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scene:
-    """Ranks that stand still; `odd` is how rank 3 differs, `all` how everybody differs from waiting for it."""
+    """Ranks that stand still; `odd` is how rank 3 differs, `all` how all ranks differ from waiting for it."""
 
     row: str
     """Part of its row's evidence."""
@@ -71,7 +71,7 @@ class Scene:
     ends_at: float = math.nan
     """When the system call of rank 3 ends by itself, seconds after the last move."""
     reports: bool = False
-    """Whether the code says what it does: it has told its place in a mesh."""
+    """Whether the code is instrumented: it has reported its place in a mesh."""
 
 
 WORLD_GROUP = t.GroupCount("world", 7, f"0-{WORLD - 1}", 5)

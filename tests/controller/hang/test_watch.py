@@ -1,4 +1,4 @@
-"""Stacks of a standstill: asked for before anybody is accused, merged, and kept with the incident."""
+"""Stacks of a stall: requested before a rank is blamed, merged, and kept with the incident."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_a_hang_is_looked_at_once_and_the_incident_keeps_the_tree() -> None:
     assert v.incidents[0].state.value == "closed"
 
 
-def test_anybody_may_ask_at_any_time_and_hears_who_did_not_report() -> None:
+def test_any_client_may_ask_at_any_time_and_sees_which_nodes_did_not_report() -> None:
     v = running()
     v.kill_agent("node1")
     v.feed(StacksRequested())

@@ -1,4 +1,4 @@
-"""Who may ask the HTTP API for what: tokens, pages of other sites, bodies without end."""
+"""Access to the HTTP API: tokens, pages of other sites, bodies without end."""
 
 import asyncio
 
@@ -160,7 +160,7 @@ def test_a_body_ends_at_a_megabyte(facade: FakeFacade) -> None:
         assert answer.status_code == status, answer.text[:200]
 
 
-def test_who_may_not_ask_is_reported_before_the_body_is_touched(facade: FakeFacade) -> None:
+def test_an_unauthorized_request_is_refused_before_the_body_is_touched(facade: FakeFacade) -> None:
     events: list[str] = []
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""Event streams over real sockets: who hears what and when, and how they end."""
+"""Event streams over real sockets: which client receives what and when, and how they end."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ def test_events_report_status_and_new_steps_to_every_listener(facade: FakeFacade
             asked = []
             facade.version = lambda: asked.append(1) or 0  # type: ignore[method-assign, func-returns-value]
             await asyncio.sleep(0.5)
-            assert asked == []  # nobody listens, nobody looks
+            assert asked == []  # no listener, no look
 
     asyncio.run(story())
 

@@ -152,7 +152,7 @@ def test_a_placement_keeps_its_promises(
         assert all(chosen[held.index(name)] == name for name in held if name in sound)
 
 
-def test_of_two_spares_the_one_that_is_warm_comes_first() -> None:
+def test_of_two_spares_the_one_with_a_ready_fork_server_comes_first() -> None:
     nodes = [Node(f"node{i}", t.Identity(f"node{i}", "h", "i", slots=1)) for i in range(3)]
     for node in nodes:
         node.connected, node.state = True, t.NodeState.HEALTHY

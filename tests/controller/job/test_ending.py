@@ -1,4 +1,4 @@
-"""A job that is over on all ranks ends as finished, also where an agent does not come back to tell of it."""
+"""A job that is over on all ranks ends as finished, also where an agent does not come back to report it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.controller.support.virtual import Virtual, training
 
 
 def test_an_agent_that_was_killed_and_never_comes_back() -> None:
-    """Its workers train on to the end; nobody is there to say so."""
+    """Its workers train on to the end; no agent is there to report it."""
     v = training()
     v.kill_agent("node1")
     v.run(1.0)
@@ -36,7 +36,7 @@ def test_it_ends_at_once_when_the_agent_comes_back_in_time() -> None:
 
 @pytest.mark.parametrize("spares", [0, 1])
 def test_a_node_whose_ranks_have_all_ended_is_not_missed(spares: int) -> None:
-    """The others save for longer than anybody waits for an agent: no restart for want of a node that is done."""
+    """The others save for longer than the wait for an agent: no restart because a finished node is missing."""
     v = training(nodes=2 + spares)
     for rank in range(4, 8):
         v.exit(rank, code=0)
@@ -70,7 +70,7 @@ def test_a_rank_that_still_runs_within_sight_keeps_the_job_open() -> None:
     assert v.job.state is JobStatus.RUNNING
 
 
-def test_few_clean_ends_do_not_speak_for_many_that_nobody_saw() -> None:
+def test_few_clean_ends_do_not_speak_for_many_unseen_ones() -> None:
     v = Virtual(nodes=3)
     v.submit(nnodes=3)
     v.run(3.0)
@@ -106,7 +106,7 @@ def lost_gpu(v: Virtual) -> EventSeen | Found:
 
 @pytest.mark.parametrize("how", ["stopped by hand", "given up"])
 def test_what_is_found_while_it_is_ended_for_good_starts_nothing_again(how: str) -> None:
-    """Workers go on until they are told to stop, and a NaN is found in every step of them."""
+    """Workers go on until they are asked to stop, and a NaN is found in every step of them."""
     v = training(max_restarts=0)
     v.counts_from_zero = True
     v.delivering = True  # orders are on their way for so long

@@ -1,4 +1,4 @@
-"""A node whose disk is full: the finding says so, and what ends for want of room goes on elsewhere."""
+"""A node whose disk is full: the finding says so, and a job that ends because the disk is full goes on elsewhere."""
 
 from holdfast.controller.state.events import EventSeen, FrameSeen
 from holdfast.controller.state.model import JobStatus
@@ -27,7 +27,7 @@ def test_a_full_state_folder_is_reported_and_ends_nothing() -> None:
     assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
 
 
-def test_a_worker_that_ends_for_want_of_room_leaves_the_node() -> None:
+def test_a_worker_that_ends_on_a_full_disk_leaves_the_node() -> None:
     v = training(nodes=3)
     says_full(v, "node1")
     v.exit(5, code=1, error=FULL)

@@ -1,4 +1,4 @@
-"""A rank that ends with 0 in mid-run is the culprit of those that lose it; one that merely finished is nobody's."""
+"""A rank that ends with 0 in mid-run is the culprit of the ranks that lose it; one that finished is no culprit."""
 
 import pytest
 
@@ -17,7 +17,7 @@ STORE = 'Traceback (most recent call last):\n  File "s3.py", line 1, in put\nCon
 BUG = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\nValueError: a bug'
 
 
-def test_the_rank_that_left_is_named_and_not_its_neighbour() -> None:
+def test_the_rank_that_left_is_named_and_not_its_peer() -> None:
     v = training()
     v.exit(5, code=0)
     v.run(0.2)
@@ -55,7 +55,7 @@ def test_it_says_so_each_time_and_the_job_is_given_up_in_the_end() -> None:
     assert "rank 5 ended with exit code 0" in v.job.reason
 
 
-def test_ranks_that_finish_one_after_the_other_are_nobodys_fault() -> None:
+def test_ranks_that_finish_one_after_the_other_are_no_ranks_fault() -> None:
     v = training()
     for rank in range(8):
         v.exit(rank, code=0)
@@ -140,7 +140,7 @@ def echo(v: Virtual, rank: int, later: float) -> Finding:
 @pytest.mark.parametrize(
     ("later", "is_for_want_of_it"), [(-1.0, True), (30.0, True), (WITHIN_S + 1, False), (-5.0, False)]
 )
-def test_only_what_follows_soon_is_for_want_of_it(later: float, is_for_want_of_it: bool) -> None:
+def test_only_what_follows_soon_is_due_to_it(later: float, is_for_want_of_it: bool) -> None:
     v = training()
     v.exit(5, code=0)
     cause = v.brain.jobs.newest.exits.leavers.cause_of(

@@ -64,7 +64,7 @@ def test_a_slow_rank_elsewhere_is_an_alert_of_its_own() -> None:
     assert [(i.cause.kind, i.action) for i in v.incidents] == [("agent-exit", "watch"), ("straggler", "alert")]
 
 
-def test_a_fault_elsewhere_takes_nobody_whose_agent_is_away_for_a_moment() -> None:
+def test_a_fault_elsewhere_evicts_no_node_whose_agent_is_away_for_a_moment() -> None:
     """The resets have a cause of their own, and it is not the node whose agent is being restarted."""
     v = training(nodes=3)
     v.kill_agent("node1")
@@ -78,7 +78,7 @@ def test_a_fault_elsewhere_takes_nobody_whose_agent_is_away_for_a_moment() -> No
     assert v.incidents[-1].cause.subject == "rank2"
 
 
-def test_of_two_that_are_away_nobody_can_know_whose_peers_mourn() -> None:
+def test_of_two_that_are_away_it_is_unknown_which_one_the_peers_lost() -> None:
     v = Virtual(nodes=4)
     v.submit(nnodes=3)
     v.run(3.0)

@@ -54,7 +54,7 @@ def test_a_node_that_is_about_to_end_is_left_until_it_is_back() -> None:
     assert v.job.nodes == ["node0", "node1"]
 
 
-def test_nothing_is_broken_where_nobody_is() -> None:
+def test_nothing_is_broken_where_no_rank_is() -> None:
     v = training()
     v.kill_agent("node1")
     with pytest.raises(UsageError, match="fault 'kill:rank5': node1 is not connected"):
@@ -106,7 +106,7 @@ def test_an_order_that_a_controller_took_with_it_is_sent_again_under_its_id() ->
 
 @pytest.mark.parametrize("fault", ["kill@9:rank3", "agent-kill@9:node0"])
 def test_an_order_that_left_is_not_sent_again(fault: str) -> None:
-    """Its agent answered, or it is nobody's who could."""
+    """Its agent answered, or no agent could."""
     v = training(faults=(fault,))
     v.run_until(lambda: bool(v.job.fired))
     v.run(1.0)

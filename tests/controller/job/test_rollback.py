@@ -49,7 +49,7 @@ def test_what_comes_again_from_the_newest_state_goes_back_to_an_older_one() -> N
     assert last.step_resumed == (bad - 10) // v.checkpoint_every * v.checkpoint_every
     assert v.job.state is JobStatus.RUNNING
     train_to(v, bad + 5)
-    # A later restart is told again what not to go on from.
+    # A later restart is again given the steps not to go on from.
     v.exit(3, signal=9)
     v.run(0.05)
     assert v.rollbacks == (Rollback(bad - 10, 3),)
@@ -80,7 +80,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to() -> None:
     assert v.rollbacks == ()
 
 
-def test_a_loss_that_is_no_number_is_no_progress() -> None:
+def test_a_loss_that_is_not_finite_is_no_progress() -> None:
     """Of a state that is bad for good every step is: the job does not creep on from restart to restart."""
     v = training()
     bad = v.job.best_step + 1

@@ -1,4 +1,4 @@
-"""A store that fails is told once, whichever node says so, until it can be written again."""
+"""A store that fails is reported once, whichever node reports it, until it can be written again."""
 
 from holdfast.controller.state.events import Action, EventSeen, Record, StopRequested
 from holdfast.controller.state.model import Incident, IncidentState
@@ -107,7 +107,7 @@ def test_a_new_controller_knows_of_it() -> None:
     v.restart_controller()
     v.run(10.0)
     (incident,) = of_the_store(v)
-    assert incident.is_open  # nobody has said yet that it works
+    assert incident.is_open  # no node has reported yet that it works
     for node in ("node0", "node1"):
         works(v, node)
     v.run(4.0)

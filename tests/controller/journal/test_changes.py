@@ -46,7 +46,7 @@ def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(one["id"], one["line"]) for one in found["aftermath"]] == [("i1", 348)]
 
 
-def test_without_a_later_life_an_old_recording_does_not_say_what_was_found(tmp_path: Path) -> None:
+def test_without_a_later_run_an_old_recording_does_not_say_what_was_found(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     lines = gzip.decompress(BEFORE.read_bytes()).splitlines(keepends=True)
     second = next(i for i, line in enumerate(lines[1:], 1) if line.startswith(b'{"holdfast"'))
@@ -58,7 +58,7 @@ def test_without_a_later_life_an_old_recording_does_not_say_what_was_found(tmp_p
 
 @pytest.mark.parametrize("opened", [0.0, 1e9, None, "today"])
 def test_documents_of_another_journal_name_nothing(opened: object, tmp_path: Path) -> None:
-    """The next life in the file may have begun with another state folder, and another i1."""
+    """The next run in the file may have begun with another state folder, and another i1."""
     path = tmp_path / "run.jsonl"
     path.write_bytes(gzip.decompress(BEFORE.read_bytes()))
 
@@ -205,7 +205,7 @@ def test_an_incident_that_only_now_has(tmp_path: Path) -> None:
     assert change.text == f"i2 none -> worker-killed rank1 restart (now line {change.line})"
 
 
-def test_an_incident_that_goes_on_in_the_next_life_is_one(tmp_path: Path) -> None:
+def test_an_incident_that_goes_on_in_the_next_run_is_one(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     v = Recorded(path)
     v.submit()
@@ -249,7 +249,7 @@ def test_nothing_is_listed_of_a_replay_that_ended_early(tmp_path: Path, monkeypa
     assert (found.then, found.now, found.changed) == ([], [], [])
 
 
-def test_an_empty_life_has_no_incidents(tmp_path: Path) -> None:
+def test_an_empty_run_has_no_incidents(tmp_path: Path) -> None:
     v = Recorded(tmp_path / "other.jsonl")
     Recorder(tmp_path / "run.jsonl", Start("b", Options(), [], [], v.instant)).close()
     v.recorder.close()

@@ -58,7 +58,7 @@ def test_steps_come_back_bit_for_bit_and_nan_as_nan(path: Path) -> None:
     assert (back[3].loss, back[3].generation) == (7.0, 2)
 
 
-def test_documents_hold_no_number_that_json_has_not(path: Path) -> None:
+def test_documents_hold_no_value_that_json_has_not(path: Path) -> None:
     journal = Journal(path)
     journal.write([Record("incident", "i1", {"a": math.nan, "b": [math.inf, (1.0, -math.inf)], "c": {"d": 2.5}})], 1.0)
     assert journal.entities() == [("incident", "i1", {"a": None, "b": [None, [1.0, None]], "c": {"d": 2.5}})]
@@ -88,7 +88,7 @@ def test_a_row_that_no_file_can_hold_is_left_out_and_named(path: Path) -> None:
 
 
 def test_what_the_disk_refuses_is_no_fault_of_a_row(path: Path) -> None:
-    """All of the batch or none, and the caller is told."""
+    """All of the batch or none, and the caller is notified."""
     journal = Journal(path)
     journal._db.execute("PRAGMA max_page_count = 1")
     with pytest.raises(sqlite3.OperationalError, match="full"):
@@ -119,7 +119,7 @@ def test_a_damaged_document_is_left_out_and_named(raw: str, path: Path) -> None:
 
 
 def test_the_newest_job_must_be_readable(path: Path) -> None:
-    """Without it a controller would end its workers as nobody's."""
+    """Without it a controller would end its workers as orphaned workers."""
     journal = Journal(path)
     journal.write([Record("job", "old", {"n": 1})], 1.0)
     journal.write([Record("job", "new", {})], 2.0)

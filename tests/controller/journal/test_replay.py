@@ -1,4 +1,4 @@
-"""Recordings: run again, they lead to the same decisions; and where they would not, that is told."""
+"""Recordings: replayed, they lead to the same decisions; where they would not, that is reported."""
 
 import gzip
 import json
@@ -92,7 +92,7 @@ def a_life(path: Path, boot: str, ticks: int) -> None:
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz", "日.gz"])
 def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name: str, tmp_path: Path) -> None:
-    """Wherever the kill cut its line off: the next life is read whole, and of the one before all that was whole."""
+    """Wherever the kill cut its line off: the next run is read whole, and of the one before all complete lines."""
     a_life(tmp_path / name, "one", 12)
     whole = (tmp_path / name).read_bytes()
     assert [len(life) for life in lives(tmp_path / name)] == [12]

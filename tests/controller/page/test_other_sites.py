@@ -28,7 +28,7 @@ PAGE = """<!doctype html><title>Another site</title>
 
 
 class Noting(Auth):
-    """Keeps what it said to each request: a page of another site is not told, nor is who watches it."""
+    """Keeps its answer to each request: a page of another site does not see it, nor does a test of that page."""
 
     said: ClassVar[dict[str, int]] = {}
 

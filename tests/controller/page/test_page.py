@@ -51,7 +51,7 @@ def test_mesh_answers_to_click_and_keys(served: Served, watched: Watched) -> Non
     expect(page.locator("#detail-title")).to_contain_text("Rank")
     page.keyboard.press("Escape")
     page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)  # a drag chooses nobody
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)  # a drag selects no rank
     page.mouse.up()
     expect(page.locator("#detail-title")).to_have_text("Selection")
 

@@ -1,4 +1,4 @@
-"""What each view of the page tells of a job with a slow rank, in a real browser."""
+"""What each view of the page shows of a job with a slow rank, in a real browser."""
 
 import json
 import re

@@ -22,7 +22,7 @@ def wish(*names: str) -> dict[str, Out]:
 
 
 class Memory:
-    """A scheduler that does what it is told, and counts."""
+    """A scheduler that does what it is asked, and counts."""
 
     name = "memory"
 
@@ -101,7 +101,7 @@ def test_a_node_that_others_took_out_stays_out() -> None:
     assert scheduler.out == {"theirs"}
 
 
-def test_a_name_that_it_does_not_know_is_reported_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_reported_once_and_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_AGAIN", -1.0)
     scheduler, reported = Memory(unknown={"a"}), list[str]()
     one = SchedulerReconciler(scheduler, lambda: wish("a", "b"), lambda node, text: reported.append(f"{node}: {text}"))

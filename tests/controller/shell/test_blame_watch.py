@@ -1,4 +1,4 @@
-"""Blame of a running job: what it counts, whom it reports, and that it looks at every step once."""
+"""Blame of a running job: what it counts, the ranks it reports, and that it looks at every step once."""
 
 import asyncio
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     shell.journal.close()
 
 
-def test_what_rank_0_does_by_design_alerts_nobody_also_after_a_restart_of_the_controller(tmp_path: Path) -> None:
+def test_what_rank_0_does_by_design_sends_no_alert_also_after_a_restart_of_the_controller(tmp_path: Path) -> None:
     """60 ms more in every step since the first."""
     shell, watch = training(tmp_path, [Culprit(0, "optimizer", 12.0)], 40)
     assert look(shell, watch)

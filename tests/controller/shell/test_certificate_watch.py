@@ -1,4 +1,4 @@
-"""When a certificate's end is told, how often, and in which words."""
+"""When the expiry of a certificate is reported, how often, and the wording."""
 
 import datetime
 from pathlib import Path

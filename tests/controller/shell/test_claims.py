@@ -1,4 +1,4 @@
-"""Whose a name is: the one who speaks, its successor, or who comes when nobody does."""
+"""Which agent owns a name: the one that reports, its successor, or a new one when none reports."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def claim(**changes: object) -> Claim:
         (claim(incarnation="i2", address="10.0.0.2", predecessors=("i1",)), 0.1, True),  # its folder cloned, too
         (claim(address="10.0.0.2"), 0.1, True),  # a machine's snapshot that was started twice
         (claim(incarnation="i2", hostname="host2"), FRESH_S + 0.1, False),
-        (claim(incarnation="i2", boot_id="b2"), FRESH_S + 0.1, False),  # installed anew, or a reset that nobody heard
+        (claim(incarnation="i2", boot_id="b2"), FRESH_S + 0.1, False),  # installed anew, or a reset that went unheard
         (claim(incarnation="i2", address="10.0.0.2"), FRESH_S + 0.1, False),
     ],
 )

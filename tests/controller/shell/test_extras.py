@@ -31,7 +31,7 @@ def look(
 
 
 def begun(culprits: list[Culprit], extras: Extras | None = None, generation: int = 1, shape: JobShape = AB) -> Extras:
-    """After the first look of a life in which these were slow."""
+    """After the first look of an attempt in which these were slow."""
     extras = extras or Extras("j1")
     extras.begin(generation, look(culprits, 7, LENIENT), shape)
     return extras
@@ -114,12 +114,12 @@ def test_an_extra_that_stays_with_its_node_is_the_nodes() -> None:
     assert found.why == "as rank 0 was on it: the slowness stays with node a"
 
 
-def test_what_a_later_life_begins_with_is_a_warning() -> None:
+def test_what_a_later_attempt_begins_with_is_a_warning() -> None:
     assert not judged(begun(LOGS, begun([]), 2), LOGS)[0].is_design
 
 
 def test_where_the_first_steps_were_not_seen_it_is_a_warning() -> None:
-    """A controller that came late, and then a restart: nobody knows what rank 0 did before."""
+    """A controller that came late, and then a restart: it is unknown what rank 0 did before."""
     extras = Extras("j1")
     extras.begin(1, None, AB)
     assert not judged(extras, LOGS)[0].is_design

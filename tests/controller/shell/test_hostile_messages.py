@@ -95,7 +95,7 @@ def test_frames_of_any_values(tmp_path_factory: pytest.TempPathFactory, frames: 
         assert journal.write_steps("j1", v.brain.jobs.newest.c.ledger.take_dirty()) == []
     assert v.brain.jobs.newest.c.ranks.step[:4].tolist() == before
     v.run(1.0)
-    # What it says of its own GPU may take it out, and there is no other node to take.
+    # Reports of its own GPU may evict it, and there is no other node to take.
     has_left = bool(v.brain.c.history("node1").evicted)
     assert v.brain.jobs.newest.c.ranks.step[0] > before[0] or v.job.generation > 1 or has_left
     assert not v.brain.c.history("node0").evicted

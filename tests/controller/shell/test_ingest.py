@@ -186,7 +186,7 @@ def test_frames_are_not_acknowledged_while_the_disk_is_full(tmp_path: Path, monk
 
 
 def test_a_name_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By an agent of another host: refused, and told by which; the one that was there notices nothing."""
+    """By an agent of another host: refused with the name of the other; the one that was there notices nothing."""
     caplog.set_level(logging.INFO, "holdfast")
     incidents: list[Incident] = []
 
@@ -380,7 +380,7 @@ def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             ]
             await eventually(lambda: all(one.link.connected for one in agents))
             async with agent(here.port, "late", "h9", "i9") as late:
-                await asyncio.sleep(1.0)  # several tries
+                await asyncio.sleep(1.0)  # several attempts
                 assert not late.link.connected
                 await all_of_them.aclose()
                 await eventually(lambda: late.link.connected)

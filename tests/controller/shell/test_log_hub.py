@@ -1,4 +1,4 @@
-"""The live log: a tail for who comes late, no line held up by who is slow."""
+"""The live log: a tail for late readers, no line delayed by slow ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ def test_tail_then_live_then_the_end() -> None:
         await asyncio.sleep(0)
         hub.end("j1")
         assert await reader == ["early", "live"]
-        hub.add(chunk("late"))  # an exit's last words may come after the end: those who look later see them
+        hub.add(chunk("late"))  # an exit's last words may come after the end: later readers see them
         assert await texts(hub) == ["early", "live", "late"]
         assert await texts(hub, "j0") == []
 
@@ -66,7 +66,7 @@ def test_the_tail_is_bounded_by_bytes() -> None:
     story(body)
 
 
-def test_a_slow_reader_loses_the_oldest_and_holds_up_nobody() -> None:
+def test_a_slow_reader_loses_the_oldest_and_delays_no_other() -> None:
     async def body(hub: LogHub) -> None:
         slow, quick = hub.lines("j1"), hub.lines("j1")
         hub.add(chunk("first"))

@@ -1,4 +1,4 @@
-"""Names that somebody makes up: memory has bounds, and nobody else is touched by them."""
+"""Made-up names: memory is bounded, and no other agent is affected by them."""
 
 import asyncio
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_nodes_that_are_gone_make_room_for_others(monkeypatch: pytest.MonkeyPatc
     assert (v.job.state, v.job.generation) == (JobStatus.RUNNING, 1)
 
 
-def test_names_that_were_said_once_make_nobody_speak_less_often() -> None:
+def test_names_that_were_used_once_make_no_agent_report_less_often() -> None:
     v = Virtual(nodes=2)
     for n in range(2000):
         come_and_go(v, f"made-up{n}")

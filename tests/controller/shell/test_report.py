@@ -1,4 +1,4 @@
-"""What viewers are told of a real brain, in every state of a job: always what OpenAPI says."""
+"""What viewers see of a real brain, in every state of a job: always what OpenAPI says."""
 
 import asyncio
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_a_command_for_nobody_is_dropped(tmp_path: Path) -> None:
     shell.journal.close()
 
 
-def test_a_full_disk_is_reported_once_and_stops_nobody(
+def test_a_full_disk_is_reported_once_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shell = make_shell(tmp_path, Scripted(Record("job", "j1", {}), Send("node0", COMMAND)))
@@ -157,7 +157,7 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
         async with asyncio.timeout(10):
             while len(flushed) < 2:
                 await asyncio.sleep(0.01)
-            time.sleep(0.4)  # somebody holds up the loop
+            time.sleep(0.4)  # something blocks the loop
             while max(ticks) < 0.2:
                 await asyncio.sleep(0.01)
         task.cancel()

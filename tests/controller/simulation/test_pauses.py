@@ -66,7 +66,7 @@ def blind(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", [PauseKind.BUSY, PauseKind.IO, PauseKind.IDLE, PauseKind.START])
-def test_a_controller_that_sees_no_life_in_it_is_seen_to_end_it(kind: PauseKind) -> None:
+def test_a_controller_that_sees_no_progress_in_it_is_seen_to_end_it(kind: PauseKind) -> None:
     seed = next(n for n in range(20) if not drawn(kind, n).is_everybody and drawn(kind, n).until > 20.0)
     world, pause = paused(kind, seed, amid=blind)
     assert world.wronged

@@ -74,7 +74,7 @@ def test_the_budget_is_kept_however_many_nodes_share_it(nodes: int) -> None:
         for f in ring.frames
     )
     assert held <= budget
-    # And it is used: nobody starves.
+    # And it is used: no rank starves.
     kept = [len(samples.read(f"node{node}", 60)[0]["t"]) for node in range(nodes)]
     assert min(kept) >= min(30_000, budget // nodes // 25)
 

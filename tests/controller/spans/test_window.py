@@ -100,7 +100,7 @@ def test_malformed_spans_cost_only_themselves() -> None:
     assert set(decoded(window.of("j1").parts_of(0, 9)).rank.tolist()) == {1}
 
 
-def test_what_came_is_on_disk_by_job_for_anybody_to_read(tmp_path: Path) -> None:
+def test_what_came_is_on_disk_by_job_for_any_reader(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from holdfast.diagnostics.files import span_files
 

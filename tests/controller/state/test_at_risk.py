@@ -1,4 +1,4 @@
-"""What a fault would cost, from what the nodes tell of their snapshots."""
+"""What a fault would cost, from the nodes' reports of their snapshots."""
 
 import pytest
 

@@ -26,7 +26,7 @@ def counted(**more: object) -> Virtual:
 
 
 def spoilt(v: Virtual) -> None:
-    """The hook tells that the parameters of rank 0 hold NaN."""
+    """The hook reports that the parameters of rank 0 hold NaN."""
     wall = int(v.instant.wall * 1e9)
     record = t.StepRecord(0, v.job.generation, v.job.life_steps, wall, STEP, t.SPOILT, 0, True)
     v.feed(FrameSeen("node0", t.Frame(1, wall, 1, steps=(record,))))
@@ -41,7 +41,7 @@ def saw(v: Virtual, source: str, number: int = -1, count: int = 1, text: str = "
     v.feed(EventSeen("node0", event))
 
 
-def test_it_may_be_killed_often_while_its_lives_are_longer_than_a_start() -> None:
+def test_it_may_be_killed_often_while_its_runs_are_longer_than_a_start() -> None:
     v = counted()
     for generation, life in enumerate((2.0, 3.5, 2.2, 4.0, 2.5, 3.7, 2.0, 4.2), start=2):
         v.exit(2, signal=9)
@@ -50,7 +50,7 @@ def test_it_may_be_killed_often_while_its_lives_are_longer_than_a_start() -> Non
         assert v.job.generation == generation
 
 
-def test_equally_long_lives_are_reported_and_not_ended() -> None:
+def test_equally_long_attempts_are_reported_and_not_ended() -> None:
     v = counted()
     for generation in range(2, 9):
         v.exit(2, code=1, error=BUG)
@@ -86,7 +86,7 @@ def test_the_same_error_within_few_steps_of_the_start_ends_it() -> None:
     assert "ValueError" in v.job.reason
 
 
-def test_short_lives_that_save_go_on() -> None:
+def test_short_attempts_that_save_go_on() -> None:
     v = counted()
     for _ in range(7):
         v.exit(2, code=1, error=BUG)
@@ -96,7 +96,7 @@ def test_short_lives_that_save_go_on() -> None:
     assert "each of them finished a checkpoint" in patterns(v)[-1].cause.text
 
 
-def test_short_lives_that_save_the_same_step_again_do_not() -> None:
+def test_short_attempts_that_save_the_same_step_again_do_not() -> None:
     v = counted()
     for _ in range(5):
         v.exit(2, code=1, error=BUG)
@@ -107,7 +107,7 @@ def test_short_lives_that_save_the_same_step_again_do_not() -> None:
     assert v.job.state is JobStatus.FAILED
 
 
-def test_a_loop_of_lives_that_save_says_that_they_do() -> None:
+def test_a_loop_of_attempts_that_save_says_that_they_do() -> None:
     v = counted()
     for _ in range(4):
         saw(v, "checkpoint", 40, 2)
@@ -118,7 +118,7 @@ def test_a_loop_of_lives_that_save_says_that_they_do() -> None:
     assert v.job.progress.reported == "checkpoint out/checkpoint-40"
 
 
-def test_printed_numbers_are_progress_of_a_program_whose_steps_nobody_sees() -> None:
+def test_printed_numbers_are_progress_of_a_program_whose_steps_are_unseen() -> None:
     progress = Progress()
     for generation in range(1, 9):
         progress.launch(generation, 0, 100.0 * generation)
@@ -129,7 +129,7 @@ def test_printed_numbers_are_progress_of_a_program_whose_steps_nobody_sees() -> 
     assert progress.ended_at_its_start(progress.end(9, "x", 0, 910.0))
 
 
-def test_a_long_life_without_a_step_is_a_start_up_only_where_steps_are_seen_otherwise() -> None:
+def test_a_long_attempt_without_a_step_is_a_start_up_only_where_steps_are_seen_otherwise() -> None:
     silent, stepping = Progress(), Progress(counted=True)
     for progress in (silent, stepping):
         progress.launch(2, 0, 0.0)
@@ -149,7 +149,7 @@ def test_starts_that_the_program_ends_with_another_error_each_time_are_given_up(
     assert "5 restart attempts in a row ended before the first step" in v.job.reason
 
 
-def test_steps_are_added_up_over_lives_and_none_of_them_is_called_repeated() -> None:
+def test_steps_are_added_up_over_attempts_and_none_of_them_is_called_repeated() -> None:
     v = counted()
     before = v.job.best_step
     assert before >= 6
@@ -175,12 +175,12 @@ def test_a_controller_that_comes_back_counts_on() -> None:
     assert v.job.progress.counted
     assert v.job.progress.saves == 1
     v.run_until(lambda: v.job.best_step > best + 2)
-    assert v.job.life_steps >= life + 2  # else its next fault would seem to be at the start of a life
+    assert v.job.life_steps >= life + 2  # else its next fault would seem to be at the start of an attempt
     steps = sorted(row.step for row in v.brain.jobs.newest.c.ledger.sorted_rows())
     assert steps == list(range(v.job.best_step + 1))
 
 
-def test_last_words_of_an_earlier_life_keep_their_place() -> None:
+def test_last_words_of_an_earlier_attempt_keep_their_place() -> None:
     v = counted()
     v.exit(2, signal=9)
     v.run_until(lambda: v.job.generation == 2 and v.job.life_steps >= 3)
@@ -219,7 +219,7 @@ LIVES = st.lists(
 
 
 @given(LIVES)
-def test_any_lives_add_up_and_patterns_are_of_lives_alike(attempts: list[tuple[str, int, float, int]]) -> None:
+def test_any_attempts_add_up_and_patterns_are_of_attempts_alike(attempts: list[tuple[str, int, float, int]]) -> None:
     progress, done, wall = Progress(counted=True), 0, 0.0
     for generation, (signature, steps, seconds, saves) in enumerate(attempts, start=1):
         progress.launch(generation, done, wall)
@@ -250,7 +250,7 @@ def test_a_pattern_is_reported_whenever_it_has_doubled(count: int) -> None:
 
 
 def test_a_nan_that_was_saved_is_no_progress() -> None:
-    """Each life begins with it: no step is reported until it is sure, and what it saved and printed is of no use."""
+    """Each attempt begins with it: no step is reported until it is sure, and what it saved and printed is of no use."""
     v = counted()
     spoilt(v)
     for generation in (2, 3):

@@ -1,4 +1,4 @@
-"""One node as the facade tells it, for `fake_facade`."""
+"""One node as the facade reports it, for `fake_facade`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A job that trains, faults on command and recovers, scripted, at any mesh size: what `fake_facade` tells of.
+"""A job that trains, faults on command and recovers, scripted, at any mesh size: the source of `fake_facade`.
 
 Time moves by `tick`: tests call it with what they need, `live` calls it from the wall clock for a browser to watch.
 """

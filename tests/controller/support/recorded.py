@@ -15,7 +15,7 @@ RECORDINGS = Path(__file__).parents[1] / "journal" / "recordings"
 
 
 class Recorded(Virtual):
-    """A virtual cluster whose controller records, through all of its lives."""
+    """A virtual cluster whose controller records, through all of its restarts."""
 
     def __init__(self, path: Path, nodes: int = 2, options: Options | None = None) -> None:
         self.path = path

@@ -27,7 +27,7 @@ E = TypeVar("E")
 
 
 class Recording(ClusterBrain):
-    """The real brain, and all that it was told."""
+    """The real brain, and all of its input."""
 
     def __init__(self, boot: str = "b1", options: Options | None = None) -> None:
         super().__init__(boot, options)
@@ -132,7 +132,7 @@ async def wire_to(target: int) -> AsyncIterator[Wire]:
 
 @dataclass
 class FakeAgent:
-    """A real link and outbox with nothing behind them; notes what it is told."""
+    """A real link and outbox with nothing behind them; notes what it is given."""
 
     link: Link
     outbox: Outbox

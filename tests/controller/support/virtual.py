@@ -81,7 +81,7 @@ class Virtual:
         self.reports = (
             False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
         )
-        self.rollbacks: tuple[Rollback, ...] = ()  # as the newest workers were told
+        self.rollbacks: tuple[Rollback, ...] = ()  # as given to the newest workers
         self.behind: dict[str, str] = {}  # node -> what its peers find there when they probe peer
         self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
         self.counts_from_zero = False
@@ -186,7 +186,7 @@ class Virtual:
             case msg.StartStore():
                 data = {"host": "127.0.0.1", "port": "29500"}
             case msg.DumpStacks():
-                return None  # the test that wants stacks tells them
+                return None  # the test that wants stacks reports them
             case msg.ProbePeer() as probe_peer:
                 is_cut = {send.node, probe_peer.host} & self.cut_off
                 data = {"behind": "unreachable" if is_cut else self.behind.get(probe_peer.host, "unreachable")}
@@ -375,7 +375,7 @@ class Virtual:
         assert len(held) == len(set(held)), "a node belongs to two jobs"
 
     def _reachable(self, worker: Worker) -> bool:
-        """Workers behind a lost agent cannot join anybody: their store and their peers are gone."""
+        """Workers behind a lost agent cannot join: their store and their peers are gone."""
         return self._holder(worker).alive
 
 

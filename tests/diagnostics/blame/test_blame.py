@@ -1,4 +1,4 @@
-"""Blame on made-up steps: who is slow is named, who waits is not, and the figures are those of the story."""
+"""Blame on made-up steps: slow ranks are named, waiting ranks are not, and the figures match the scenario."""
 
 import math
 from dataclasses import replace
@@ -63,11 +63,11 @@ def test_the_slow_one_is_named_with_what_it_costs_and_who_waits() -> None:
     )
     assert blame.self_s[5] > 0
     assert blame.induced_s[5] > 2 * culprit.cost_s
-    assert blame.victim_s[5] < blame.victim_s.max() / 2, "who is waited for waits least"
+    assert blame.victim_s[5] < blame.victim_s.max() / 2, "the rank waited for waits least"
     assert blame.self_ratio.argmax() == 5
 
 
-def test_nobody_is_named_where_only_noise_differs() -> None:
+def test_no_rank_is_named_where_only_noise_differs() -> None:
     for seed in range(10):
         assert blame_of(Job(), [], seed=seed).culprits == []
 
@@ -77,7 +77,7 @@ def test_nobody_is_named_where_only_noise_differs() -> None:
 @pytest.mark.parametrize(
     "job", [Job(1, 8, 1, micro_batches=4, noise=0.03, measures_cpu=True), Job(1, 4, 1, noise=0.03)]
 )
-def test_in_a_hundred_quiet_windows_nobody_is_named(job: Job) -> None:
+def test_in_a_hundred_quiet_windows_no_rank_is_named(job: Job) -> None:
     """One in a thousand is the aim: `benchmarks/blame_quiet.py` has as many."""
     assert [seed for seed in range(100) if blame_of(job, [], steps=20, seed=500 + seed).culprits] == []
 
@@ -174,7 +174,7 @@ def test_a_slow_pair_with_a_message_of_its_own_size(heavy: float) -> None:
 @pytest.mark.slow
 @pytest.mark.aside
 @pytest.mark.parametrize("heavy", [2.0, 0.3])
-def test_what_bytes_explain_is_nobodys_fault(heavy: float) -> None:
+def test_what_bytes_explain_is_no_ranks_fault(heavy: float) -> None:
     job = Job(4, 2, 1, wakeup=0.001, measures_cpu=True, stage_bytes={0: heavy})
     for seed in range(5):
         assert blame_of(job, [], steps=40, seed=seed).culprits == []

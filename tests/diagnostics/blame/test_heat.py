@@ -38,7 +38,7 @@ def test_rank_by_phase() -> None:
     seconds = {phase: found.seconds[:, p] for p, phase in enumerate(found.phases)}
     assert seconds["forward"][5] == pytest.approx(8 * 0.012, rel=0.05)
     assert seconds["forward"][4] == pytest.approx(8 * 0.010, rel=0.05)
-    assert seconds["wait"][5] == seconds["wait"][4:].min(), "who is waited for waits least of its stage"
+    assert seconds["wait"][5] == seconds["wait"][4:].min(), "the rank waited for waits least of its stage"
 
 
 def test_node_by_step() -> None:
@@ -49,7 +49,7 @@ def test_node_by_step() -> None:
     assert (found.by_step[0] < 1.1).all()
 
 
-def test_a_rank_that_is_missing_is_not_known_and_hides_nobody() -> None:
+def test_a_rank_that_is_missing_is_not_known_and_hides_no_other() -> None:
     table, plan = simulate(Job(), [Culprit(5, "compute", 0.3)], 3, 1)
     found = heat(list(step_graph.graphs(table.take(table.rank != 4), plan, 8)), SHAPE)
     assert found is not None

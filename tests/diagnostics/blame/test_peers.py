@@ -36,8 +36,8 @@ def test_a_few_percent_stand_out_of_noise_that_forgets_at_once(ranks: int) -> No
 
 
 @pytest.mark.parametrize(("seconds", "is_sure"), [(0.1, False), (2.0, False), (10.0, True), (300.0, True)])
-def test_what_differs_for_a_moment_is_nobodys(seconds: float, is_sure: bool) -> None:
-    """A rank that shares its core's cache takes 7% longer while its neighbour is there, in every step alike."""
+def test_what_differs_for_a_moment_is_no_finding(seconds: float, is_sure: bool) -> None:
+    """A rank that shares its core's cache takes 7% longer while its host peer is there, in every step alike."""
     rng = np.random.default_rng(1)
     samples = 0.01 * rng.lognormal(0, 0.01, (60, 4))
     samples[:, 2] *= 1.07

@@ -39,7 +39,7 @@ def test_a_node_far_below_peers_that_scatter_as_far_is_not_bad() -> None:
     assert judge("n", "gemm", SPEED, 40.0, peers=peers).grade is Grade.PASS
 
 
-def test_peers_that_agree_to_the_last_digit_condemn_nobody_for_a_hair() -> None:
+def test_peers_that_agree_to_the_last_digit_blame_no_rank_for_a_tiny_difference() -> None:
     peers = Baseline.of([100.0] * 9)
     assert judge("n", "gemm", SPEED, 99.0, peers=peers).grade is Grade.PASS
     assert judge("n", "gemm", SPEED, 60.0, peers=peers).grade is Grade.FAIL
@@ -76,7 +76,7 @@ def test_what_could_not_run_is_no_pass() -> None:
     assert worst([Grade.PASS, Grade.FAIL, Grade.DEGRADED]) is Grade.FAIL
 
 
-def test_the_best_of_several_tries() -> None:
+def test_the_best_of_several_attempts() -> None:
     assert best(SPEED, [1.0, 3.0, math.nan]) == 3.0
     assert best(LOSS, [1.0, 3.0]) == 1.0
     assert math.isnan(best(LOSS, []))
@@ -84,7 +84,7 @@ def test_the_best_of_several_tries() -> None:
 
 @given(st.lists(st.floats(50, 150), min_size=4, max_size=40), st.floats(0.01, 0.5))
 def test_no_member_of_a_calm_group_fails_whoever_else_is_slow(values: list[float], slow: float) -> None:
-    """One node far below leaves the verdict of those who lie at the median or above alone."""
+    """One node far below does not change the verdict of nodes at or above the median."""
     median = sorted(values)[len(values) // 2]
     peers = Baseline.of([*values[1:], median * slow])
     assert judge("n", "gemm", SPEED, max(values), peers=peers).grade is Grade.PASS

@@ -1,4 +1,4 @@
-"""Spans on disk are plain Parquet: whoever reads that reads them in place, without a line of ours."""
+"""Spans on disk are plain Parquet: any Parquet reader reads them in place, without our code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The one at fault is named, whatever the mesh, the schedule and the moment; and nobody else."""
+"""The one at fault is named, whatever the mesh, the schedule and the moment; and no other."""
 
 from dataclasses import replace
 
@@ -126,7 +126,7 @@ def test_a_size_that_is_not_known_says_nothing() -> None:
 
 
 def after(rank: int, sizes: int, begun: int = 5) -> WaitState:
-    """In a pass whose operations nobody sees, after some in a group whose sizes are known."""
+    """In a pass with unseen operations, after some in a group whose sizes are known."""
     return WaitState(rank, True, "ddp:backward", begun={WORLD: begun}, others=(0, 1, 2, 3), sizes={WORLD: sizes})
 
 
@@ -150,7 +150,7 @@ def test_earlier_sizes_count_only_where_all_began_as_many_and_all_are_known() ->
         assert verdict.reason is Reason.TRANSFER
 
 
-def test_somebody_who_is_missing_comes_before_earlier_sizes() -> None:
+def test_a_missing_rank_comes_before_earlier_sizes() -> None:
     states = [after(r, 77 if r == 1 else 55) for r in range(4)]
     verdict = judge([replace(states[0], is_alive=False), *states[1:]])
     assert verdict is not None
@@ -182,14 +182,14 @@ def test_both_ends_of_a_message_are_one_operation() -> None:
     assert (verdict.reason, verdict.suspects) == (Reason.TRANSFER, ())
 
 
-def test_everybody_there_is_nobodys_fault() -> None:
+def test_all_ranks_present_is_no_ranks_fault() -> None:
     verdict = judge([state(r, WORLD, 4) for r in range(4)])
     assert verdict is not None
     assert (verdict.reason, verdict.suspects) == (Reason.TRANSFER, ())
     assert verdict.text == "all ranks have entered x:all_reduce 4 of world (0-3), and it does not end"
 
 
-def test_nobody_in_an_operation_is_no_verdict() -> None:
+def test_no_rank_in_an_operation_is_no_verdict() -> None:
     assert judge([state(0), state(1)]) is None
     assert judge([]) is None
 
@@ -208,14 +208,14 @@ def test_of_several_outside_the_one_behind_its_peers_is_named() -> None:
 
 
 def test_who_waits_for_a_gpu_that_waits_is_a_peer() -> None:
-    """Hosts of the others have left the operation that their GPUs are in; what they have begun tells nothing here."""
+    """Hosts of the others have left the operation that their GPUs are in; what they have begun shows nothing here."""
     at_gpu = [WaitState(r, begun={WORLD: 4}, waits_for_gpu=True) for r in (1, 3)]
     found = judge([state(0, WORLD, 4), WaitState(2, begun={WORLD: 4}), *at_gpu])
     assert found is not None
     assert (found.reason, found.suspects) == (Reason.OUTSIDE, (2,))
 
 
-def test_where_nobody_is_in_an_operation_those_are_missed_whose_gpus_wait_for_nobody() -> None:
+def test_where_no_rank_is_in_an_operation_those_are_missed_whose_gpus_wait_for_none() -> None:
     waiting = [WaitState(r, waits_for_gpu=True) for r in (0, 1, 3)]
     found = judge([*waiting, WaitState(2)])
     assert found is not None

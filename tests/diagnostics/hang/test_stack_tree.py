@@ -1,4 +1,4 @@
-"""Stacks merged into a tree with rank sets, and whoever stands elsewhere."""
+"""Stacks merged into a tree with rank sets, and the ranks that stand elsewhere."""
 
 import itertools
 

@@ -73,7 +73,7 @@ def test_a_worker_whose_events_stand_at_idle_power_waits_as_a_peer_does() -> Non
     assert sight.text == "waits for its GPU, which draws idle power with 3 events pending: it waits for its peers"
     for other in (
         seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WAITS),  # it may have given its GPU nothing
-        seen(6.0, "R", cpu=1.0, has_gpu=True, events_pending=3),  # what the GPU does is not told
+        seen(6.0, "R", cpu=1.0, has_gpu=True, events_pending=3),  # what the GPU does is not reported
         seen(6.0, "R", cpu=1.0, has_gpu=True, gpu=t.GpuUse.WORKS, events_pending=3),
         seen(6.0, "R", cpu=1.0, gpu=t.GpuUse.WAITS, events_pending=3),
     ):

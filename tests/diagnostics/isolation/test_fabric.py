@@ -1,4 +1,4 @@
-"""`holdfast diagnose` among eight hosts under two switches: the broken ones fail, and nobody else."""
+"""`holdfast diagnose` among eight hosts under two switches: the broken ones fail, and no other."""
 
 import random
 from pathlib import Path

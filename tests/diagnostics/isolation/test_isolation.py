@@ -48,7 +48,7 @@ def test_one_bad_node_of_a_thousand_takes_five_rounds() -> None:
         assert isolation.tests <= 1024 + 8
 
 
-def test_flaky_tests_blame_hardly_anybody() -> None:
+def test_flaky_tests_blame_hardly_any_node() -> None:
     wrong = 0
     for seed in range(200):
         culprits = set(random.Random(seed).sample(range(128), 16))
@@ -56,13 +56,13 @@ def test_flaky_tests_blame_hardly_anybody() -> None:
     assert wrong <= 2  # measured over 2,000: 0.4 %
 
 
-def test_nobody_is_blamed_where_no_pair_passes() -> None:
+def test_no_node_is_blamed_where_no_pair_passes() -> None:
     isolation = play(6, set(range(6)))
     assert isolation.bad == set()
     assert isolation.undecided == named(set(range(6)))
 
 
-def test_of_two_nodes_nobody_can_know_which() -> None:
+def test_of_two_nodes_it_is_unknown_which() -> None:
     assert play(2, {0}).bad == set()
     assert play(2, set()).good == named({0, 1})
 
@@ -77,7 +77,7 @@ def test_a_dead_link_is_distinguished_from_its_nodes() -> None:
     assert found  # whenever the two happened to meet
 
 
-def test_neighbours_under_one_switch_meet_first() -> None:
+def test_nodes_under_one_switch_are_paired_first() -> None:
     names = [f"n{i}" for i in range(8)]
     switches = {name: f"s{i // 4}" for i, name in enumerate(names)}
     pairs = Isolation(names, switches=switches, seed=3).next_round()
@@ -104,7 +104,7 @@ def test_a_test_that_was_not_done_says_nothing() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 40), st.data())
-def test_one_pass_clears_nobody_and_it_always_ends(nodes: int, data: st.DataObject) -> None:
+def test_one_pass_clears_no_node_and_it_always_ends(nodes: int, data: st.DataObject) -> None:
     names = [f"n{i}" for i in range(nodes)]
     switches = {name: f"s{data.draw(st.integers(0, 3))}" for name in names} if data.draw(st.booleans()) else {}
     isolation = Isolation(names, switches=switches, seed=data.draw(st.integers(0, 100)))

@@ -1,4 +1,4 @@
-"""Faults that are planted in clusters of several switches: what is named, who is not blamed, in how many rounds."""
+"""Faults injected into clusters of several switches: what is named, which nodes are not blamed, how many rounds."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +15,7 @@ BOUND = 32
 
 @dataclass
 class Cluster:
-    """Nodes under switches, and a fault. `every`: it shows in every so many tries (1: always), counted by `by`."""
+    """Nodes under switches, and a fault. `every`: it shows in every so many attempts (1: always), counted by `by`."""
 
     sizes: list[int]
     node: str = ""
@@ -114,7 +114,7 @@ def test_the_planted_fault_is_named_and_nothing_else(fault: str, data: st.DataOb
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_where_a_switch_has_one_node_nothing_else_is_blamed(data: st.DataObject) -> None:
-    """Which of a lone node, its switch and its only way is bad, nobody can tell; nothing sound is named for it."""
+    """It is unknown which of a lone node, its switch and its only path is bad; nothing healthy is named for it."""
     shape = [1, *data.draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))]
     fault = data.draw(st.sampled_from(["node", "way"]))
     cluster = Cluster(shape, node="n0a") if fault == "node" else Cluster(shape, way=("s0", "s1"))

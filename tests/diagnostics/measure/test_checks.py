@@ -142,7 +142,7 @@ def test_a_partner_that_is_not_there_is_reported_in_time(free_port: int) -> None
     assert not MoverServer("127.0.0.1", free_port, "x", 0.1).serve()
 
 
-def test_a_port_that_is_taken_is_nobodys_fault(free_port: int) -> None:
+def test_a_port_that_is_taken_is_no_nodes_fault(free_port: int) -> None:
     with_server = MoverServer("127.0.0.1", free_port, "first", 1.0)
     result = pair.run(CheckOptions(role="server", port=free_port, address="127.0.0.1", session="second"))
     assert "is taken" in result.unable

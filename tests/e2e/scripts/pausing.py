@@ -1,7 +1,7 @@
-"""A script that says what it does. At step 8 of its first life, rank 1 stands in the phase that is asked for.
+"""An instrumented script. At step 8 of its first attempt, rank 1 stalls in the phase that is asked for.
 
-pausing.py PHASE quiet|loop SECONDS MARK [mesh]: SECONDS 0 is for ever; MARK is a file that the first life leaves;
-`mesh`: it tells its place in a mesh, as code does in which nothing waits between two operations.
+pausing.py PHASE quiet|loop SECONDS MARK [mesh]: SECONDS 0 is for ever; MARK is a file that the first attempt leaves;
+`mesh`: it reports its place in a mesh, as code does in which nothing waits between two operations.
 """
 
 import os

@@ -1,5 +1,5 @@
 """Trains beside a process that writes into its probe's memory whatever it likes, and cuts it short at last. What else
-the agent reads of a worker is made larger than any memory: in a first life, which fails, its error file.
+the agent reads of a worker is made larger than any memory: in a first attempt, which fails, its error file.
 """
 
 import os

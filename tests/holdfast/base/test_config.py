@@ -80,7 +80,7 @@ def test_a_wrong_environment_is_named(env: dict[str, str], message: str) -> None
         load(AgentConfig, env=env | {"HOLDFAST_CONFIG": ""})
 
 
-def test_variables_that_kubernetes_sets_for_a_service_are_nobodys() -> None:
+def test_variables_that_kubernetes_sets_for_a_service_are_no_options() -> None:
     env = {
         "HOLDFAST_CONFIG": "",
         "HOLDFAST_CONTROLLER_SERVICE_HOST": "10.0.0.1",

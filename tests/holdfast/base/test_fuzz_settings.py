@@ -1,4 +1,4 @@
-"""Settings of a file, of the environment and of the trainer, with values that nobody should give."""
+"""Settings of a file, of the environment and of the trainer, with invalid values."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def test_every_setting_of_the_trainer() -> None:
 
 @pytest.mark.parametrize("flag", [option.name for option in fuzz_train.options() if option.kind])
 def test_every_flag_of_the_trainer(flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.base.files.DEADLINE_S", 0.1)  # nobody writes into the pipe
+    monkeypatch.setattr("holdfast.base.files.DEADLINE_S", 0.1)  # the pipe has no writer
     files = Files(tmp_path / "files")
     try:
         wrong = []

@@ -119,7 +119,7 @@ def test_diagnose_shows_names_as_they_are(capsys: pytest.CaptureFixture[str], mo
 def test_checkpoints_show_names_as_they_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of a store that somebody else writes to: whatever its manifests say."""
+    """Of a store that others write to: whatever its manifests say."""
     monkeypatch.setenv("COLUMNS", "400")
     info = CheckpointInfo(3, 1, 2, NASTY, 1.0, {NASTY: 2}, 1, 10, 1, False, NASTY)
     monkeypatch.setattr("holdfast.checkpoint.restore.inspect.list_checkpoints", lambda url, report: [info])

@@ -76,7 +76,7 @@ def test_a_device_keeps_its_mode() -> None:
 
 
 def test_a_folder_that_all_share_is_not_taken(tmp_path: Path) -> None:
-    """Root that is told `--state-dir /tmp` must not lock everybody out."""
+    """Root with `--state-dir /tmp` must not lock all other users out."""
     tmp_path.chmod(0o1777)
     with pytest.raises(UsageError, match="it is shared by all users; give another --state-dir"):
         private.state_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""The life of a daemon, as real processes with real signals."""
+"""Start and end of a daemon, as real processes with real signals."""
 
 import gc
 import os

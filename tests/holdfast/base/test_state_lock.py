@@ -46,7 +46,7 @@ def test_the_second_is_refused_in_one_line_until_the_first_is_killed(tmp_path: P
             os.kill(child, signal.SIGKILL)
 
 
-def test_lives_are_remembered_within_bounds(tmp_path: Path) -> None:
+def test_attempts_are_remembered_within_bounds(tmp_path: Path) -> None:
     for n in range(20):
         lock = StateLock(tmp_path, "agent", f"i{n}")
         assert lock.lives == [f"i{k}" for k in range(max(0, n - 8), n)]
@@ -54,8 +54,8 @@ def test_lives_are_remembered_within_bounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_copy_of_a_folder_has_no_earlier_lives(is_live: bool, tmp_path: Path) -> None:
-    """The lock of the copy is another one: nobody vouches that the lives which it names have ended."""
+def test_a_copy_of_a_folder_has_no_earlier_runs(is_live: bool, tmp_path: Path) -> None:
+    """The lock of the copy is another one: no lock vouches that the runs which it names have ended."""
     original = StateLock(tmp_path, "agent", "i1")
     if not is_live:
         original.close()
@@ -71,7 +71,7 @@ def test_a_copy_of_a_folder_has_no_earlier_lives(is_live: bool, tmp_path: Path) 
     lock.close()
 
 
-def test_without_locks_nobody_vouches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_no_run_is_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -144,7 +144,7 @@ def test_a_file_of_settings_that_is_wrong(capsys: Capture, tmp_path: Path, text:
     assert err.count("\n") == 1
 
 
-def test_a_variable_that_nobody_knows(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CONTROLLER_GRPC_PROT", "1")
     assert main(["controller"]) == 2
     assert "did you mean HOLDFAST_CONTROLLER_GRPC_PORT?" in capsys.readouterr().err

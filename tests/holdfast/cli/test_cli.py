@@ -124,7 +124,7 @@ def test_the_token_is_not_sent_where_others_can_read_it(
         assert "secret" not in said
 
 
-def test_the_token_is_sent_where_that_is_said_or_nobody_can_read_it() -> None:
+def test_the_token_is_sent_where_that_is_said_or_none_can_read_it() -> None:
     far = ClientConfig(controller="head.example:7080", api_token="secret")
     for config in (
         dataclasses.replace(far, insecure=True),

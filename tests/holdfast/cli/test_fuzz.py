@@ -1,7 +1,7 @@
-"""Every option of every command with values that nobody should give: one line, exit code 2, no traceback, in seconds.
+"""Every option of every command with invalid values: one line, exit code 2, no traceback, in seconds.
 
-The commands run in children that a warm interpreter forks (`fuzz_warm`), hundreds in half a minute. What is tried is in
-`fuzz_values`, on what in `fuzz_cases`. HOLDFAST_FUZZ=all tries every value on every option: ten minutes.
+The commands run in children that a fork server starts (`fuzz_warm`), hundreds in half a minute. What is tried is in
+`fuzz_values`, on what in `fuzz_cases`. HOLDFAST_FUZZ=all checks every value on every option: ten minutes.
 """
 
 import json

@@ -53,7 +53,7 @@ def test_reports_by_the_guide(rest: str, weight: Weight, link: int, action: Reco
 
 
 HONEST = [
-    # The lines of registers that follow a report, the switch's life, and what others say of SXids.
+    # The lines of registers that follow a report, the switch's start and stop, and what others say of SXids.
     line("20034, Severity 1 Engine instance 60 Sub-engine instance 00"),
     line("20034, Data {0x10000000, 0x10000000, 0x00000000, 0x10000000, 0x00000000, 0x00000000, 0x00000000}"),
     "nvidia-nvswitch: Probing device 0000:c1:00.0, Vendor Id = 0x10de, Device Id = 0x22a3, Class = 0x68000",

@@ -1,4 +1,4 @@
-"""Last words: found, compared, and told apart from a victim's."""
+"""Last words: found, compared, and distinguished from a victim's."""
 
 import subprocess
 import sys

@@ -34,7 +34,7 @@ def controller(flags: dict[str, str]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", int(flags["--http-port"])), Handler)
     port = server.server_address[1]
     print(json.dumps({"grpc": "127.0.0.1:7", "http": f"127.0.0.1:{port}"}), flush=True)
-    # Whoever asks a server to stop must not be the thread that serves.
+    # The thread that asks a server to stop must not be the thread that serves.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever(poll_interval=0.01)
 

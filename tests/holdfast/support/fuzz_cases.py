@@ -1,6 +1,6 @@
 """Which values are tried on which option: the command line's own tree says what there is, a table what each takes.
 
-An option that is in the tree and not in the table is an error of the test: who adds one says here what it takes.
+An option that is in the tree and not in the table is an error of the test: describe each new option here.
 """
 
 from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 BAD = frozenset({2})
 FINE = frozenset({0, 1})
-"""Legal: it must not be refused, but nobody may be there."""
+"""Legal: it must not be refused, but need not exist."""
 ANY = frozenset({0, 1, 2})
 """Legal or not, as the option has it: only that it ends well is asked for."""
 
@@ -173,7 +173,7 @@ STEPS = tuple(
 
 
 class Files:
-    """Files of all kinds that nobody should take for what was asked for, made once."""
+    """Files of all kinds that must not be taken for what was asked for, made once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

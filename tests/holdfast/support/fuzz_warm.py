@@ -1,4 +1,4 @@
-"""The command line many times in few seconds: a warm interpreter that forks one child for each case.
+"""The command line many times in few seconds: a fork server with one child for each case.
 
 `python -m tests.holdfast.support.fuzz_warm [MODULE ...]` imports the command line and the modules, then answers
 requests, one JSON object a line: {"argv", "cwd", "env"} → {"code", "out", "err", "seconds", "left"}. Each child has

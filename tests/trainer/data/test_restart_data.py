@@ -27,7 +27,7 @@ def losses(done: dict[str, Any]) -> list[float]:
 
 
 def rings() -> set[Path]:
-    """Rings that nobody holds any more: those of other jobs on this machine are theirs."""
+    """Rings that no process holds any more: those of other jobs on this machine are theirs."""
     dead = set()
     for path in folder().glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), path.open("r+b") as file:

@@ -78,7 +78,7 @@ def test_does_what_torchs_own_stores_do(store: RedisStore, prefixed: bool) -> No
     assert answers[0] == answers[1]
 
 
-def test_waits_until_somebody_sets_it(server: str, store: RedisStore) -> None:
+def test_waits_until_it_is_set(server: str, store: RedisStore) -> None:
     other = RedisStore(server, store.name.removeprefix("holdfast:rendezvous:"), SECOND)
     store.set_timeout(60 * SECOND)
     for turn in range(3):  # the second time the connection for listening is there already
@@ -146,7 +146,7 @@ def test_other_addresses_are_refused(url: str) -> None:
         load(overrides=[("parallel.rendezvous", url)])
 
 
-def test_nobody_there_is_one_line_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_is_one_line_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.trainer.mesh.redis_store._CONNECT_S", 0.2)
     with pytest.raises(ConfigError, match=r"parallel\.rendezvous redis://127\.0\.0\.1:1/0: ") as caught:
         RedisStore("redis://user:secret@127.0.0.1:1/0", "n", SECOND)

@@ -131,7 +131,7 @@ def test_which_norm_a_cpu_takes(dtype: torch.dtype, is_ours: bool) -> None:
     ("layout", "times"),
     [
         ("--dp 1", 3),
-        ("--dp 2 --set parallel.zero=0", 3 if hooks_hear() else 2),  # the last one goes out by what hooks tell
+        ("--dp 2 --set parallel.zero=0", 3 if hooks_hear() else 2),  # the last one is sent when the hooks report
         ("--dp 2 --set parallel.zero=1", 3),
         ("--dp 2 --set parallel.zero=3", 0),  # nothing is kept from one to the next
         ("--tp 2", 0),  # a DTensor's part

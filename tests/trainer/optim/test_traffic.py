@@ -58,7 +58,7 @@ FAST = ("tp", "zero 1")
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Zygote]:
-    """Ranks in a network namespace of their own, where nobody else sends."""
+    """Ranks in a network namespace of their own, where nothing else sends."""
     asked = subprocess.run([*LONELY, "true"], capture_output=True, text=True, timeout=20, check=False)
     if asked.returncode:
         pytest.skip(f"no network namespace of one's own here: {asked.stderr.strip()}")

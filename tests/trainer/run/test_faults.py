@@ -31,7 +31,7 @@ def test_nothing_that_a_fork_would_break_is_left_by_preload() -> None:
 
 @pytest.mark.slow
 def test_a_torch_that_can_use_gpus_is_not_asked_for_them_by_preload() -> None:
-    """What asks for GPUs cannot be forked. This torch cannot use any, so it is told to pass for one that can."""
+    """What asks for GPUs cannot be forked. This torch cannot use any, so it is made to pass for one that can."""
     code = (
         "import torch; asked = [];"
         "torch.version.cuda = '13.0';"

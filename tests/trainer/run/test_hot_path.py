@@ -16,7 +16,7 @@ SMALL = ["--set", "model.layers=2", "--set", "train.micro_batches=4"]
 
 
 @pytest.mark.parametrize("layout", [["--pp", "1"], ["--dp", "2"], ["--tp", "2"]], ids=" ".join)
-def test_a_step_takes_no_number_out_of_a_tensor(
+def test_a_step_reads_no_number_from_a_tensor(
     zygote: Zygote, tiny: list[str], tmp_path: Path, layout: list[str]
 ) -> None:
     ranks = int(layout[1])

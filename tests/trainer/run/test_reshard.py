@@ -50,7 +50,7 @@ def go_on(
     assert [(rank["step"], rank["applied"], rank["differ"]) for rank in ranks] == [(SAVED, SAVED, [])] * world
     # Every byte that is in the store was read once by all ranks together: headers are the one percent and a bit.
     assert sum(rank["bytes_read"] for rank in ranks) == manifest.num_bytes
-    # Nobody was given more than its own part of what is split.
+    # No rank was given more than its own part of what is split.
     if world > 1 and "parallel.zero=0" not in layout:
         most = max(sum(math.prod(size) for _, size in rank["boxes"].values()) for rank in ranks)
         assert most < sum(math.prod(tensor.shape) for tensor in manifest.tensors.values())
@@ -88,7 +88,7 @@ LAYOUTS = [
     ("settings", "layouts"),
     [
         (["parallel.zero=1"], LAYOUTS),
-        # A store holds whole tensors, whoever wrote them: each layout reads one of these two as well.
+        # A store holds whole tensors, whichever rank wrote them: each layout reads one of these two as well.
         (["parallel.zero=2", "optim.name=lamb", "model.tied=true"], LAYOUTS[::2]),
         (["parallel.zero=3"], LAYOUTS[1::2]),
     ],

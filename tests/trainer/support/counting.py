@@ -47,7 +47,7 @@ def wire(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
                 done += 1
             meet(folder, rank.launch, 2 * number)
             readings.append(loopback_bytes())
-            meet(folder, rank.launch, 2 * number + 1)  # nobody goes on before all have read
+            meet(folder, rank.launch, 2 * number + 1)  # no rank goes on before all have read
         vocab = rank.corpus.vocab
         expected = traffic(rank.config, layout, trainer.plan, vocab)
         stages = layout.stages_of(rank.mesh.pp_rank)

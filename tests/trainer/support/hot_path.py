@@ -17,7 +17,7 @@ from holdfast.trainer.settings.launch import from_environment
 
 
 def reads(folder: Path, argv: list[str]) -> dict[str, Any]:
-    """In each step: how often one number is taken out of a tensor, and how often totals are read."""
+    """In each step: how often one number is read from a tensor, and how often totals are read."""
     scalars: list[int] = []
     totals: list[int] = []
     step, read = loop.Trainer.step, loop.Optimizer.step

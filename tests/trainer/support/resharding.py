@@ -28,7 +28,7 @@ def gone_on(folder: Path, argv: list[str], steps: int) -> dict[str, Any]:
 
 
 def _next_life() -> dict[str, str]:
-    """The environment of this rank after one more restart: what ranks told each other in this life is void."""
+    """The environment of this rank after one more restart: what ranks exchanged in this attempt is void."""
     number = str(int(os.environ["HOLDFAST_GENERATION"]) + 1)
     return {**os.environ, "HOLDFAST_GENERATION": number, "TORCHELASTIC_RESTART_COUNT": number}
 

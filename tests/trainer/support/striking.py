@@ -10,6 +10,6 @@ STRUCK_AT = "STRUCK_AT"
 
 
 def die_here(step: int) -> None:
-    """To be called at the end of each step: whoever is to be killed in it gets no further, however late that comes."""
+    """To be called at the end of each step: a rank to be killed in it gets no further, however late the kill comes."""
     if os.environ.get(STRUCK_AT) == str(step):
         time.sleep(600)

@@ -1,4 +1,4 @@
-"""Spans by a GPU's events, on a made-up GPU: on the host's clock, in order, without anybody waiting."""
+"""Spans by a GPU's events, on a made-up GPU: on the host's clock, in order, without waiting."""
 
 from __future__ import annotations
 

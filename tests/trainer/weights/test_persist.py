@@ -1,4 +1,4 @@
-"""What the trainer tells its manager."""
+"""What the trainer reports to its manager."""
 
 from __future__ import annotations
 

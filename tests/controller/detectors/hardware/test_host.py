@@ -1,4 +1,4 @@
-"""The host's own troubles, each told once and of the right subject."""
+"""Problems of the host itself, each reported once and with the right subject."""
 
 import pytest
 

@@ -14,7 +14,7 @@ EVERY = 5.0
 
 
 class Host:
-    """Two RDMA ports and a sampled Ethernet interface beside one that nobody trains over."""
+    """Two RDMA ports and a sampled Ethernet interface beside one that carries no training traffic."""
 
     def __init__(self, *changes: str) -> None:
         self.node = Node("node1", t.Identity("node1", "node1", "i"))

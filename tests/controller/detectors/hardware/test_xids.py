@@ -1,4 +1,4 @@
-"""Xid reports: what each leads to, alone and with its neighbours."""
+"""Xid reports: what each leads to, alone and together with others."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +75,7 @@ def test_the_cleanup_alone_is_the_fabric_managers() -> None:
     assert "restart the fabric manager" in host.found[0].text
 
 
-def test_a_double_bit_error_waits_for_its_neighbours() -> None:
+def test_a_double_bit_error_waits_for_related_xids() -> None:
     contained = Host()
     for code in (48, 171, 63, 94, 45):
         contained.says(code)
@@ -202,7 +202,7 @@ def test_resets_that_do_not_help_go_to_support() -> None:
     assert "contact support" not in host.found[3].text
 
 
-def test_a_report_of_a_gpu_that_nobody_knows_still_names_its_node() -> None:
+def test_a_report_of_an_unknown_gpu_still_names_its_node() -> None:
     host = Host()
     host.found += host.detector.observe(Xid(79, "0000:ff:00"), host.node, at(1.0))
     host.found += host.detector.observe(Xid(79, ""), host.node, at(1.0))

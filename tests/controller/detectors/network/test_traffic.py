@@ -1,4 +1,4 @@
-"""The rhythm of traffic: periods are found, healthy steps say nothing, and each change is told for what it is."""
+"""Traffic patterns: periods are found, healthy steps report nothing, and each change is reported by its kind."""
 
 import math
 from collections.abc import Callable
@@ -229,7 +229,7 @@ def test_what_copies_of_snapshots_can_explain_is_no_trouble(reported: bool, name
     assert {finding.node for finding in wire.found} == named
 
 
-def test_steps_that_nobody_counted_the_bytes_of_have_no_volume() -> None:
+def test_steps_without_counted_bytes_have_no_volume() -> None:
     """An agent that was started again reads the steps that its workers did meanwhile; their traffic it has not seen."""
     bins = Bins()
     samples = (np.arange(1000) * 1000).astype("<u4").tobytes()

@@ -25,7 +25,7 @@ def test_the_cause_comes_before_its_echo_whatever_the_clocks_say() -> None:
     assert root_cause([cause, echo]) == 0
 
 
-def test_who_was_asked_to_end_comes_before_those_who_end_with_it() -> None:
+def test_a_rank_asked_to_end_comes_before_those_that_end_with_it() -> None:
     reported = "holdfast train: rank 3 received SIGTERM: step 20 is in the store\n"
     follows = "holdfast train: rank 0 ends with a worker that received SIGTERM: step 20 is in the store\n"
     echo, cause = exited(0, 5.0, code=143, tail=follows), exited(3, 5.2, code=143, tail=reported)

@@ -1,4 +1,4 @@
-"""Dead workers: who is named, by when, and who never is."""
+"""Dead workers: the rank named, by when, and the ranks never named."""
 
 import math
 from dataclasses import replace
@@ -37,11 +37,11 @@ def found(ranks: RankTable, steps: list[float] = STEPS, now: float = 50.05) -> l
     return [(f.kind.value, f.subject) for f in HangDetector(OPTIONS).observe(ranks, 1, steps, at(now))]
 
 
-def test_everybody_on_time_is_no_finding() -> None:
+def test_all_ranks_on_time_is_no_finding() -> None:
     assert found(table()) == []
 
 
-def test_the_one_without_life_is_named_and_not_those_who_wait_for_it() -> None:
+def test_the_rank_without_progress_is_named_and_not_those_that_wait_for_it() -> None:
     ranks = table(idle=1.6)
     late(ranks, 3)
     assert found(ranks) == [("worker-hang", "rank3")]
@@ -124,13 +124,13 @@ def test_a_rank_that_still_moves_is_no_hang() -> None:
     assert found(ranks) == []
 
 
-def test_when_nobody_stands_out_the_job_is_named_last() -> None:
+def test_when_no_rank_stands_out_the_job_is_named_last() -> None:
     assert found(table(idle=9.0)) == []  # links that flap need some seconds
     assert found(table(idle=11.0)) == [("worker-hang", "job")]
 
 
 @pytest.mark.parametrize("step", [0.1, 0.3, 3.0])
-def test_the_one_whom_all_wait_for_is_named_within_three_median_steps_and_two_seconds(step: float) -> None:
+def test_the_rank_that_all_wait_for_is_named_within_three_median_steps_and_two_seconds(step: float) -> None:
     heard = 2.0 - 0.35  # what is left for the heartbeat, and for the step that ends before all stand
     assert found(frozen(2 * step + heard), [step] * 30) == [("worker-hang", "rank5")]
     assert found(frozen(step), [step] * 30) == []

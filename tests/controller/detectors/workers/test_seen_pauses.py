@@ -62,7 +62,7 @@ def test_a_rank_that_waits_for_its_gpu_is_not_dead_where_idle_ranks_are() -> Non
     assert HangDetector(OPTIONS).observe(ranks, 1, STEPS, at(50.05)) == []
 
 
-def test_who_lags_by_nccls_count_is_named_though_nobody_is_suspected() -> None:
+def test_the_rank_behind_by_nccls_count_is_named_though_none_is_suspected() -> None:
     ranks = frozen(6.0)
     ranks.operation[5], ranks.pending[5] = ranks.operation[0], ranks.pending[0]  # all are in the same operation
     behind = "by NCCL's count it has begun 640 AllReduce operations as rank 6 of communicator 0xfa, and a peer 641"
@@ -167,7 +167,7 @@ def test_one_that_skipped_a_broadcast_is_named_and_not_its_root() -> None:
     assert "without the broadcast that ranks 1-2,4-7 did and that holds rank 0" in finding.text
 
 
-def test_one_that_receives_what_nobody_sends_is_named_and_not_its_peer() -> None:
+def test_one_that_receives_what_no_rank_sends_is_named_and_not_its_peer() -> None:
     detector = ddp(set(range(1, 8)), "recv")
     ranks = detector.table  # type: ignore[attr-defined]
     group = t.GroupCount("world:1>0", 7, "0-1", 1)
@@ -200,7 +200,7 @@ def moving(ranks: RankTable, rank: int, quiet: float = 0.0) -> RankTable:
 
 
 def test_two_orders_of_which_one_side_still_works_are_no_verdict() -> None:
-    """Two threads of one process can be in operations at once: the probe tells the newest."""
+    """Two threads of one process can be in operations at once: the probe reports the newest."""
 
     def orders() -> RankTable:
         ranks = frozen(3.0)

@@ -1,4 +1,4 @@
-"""Losses, gradient norms and the pace of steps: 10^5 healthy steps say nothing, and each trouble is told for itself."""
+"""Losses, gradient norms and step times: 10^5 healthy steps report nothing, and each problem is reported by itself."""
 
 import math
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ def test_a_loss_that_leaps_and_stays_is_reported_once(seed: int) -> None:
     assert 500 <= step <= 506
 
 
-def test_what_is_not_reported_and_what_is_no_number_says_nothing() -> None:
+def test_what_is_not_reported_and_what_is_not_finite_says_nothing() -> None:
     assert not reported(losses(), [float("nan"), float("inf")] * 200)
 
 

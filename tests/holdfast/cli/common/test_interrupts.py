@@ -147,7 +147,7 @@ def test_run_leaves_the_job_at_the_second(following: tuple[Stage, FakeController
 
 
 def test_what_its_starter_ignores_stays_ignored(following: tuple[Stage, FakeController]) -> None:
-    """`nohup holdfast run ... &` in a script goes on when the terminal closes, or somebody there presses Ctrl-C."""
+    """`nohup holdfast run ... &` in a script goes on when the terminal closes or gets a Ctrl-C."""
     stage, fake = following
     process = stage.start(*RUN, ignored=(signal.SIGHUP, signal.SIGINT))
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Certificates in real TLS handshakes: who gets in, and who does not."""
+"""Certificates in real TLS handshakes: accepted and refused clients."""
 
 import ast
 import datetime

@@ -1,4 +1,4 @@
-"""A real browser for tests, and all that must not happen in it: complaints on the console, requests to other hosts."""
+"""A real browser for tests, which fails on errors on the console and on requests to other hosts."""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watched:
-    """A page, and all that must not happen on it."""
+    """A page, with its console errors and its requests to other hosts."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Watched:
 
 @contextmanager
 def watching(browser: Browser) -> Iterator[Watched]:
-    """A page of its own; at the end it must have complained of nothing, and asked no other host for anything."""
+    """A page of its own; at the end it must have logged no error and made no request to another host."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
     watched = Watched(context.new_page())
     watched.page.on(

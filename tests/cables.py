@@ -1,6 +1,6 @@
-"""Hosts on one machine, as far as cables go: a network namespace each, under bridges ("switches") that are joined.
+"""Simulated hosts on one machine: a network namespace each, under bridges ("switches") that are joined.
 
-Root only. Nothing outside of the namespaces that are made here is touched; `close()` takes them away.
+Root only. Changes nothing outside of the namespaces made here; `close()` removes them.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str:
-    """Why no such hosts can be had here; empty when they can."""
+    """Why such hosts cannot be created here; empty when they can."""
     if os.geteuid() != 0:
         return "needs root"
     if not shutil.which("ip") or not shutil.which("tc"):
@@ -110,12 +110,12 @@ class Cables:
                 _run("tc", "-n", self._switches, "qdisc", "del", "dev", uplink, "root")
 
     def lose(self, name: str, per_thousand: int) -> None:
-        """So many of a thousand packets to this host get lost; 0: none."""
+        """The number of lost packets per thousand to this host; 0: none."""
         self._filter(name, "loss", f"chain in {{ type filter hook input priority 0; iif eth0 numgen random mod 1000 "
                      f"< {per_thousand} drop; }}" if per_thousand else "")  # fmt: skip
 
     def refuse(self, name: str, peers: Sequence[str]) -> None:
-        """Nothing passes between this host and these others any more; none of them: all passes again."""
+        """Block all packets between this host and these others; no others: unblock."""
         others = ", ".join(self.addresses[peer] for peer in peers)
         self._filter(name, "cut", f"chain in {{ type filter hook input priority 0; ip saddr {{ {others} }} drop; }}\n"
                      f"chain out {{ type filter hook output priority 0; ip daddr {{ {others} }} drop; }}"
@@ -132,13 +132,13 @@ class Cables:
         _must("ip", "-n", self._switches, "link", "set", f"p-{name}", "up" if on else "down")
 
     def join(self, on: bool) -> None:
-        """Cut the link between the two switches, or mend it."""
+        """Cut the link between the two switches, or restore it."""
         _must("ip", "-n", self._switches, "link", "set", "up0", "up" if on else "down")
 
 
 @contextmanager
 def inside(space: str) -> Iterator[None]:
-    """This thread, and the processes that it starts meanwhile, live in that network namespace."""
+    """This thread, and the processes that it starts meanwhile, run in that network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(descriptor: int) -> None:

@@ -55,7 +55,7 @@ def one_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
 
 @pytest.fixture(scope="module")
 def hdfs(one_hdfs: HdfsCluster) -> Iterator[HdfsCluster]:
-    """That one, awake for the tests of a module, which leave it whole."""
+    """The shared HDFS, running for the tests of a module, which leave it intact."""
     with one_hdfs.awake():
         yield one_hdfs
 

@@ -216,7 +216,7 @@ def test_a_worker_that_was_quiet_is_heard(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_bug_in_one_part_ends_neither_the_agent_nor_the_other_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All of them at once, again and again: the node still beats, obeys, reports ends, and says what is wrong."""
+    """All of them at once, again and again: the node still sends heartbeats, obeys, reports ends and errors."""
     monkeypatch.setattr(app, "_HOST_EVERY", 0.25)
     monkeypatch.setattr(app, "_NEWS_EVERY", 0.25)
     monkeypatch.setattr(app, "_SPANS_EVERY", 0.25)

@@ -1,4 +1,4 @@
-"""A user's own script, three lines longer: killed and started again, it does what it would have done."""
+"""A user's script with three more lines: killed and started again, it gives the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says is so: generated parts are fresh, links resolve, commands exist, examples run."""
+"""The documentation is correct: generated parts are fresh, links resolve, commands exist, examples run."""
 
 import importlib.util
 import re
@@ -119,7 +119,7 @@ SPOKEN = re.compile(r"`holdfast ([^`]+)`|`(--[a-z-]+)[^`]*`")
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_and_options_in_sentences_exist(page: Path) -> None:
-    """What a runbook advises at three in the morning can be typed."""
+    """The commands and options named in the text parse."""
     known = get_command(build()).commands  # type: ignore[attr-defined]
     every = {name for command in _all(known) for parameter in command.params for name in parameter.opts}
     every |= {name for command in _all(known) for p in command.params for name in p.secondary_opts} | {"--help"}

@@ -1,4 +1,4 @@
-"""Commands for the stories: all that they start is gone when a test is over."""
+"""Commands for end-to-end tests: all processes that they start are gone when a test is over."""
 
 from collections.abc import Iterator
 from pathlib import Path

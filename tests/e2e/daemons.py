@@ -163,7 +163,7 @@ def stop_job(client: Client) -> None:
 
 
 def one_line(text: str) -> str:
-    """What a command that fails may say: one line, and no traceback."""
+    """The output of a command that fails: one line, and no traceback."""
     lines = text.splitlines()
     assert len(lines) == 1, text
     assert lines[0].startswith("holdfast"), text

@@ -1,4 +1,4 @@
-"""Real Prometheus, Alertmanager and a webhook beside a cluster, and a node with GPUs that are not there."""
+"""Real Prometheus, Alertmanager and a webhook beside a cluster, and a node with fake GPUs."""
 
 import http.server
 import json

@@ -1,4 +1,4 @@
-"""A cluster whose certificates and tokens are those of `holdfast certs`, and agents that say what a test wants."""
+"""A cluster with the certificates and tokens of `holdfast certs`, and agents with scripted messages."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Random SIGKILLs of workers, agents and checkpoint daemons at random moments: what was promised is kept.
+"""Random SIGKILLs of workers, agents and checkpoint daemons at random moments: acknowledged checkpoints are kept.
 
 HOLDFAST_CHAOS says how many kills (8 if it says nothing), HOLDFAST_CHAOS_SEED which ones.
 """

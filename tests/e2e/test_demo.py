@@ -1,4 +1,4 @@
-"""The story of the README: a run that is broken in every way there is ends with the losses of one that was not."""
+"""The demo of the README: a run with every kind of fault ends with the losses of an undisturbed one."""
 
 import json
 import os

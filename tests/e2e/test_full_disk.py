@@ -1,4 +1,4 @@
-"""The agent's state folder is full: what workers print is no reason to end them, and the finding says what is full."""
+"""The agent's state folder is full: worker output is no reason to end them, and the finding names the full disk."""
 
 import os
 import signal
@@ -69,7 +69,7 @@ def runs(holdfast: Commands, cluster: LocalCluster) -> Runs:
 
 
 def fill(folder: Path) -> Path:
-    """Leave not a byte."""
+    """Leave no free byte."""
     path = folder / "filler"
     with open(path, "ab", buffering=0) as file:
         for size in (1 << 20, 4096, 1):

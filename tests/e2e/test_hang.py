@@ -1,4 +1,4 @@
-"""Real jobs that stand still: the one at fault is named, with the stacks of all, and training goes on."""
+"""Real jobs that hang: the faulty rank is named, with the stacks of all, and training goes on."""
 
 from __future__ import annotations
 

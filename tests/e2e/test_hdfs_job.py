@@ -1,4 +1,4 @@
-"""A job whose checkpoints go to a real HDFS: its NameNode stands still and training does not; all of it dies and comes
+"""A job whose checkpoints go to a real HDFS: its NameNode stalls and training goes on; the whole job dies and comes
 back from there."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients that mean harm, as raw sockets against a real controller: what they cost it, and that others are served."""
+"""Hostile clients, as raw sockets against a real controller: what they cost it, and that others are served."""
 
 import contextlib
 import select

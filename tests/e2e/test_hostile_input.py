@@ -1,4 +1,4 @@
-"""Values that cannot be, from where they come from: a worker's probe, a forged stream, an edited journal."""
+"""Impossible values from each source: a worker's probe, a forged stream, an edited journal."""
 
 import json
 import math

@@ -85,7 +85,7 @@ def wait_until_running(cluster: LocalCluster, generation: int) -> Json:
 
 
 def kill_controller(cluster: LocalCluster) -> None:
-    """Once it has lived long enough for the cluster not to give it up."""
+    """Once it has run long enough for the cluster not to mark it failed."""
     stable = time.monotonic() + QUICK_S
     cluster.kill_controller()
     wait_for(lambda: time.monotonic() > stable and bool(job(cluster)), WARM_S)

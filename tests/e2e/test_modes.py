@@ -1,4 +1,4 @@
-"""What real daemons leave on disk and in shared memory, under a umask that keeps nothing back."""
+"""What real daemons leave on disk and in shared memory, under a permissive umask."""
 
 import contextlib
 import os

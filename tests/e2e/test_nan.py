@@ -1,4 +1,4 @@
-"""A NaN in a script that knows nothing of Holdfast: found, and trained on for no longer than it takes to find; and
+"""A NaN in a script without instrumentation: found, and trained on for no longer than it takes to find; and
 what only looks like one ends nothing."""
 
 import json

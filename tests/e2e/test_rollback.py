@@ -1,4 +1,4 @@
-"""A state that went bad in silence and is in the newest snapshot: the job goes back to a checkpoint from before it."""
+"""A silently corrupted state in the newest snapshot: the job goes back to an earlier checkpoint."""
 
 import textwrap
 from pathlib import Path

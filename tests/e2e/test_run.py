@@ -1,4 +1,4 @@
-"""`holdfast run` in torchrun's place: scripts that know nothing of it, on a cluster of real daemons."""
+"""`holdfast run` in torchrun's place: scripts without instrumentation, on a cluster of real daemons."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 class Runs:
-    """`holdfast` with the cluster's address already said."""
+    """`holdfast` with the cluster's address preset."""
 
     def __init__(self, holdfast: Commands, cluster: LocalCluster) -> None:
         self.holdfast, self.cluster = holdfast, cluster

@@ -1,4 +1,4 @@
-"""The watch of a worker that stands still: when it begins and ends, what it costs, what it must not take for quiet."""
+"""The watch of a stalled worker: when it begins and ends, what it costs, what it must not treat as idle."""
 
 import os
 import signal

@@ -80,7 +80,7 @@ def test_what_nvml_does_not_report_is_unknown() -> None:
 
 
 class Spinning:
-    """A process of /proc as it is in cudaStreamSynchronize: it runs all the time, and has the driver open."""
+    """A /proc entry of a process in cudaStreamSynchronize: always running, with the driver open."""
 
     def __init__(self, proc: Path, ras: FakeRas | None = None) -> None:
         self.proc, self.ticks, self.use, self.events = proc, 0, GpuUse.WAITS, (0, 0)
@@ -96,7 +96,7 @@ class Spinning:
     def frames(
         self, seconds: float, each: Callable[[], None] = lambda: None, until: Callable[[t.Activity], bool] | None = None
     ) -> t.Activity:
-        """Frames for so long, or until one is so; what the last one said."""
+        """Frames for this many seconds, or until the condition holds; the last one."""
         end = time.monotonic() + seconds
         while True:
             self.ticks += 10
@@ -128,7 +128,7 @@ def test_where_cuda_may_spin_processor_time_is_no_movement_but_a_gpu_that_works_
 
 
 def test_events_that_come_are_movement_and_events_that_stand_at_idle_power_are_a_peers_wait(tmp_path: Path) -> None:
-    """A GPU of which NVML says that it waits may still pass what its timers recorded, piece by piece."""
+    """A GPU that is idle by NVML may still complete recorded events, one by one."""
     worker = Spinning(tmp_path)
     worker.events = (9, 4)  # before the standstill
     seen = worker.frames(10.0, until=lambda seen: seen.quiet > 1.5)

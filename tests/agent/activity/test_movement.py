@@ -22,7 +22,7 @@ def test_sums_never_fall_when_processes_end() -> None:
 
 def test_what_goes_on_is_movement_and_what_happens_now_and_then_is_not() -> None:
     def moves(rate: float, every: int, seconds: float) -> list[float]:
-        """At `rate` on the whole, in one go each `every` tenths of a second."""
+        """At `rate` on average, in one burst every `every` tenths of a second."""
         growth, total, found = Growth(0.04, 0.06), 0.0, []
         for tick in range(round(seconds * 10)):
             at = tick / 10

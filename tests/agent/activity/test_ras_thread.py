@@ -1,4 +1,4 @@
-"""What NCCL's RAS thread says to its peers is no movement of a worker that hangs; what another thread says is one."""
+"""Traffic of NCCL's RAS thread is no movement of a hung worker; traffic of another thread is."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ lock.acquire()
 
 @contextmanager
 def chatter(port: int) -> Iterator[None]:
-    """A peer that sends and hears 2 kB every 50 ms, and clients that come and go."""
+    """A peer that sends and receives 2 kB every 50 ms, and clients that come and go."""
     over = threading.Event()
 
     def talk() -> None:

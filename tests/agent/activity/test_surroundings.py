@@ -126,7 +126,7 @@ threading.Thread(target=tick, daemon=True).start()
     ("does", "moves"), [("while True: pass", True), ("hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)", False)]
 )
 def test_computing_in_python_is_distinguished_from_spinning_without_its_lock(does: str, moves: bool) -> None:
-    """As CUDA does while it waits; here with a GPU that is only said to be there."""
+    """As CUDA does while it waits; here with a fake GPU."""
     with standing(TICKS.format(does)) as (eye, process):
         eye.activities._gpus[process.pid] = True
         if moves:

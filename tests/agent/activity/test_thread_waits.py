@@ -1,4 +1,4 @@
-"""What other threads than the main one wait for, from files that are made up."""
+"""What threads other than the main one wait for, from made-up files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is seen from outside of real processes that stand still, case by case: does it move, on what does it wait?"""
+"""External view of real stalled processes, case by case: does it move, and what does it wait for?"""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""Host gauges and the kernel log, on this very host and on recorded lines."""
+"""Host gauges and the kernel log, on this host and on recorded lines."""
 
 import asyncio
 import os

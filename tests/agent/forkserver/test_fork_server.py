@@ -1,4 +1,4 @@
-"""The fork server with real workers: started, ended in many ways, reported, ended as whole trees."""
+"""The fork server with real workers: started, ended in many ways, reported, killed as process trees."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The record of workers on a disk that is full: nothing ends, and what had no room is written when there is some."""
+"""The record of workers on a full disk: nothing ends, and records are written once there is space."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from holdfast.wire.types import WorkerExited
 
 
 class Disk:
-    """Has room for so many bytes."""
+    """Has space for this many bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room = 1 << 30

@@ -1,4 +1,4 @@
-"""A model that is spoilt is seen within few steps, whatever spoilt it; what only looks like it is not; and the samples
+"""A model with NaN is found within few steps, whatever the cause; false positives are avoided; and the samples
 stay within their share."""
 
 import math
@@ -18,7 +18,7 @@ Step = Callable[[int], None]
 
 
 class Clock:
-    """Time that only samples take."""
+    """Time spent on samples only."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ def model(width: int = 8) -> Any:
 def train(
     step: Callable[[int, Any, Any], None], steps: int = 30, made: Any = None, watch: Finite | None = None
 ) -> tuple[Finite, int]:
-    """The watch, and the step at which it saw something; -1: never. `step` computes and steps the optimizer."""
+    """The watch, and the step of its first finding; -1: none. `step` computes and steps the optimizer."""
     net, optimizer = made or model()
     watch = watch or Finite(torch, Clock(), Clock())  # a clock that stands still: every step is sampled
     handle = optimizer.register_step_post_hook(lambda optimizer, args, kwargs: watch.after(optimizer))
@@ -105,7 +105,7 @@ def scaled(n: int, net: Any, optimizer: Any) -> None:
 
 
 def a_batch_without_labels(n: int, net: Any, optimizer: Any) -> None:
-    """Their mean is 0 / 0: the loss is NaN, and says so where it is printed; no gradient is."""
+    """Their mean is 0 / 0: the loss is NaN, also as printed; no gradient is."""
     logits = net(torch.ones(2, 8)).expand(2, 3)
     labels = torch.full((2,), -100 if n % 2 else 1)
     loss = torch.nn.functional.cross_entropy(logits, labels)
@@ -160,7 +160,7 @@ def test_what_is_honest_is_left_alone(step: Callable[[int, Any, Any], None]) -> 
 
 
 def test_one_parameter_that_is_infinite_by_design_is_none() -> None:
-    """A mask of -inf among the parameters, a scale that runs away: the loss is a number all the same."""
+    """A mask of -inf among the parameters, a scale that runs away: the loss is still finite."""
     net, _ = model()
     mask = torch.nn.Parameter(torch.tensor([0.0, -math.inf]))
     optimizer = torch.optim.SGD([*net.parameters(), mask], lr=0.01)
@@ -218,7 +218,7 @@ def test_samples_stay_within_their_share() -> None:
 def test_an_attempt_that_begins_with_nan_is_distinguished_from_one_that_gets_it(
     on_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also between two samples: of a GPU the first one's sums are waited for by no step, and looked for by each."""
+    """Also between two samples: no step waits for the first sums of a GPU, each step polls them."""
     clock = Clock()
     gpu, (net, optimizer) = Gpu(), model()
     watch = Finite(gpu if on_gpu else torch, clock, Clock())

@@ -65,7 +65,7 @@ def test_the_slow_rank_of_two_is_named(tmp_path: Path, free_port: int) -> None:
 
 @pytest.mark.slow
 def test_why_a_rank_is_slow_is_reported_and_where(tmp_path: Path, free_port: int) -> None:
-    """Asleep or at a lock in its own forward is no host's interference; a loader's time is data."""
+    """Sleeping or waiting for a lock in its own forward is not host interference; a loader's time is data."""
     right: dict[str, str] = {}
     seen = []
     for attempt in range(4):  # a busy host keeps both ranks from running: each reason needs one quiet run

@@ -92,7 +92,7 @@ def test_nonsense_is_not_reported(tmp_path: Path, said: str) -> None:
 
 
 def test_a_file_that_no_worker_of_ours_wrote_is_read_within_bounds(tmp_path: Path) -> None:
-    """Sparse, it has a size that no memory has."""
+    """Sparse: its size exceeds any memory."""
     reported: list[t.Event] = []
     probe = tmp_path / "p"
     saved = probe.with_name(probe.name + SAVED_SUFFIX)

@@ -1,4 +1,4 @@
-"""However much workers print, so much of it is put through the rules in a turn; nothing is lost that fits in memory."""
+"""The rules see a bounded amount of output per turn; nothing is lost that fits in memory."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ LONG = 512 << 10
 
 
 class Counting:
-    """A pattern that notes how much it was given to read."""
+    """A pattern that records how much it was given to read."""
 
     def __init__(self, pattern: "re.Pattern[str] | None") -> None:
         self.pattern, self.read = pattern, 0
@@ -71,7 +71,7 @@ def test_one_line_costs_no_more_than_its_two_ends(rule: LogRule) -> None:
 
 
 def unbounded(pattern: str) -> list[str]:
-    """What of a pattern repeats without bound."""
+    """The unbounded repeats of a pattern."""
 
     def walk(tree: Any) -> list[str]:
         found = []

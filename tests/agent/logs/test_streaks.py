@@ -1,4 +1,4 @@
-"""A loss that turns to NaN and stays so is found however it is printed; what only looks like it is left alone."""
+"""A loss that becomes and stays NaN is found in any print format; lookalikes are ignored."""
 
 import itertools
 from pathlib import Path

@@ -32,7 +32,7 @@ def reported() -> list[t.AgentNotice]:
 
 @pytest.fixture
 def agent(tmp_path: Path, reported: list[t.AgentNotice]) -> Iterator[Checkpoints]:
-    """What an agent has of it; ended with all that it started."""
+    """The agent's side of the daemon; ended with all that it started."""
     made = an_agent(tmp_path, reported)
     yield made
     made.close(end=True)
@@ -44,7 +44,7 @@ def an_agent(state_dir: Path, reported: list[Any]) -> Checkpoints:
 
 
 def daemon_pid(agent: Checkpoints) -> int:
-    """Of the daemon that answers in its folder, once there is one."""
+    """The pid of the daemon that answers in its folder, once there is one."""
     client = DaemonClient(agent.folder)
     try:
         place = client.hello(WHO)

@@ -1,4 +1,4 @@
-"""Checks as processes: results come back, a check that hangs is killed, nothing is left."""
+"""Checks as processes: results come back, a check that hangs is killed, no process is left."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Faults of a node on purpose: refused where they could do harm, and found by the detectors where they are done."""
+"""Fault injection on a node: refused where it could do harm, and found by the detectors where it is applied."""
 
 import asyncio
 import os

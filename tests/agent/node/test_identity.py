@@ -1,4 +1,4 @@
-"""A node's identity from real trees."""
+"""A node's identity from real sysfs trees."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Events of a GPU that has none: counted as they come, by another thread, and only where that spoils nothing."""
+"""Fake GPU events: counted as they complete, by another thread, and only where that does no harm."""
 
 import os
 import time

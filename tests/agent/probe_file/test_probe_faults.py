@@ -1,4 +1,4 @@
-"""Faults on purpose, in a worker whose probe is asked for them: what the process does, and what its agent sees."""
+"""Fault injection through a worker's probe: what the process does, and what its agent sees."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Whatever stands in a probe's memory, its agent can read it, and can send what it has read."""
+"""With any bytes in a probe's memory, its agent can read it and send the result."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Jobs that may block: one at a time, and one that blocks is left behind."""
+"""Tasks that may block: one at a time, and a blocked one is abandoned."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What the kernel writes, understood on both architectures; and garbage, which is never an error."""
+"""Kernel files are parsed on both architectures; garbage is never an error."""
 
 import math
 import struct

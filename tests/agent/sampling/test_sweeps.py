@@ -50,7 +50,7 @@ def values(sweeps: Sweeps, first: int, end: int) -> tuple[int, list[list[int]]]:
 
 
 def test_where_there_is_a_compiler_the_loop_is_compiled() -> None:
-    """Else the tests below look at the loop in Python only, and the agent costs more than it is said to."""
+    """Otherwise the tests below cover the Python loop only, and the agent costs more than documented."""
     assert COMPILED or shutil.which("cc") is None
 
 

@@ -1,4 +1,4 @@
-"""Ticks of the kernel's timer: on their grid, none lost, and over when they shall be."""
+"""Ticks of the kernel's timer: on their grid, none lost, and ended in time."""
 
 import threading
 import time

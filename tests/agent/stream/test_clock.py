@@ -1,4 +1,4 @@
-"""The controller's clock as seen over a stream: the shortest round trip says it best, and the stated error holds."""
+"""The controller's clock as seen over a stream: the shortest round trip counts, and the error bound holds."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What an agent has to say arrives: once, in order, whatever breaks in between."""
+"""An agent's messages arrive once and in order, whatever breaks in between."""
 
 import dataclasses
 
@@ -84,7 +84,7 @@ class Peer:
     st.lists(st.sampled_from(["frame", "event", "flush", "ack", "break", "connect"]), max_size=60), st.integers(1, 5)
 )
 def test_no_step_and_no_event_is_lost(moves: list[str], max_frames: int) -> None:
-    """Any interleaving of speaking, acknowledging and breaking: all arrives, in order, and each of it once."""
+    """Any interleaving of sends, acknowledgements and disconnects: all messages arrive in order and once."""
     box, peer = Outbox(max_frames), Peer()
     line: list[msg.AgentMessage] | None = None  # on the way; lost with the stream
     steps = events = 0

@@ -12,7 +12,7 @@ from holdfast.wire import span_rows
 
 
 class Worker:
-    """As much of a probe reader as the sender asks for."""
+    """The part of a probe reader that the sender needs."""
 
     def __init__(self, rank: int) -> None:
         self.job, self.rank, self.generation, self.lost_spans = "j1", rank, 1, 0

@@ -1,4 +1,4 @@
-"""An NVML without a GPU: pynvml's own constants, errors and structures around figures of our making."""
+"""An NVML without a GPU: pynvml's own constants, errors and structures around made-up figures."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""NCCL's RAS without NCCL: a real TCP server that speaks as src/ras/client_support.cc, about ranks of our making."""
+"""NCCL's RAS without NCCL: a real TCP server that speaks as src/ras/client_support.cc, about made-up ranks."""
 
 import json
 import socketserver
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class FakeRas:
-    """What the server says. `ranks` of one communicator: rank, host, pid, counts by kind."""
+    """What the server answers. `ranks` of one communicator: rank, host, pid, counts by kind."""
 
     ranks: list[tuple[int, str, int, dict[str, int]]] = field(default_factory=list)
     communicator: str = "0xfa93daea854b060b"

@@ -1,4 +1,4 @@
-"""Processes that stand still in one way or another, and an eye on each as the heartbeat has it."""
+"""Processes stalled in various ways, each observed as the heartbeat does."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ HEARTBEAT_INTERVAL = 0.1
 
 
 class Eye:
-    """Looks at one process as the heartbeat does, frame by frame, and says what it saw last."""
+    """Looks at one process as the heartbeat does, frame by frame, and returns the last view."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -28,7 +28,7 @@ class Eye:
         return sample.activity
 
     def after(self, watched: float) -> t.Activity:
-        """Once it has been quiet for so long; on a busy machine it may have come to a stand late."""
+        """Once it has been idle for so long; on a busy machine it may have stalled late."""
         return self.when(lambda seen: seen.quiet >= watched, 30.0)
 
     def when(self, what: Callable[[t.Activity], object], deadline_s: float = 20.0) -> t.Activity:

@@ -1,4 +1,4 @@
-"""A faithful little sysfs: RDMA devices and network interfaces as the kernel lays them out."""
+"""A small but faithful sysfs: RDMA devices and network interfaces as the kernel lays them out."""
 
 from dataclasses import dataclass
 from pathlib import Path

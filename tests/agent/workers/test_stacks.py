@@ -151,7 +151,7 @@ def link(path: Path) -> None:
 def test_a_file_of_stacks_may_be_anything(
     tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker makes it what it likes: there, a handler that answers by making the file as large as can be."""
+    """The worker controls the file: here its handler makes it as large as possible."""
     monkeypatch.setattr(stacks, "_SPY_S", 0.0)
     path = tmp_path / "p.stacks"
     make(path)

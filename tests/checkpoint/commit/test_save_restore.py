@@ -1,4 +1,4 @@
-"""Save and restore: what comes back is what was, bit for bit, on any layout, and each byte once."""
+"""Save and restore: the restored state is equal bit for bit, on any layout, and each byte is written once."""
 
 from __future__ import annotations
 

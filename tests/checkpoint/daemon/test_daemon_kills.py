@@ -1,4 +1,4 @@
-"""Daemon and worker killed at random moments: what is listed is whole, what was promised is there."""
+"""Daemon and worker killed at random moments: listed checkpoints are whole, acknowledged ones are there."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_too_little_memory_is_reported_in_figures(link: SimpleNamespace, monkeyp
 
 
 def test_a_proof_cannot_be_used_again(link: SimpleNamespace) -> None:
-    """What a listener has heard opens nothing."""
+    """A captured exchange grants no access."""
     heard: list[bytes] = []
 
     class Ear(PeerWire):

@@ -1,4 +1,4 @@
-"""Whatever lies where a manifest should be: it is passed over, in one line, and the next older one is used."""
+"""Any bytes in place of a manifest: skipped with one line, and the next older one is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on from memory: whatever is in the memory of whichever node, the newest step that is whole comes back."""
+"""Restore from memory: whatever is in the memory of any node, the newest complete step is restored."""
 
 from __future__ import annotations
 

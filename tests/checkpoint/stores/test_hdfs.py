@@ -1,4 +1,4 @@
-"""The same promises on a real HDFS, by both protocols, and while it breaks."""
+"""The same guarantees on a real HDFS, by both protocols, and during failures."""
 
 from __future__ import annotations
 

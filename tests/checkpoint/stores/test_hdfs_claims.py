@@ -1,4 +1,4 @@
-"""An HDFS that stands still in the middle of a commit, and is claimed by the next run when it is back: whatever was
+"""An HDFS that stalls in the middle of a commit, and is claimed by the next run when it is back: whatever was
 asked of it meanwhile is done late, out of turn, or not at all, and still no checkpoint is torn."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A call that waits for nothing is begun anew; nothing else is, and what comes too late is taken away."""
+"""A call that makes no progress is hedged; no other is, and late results are discarded."""
 
 from __future__ import annotations
 

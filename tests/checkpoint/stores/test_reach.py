@@ -1,4 +1,4 @@
-"""A store behind a network that is not there: one line within ten seconds, with what was tried."""
+"""A store that is unreachable: one line within ten seconds, with the attempts."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""A worker that takes snapshots without end, and has each checkpointed as soon as the last one was: a process to kill.
+"""A worker that takes snapshots without end, each checkpointed right after the one before. For tests that kill it.
 
     python -m tests.checkpoint.support.daemon_worker FOLDER STORE GENERATION
 

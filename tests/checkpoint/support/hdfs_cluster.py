@@ -137,7 +137,7 @@ class HdfsCluster:
 
     @contextmanager
     def awake(self) -> Iterator[HdfsCluster]:
-        """It answers, and is whole. At all other times its processes stand still, and take nothing from other tests."""
+        """It answers, and is complete. At all other times its processes are stopped, and use no CPU."""
         self._signal(signal.SIGCONT)
         self.wait_for(self._count)
         try:

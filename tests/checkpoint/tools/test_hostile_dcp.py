@@ -1,4 +1,4 @@
-"""DCP checkpoints that are damaged, or made to harm: one line that is a CheckpointError, and nothing else happens."""
+"""DCP checkpoints that are damaged or malicious: a one-line CheckpointError, and no other effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first and the last state of a run: neither is lost without a word."""
+"""The first and the last state of a run: neither is lost silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people hear: not what is over at once, once what drags on, and no storm."""
+"""Which alerts are sent: none for short problems, one for lasting ones, and no storm."""
 
 from holdfast.controller.alerts.decide import Decider, Message
 from holdfast.controller.job.policy import Move

@@ -1,4 +1,4 @@
-"""A controller that dies in the middle of a launch takes it up again: what runs goes on, what was not started is."""
+"""A controller that dies in the middle of a launch resumes it: running workers go on, the others are started."""
 
 from collections import Counter
 

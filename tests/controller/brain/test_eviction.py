@@ -211,7 +211,7 @@ def test_evicted_by_hand_also_where_restarts_are_used_up() -> None:
 
 
 def answer_checks(v: Virtual, node: str, fault: str) -> None:
-    """From now on the node's checks have this to say; nothing bad if it is empty."""
+    """From now on the node's checks give this result; empty: they pass."""
     deliver = v._deliver
 
     def tested(send: Send) -> ResultSeen | None:

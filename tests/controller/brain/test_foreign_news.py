@@ -1,4 +1,4 @@
-"""A node speaks for what it holds: whatever else it says of a job, a generation or a rank changes nothing there."""
+"""A node reports on its own ranks only: its reports on other jobs, generations or ranks change nothing."""
 
 import math
 from typing import Any

@@ -110,7 +110,7 @@ WRONG: list[Any] = [None, -1, 1 << 70, math.inf, "x", [], {}, True]
 
 
 def whole_document() -> tuple[Virtual, dict[str, Any]]:
-    """Of a job that has been through everything, as the journal has it."""
+    """A job with every kind of record, from the journal."""
     v = training()
     v.exit(3, signal=9)
     v.run(5.0)

@@ -1,4 +1,4 @@
-"""Each detector alone: what it finds, what it must not find, and by when."""
+"""Each detector alone: true and false positives, and detection time."""
 
 import math
 from collections.abc import Iterator

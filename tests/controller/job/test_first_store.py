@@ -7,7 +7,7 @@ from tests.controller.support.virtual import Virtual
 
 
 def slow_stores(v: Virtual) -> list[ResultSeen]:
-    """Answers to the question for a store are kept back, in the list."""
+    """Answers to the request for a store are held back, in the list."""
     answer = v._deliver
     held: list[ResultSeen] = []
 

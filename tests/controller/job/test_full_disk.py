@@ -1,4 +1,4 @@
-"""A node whose disk is full: the finding says so, and a job that ends because the disk is full goes on elsewhere."""
+"""A node with a full disk: the finding reports it, and a job that ends because the disk is full goes on elsewhere."""
 
 from holdfast.controller.state.events import EventSeen, FrameSeen
 from holdfast.controller.state.model import JobStatus

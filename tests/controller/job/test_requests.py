@@ -1,4 +1,4 @@
-"""What people ask of a job: faults, checkpoints, cordons, a stop. And what is asked for the job's own sake."""
+"""Requests on a job: faults, checkpoints, cordons, a stop; and the controller's own requests."""
 
 from dataclasses import replace
 

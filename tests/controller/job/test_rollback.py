@@ -81,7 +81,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_back_to() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_no_progress() -> None:
-    """Of a state that is bad for good every step is: the job does not creep on from restart to restart."""
+    """With a permanently bad state every step is bad: the job does not advance from restart to restart."""
     v = training()
     bad = v.job.best_step + 1
     for life in range(3):

@@ -10,7 +10,7 @@ from tests.controller.support.virtual import Virtual, training, trains_again
 
 
 def hold(v: Virtual, name: str, answers: bool) -> None:
-    """The agent of this node cannot end its workers, and says so or says nothing."""
+    """The agent of this node cannot end its workers, and reports it or stays silent."""
     answer = v._deliver
 
     def deliver(send: Send) -> ResultSeen | None:

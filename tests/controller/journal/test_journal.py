@@ -1,4 +1,4 @@
-"""What must survive the controller does: also when it dies in the middle of a write."""
+"""Durable state survives the controller, also when it dies in the middle of a write."""
 
 import math
 import os
@@ -170,7 +170,7 @@ for n in itertools.count():
 
 
 def test_killed_between_any_two_instructions(path: Path) -> None:
-    """What was said to be written is there, and what was begun is there whole or not at all."""
+    """Acknowledged writes are there; unfinished ones are there in full or not at all."""
     for lines in (1, 7, 40):
         command = [sys.executable, "-c", WRITER, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as writer:

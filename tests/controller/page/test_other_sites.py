@@ -1,4 +1,4 @@
-"""A page of another site, in a real browser: what it may do with a controller that is open to its host."""
+"""A page of another site, in a real browser: what it may do with a controller without a token."""
 
 import functools
 import http.server

@@ -1,4 +1,4 @@
-"""The reconciler asks for what is not so, once, and again when people changed it; the pure part beneath."""
+"""The reconciler requests each missing state once, and again after manual changes; and its pure part."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The answers of a real controller, of every route, are what the models say: no field less, none more."""
+"""The answers of a real controller, of every route, match the models: no field less, none more."""
 
 import asyncio
 import json

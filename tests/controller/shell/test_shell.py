@@ -170,7 +170,7 @@ def test_it_ticks_and_flushes_and_knows_when_it_was_late(tmp_path: Path, caplog:
 
 
 class Broken(ClusterBrain):
-    """Fails at every tick, as a bug of ours would."""
+    """Fails at every tick, as with a bug."""
 
     def handle(self, event: BrainEvent, now: Instant) -> list[Action]:
         if isinstance(event, Tick):

@@ -1,4 +1,4 @@
-"""Honest pauses of a simulated job: every kind is left alone below its limit, and whatever ends one is seen."""
+"""Legitimate pauses of a simulated job: every kind is tolerated below its limit, and its end is seen."""
 
 import math
 import random

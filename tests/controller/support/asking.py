@@ -15,7 +15,7 @@ TOKEN = "s3cret"
 
 
 def talk(app: FastAPI, story: Callable[[httpx.AsyncClient], Any], **options: Any) -> Any:
-    """Runs `story` with a client of `app`, without a socket."""
+    """Runs `story`, a coroutine, with a client of `app`, without a socket."""
 
     async def run() -> Any:
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

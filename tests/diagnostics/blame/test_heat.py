@@ -1,4 +1,4 @@
-"""Heat maps: seconds and ratios lie where the story put them."""
+"""Heat maps: seconds and ratios match the scenario."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is seen of one process says whether it is dead, busy or idle; and ten honest things that look dead."""
+"""The view of one process shows whether it is dead, busy or idle; and ten healthy cases that look dead."""
 
 import math
 

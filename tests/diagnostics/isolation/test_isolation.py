@@ -1,4 +1,4 @@
-"""Bad nodes among good ones: the exact set, in few rounds, with tests that lie now and then."""
+"""Bad nodes among good ones: the exact set, in few rounds, with occasional wrong test results."""
 
 import random
 

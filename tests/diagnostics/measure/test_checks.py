@@ -1,4 +1,4 @@
-"""The checks: what they measure is so, what is broken on purpose is found, what cannot run says why."""
+"""The checks: measurements are right, injected faults are found, checks that cannot run give the reason."""
 
 import json
 import os

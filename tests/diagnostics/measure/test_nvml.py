@@ -1,4 +1,4 @@
-"""GPU health by the driver, against an NVML that is made up."""
+"""GPU health by the driver, against a fake NVML."""
 
 import pynvml
 import pytest

@@ -1,4 +1,4 @@
-"""A training script as third parties write them: it knows PyTorch and nothing of what runs it."""
+"""A training script as third parties write them: PyTorch only, without instrumentation."""
 
 import argparse
 import os

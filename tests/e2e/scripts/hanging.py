@@ -1,4 +1,4 @@
-"""A script that knows nothing of Holdfast, in which rank 1 hangs at step 8, in the way that the argument says."""
+"""A script without instrumentation, in which rank 1 hangs at step 8 in the way given by the argument."""
 
 import sys
 import threading

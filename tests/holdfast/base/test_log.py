@@ -1,4 +1,4 @@
-"""Log lines for people and for machines."""
+"""Log lines as text and as JSON."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Nasty values for every kind of option, and which exit codes they may end with."""
+"""Adverse values for every kind of option, and their allowed exit codes."""
 
 import os
 import socket

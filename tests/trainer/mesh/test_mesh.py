@@ -1,4 +1,4 @@
-"""What a rank sets before it meets the others."""
+"""What a rank sets before the rendezvous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meeting through Redis: what torch expects of a store, and a cost that does not grow with the number of ranks."""
+"""Rendezvous through Redis: what torch expects of a store, and a cost independent of the number of ranks."""
 
 from __future__ import annotations
 

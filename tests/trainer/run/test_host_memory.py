@@ -1,4 +1,4 @@
-"""What a step frees is there for the next one."""
+"""Memory freed by one step is available to the next one."""
 
 from __future__ import annotations
 

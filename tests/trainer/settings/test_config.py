@@ -1,4 +1,4 @@
-"""Settings: what is read, what outranks what, and that every mistake is named with its cure."""
+"""Settings: what is read, precedence, and that every mistake is named with its fix."""
 
 from __future__ import annotations
 

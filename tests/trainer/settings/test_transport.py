@@ -1,4 +1,4 @@
-"""The order in which layers of the network give up: kept, or refused with what would keep it."""
+"""The order of the network timeouts: kept, or refused with settings that would keep it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from holdfast.trainer.settings.layout import TrainerLayout, plan
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A rank that has met the others."""
+    """A rank after the rendezvous."""
 
     config: Config
     launch: Launch

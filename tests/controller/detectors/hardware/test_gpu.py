@@ -1,4 +1,4 @@
-"""GPU gauges: each trouble is said once, of the right GPU, and ordinary ones say nothing."""
+"""GPU gauges: each problem is reported once, with the right GPU, and normal values report nothing."""
 
 from collections.abc import Callable
 from itertools import pairwise

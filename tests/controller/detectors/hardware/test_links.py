@@ -1,4 +1,4 @@
-"""Ports by their counters: each trouble is said once, of the right port, and healthy ones say nothing."""
+"""Ports by their counters: each problem is reported once, with the right port, and healthy ports report nothing."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""SXid reports: fatal ones take the host away, once for a burst; all others are evidence and act never."""
+"""SXid reports: fatal ones evict the host, once for a burst; all others are evidence and never trigger an action."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A pause of 12,288 ranks takes the controller little: every rank is looked at once in a while, not at every tick."""
+"""A pause of 12,288 ranks is cheap for the controller: every rank is checked now and then, not at every tick."""
 
 from holdfast.controller.detectors.workers import hang
 from holdfast.controller.detectors.workers.hang import HangDetector

@@ -1,4 +1,4 @@
-"""What the hang detector makes of workers that stand still and are not dead by themselves."""
+"""The hang detector on workers that stall without being dead themselves."""
 
 import dataclasses
 import math

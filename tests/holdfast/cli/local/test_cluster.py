@@ -1,4 +1,4 @@
-"""A cluster on this machine: it comes up, mends itself, and leaves nothing behind. Daemons are stand-ins."""
+"""A cluster on this machine: it starts, recovers, and leaves nothing behind. Daemons are stand-ins."""
 
 import os
 import signal

@@ -26,7 +26,7 @@ CASES = {
     "HoldfastJobFailed": Case(_job("failed"), _job("failed", "0x60"), labels=(*JOB, ("state", "failed"))),
     "HoldfastJobStandsStill": Case(
         _job("running") | {'holdfast_rank_progress_age_seconds{job="a",rank="0",node="n1"}': "0+60x60"},
-        # One rank is long gone quiet, the other steps.
+        # One rank has long stopped reporting, the other steps.
         _job("running")
         | {
             'holdfast_rank_progress_age_seconds{job="a",rank="0",node="n1"}': "0+60x60",

@@ -38,7 +38,7 @@ Job = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    # Deaths are this story; a busy machine's silences are not.
+    # This test is about deaths, not about heartbeats that a busy machine delays.
     patient = ("--hang-floor", "8s", "--silence-floor", "8s")
     folder = tmp_path_factory.mktemp("chaos")
     with LocalCluster(folder, nodes=NODES, slots=SLOTS, controller_flags=patient) as one:

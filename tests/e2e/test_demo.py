@@ -120,7 +120,7 @@ def test_the_controller_killed_at_any_moment(stage: Commands, calm: list[float])
     faults = ["kill@16:rank2", "controller-kill@16", *(f"controller-kill@{step}" for step in quiet)]
     found = demo(stage, *faults, steps=42, more=SMALL)
     assert losses(found) == calm[:42]
-    # What happened while one incident was open is part of it, but a controller's death never explains a worker's.
+    # Events during an open incident are part of it, but a controller's death never explains a worker's.
     assert ("worker-killed", "rank2") in reported(found)
     assert {kind for kind, _ in reported(found)} <= {"worker-killed", "controller-restart"}
 

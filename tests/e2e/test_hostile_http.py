@@ -205,7 +205,7 @@ def test_slow_ones_have_a_deadline(victims: dict[str, Victim]) -> None:
         ended: dict[str, float] = {}
         left = dict(slow)
         while left and time.monotonic() - begin < max(HEAD_S, BODY_S) + LATE_S:
-            for name in ("no end of fields", "body", "answered once"):  # a byte now and then is no excuse
+            for name in ("no end of fields", "body", "answered once"):  # a byte extends no deadline
                 if name in left:
                     with contextlib.suppress(OSError):
                         left[name].sendall(b"X")

@@ -126,7 +126,7 @@ def ends(cluster: LocalCluster) -> None:
 
 
 def test_the_incident_says_that_the_launch_was_adopted(cluster: LocalCluster, tmp_path: Path) -> None:
-    """One agent stands still before its order comes, so that the launch is under way for as long as is needed."""
+    """One agent is stopped before its order comes, so that the launch is under way for as long as is needed."""
     before = len(cluster.client.incidents())
     agent = cluster.pids()["node1"]
     path = script(tmp_path, NOTES_ITS_START)

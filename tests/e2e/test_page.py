@@ -12,7 +12,7 @@ from tests.e2e.daemons import Commands, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 PATIENCE = 30_000  # ms that a view may take on a busy machine
-# One death is this story; a busy machine's silences and its slow steps are not.
+# This test is about one death, not about heartbeats and steps that a busy machine delays.
 CALM = "straggler.action=off,step-time-jump.action=off"
 PATIENT = ("--hang-floor", "8s", "--silence-floor", "8s", "--detectors", CALM)
 

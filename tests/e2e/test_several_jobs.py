@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "8s",
         "--silence-floor",
         "8s",
-    )  # deaths are this story; a busy machine's silences are not
+    )  # this test is about deaths, not about heartbeats that a busy machine delays
     with LocalCluster(tmp_path_factory.mktemp("jobs"), nodes=3, slots=2, controller_flags=patient) as one:
         yield one
 

@@ -72,7 +72,7 @@ def test_a_dead_node_is_drained_and_the_spare_takes_over(
         wait_for(lambda: (job()["step"] or 0) > before + 10, 120, job)
         assert {n["name"] for n in client.nodes() if n["ranks"]} == (used - {gone}) | {spare}
 
-        # People mended it: in again, here and there.
+        # Repaired by people: back in service in Slurm and in Holdfast.
         if gone in {n["name"] for n in client.nodes()}:
             done = holdfast.run("cordon", spare, "--controller", http)
             assert done.process.returncode == 0, done.err

@@ -95,7 +95,7 @@ def test_every_room_says_in_one_sentence_what_it_holds() -> None:
 def test_no_module_imports_itself_by_a_detour() -> None:
     known = modules()
     graph = {name: imported(path, known) - {name} for name, path in known.items()}
-    # A circle needs members that import and are imported; what does not is taken away until nothing more goes.
+    # A cycle needs members that import and are imported; others are removed until none is left.
     while ends := {name for name, to in graph.items() if not to}:
         graph = {name: to - ends for name, to in graph.items() if name not in ends}
     while starts := graph.keys() - set().union(*graph.values()):

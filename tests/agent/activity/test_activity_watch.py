@@ -61,7 +61,7 @@ def test_a_watch_begins_when_a_worker_stands_and_ends_when_it_moves() -> None:
         assert seen is not None
         assert seen.watched == pytest.approx(1.0)
         assert seen.quiet == 0  # no close look was taken: its children may move
-        now[0] += 1.0  # it has moved meanwhile, and stands again
+        now[0] += 1.0  # it has moved since, and is stalled again
         seen = activities.attach(worker._replace(progress_age=STANDS + 0.01)).activity
         assert seen is not None
         assert seen.watched == 0
@@ -70,7 +70,7 @@ def test_a_watch_begins_when_a_worker_stands_and_ends_when_it_moves() -> None:
         activities.attach(worker._replace(progress_age=9.0))
         activities.settle()
         assert activities.standing == [process.pid]
-        activities.settle()  # a frame in which it is no more
+        activities.settle()  # a frame without it
         assert activities.standing == []
         activities.close()
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_looked_at_closely_is_unknown_and_not_quiet(fails: str, m
         assert look(seen_after(25.0), silent=True).life is Liveness.UNKNOWN
         os.kill(process.pid, signal.SIGSTOP)
         until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-        assert look(seen_after(0.5)).life is Liveness.DEAD  # the kernel's word needs no close look
+        assert look(seen_after(0.5)).life is Liveness.DEAD  # the kernel's state needs no close look
         activities.close()
 
 

@@ -53,7 +53,7 @@ def test_a_process_has_the_gpus_that_list_it() -> None:
     found, collector, now = uses(Board("a", pids=(7,)), waits)
     found.look([7, 8, 9], collector.collect())
     assert [found.of(pid) for pid in (7, 8, 9)] == [GpuUse.WORKS, GpuUse.WAITS, GpuUse.UNKNOWN]
-    now[0] = 60.0  # the driver has not answered since
+    now[0] = 60.0  # no answer from the driver since
     assert found.of(7) is GpuUse.UNKNOWN
 
 
@@ -130,7 +130,7 @@ def test_where_cuda_may_spin_processor_time_is_no_movement_but_a_gpu_that_works_
 def test_events_that_come_are_movement_and_events_that_stand_at_idle_power_are_a_peers_wait(tmp_path: Path) -> None:
     """A GPU that is idle by NVML may still complete recorded events, one by one."""
     worker = Spinning(tmp_path)
-    worker.events = (9, 4)  # before the standstill
+    worker.events = (9, 4)  # before the stall
     seen = worker.frames(10.0, until=lambda seen: seen.quiet > 1.5)
     assert (seen.events_pending, seen.waits_for_gpu, look(seen).life) == (5, True, Liveness.IDLE)
     assert seen.quiet == pytest.approx(seen.watched)

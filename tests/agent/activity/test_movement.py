@@ -33,7 +33,7 @@ def test_what_goes_on_is_movement_and_what_happens_now_and_then_is_not() -> None
 
     assert moves(1.0, 1, 2)[0] <= 0.2  # a whole core
     assert moves(0.06, 1, 10)  # 6%
-    assert not moves(0.03, 1, 60)  # a monitor
+    assert not moves(0.03, 1, 60)  # as a monitoring process
     assert not moves(0.005, 100, 60)  # 50 ms of it each 10 s
     assert Growth(1, 1).add(0.0, 1e9) is False  # the first look is the beginning
     anew = Growth(0.04, 0.06)

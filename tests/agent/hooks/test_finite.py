@@ -38,7 +38,7 @@ def train(
 ) -> tuple[Finite, int]:
     """The watch, and the step of its first finding; -1: none. `step` computes and steps the optimizer."""
     net, optimizer = made or model()
-    watch = watch or Finite(torch, Clock(), Clock())  # a clock that stands still: every step is sampled
+    watch = watch or Finite(torch, Clock(), Clock())  # a stopped clock: every step is sampled
     handle = optimizer.register_step_post_hook(lambda optimizer, args, kwargs: watch.after(optimizer))
     seen = -1
     for n in range(steps):

@@ -150,7 +150,7 @@ def test_a_run_shorter_than_a_heartbeat_leaves_its_steps(tmp_path: Path) -> None
 def test_a_worker_that_starts_after_all_ends_with_its_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The start was given up as failed while the fork server was not scheduled; then it is."""
+    """The start was marked failed while the fork server was not scheduled; then it is."""
     monkeypatch.setattr(warm_client, "START_TIMEOUT_S", 0.2)
 
     async def story() -> None:

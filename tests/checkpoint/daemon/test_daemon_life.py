@@ -83,7 +83,7 @@ def test_asked_to_end_it_leaves_nothing(start: Start) -> None:
     assert daemon.process is not None
     assert daemon.process.wait(30) == 0
     assert not daemon.folder.exists()
-    # A signal is no order to forget.
+    # A signal does not clear the memory.
     daemon.start()
     talk(daemon).hello(WorkerHello("job", 1, 0, 1))
     daemon.kill(signal.SIGTERM)

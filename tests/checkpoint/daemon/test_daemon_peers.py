@@ -68,7 +68,7 @@ def test_a_snapshot_is_there_again_on_another_node(start: Start) -> None:
         assert newest.sums == made.sums
     until(lambda: first.of("peer").get("step") == 5)
     until(lambda: second.status()["copies"].get("0", {}).get("step") == 5)
-    # The node that is lost takes nothing with it that the other does not have.
+    # The lost node held nothing that the other does not have.
     first.close()
     assert [one.step for one in copies(second, owner)] == [5, 4]
 

@@ -103,7 +103,7 @@ def test_a_step_that_two_runs_store_is_that_of_either_and_whole(hdfs: HdfsCluste
     assert isinstance(newer, Fence)
     persist(store, newer, STEP)
     assert is_committed(store, Attempt(newer, STEP))
-    # The older run does not know yet, and tries again.
+    # The older run does not know yet, and retries.
     try:
         persist(store, older, OF_THE_OLDER)
         was_quicker = True

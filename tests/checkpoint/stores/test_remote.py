@@ -72,7 +72,7 @@ def test_what_may_pass_is_asked_again_and_what_cannot_is_not(monkeypatch: pytest
         persist(lambda: failing(gone, 1), 30)
     assert len(asked) == 1
     asked.clear()
-    # A long upload that fails late is begun again although its deadline is over.
+    # A long upload that fails late is retried although its deadline is over.
     assert persist(lambda: failing(busy, 2, 100), 30, tries=3) == "done"
 
 

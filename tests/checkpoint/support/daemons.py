@@ -210,7 +210,7 @@ def set_limit(num_bytes: int) -> Callable[[], None]:
 
 Start = Callable[..., DaemonProcess]
 SLOWLY = 3e6
-"""Bytes a second at which 8 MiB are under way for nearly three seconds: what a test does meanwhile may be held up."""
+"""Bytes a second: 8 MiB take nearly three seconds, which allows for delays in the test."""
 
 
 def steps(store: FileStore) -> list[int]:

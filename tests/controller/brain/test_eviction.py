@@ -76,7 +76,7 @@ def test_history_survives_the_controller() -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        {"code": 1, "error": RESET},  # a victim's words
+        {"code": 1, "error": RESET},  # a victim's error
         {"code": 1, "error": 'Traceback (most recent call last):\n  File "t.py", line 7, in step\nValueError: bad'},
         {"signal": 9},  # of unknown origin
         {"code": 7},

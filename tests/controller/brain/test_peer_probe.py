@@ -71,7 +71,7 @@ def test_no_answer_is_awaited_of_a_node_that_is_given_up() -> None:
     (incident,) = v.incidents
     assert (incident.cause.kind, incident.action, incident.live) == ("node-silent", "evict", False)
     stops = [s for s in v.sent if s.node == "node1" and isinstance(s.command.order, msg.StopWorkers)]
-    assert stops  # should it hear of it one day
+    assert stops  # should the order reach it later
 
 
 def test_one_whose_stream_breaks_after_it_was_given_up_is_not_waited_for_again() -> None:

@@ -1,4 +1,4 @@
-"""A controller that was killed comes back: what happened meanwhile, what it had written down, the node blamed."""
+"""A controller restarts after a kill: what happened while it was down, what it had written down, the node blamed."""
 
 import copy
 import dataclasses

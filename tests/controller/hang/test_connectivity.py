@@ -44,7 +44,7 @@ def standing(spares: int, cut: set[str]) -> Virtual:
     v.behind = dict.fromkeys(v.agents, "answers")
     v.cut_off = cut
     v.reports = True
-    v.sleep_worker(2)  # all stand still; by the graph it would be this one
+    v.sleep_worker(2)  # all ranks stall; by the graph it would be this one
     v.run(4.0)
     return v
 

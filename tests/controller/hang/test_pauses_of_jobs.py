@@ -98,7 +98,7 @@ def test_a_pause_that_was_ended_leaves_the_restarts_for_faults() -> None:
 
 
 def test_stacks_that_are_read_in_another_way_are_no_movement() -> None:
-    """The first of a standstill come by signal, later ones by py-spy: these may word the same place differently."""
+    """The first stacks of a stall come by signal, later ones by py-spy, which may word the same place differently."""
     v = paused(dataclasses.replace(Options(), idle_limit=20.0), busy=False)
     answered = 0
     for second in range(22):

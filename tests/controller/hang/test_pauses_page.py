@@ -54,7 +54,7 @@ Change = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scene:
-    """Ranks that stand still; `odd` is how rank 3 differs, `all` how all ranks differ from waiting for it."""
+    """Stalled ranks; `odd` is how rank 3 differs, `all` how all ranks differ from waiting for it."""
 
     row: str
     """Part of its row's evidence."""

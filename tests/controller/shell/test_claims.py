@@ -24,7 +24,7 @@ def claim(**changes: object) -> Claim:
     [
         (claim(), 0.1, False),  # its stream broke, and we have not noticed yet
         (claim(incarnation="i2", predecessors=("i1",)), 0.1, False),  # its successor, by the lock
-        (claim(incarnation="i9", predecessors=("i0", "i1", "i5")), 0.1, False),  # some died before they spoke
+        (claim(incarnation="i9", predecessors=("i0", "i1", "i5")), 0.1, False),  # some died before their first report
         (claim(incarnation="i2"), 0.1, True),  # another state folder on the same host
         (claim(incarnation="i2", predecessors=("i0",)), 0.1, True),
         (claim(incarnation="i2", hostname="host2"), 0.1, True),
@@ -94,7 +94,7 @@ def test_a_controller_that_comes_back_waits_for_the_agent_with_the_workers() -> 
     assert not waits(right, v.instant)
     assert not waits(dataclasses.replace(clone, identity=HOLDER_OF_NOTHING), v.instant)
     v.join("node1")
-    assert not waits(clone, v.instant)  # whose name it is, is for `judge` to say now
+    assert not waits(clone, v.instant)  # now `judge` decides which agent owns the name
     v.run(v.options.agent_grace + 1.0)
     assert not v.brain.membership.waits_for_another(dataclasses.replace(clone), v.instant)
 

@@ -38,7 +38,7 @@ def test_agrees_with_a_drawn_trace_within_five_percent(pause: float, rate: float
 @pytest.mark.aside
 @pytest.mark.parametrize("restart", [0.6, 60.0])
 def test_agrees_with_the_controllers_own_decisions_within_five_percent(restart: float) -> None:
-    # Spares enough: waiting for people to mend nodes is not what the formula is about.
+    # Enough spares: the formula does not cover waiting for repairs.
     shape = ClusterShape(nodes=32, spares=40, start=restart, restore=restart)
     found = simulate(shape, 5, days=1.0, rate=250.0)
     assert len(found.recovered) >= 10

@@ -1,4 +1,4 @@
-"""A program that numbers no steps: what counts as progress, when it is given up, and what is unknown of it."""
+"""A program without step numbers: what counts as progress, when it is marked failed, and what is unknown."""
 
 import dataclasses
 

@@ -98,7 +98,7 @@ class FakeFacade(FakeTraining):
         incident |= {"job": self.id, "id": incident["id"] if self.id == "job-1" else f"{self.id}-{incident['id']}"}
         return incident
 
-    # --- what the facade says ---
+    # --- what the facade reports ---
 
     def status(self) -> Json:
         counts: dict[str, int] = {}

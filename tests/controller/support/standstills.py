@@ -1,4 +1,4 @@
-"""Ranks that stand still, what their agents see of them, and a job that has them."""
+"""Stalled ranks, their agents' view of them, and a job with such ranks."""
 
 import dataclasses
 

@@ -78,11 +78,9 @@ class Virtual:
         self.last_step = 10**9  # workers exit 0 after it
         self.last_steps: dict[str, int] = {}  # the same of single jobs
         self.start_error = ""
-        self.reports = (
-            False  # the program says what it does, as the embedded trainer: nothing sleeps between operations
-        )
+        self.reports = False  # an instrumented program, as the embedded trainer: nothing sleeps between operations
         self.rollbacks: tuple[Rollback, ...] = ()  # as given to the newest workers
-        self.behind: dict[str, str] = {}  # node -> what its peers find there when they probe peer
+        self.behind: dict[str, str] = {}  # node -> the result of its peers' probes of it
         self.cut_off: set[str] = set()  # nodes that reach none of their peers, nor are reached by them
         self.counts_from_zero = False
         self.step_seconds = STEP

@@ -219,7 +219,7 @@ def test_kept_from_running_is_not_slow_work() -> None:
     """Twice the time at the same work: another process had the core."""
     table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "compute", 1.0)], 10, 1)
     slow = table.cpu.copy()
-    slow[table.rank == 3] //= 2  # what the processor really did for it
+    slow[table.rank == 3] //= 2  # the actual CPU time
     table.cpu[:] = slow
     blame = analyse(step_graph.graphs(table, plan, 8), SHAPE)
     assert blame is not None

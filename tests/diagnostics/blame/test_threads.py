@@ -116,7 +116,7 @@ def test_between_spans_too(cpu: float, delayed: float, kind: Slowness) -> None:
 def test_where_run_queue_wait_is_not_known_context_switches_report(
     voluntary: float, involuntary: float, others: float, kind: Slowness
 ) -> None:
-    """Forward lasts 80 ms longer in a step, without the processor. Its peers wait in collectives meanwhile."""
+    """Forward lasts 80 ms longer in a step, off the CPU, while its peers wait in collectives."""
     table, plan = simulate(Job(measures_cpu=True), [Culprit(3, "forward", 1.0)], STEPS, 1)
     table.cpu[(table.rank == 3) & (table.kind == table.kinds.index("forward"))] //= 2
     willing, forced = np.full(8, 20.0), np.full(8, others)

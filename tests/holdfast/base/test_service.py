@@ -51,7 +51,7 @@ def daemon(main: str, grace: float = 10.0, before: str = "") -> "subprocess.Pope
 def test_a_signal_ends_it_in_its_own_order(number: signal.Signals) -> None:
     process = daemon(ORDERLY)
     process.send_signal(number)
-    process.send_signal(number)  # an echo, not impatience
+    process.send_signal(number)  # a repeated signal, not a second request
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (7, "ended in order\n"), err
 

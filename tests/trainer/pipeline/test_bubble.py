@@ -34,7 +34,7 @@ def apart(ranks: int, schedules: list[str]) -> dict[str, float]:
 )
 def test_measured_bubble_is_that_of_the_formula(ranks: int, schedules: list[str]) -> None:
     found = apart(ranks, schedules)
-    # A busy machine makes every bubble larger, never smaller: those that came out too large get one more try.
+    # A busy machine makes every bubble larger, never smaller: those that came out too large get one more attempt.
     if again := [name for name, error in found.items() if error > 0.02]:
         found |= apart(ranks, again)
     print(found)

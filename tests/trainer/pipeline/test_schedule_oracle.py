@@ -61,7 +61,7 @@ def executed(kind: Any, ranks: int, count: int) -> list[Order]:
 @pytest.mark.parametrize(("ranks", "count"), SIZES)
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 def test_single_stage_lists_are_those_that_torch_executes(name: str, ranks: int, count: int) -> None:
-    # What it does, not its `pipeline_order`: there, 1F1B's last rank begins with micro-batch 1 (torch 2.13).
+    # Its actual operations, not its `pipeline_order`: there, 1F1B's last rank begins with micro-batch 1 (torch 2.13).
     kind = {"gpipe": torch_schedules.ScheduleGPipe, "1f1b": torch_schedules.Schedule1F1B}[name]
     ours = [add_reduce(order, count) for order in computations(name, ranks, 1, count)]
     assert ours == executed(kind, ranks, count)

@@ -44,7 +44,7 @@ def test_silence_and_a_short_look_have_none() -> None:
     assert math.isnan(find_period(np.ones(10), BIN))
 
 
-# --- the judge: 10^5 healthy steps, and each trouble ------------------------------------------------------------
+# --- the judge: 10^5 healthy steps, and each problem ------------------------------------------------------------
 
 
 def healthy(rng: np.random.Generator, steps: int) -> list[Volume]:
@@ -230,7 +230,7 @@ def test_what_copies_of_snapshots_can_explain_is_no_trouble(reported: bool, name
 
 
 def test_steps_without_counted_bytes_have_no_volume() -> None:
-    """An agent that was started again reads the steps that its workers did meanwhile; their traffic it has not seen."""
+    """A restarted agent reads the steps done in its absence; it has not seen their traffic."""
     bins = Bins()
     samples = (np.arange(1000) * 1000).astype("<u4").tobytes()
     for second in (0, 1, 5, 6):

@@ -53,7 +53,7 @@ def test_the_rank_without_progress_is_named_and_not_those_that_wait_for_it() -> 
 def test_a_process_that_is_stopped_is_sooner_sure_than_one_that_only_looks_so(
     idle: float, stopped: bool, is_found: bool
 ) -> None:
-    """Steps of 50 ms: two of them and half the floor; for a lock that is held, maybe by an honest call, all of it."""
+    """Steps of 50 ms: two steps and half the floor; for a held lock, perhaps by a legitimate call, the whole floor."""
     ranks = table(idle=idle)
     late(ranks, 3, stopped=stopped, progress_age=idle, tick_age=idle)
     assert bool(found(ranks, steps=[0.05] * 30)) is is_found

@@ -222,7 +222,7 @@ def test_refused_later_on(caplog: pytest.LogCaptureFixture) -> None:
     assert set(reasons(caplog)) == {"the controller refuses: another agent uses the name node0"}
 
 
-def test_nobody_there(free_port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_controller_there(free_port: int, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with linked(free_port) as one:
             await eventually(lambda: reasons(caplog))

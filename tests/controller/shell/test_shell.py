@@ -70,7 +70,7 @@ def test_every_record_is_written_before_any_command_leaves(tmp_path: Path) -> No
     shell.journal.close()
 
 
-def test_a_command_for_nobody_is_dropped(tmp_path: Path) -> None:
+def test_a_command_for_an_unknown_node_is_dropped(tmp_path: Path) -> None:
     shell = make_shell(tmp_path, Scripted(Send("ghost", COMMAND)))
     shell.handle(Tick())
     with pytest.raises(Unavailable, match="ghost is not connected"):

@@ -77,7 +77,7 @@ PATHS = (
 HOSTS = (
     Value("empty", "", ANY),
     Value("only a port", ":7080"),
-    Value("no number", "127.0.0.1:many"),
+    Value("not a number", "127.0.0.1:many"),
     Value("port too high", "127.0.0.1:70800"),
     Value("negative port", "127.0.0.1:-1"),
     Value("open bracket", "[::1"),
@@ -117,7 +117,7 @@ STORES = (
     Value("no host", "hdfs:///x"),
     Value("no folder", "webhdfs://127.0.0.1:1"),
     Value("port too high", "webhdfs://127.0.0.1:99999/x"),
-    Value("no number", "hdfs://127.0.0.1:many/x"),
+    Value("not a number", "hdfs://127.0.0.1:many/x"),
     Value("negative port", "webhdfs://127.0.0.1:-1/x"),
     Value("spaces", "webhdfs://a b/x"),
     Value("commas", "webhdfs://,,/x"),

@@ -159,7 +159,7 @@ def test_a_job_that_failed_says_why(reported: Any) -> None:
     assert "ValueError: bad batch" in job["reason"]
 
 
-def test_traffic_without_ranks(reported: Any) -> None:
+def test_traffic_of_an_unknown_node(reported: Any) -> None:
     report = reported(training())
     with pytest.raises(KeyError):
         report.traffic("ghost")

@@ -13,7 +13,7 @@ import common
 
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.pruning import Sweep
-from holdfast.controller.journal.retention import Needed, Retention
+from holdfast.controller.journal.retention import JournalRetention, Needed
 from holdfast.controller.state.events import Record
 from holdfast.controller.state.ledger import StepRow
 
@@ -50,7 +50,7 @@ def measure(path: Path) -> dict[str, float]:
     journal = Journal(path)
     fill(journal)
     alone = writes(journal)
-    sweep = Sweep(path, Needed(jobs=frozenset({"j1"})), Retention(), NOW)
+    sweep = Sweep(path, Needed(jobs=frozenset({"j1"})), JournalRetention(), NOW)
     batches: list[float] = []
     last = time.perf_counter()
 

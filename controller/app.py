@@ -25,7 +25,7 @@ from holdfast.controller.http.routes import create_app
 from holdfast.controller.http.serve import serving
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.recording import Recorder, Start
-from holdfast.controller.journal.retention import Retention
+from holdfast.controller.journal.retention import JournalRetention
 from holdfast.controller.schedulers import reconciler
 from holdfast.controller.schedulers.base import Scheduler
 from holdfast.controller.schedulers.kubernetes import Kubernetes
@@ -82,8 +82,8 @@ def _options(config: ControllerConfig) -> Options:
     )
 
 
-def _retention(config: ControllerConfig) -> Retention:
-    return Retention(config.retention_age, config.retention_incidents, config.retention_jobs)
+def _retention(config: ControllerConfig) -> JournalRetention:
+    return JournalRetention(config.retention_age, config.retention_incidents, config.retention_jobs)
 
 
 def build(config: ControllerConfig) -> Shell:

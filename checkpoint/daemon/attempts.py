@@ -41,7 +41,7 @@ class AttemptRefused(CheckpointError):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class UploadAttempt:
     """The same for all daemons of a job."""
 
     fence: Fence
@@ -64,7 +64,7 @@ class Attempt:
         return Slot(self.step, self.fence.term)
 
 
-def is_committed(store: Store, attempt: Attempt) -> bool:
+def is_committed(store: Store, attempt: UploadAttempt) -> bool:
     """Whether it became a checkpoint. Raises Refused when it was given up, OSError."""
     try:
         if read_manifest(store, attempt.slot).attempt == attempt.id:
@@ -78,7 +78,7 @@ def is_committed(store: Store, attempt: Attempt) -> bool:
     raise AttemptRefused(reason.decode("utf-8", "replace"))
 
 
-def has_ended(store: Store, attempt: Attempt) -> bool:
+def has_ended(store: Store, attempt: UploadAttempt) -> bool:
     """Whether it became a checkpoint. Raises Refused when it was given up, StaleGeneration when it cannot any more."""
     try:
         if is_committed(store, attempt):
@@ -90,7 +90,7 @@ def has_ended(store: Store, attempt: Attempt) -> bool:
     return False
 
 
-def has_part(store: Store, attempt: Attempt, worker: int) -> bool:
+def has_part(store: Store, attempt: UploadAttempt, worker: int) -> bool:
     """Whether this worker's entry is there. Raises Refused when the attempt was given up, OSError."""
     # In this order: what is neither here nor committed was never written.
     return _entry_name(worker) in store.list(attempt.folder) or is_committed(store, attempt)
@@ -98,7 +98,7 @@ def has_part(store: Store, attempt: Attempt, worker: int) -> bool:
 
 def write_part(
     store: Store,
-    attempt: Attempt,
+    attempt: UploadAttempt,
     worker: int,
     tensors: Mapping[str, GlobalTensor],
     shares: Sequence[tuple[str, TensorShard]],
@@ -126,7 +126,7 @@ def write_part(
         raise
 
 
-def put_entry(store: Store, attempt: Attempt, worker: int, part: Part, values: Mapping[str, Any]) -> None:
+def put_entry(store: Store, attempt: UploadAttempt, worker: int, part: Part, values: Mapping[str, Any]) -> None:
     """Report a completely written part to the leader. `values`: what this worker has that is no tensor.
 
     Raises Refused when the attempt was given up, StaleGeneration, OSError.
@@ -138,7 +138,7 @@ def put_entry(store: Store, attempt: Attempt, worker: int, part: Part, values: M
             raise
 
 
-def put_refusal(store: Store, attempt: Attempt, worker: int, reason: str) -> None:
+def put_refusal(store: Store, attempt: UploadAttempt, worker: int, reason: str) -> None:
     """Report to the leader that this worker's part will not come. Raises StaleGeneration, OSError."""
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -155,7 +155,7 @@ def put_refusal(store: Store, attempt: Attempt, worker: int, reason: str) -> Non
 class Gathered:
     """The entries that the leader has found."""
 
-    def __init__(self, store: Store, attempt: Attempt, leader: Leader) -> None:
+    def __init__(self, store: Store, attempt: UploadAttempt, leader: Leader) -> None:
         self._store, self._attempt, self._leader = store, attempt, leader
         self._parts: dict[int, Part] = {}
         self._values: dict[int, Mapping[str, Any]] = {}
@@ -234,7 +234,7 @@ class Gathered:
             raise AttemptRefused(f"the entry of worker {worker} is not readable: {error}") from None
 
 
-def _was_committed(store: Store, attempt: Attempt) -> bool:
+def _was_committed(store: Store, attempt: UploadAttempt) -> bool:
     """Whether an error came of the leader's haste: from the last entry's rename on it may take the folder away.
 
     Raises Refused when it did so to give up, StaleGeneration, OSError.
@@ -247,7 +247,7 @@ def _entry_name(worker: int) -> str:
     return f"part-{worker:05d}.json"
 
 
-def _put_entry(store: Store, attempt: Attempt, worker: int, body: dict[str, Any]) -> None:
+def _put_entry(store: Store, attempt: UploadAttempt, worker: int, body: dict[str, Any]) -> None:
     body = {"attempt": attempt.id, **body}
     content = json.dumps({"sha256": _digest(body), "body": body}).encode()
     store.replace(f"{attempt.folder}/{_entry_name(worker)}", content)

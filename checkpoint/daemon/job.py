@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.base import log, private
 from holdfast.base.errors import UsageError
-from holdfast.checkpoint.daemon.attempts import Attempt, AttemptRefused
+from holdfast.checkpoint.daemon.attempts import AttemptRefused, UploadAttempt
 from holdfast.checkpoint.daemon.in_thread import in_thread
 from holdfast.checkpoint.daemon.messages import Join, SnapshotTaken, WorkerHello
 from holdfast.checkpoint.daemon.peer_link import fetch
@@ -159,7 +159,7 @@ class Member:
         if self._store is None or order.fence is None:
             arena.close()
             raise UsageError("snapshot: there is no store to write it to")
-        attempt = Attempt(order.fence, taken.step)
+        attempt = UploadAttempt(order.fence, taken.step)
         before = self.upload
         if before is not None and before.attempt == attempt and self.is_uploading:
             arena.close()

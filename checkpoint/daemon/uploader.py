@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from holdfast.base import log
 from holdfast.base.retry import Backoff, retrying
 from holdfast.checkpoint.daemon import attempts
-from holdfast.checkpoint.daemon.attempts import Attempt, AttemptRefused, Gathered
+from holdfast.checkpoint.daemon.attempts import AttemptRefused, Gathered, UploadAttempt
 from holdfast.checkpoint.daemon.in_thread import in_thread
 from holdfast.checkpoint.daemon.messages import Join
 from holdfast.checkpoint.errors import CheckpointError, StaleGeneration
@@ -72,7 +72,7 @@ class Outcomes:
         self._found: dict[str, asyncio.Future[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def wait(self, store: Store, attempt: Attempt) -> None:
+    async def wait(self, store: Store, attempt: UploadAttempt) -> None:
         """Return when it is committed. Raises Refused, StaleGeneration."""
         future = self._of(attempt)
         if not future.done() and not any(task.get_name() == attempt.id for task in self._tasks):
@@ -83,7 +83,7 @@ class Outcomes:
         if reason:
             raise AttemptRefused(reason)
 
-    def settle(self, attempt: Attempt, reason: str) -> None:
+    def settle(self, attempt: UploadAttempt, reason: str) -> None:
         """It ended: "" when it is committed."""
         future = self._of(attempt)
         if not future.done():
@@ -95,10 +95,10 @@ class Outcomes:
         for task in self._tasks:
             task.cancel()
 
-    def _of(self, attempt: Attempt) -> asyncio.Future[str]:
+    def _of(self, attempt: UploadAttempt) -> asyncio.Future[str]:
         return self._found.setdefault(attempt.id, asyncio.get_running_loop().create_future())
 
-    async def _look(self, store: Store, attempt: Attempt, future: asyncio.Future[str]) -> None:
+    async def _look(self, store: Store, attempt: UploadAttempt, future: asyncio.Future[str]) -> None:
         for delay in _LOOK.delays():
             try:
                 if future.done() or await in_thread(lambda: attempts.has_ended(store, attempt)):
@@ -136,7 +136,7 @@ class Upload:
     def __init__(
         self,
         store: Store,
-        attempt: Attempt,
+        attempt: UploadAttempt,
         worker: int,
         order: Join,
         pinned: Pinned | None,

@@ -49,7 +49,7 @@ class HostWire(Protocol):
         """The next message from `source`, whose length both know."""
 
 
-class Transport(HostWire, Protocol):
+class PeerTransport(HostWire, Protocol):
     """Workers that are about to read together."""
 
     host: str
@@ -163,7 +163,7 @@ class HostPeers:
         self._free.put(slot)
 
 
-def find_host_peers(group: Transport, plan: Sequence[ByteSpan]) -> HostPeers:
+def find_host_peers(group: PeerTransport, plan: Sequence[ByteSpan]) -> HostPeers:
     """Slots in memory for what the plan lets workers of one host share. Called by all workers together.
 
     Where they cannot be had, on whichever worker, all is sent as messages.
@@ -197,7 +197,7 @@ def find_host_peers(group: Transport, plan: Sequence[ByteSpan]) -> HostPeers:
     return HostPeers(group, hosts, own.memory if own is not None else None, others, slot)
 
 
-def _reported(group: Transport, text: str) -> list[str]:
+def _reported(group: PeerTransport, text: str) -> list[str]:
     """What each worker says, everywhere."""
     everyone = [one.decode() for one in group.gather(text.encode())]
     found: list[str] = json.loads(group.broadcast(json.dumps(everyone).encode()))

@@ -20,7 +20,7 @@ from holdfast.checkpoint.format.tiles import Layout
 from holdfast.checkpoint.format.worker_state import without_missing
 from holdfast.checkpoint.restore.copies import Copies
 from holdfast.checkpoint.restore.exchange import fetch
-from holdfast.checkpoint.restore.host_peers import Sending, Transport, find_host_peers
+from holdfast.checkpoint.restore.host_peers import PeerTransport, Sending, find_host_peers
 from holdfast.checkpoint.restore.inspect import Progress
 from holdfast.checkpoint.restore.reading import read_plan
 from holdfast.checkpoint.restore.same_step import SameStep
@@ -28,7 +28,7 @@ from holdfast.checkpoint.stores.folder import MANIFEST, Slot, committed, parse_m
 from holdfast.checkpoint.stores.store import Store
 
 
-class Peers(Votes, Transport, Protocol):
+class Peers(Votes, PeerTransport, Protocol):
     """The workers that restore together."""
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from holdfast.controller.journal.retention import (
     EntityRow,
     HistoryRow,
+    JournalRetention,
     Needed,
-    Retention,
     StepMark,
     entities_to_drop,
     history_to_drop,
@@ -35,7 +35,7 @@ REST = 2.0
 class Sweep:
     """One sweep of the journal in this file, and what it deleted so far. `now`: Unix seconds."""
 
-    def __init__(self, path: Path, needed: Needed, bounds: Retention, now: float) -> None:
+    def __init__(self, path: Path, needed: Needed, bounds: JournalRetention, now: float) -> None:
         self._path, self._needed, self._bounds, self._now = path, needed, bounds, now
         self._db: sqlite3.Connection
         self.entities: list[EntityRow] = []

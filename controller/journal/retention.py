@@ -22,7 +22,7 @@ _OF_JOBS = ("job", "time", "plan", "extras", "exit")
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class JournalRetention:
     """The bounds. `age`: seconds since the last change; `incidents`, `jobs`: how many are kept, the newest."""
 
     age: float = 90 * _DAY
@@ -68,7 +68,9 @@ class StepMark(NamedTuple):
     at: float
 
 
-def entities_to_drop(rows: Iterable[EntityRow], needed: Needed, bounds: Retention, now: float) -> list[EntityRow]:
+def entities_to_drop(
+    rows: Iterable[EntityRow], needed: Needed, bounds: JournalRetention, now: float
+) -> list[EntityRow]:
     """Of all entities, in any order. The newest incident stays as well: ids of later ones go on from its number."""
     rows = sorted(rows, key=lambda row: row.at, reverse=True)
     oldest = now - bounds.age
@@ -99,7 +101,7 @@ def entities_to_drop(rows: Iterable[EntityRow], needed: Needed, bounds: Retentio
 
 
 def history_to_drop(
-    rows: Sequence[HistoryRow], newest: int, needed: Needed, bounds: Retention, now: float
+    rows: Sequence[HistoryRow], newest: int, needed: Needed, bounds: JournalRetention, now: float
 ) -> list[HistoryRow]:
     """Of a stretch of the table of former documents. Those of jobs that are not over stay until there are too many:
     a damaged document is mended from them. `newest`: the highest number of all."""
@@ -110,7 +112,7 @@ def history_to_drop(
     ]  # fmt: skip
 
 
-def steps_to_drop(rows: Sequence[StepMark], newest: int, bounds: Retention, now: float) -> list[StepMark]:
+def steps_to_drop(rows: Sequence[StepMark], newest: int, bounds: JournalRetention, now: float) -> list[StepMark]:
     """Of the oldest steps of a job that stays, in order: those before the first that is kept. `newest`: its last
     step, which stays."""
     oldest, first = now - bounds.age, newest - STEP_NUMBERS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.base import log
 from holdfast.controller.journal.pruning import Sweep
-from holdfast.controller.journal.retention import Needed, Retention
+from holdfast.controller.journal.retention import JournalRetention, Needed
 from holdfast.controller.shell.shell import Shell
 
 _FIRST = 60.0
@@ -17,7 +17,7 @@ _EVERY = 3600.0
 
 
 class Sweeper:
-    def __init__(self, shell: Shell, bounds: Retention, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, shell: Shell, bounds: JournalRetention, clock: Callable[[], float] = time.time) -> None:
         self._shell, self._bounds, self._clock = shell, bounds, clock
 
     async def run(self) -> None:

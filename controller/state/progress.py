@@ -23,7 +23,7 @@ _BASES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RestartAttempt:
     """A attempt of the job that ended by a fault."""
 
     generation: int
@@ -58,7 +58,7 @@ class Progress:
     """What its checkpoints, else its log, said last."""
     stillborn: int = 0
     """Attempts in a row that the program itself ended before its first step, whatever the error."""
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[RestartAttempt] = field(default_factory=list)
     alike: int = 0
     """How many of the newest were equally long and ended alike."""
 
@@ -87,14 +87,14 @@ class Progress:
         if not self.saves:
             self.reported = f"its log: {text}"
 
-    def end(self, generation: int, signature: str, steps: int, wall: float) -> Attempt:
+    def end(self, generation: int, signature: str, steps: int, wall: float) -> RestartAttempt:
         """The running attempt ended by a fault."""
-        attempt = Attempt(generation, signature, steps, max(0.0, wall - self.launched_at), self.saves)
+        attempt = RestartAttempt(generation, signature, steps, max(0.0, wall - self.launched_at), self.saves)
         self.alike = self.alike + 1 if self.attempts and _alike(self.attempts[-1], attempt) else 1
         self.attempts = [*self.attempts, attempt][-_KEPT:]
         return attempt
 
-    def ended_at_its_start(self, attempt: Attempt, by_steps: bool = False) -> bool:
+    def ended_at_its_start(self, attempt: RestartAttempt, by_steps: bool = False) -> bool:
         """Did this attempt, just ended, get no further than its start? `by_steps`: what it saved and printed is no
         progress, for it was made of NaN."""
         if by_steps:
@@ -111,7 +111,7 @@ class Progress:
         before = self.attempts[-2].steps if len(self.attempts) > 1 else 0
         return newest.steps > 0 and not _near(newest.steps, before)
 
-    def pattern(self) -> list[Attempt]:
+    def pattern(self) -> list[RestartAttempt]:
         """The newest attempts in a row that ended alike after the same time or number of steps; [] when that is nothing
         to report now."""
         times, rest = divmod(self.alike, REPORTED_FROM)
@@ -127,10 +127,10 @@ class Progress:
     @classmethod
     def from_doc(cls, doc: dict[str, Any]) -> "Progress":
         doc = current(doc)
-        return cls(**{**doc, "attempts": [Attempt(**one) for one in doc.get("attempts", ())]})
+        return cls(**{**doc, "attempts": [RestartAttempt(**one) for one in doc.get("attempts", ())]})
 
 
-def pattern_text(attempts: list[Attempt], alike: int, cause: str) -> str:
+def pattern_text(attempts: list[RestartAttempt], alike: int, cause: str) -> str:
     """How equally long attempts are reported."""
     steps, seconds = [attempt.steps for attempt in attempts], [attempt.seconds for attempt in attempts]
     length = f"{_range(steps, 0)} steps" if min(steps) else f"{_range(seconds, 0)} s"
@@ -153,7 +153,7 @@ def _range(values: list[int] | list[float], digits: int) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _alike(one: Attempt, other: Attempt) -> bool:
+def _alike(one: RestartAttempt, other: RestartAttempt) -> bool:
     if one.signature != other.signature:
         return False
     if one.steps and other.steps and _near(one.steps, other.steps):

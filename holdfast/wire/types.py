@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from holdfast.wire.finding_kinds import FindingKind as FindingKind
+
 NAN = math.nan
 
 
@@ -43,75 +45,6 @@ class Severity(StrEnum):
     INFO = "info"
     WARNING = "warning"
     CRITICAL = "critical"
-
-
-class FindingKind(StrEnum):
-    """What a detector can find. `docs/runbook.md` has an entry for each."""
-
-    WORKER_EXIT = "worker-exit"
-    WORKER_KILLED = "worker-killed"
-    WORKER_SEGFAULT = "worker-segfault"
-    WORKER_OOM = "worker-oom"
-    WORKER_EXCEPTION = "worker-exception"
-    WORKER_HANG = "worker-hang"
-    WORKER_STOPPED = "worker-stopped"
-    WORKER_PAUSED = "worker-paused"
-    WORKER_PREEMPTED = "worker-preempted"
-    WORKER_LEFT = "worker-left"
-    LIVES_ALIKE = "lives-alike"
-    AGENT_EXIT = "agent-exit"
-    NODE_SILENT = "node-silent"
-    NODES_AWAY = "nodes-away"
-    LOG_RULE = "log-rule"
-    LOSS_NONFINITE = "loss-nonfinite"
-    TRAFFIC_STOPPED = "traffic-stopped"
-    CONTROLLER_RESTART = "controller-restart"
-    RENDEZVOUS = "rendezvous"
-    STORE = "store"
-    CAPACITY = "capacity"
-    EVICTION = "eviction"
-    RESTART = "restart"
-    ROOM = "room"
-    AGENT = "agent"
-    GPU_XID = "gpu-xid"
-    GPU_XID_APP = "gpu-xid-app"
-    GPU_XID_REPEATED = "gpu-xid-repeated"
-    GPU_SXID = "gpu-sxid"
-    GPU_LOST = "gpu-lost"
-    GPU_RECOVERY = "gpu-recovery"
-    GPU_DRAIN = "gpu-drain"
-    GPU_ECC = "gpu-ecc"
-    GPU_ROW_REMAP = "gpu-row-remap"
-    GPU_THROTTLE = "gpu-throttle"
-    GPU_NVLINK = "gpu-nvlink"
-    GPU_MEMORY_LEAK = "gpu-memory-leak"
-    TRAFFIC_DECLINE = "traffic-decline"
-    TRAFFIC_UNSTEADY = "traffic-unsteady"
-    TRAFFIC_ONE_SIDED = "traffic-one-sided"
-    LINK_DOWN = "link-down"
-    LINK_FLAP = "link-flap"
-    NETWORK_ERRORS = "network-errors"
-    NETWORK_CONGESTION = "network-congestion"
-    DISK_FULL = "disk-full"
-    MEMORY_PRESSURE = "memory-pressure"
-    CLOCK_OFFSET = "clock-offset"
-    CERTIFICATE_EXPIRES = "certificate-expires"
-    WORKER_BLOCKED = "worker-blocked"
-    WORKER_ZOMBIE = "worker-zombie"
-    LOSS_SPIKE = "loss-spike"
-    GRADIENT_SPIKE = "gradient-spike"
-    STEP_TIME_JUMP = "step-time-jump"
-    STEP_TIME_DRIFT = "step-time-drift"
-    STRAGGLER = "straggler"
-    NODE_PARTITIONED = "node-partitioned"
-    NODE_UNREACHABLE = "node-unreachable"
-    NODE_CUT_OFF = "node-cut-off"
-    NODE_NAME_TAKEN = "node-name-taken"
-    NODE_LEMON = "node-lemon"
-    JOB_PREEMPTED = "job-preempted"
-    INPUT_REFUSED = "input-refused"
-    ALERTS_SUPPRESSED = "alerts-suppressed"
-    JOURNAL_DAMAGED = "journal-damaged"
 
 
 # --- identity ------------------------------------------------------------------------------------------------

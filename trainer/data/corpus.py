@@ -25,7 +25,7 @@ from holdfast.trainer.data.shards import Shards, ShardWriter
 from holdfast.trainer.data.tokens import SEPARATOR, Tokenizer, make, restored, vocab_of
 from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
-from holdfast.trainer.telemetry.progress import Progress
+from holdfast.trainer.telemetry.progress import ProgressBar
 
 _VERSION = 2
 _SHARD_BYTES = 256 << 20
@@ -122,7 +122,7 @@ def _write(folder: Path, key: str, documents: Documents, tokenizer: str) -> None
     end = np.array([SEPARATOR], dtype=dtype).tobytes()
     crc = files = 0
     shards = ShardWriter(lambda number: _shard(folder, key, number), dtype, _SHARD_BYTES)
-    with shards, Progress(f"tokenising {documents.name}", documents.size) as progress:
+    with shards, ProgressBar(f"tokenising {documents.name}", documents.size) as progress:
         for document in documents.read():
             piece = made.encode(document).astype(dtype, copy=False).tobytes() + end
             shards.write(piece)

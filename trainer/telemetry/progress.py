@@ -11,7 +11,7 @@ _QUIET_S = 1.0
 """Shorter work prints nothing."""
 
 
-class Progress:
+class ProgressBar:
     """Counts bytes up to `total`, and says so on `out`. A context manager."""
 
     def __init__(self, title: str, total: int, out: TextIO | None = None) -> None:
@@ -21,7 +21,7 @@ class Progress:
         self._bar: Any = None
         self._task: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

@@ -10,7 +10,14 @@ from layouts import share
 
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.daemon.attempts import Attempt, AttemptRefused, Gathered, put_entry, put_refusal, write_part
+from holdfast.checkpoint.daemon.attempts import (
+    AttemptRefused,
+    Gathered,
+    UploadAttempt,
+    put_entry,
+    put_refusal,
+    write_part,
+)
 from holdfast.checkpoint.daemon.messages import Leader
 from holdfast.checkpoint.format.parts import Part, held_bytes
 from holdfast.checkpoint.restore.inspect import list_checkpoints, verify
@@ -25,7 +32,7 @@ class Pair:
 
     def __init__(self, store: FileStore) -> None:
         self.store, self.job = store, job_of(TWO)
-        self.attempt = Attempt(claim(store, "job", 1), STEP)
+        self.attempt = UploadAttempt(claim(store, "job", 1), STEP)
         leader = Leader((0, 1), TWO.tensors, self.job.mesh, STATE, Retention())
         self.gathered = Gathered(store, self.attempt, leader)
 

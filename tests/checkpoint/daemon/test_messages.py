@@ -13,7 +13,7 @@ import pytest
 from holdfast.base.errors import UsageError
 from holdfast.checkpoint.commit.fence import Fence
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.daemon.attempts import Attempt
+from holdfast.checkpoint.daemon.attempts import UploadAttempt
 from holdfast.checkpoint.daemon.daemon import Daemon
 from holdfast.checkpoint.daemon.messages import (
     Join,
@@ -76,9 +76,13 @@ def test_other_messages_are_checked_too() -> None:
 
 
 def test_all_daemons_name_an_attempt_alike_and_no_two_attempts_so() -> None:
-    ours = Attempt(FENCE, 20)
-    assert ours == Attempt(Fence(3, 2, "job", "a" * 32), 20)
-    others = [Attempt(FENCE, 21), Attempt(replace(FENCE, token="b" * 32), 20), Attempt(replace(FENCE, term=4), 20)]
+    ours = UploadAttempt(FENCE, 20)
+    assert ours == UploadAttempt(Fence(3, 2, "job", "a" * 32), 20)
+    others = [
+        UploadAttempt(FENCE, 21),
+        UploadAttempt(replace(FENCE, token="b" * 32), 20),
+        UploadAttempt(replace(FENCE, term=4), 20),
+    ]
     assert len({one.folder for one in [ours, *others]}) == 4
     assert ours.folder.startswith(f"{FENCE.work}/step-00000020.")
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint.commit.fence import claim
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.daemon.attempts import Attempt
+from holdfast.checkpoint.daemon.attempts import UploadAttempt
 from holdfast.checkpoint.daemon.messages import Join, Leader
 from holdfast.checkpoint.daemon.uploader import Outcomes, Pinned, Upload
 from holdfast.checkpoint.format.checksum import checksums
@@ -49,7 +49,7 @@ async def upload(tmp_path: Path, repair: Repair, flipped: bool) -> tuple[FileSto
     notes: list[dict[str, Any]] = []
     over = asyncio.Event()
     one = Upload(
-        store, Attempt(fence, 1), 0, order, pinned, Pace(0), Outcomes(), repair, notes.append, lambda: None
+        store, UploadAttempt(fence, 1), 0, order, pinned, Pace(0), Outcomes(), repair, notes.append, lambda: None
     )  # fmt: skip
     one.start(lambda _, committed: over.set())
     await asyncio.wait_for(over.wait(), 30)

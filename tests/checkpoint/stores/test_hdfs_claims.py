@@ -17,7 +17,7 @@ from holdfast.base.retry import Backoff
 from holdfast.checkpoint.commit.fence import Fence, claim
 from holdfast.checkpoint.commit.late_claim import LateClaim
 from holdfast.checkpoint.commit.retention import Retention
-from holdfast.checkpoint.daemon.attempts import Attempt, Gathered, is_committed, put_entry, write_part
+from holdfast.checkpoint.daemon.attempts import Gathered, UploadAttempt, is_committed, put_entry, write_part
 from holdfast.checkpoint.daemon.messages import Leader
 from holdfast.checkpoint.errors import StaleGeneration
 from holdfast.checkpoint.format.parts import held_bytes
@@ -73,7 +73,7 @@ class Stopping:
 
 def persist(store: Store, fence: Fence, content: int) -> None:
     """As a node's daemon makes a checkpoint of a worker's snapshot; `content`: the step that its numbers are of."""
-    attempt, job, whole = Attempt(fence, STEP), job_of(ONE), state_of(content)
+    attempt, job, whole = UploadAttempt(fence, STEP), job_of(ONE), state_of(content)
     shares = [(one.tensor, one.shard) for one in job.shares]
     held = share(ONE, 0, whole)
     part = write_part(
@@ -102,7 +102,7 @@ def test_a_step_that_two_runs_store_is_that_of_either_and_whole(hdfs: HdfsCluste
     newer = late.outcome
     assert isinstance(newer, Fence)
     persist(store, newer, STEP)
-    assert is_committed(store, Attempt(newer, STEP))
+    assert is_committed(store, UploadAttempt(newer, STEP))
     # The older run does not know yet, and retries.
     try:
         persist(store, older, OF_THE_OLDER)

@@ -17,7 +17,7 @@ from holdfast.controller.job.stages import Stage
 from holdfast.controller.shell.report import _incident
 from holdfast.controller.state.events import EventSeen, Tick
 from holdfast.controller.state.model import IncidentState, Instant, JobStatus
-from holdfast.controller.state.progress import Attempt
+from holdfast.controller.state.progress import RestartAttempt
 from holdfast.wire import types as t
 from holdfast.wire.rollback import Rollback
 from tests.controller.support.virtual import Virtual, training, trains_again
@@ -117,7 +117,7 @@ def whole_document() -> tuple[Virtual, dict[str, Any]]:
     job = v.job
     job.fired, job.unanswered, job.pauses = {"kill@3:rank1": 5.0}, {"stop@9:rank1": "c1"}, {"rank 0": [1, 2.5]}
     job.rollbacks, job.exit_code = [Rollback(5, 2)], 3
-    job.progress.bases, job.progress.attempts = [[1, 7]], [Attempt(1, "ValueError", 5, 2.0, 0)]
+    job.progress.bases, job.progress.attempts = [[1, 7]], [RestartAttempt(1, "ValueError", 5, 2.0, 0)]
     program = dataclasses.replace(job.spec.program, args=("--steps", "5"), env={"A": "b"})
     limits = {"pause_limit": 60.0}
     job.spec = dataclasses.replace(

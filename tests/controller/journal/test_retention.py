@@ -16,8 +16,8 @@ from holdfast.controller.journal.pruning import Sweep
 from holdfast.controller.journal.retention import (
     EntityRow,
     HistoryRow,
+    JournalRetention,
     Needed,
-    Retention,
     StepMark,
     entities_to_drop,
     history_to_drop,
@@ -32,7 +32,7 @@ OLD, YOUNG = NOW - 91 * DAY, NOW - 89 * DAY
 
 
 def dropped(rows: list[EntityRow], needed: Needed | None = None, **bounds: float) -> list[str]:
-    found = entities_to_drop(rows, needed or Needed(), Retention(**bounds), NOW)  # type: ignore[arg-type]
+    found = entities_to_drop(rows, needed or Needed(), JournalRetention(**bounds), NOW)  # type: ignore[arg-type]
     return sorted(f"{row.kind} {row.id}" for row in found)
 
 
@@ -81,7 +81,7 @@ ROWS = st.lists(
 @given(ROWS, st.frozensets(st.integers(0, 30).map(lambda n: f"i{n}")), st.integers(1, 20))
 def test_whatever_is_there(rows: list[EntityRow], ids: frozenset[str], most: int) -> None:
     needed = Needed(incidents=ids, jobs=ids, nodes=ids)
-    bounds = Retention(incidents=most, jobs=most)
+    bounds = JournalRetention(incidents=most, jobs=most)
     found = set(entities_to_drop(rows, needed, bounds, NOW))
     left = [row for row in rows if row not in found]
     assert not {row.id for row in found if row.kind != "exit"} & ids
@@ -96,24 +96,24 @@ def test_whatever_is_there(rows: list[EntityRow], ids: frozenset[str], most: int
 def test_former_documents_of_jobs_that_are_not_over_stay_until_there_are_too_many() -> None:
     rows = [HistoryRow(1, OLD, "job", "a"), HistoryRow(2, OLD, "job", "b"), HistoryRow(3, YOUNG, "job", "b")]
     needed = Needed(jobs=frozenset({"a"}))
-    assert history_to_drop(rows, 3, needed, Retention(), NOW) == [rows[1]]
-    assert history_to_drop(rows, 2 + retention.HISTORY_ROWS, needed, Retention(), NOW) == rows[:2]
+    assert history_to_drop(rows, 3, needed, JournalRetention(), NOW) == [rows[1]]
+    assert history_to_drop(rows, 2 + retention.HISTORY_ROWS, needed, JournalRetention(), NOW) == rows[:2]
 
 
 def test_the_oldest_steps_go_and_never_the_newest() -> None:
     rows = [StepMark(n, OLD if n < 3 else NOW) for n in range(5)]
-    assert steps_to_drop(rows, 4, Retention(), NOW) == rows[:3]
-    assert steps_to_drop(rows, 2 + retention.STEP_NUMBERS, Retention(), NOW) == rows[:3]
-    assert steps_to_drop([StepMark(7, OLD)], 7, Retention(), NOW) == []
+    assert steps_to_drop(rows, 4, JournalRetention(), NOW) == rows[:3]
+    assert steps_to_drop(rows, 2 + retention.STEP_NUMBERS, JournalRetention(), NOW) == rows[:3]
+    assert steps_to_drop([StepMark(7, OLD)], 7, JournalRetention(), NOW) == []
 
 
 def test_retention_is_no_shorter_than_the_window_of_lemons() -> None:
-    Retention(age=28 * DAY).check(Tuning())
+    JournalRetention(age=28 * DAY).check(Tuning())
     with pytest.raises(UsageError, match=r"retention_age is 20 days, but node-lemon counts evictions over 28 days"):
-        Retention(age=20 * DAY).check(Tuning())
+        JournalRetention(age=20 * DAY).check(Tuning())
     with pytest.raises(UsageError, match="over 120 days"):
-        Retention().check(Tuning(("node-lemon.days=120",)))
-    Retention(age=DAY).check(Tuning(("node-lemon.action=off",)))
+        JournalRetention().check(Tuning(("node-lemon.days=120",)))
+    JournalRetention(age=DAY).check(Tuning(("node-lemon.action=off",)))
 
 
 # --- a sweep ------------------------------------------------------------------------------------------------------
@@ -147,12 +147,12 @@ def counts(journal: Journal) -> tuple[int, ...]:
 def test_a_sweep_leaves_what_is_within_the_bounds(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "READ", 100)
     filled(journal)
-    sweep = Sweep(journal.path, Needed(jobs=frozenset({"new"})), Retention(), NOW)
+    sweep = Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW)
     sweep.run(go_on)
     assert counts(journal) == (12, 12, 1480)
     assert (len(sweep.entities), sweep.history, sweep.steps) == (302, 302, 1520)
     assert [row.step for row in journal.steps("new")] == list(range(20, 1500))
-    again = Sweep(journal.path, Needed(jobs=frozenset({"new"})), Retention(), NOW)
+    again = Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW)
     again.run(go_on)
     assert again.rows == 0
     journal.close()
@@ -167,7 +167,7 @@ def test_what_is_written_while_it_sweeps_stays(journal: Journal) -> None:
             written.append(journal.write([Record("incident", "i5", {"state": "open"})], NOW))
         return False
 
-    Sweep(journal.path, Needed(jobs=frozenset({"new"})), Retention(), NOW).run(rest)
+    Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW).run(rest)
     assert ("incident", "i5", {"state": "open"}) in journal.entities()
     journal.close()
 
@@ -179,7 +179,8 @@ def test_a_sweep_that_was_cut_off_anywhere_is_completed_by_the_next(
     filled(journal)
     for stop in range(60):
         left = iter(range(stop))
-        Sweep(journal.path, Needed(jobs=frozenset({"new"})), Retention(), NOW).run(lambda _: next(left, None) is None)  # noqa: B023
+        sweep = Sweep(journal.path, Needed(jobs=frozenset({"new"})), JournalRetention(), NOW)
+        sweep.run(lambda _: next(left, None) is None)  # noqa: B023
     assert counts(journal) == (12, 12, 1480)
     journal.close()
 
@@ -189,7 +190,7 @@ def test_no_batch_is_long(journal: Journal) -> None:
     for n in range(20):
         journal.write([Record("incident", f"i{n * 100 + k}", {"text": "x" * 2000}) for k in range(100)], OLD)
     changes, sizes = journal._db.total_changes, []
-    sweep = Sweep(journal.path, Needed(), Retention(), NOW)
+    sweep = Sweep(journal.path, Needed(), JournalRetention(), NOW)
     before = 0
 
     def rest(seconds: float) -> bool:

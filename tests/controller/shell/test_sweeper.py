@@ -10,7 +10,7 @@ from holdfast.base.config import ControllerConfig
 from holdfast.base.errors import UsageError
 from holdfast.controller.app import build
 from holdfast.controller.journal.journal import Journal
-from holdfast.controller.journal.retention import Retention
+from holdfast.controller.journal.retention import JournalRetention
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.shell.sweeper import Sweeper
 from holdfast.controller.state.events import Record
@@ -52,9 +52,9 @@ def test_what_is_needed_stays_in_journal_and_book(tmp_path: Path) -> None:
     assert {i.job for i in book.incidents.values()} == {"over", "runs"}
     (opened,) = [i.id for i in book.incidents.values() if i.is_open]
     newest = max((i for i in book.incidents.values() if i.job == "runs" and not i.is_open), key=lambda i: i.opened)
-    asyncio.run(Sweeper(shell, Retention(), clock=lambda: at + 80 * DAY).sweep())
+    asyncio.run(Sweeper(shell, JournalRetention(), clock=lambda: at + 80 * DAY).sweep())
     assert kinds(shell) == before
-    asyncio.run(Sweeper(shell, Retention(), clock=lambda: at + 100 * DAY).sweep())
+    asyncio.run(Sweeper(shell, JournalRetention(), clock=lambda: at + 100 * DAY).sweep())
     left = kinds(shell)
     assert {"job runs", "time runs", "node gone1", f"incident {newest.id}"} <= left
     assert not left & {"job over", "time over", "node gone2"}
@@ -74,9 +74,9 @@ def test_an_error_of_the_disk_ends_the_sweep_and_nothing_else(tmp_path: Path, mo
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr("holdfast.controller.journal.pruning.Sweep._delete", fail)
-    asyncio.run(Sweeper(shell, Retention(), clock=lambda: at + 100 * DAY).sweep())
+    asyncio.run(Sweeper(shell, JournalRetention(), clock=lambda: at + 100 * DAY).sweep())
     monkeypatch.undo()
-    asyncio.run(Sweeper(shell, Retention(), clock=lambda: at + 100 * DAY).sweep())
+    asyncio.run(Sweeper(shell, JournalRetention(), clock=lambda: at + 100 * DAY).sweep())
     assert "job over" not in kinds(shell)
     shell.journal.close()
 

@@ -21,7 +21,7 @@ from holdfast.trainer.data.documents import list_sources
 from holdfast.trainer.settings.config import DataConfig
 from holdfast.trainer.settings.errors import ConfigError
 from holdfast.trainer.telemetry.garbage import gc_disabled
-from holdfast.trainer.telemetry.progress import Progress
+from holdfast.trainer.telemetry.progress import ProgressBar
 
 
 def config(text: Path, tmp_path: Path, **more: object) -> DataConfig:
@@ -138,7 +138,7 @@ def test_large_text_fills_several_files(text: Path, tmp_path: Path, monkeypatch:
 def test_progress_is_a_line_for_every_twentieth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.trainer.telemetry.progress._QUIET_S", 0.0)
     out = io.StringIO()
-    with Progress("tokenising x", 2_000_000, out) as progress:
+    with ProgressBar("tokenising x", 2_000_000, out) as progress:
         for _ in range(1000):
             progress.add(2000)
     lines = out.getvalue().splitlines()
@@ -148,7 +148,7 @@ def test_progress_is_a_line_for_every_twentieth(monkeypatch: pytest.MonkeyPatch)
 
 def test_progress_of_a_moment_says_nothing() -> None:
     out = io.StringIO()
-    with Progress("tokenising x", 10, out) as progress:
+    with ProgressBar("tokenising x", 10, out) as progress:
         progress.add(10)
     assert out.getvalue() == ""
 
@@ -161,7 +161,7 @@ def test_progress_at_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
             return True
 
     out = Terminal()
-    with Progress("tokenising x", 10, out) as progress:
+    with ProgressBar("tokenising x", 10, out) as progress:
         progress.add(5)
     assert "tokenising x" in out.getvalue()
     assert "MB/s" not in out.getvalue()

@@ -44,7 +44,7 @@ def snapshot(arena: Arena) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    "boxes",
+    "shards",
     [
         WHOLE,
         WHOLE[::-1],
@@ -75,7 +75,7 @@ def test_whole_mib_are_not_copied_again(arena: Arena, snapshot: Snapshot) -> Non
     assert sum(map(len, whole)) > sum(map(len, pieces)) // 2
 
 
-@pytest.mark.parametrize("boxes", [WHOLE, [("a", TensorShard((200, 0), (1000, 1000)))], [COLUMNS], []])
+@pytest.mark.parametrize("shards", [WHOLE, [("a", TensorShard((200, 0), (1000, 1000)))], [COLUMNS], []])
 def test_each_flipped_bit_is_found_here_or_in_the_rest(
     arena: Arena, snapshot: Snapshot, shards: list[tuple[str, TensorShard]]
 ) -> None:

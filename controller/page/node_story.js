@@ -35,7 +35,7 @@ function show() {
   if (!name) return fill(byId("history"), make("p", { class: "muted" }, "Choose a node in the list."));
   if (history?.name !== name) return fill(byId("history"), make("p", { class: "muted" }, "…"));
   if (history.error) return fill(byId("history"), make("p", { class: "muted" }, history.error));
-  fill(byId("history"), ...pending(), ...past(name), ...verdicts());
+  fill(byId("history"), ...standing(), ...past(name), ...verdicts());
 }
 
 function standing() {

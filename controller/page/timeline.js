@@ -251,7 +251,7 @@ function showTable() {
 
 export function startTimeline() {
   on("route", load);
-  on("ranks", () => asked === null && load());
+  on("ranks", () => (asked === null ? load() : scene && about()));
   on("theme", redraw);
   on("selected", () => {
     if (route.view !== "timeline") return;

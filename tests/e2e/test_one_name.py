@@ -157,6 +157,6 @@ def test_a_copy_of_a_running_agents_folder_is_no_successor(holdfast: Commands, t
     second = agent(holdfast, rpc, tmp_path / "b")
     second.says("controller.away")
     (away,) = events(second, "controller.away")
-    assert "the node name 'node0' is taken" in away["reason"]
+    assert "the node name 'node0' is used by an agent on this host" in away["reason"]
     assert len(events(controller, "node.joined")) == 1
     assert len(events(first, "controller.joined")) == 1

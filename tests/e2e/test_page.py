@@ -97,6 +97,6 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         view("Actions")
         page.get_by_role("button", name="Checkpoint now").click()
         page.get_by_role("button", name="Really checkpoint?").click()
-        expect(page.locator("#do-answer")).to_contain_text("was asked for")
+        expect(page.locator("#do-answer")).to_contain_text("is requested")
         page.get_by_role("button", name="Stacks").click()
         expect(page.locator("#stacks pre")).to_contain_text("[0")

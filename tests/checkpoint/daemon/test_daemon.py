@@ -227,8 +227,8 @@ def test_a_newer_generation_shuts_the_older_out(start: Start, store: FileStore, 
     made = older.fill(8)
     assert made is not None  # the pin is gone
     older.report(made)
-    assert "generation 1 of job job is over" in older.note("refused", 8)["error"]
-    with pytest.raises(DaemonRefused, match="generation 1 of job job is over"):
+    assert "generation 1 of job job ended" in older.note("refused", 8)["error"]
+    with pytest.raises(DaemonRefused, match="generation 1 of job job ended"):
         talk(daemon).hello(WorkerHello("job", 1, 0, 1))
     assert steps(store) == [6]
 

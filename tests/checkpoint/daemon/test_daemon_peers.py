@@ -255,7 +255,7 @@ def test_what_changed_in_our_memory_is_not_sent(link: SimpleNamespace) -> None:
 
 def test_a_generation_that_is_over_is_refused(link: SimpleNamespace) -> None:
     link.keeping.generation = 4
-    with pytest.raises(PeerRefused, match="generation 3 of job job is over"):
+    with pytest.raises(PeerRefused, match="generation 3 of job job has ended"):
         push(link.address, SECRET, "n0", link.arena, link.fill(1), Pace(0))
 
 

@@ -114,7 +114,7 @@ def test_mesh_in_three_dimensions_reports_groups_and_blame(served: Served, watch
     for key in ("a", "w", "+", "-", "0"):
         page.keyboard.press(key)
     page.get_by_role("radio", name="State", exact=True).last.click()
-    expect(page.locator("#mesh3d-legend")).to_contain_text("well")
+    expect(page.locator("#mesh3d-legend")).to_contain_text("healthy")
     relations.get_by_role("link", name="3", exact=True).first.click()
     expect(page.locator("#detail-title")).to_have_text("Rank 3")
 

@@ -236,7 +236,7 @@ def test_disk_and_memory_measure_something(tmp_path: Path) -> None:
 def test_what_cannot_run_says_why(tmp_path: Path) -> None:
     assert "missing" in run_check("disk", CheckOptions(folder=str(tmp_path / "missing"))).unable
     assert "partner" in run_check("pair", CheckOptions()).unable
-    assert "neighbours" in run_check("all-reduce", CheckOptions()).unable
+    assert "peers" in run_check("all-reduce", CheckOptions()).unable
     assert "GPU" in run_check("device-copy", CheckOptions()).unable or os.path.exists("/proc/driver/nvidia/version")
 
 

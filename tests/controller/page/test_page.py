@@ -163,7 +163,7 @@ def test_actions_ask_twice_and_say_what_came_of_it(served: Served, watched: Watc
     expect(page.locator("#diagnoses table")).to_contain_text("gemm")
     page.get_by_role("button", name="Checkpoint now").click()
     page.get_by_role("button", name="Really checkpoint?").click()
-    expect(answer).to_contain_text("was asked for")
+    expect(answer).to_contain_text("is requested")
     assert served.facade.checkpoints == 1
     page.get_by_role("button", name="Stacks").click()
     expect(page.locator("#stacks pre")).to_contain_text("train.py:12 wait")

@@ -33,6 +33,9 @@ class Facade(Protocol):
     def job(self, id: str = "") -> Json | None:
         """`models.Job`; None before the first job."""
 
+    def health(self, id: str = "") -> Json | None:
+        """`models.Health` of the job; None before the first job."""
+
     def plan(self, id: str = "") -> Json | None:
         """`models.Plan` of the job, once its rank 0 has reported it."""
 

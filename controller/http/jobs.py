@@ -146,6 +146,10 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
     async def job(id: Annotated[str, Depends(which.reads)]) -> Response:
         return small(facade.job(id))
 
+    @api.get("/health", response_model=models.Health | None, summary="Its health: one condition leads, in one sentence")
+    async def health(id: Annotated[str, Depends(which.reads)]) -> Response:
+        return small(facade.health(id))
+
     @api.get("/plan", response_model=models.Plan | None, summary="The plan of a step; null until it is known")
     async def plan(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
         data = facade.plan(id)

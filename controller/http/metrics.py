@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 import holdfast
+from holdfast.controller.health.judge import Condition
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.controller.http.metrics_text import blame_families, diagnostic_families, node_families, rank_families
 from holdfast.wire.limits import REASONS
@@ -120,6 +121,7 @@ def _jobs(state: ScrapeState) -> Iterable[Metric]:
     counts = {name: sum(job["state"] == name for job in jobs) for name in JOB_STATES}
     yield _each("holdfast_jobs", "Jobs by state: all active jobs, and the newest ended ones.", "state", counts)
     yield _states(state)
+    yield _health(state)
     for metric, (key, text) in JOB_GAUGES.items():
         yield _by_job(f"holdfast_job_{metric}", text, [(job["job"]["name"], job["job"][key]) for job in state.jobs])
     for key, text in JOB_TIMES.items():
@@ -152,6 +154,18 @@ def _jobs(state: ScrapeState) -> Iterable[Metric]:
         for life in ("busy", "idle", "unknown"):
             paused.add_metric([name, life], pause["seconds"] if pause and pause["life"] == life else 0.0)
     yield from (restarts, queued, lost, risk, paused)
+
+
+def _health(state: ScrapeState) -> Metric:
+    family = GaugeMetricFamily(
+        "holdfast_job_health", "1 for the leading condition of the job, the worst of those that hold.",
+        labels=["job", "condition"],
+    )  # fmt: skip
+    for job in state.jobs:
+        for each in Condition:
+            is_leading = job["job"]["health"]["condition"] == each.value
+            family.add_metric([str(job["job"]["name"]), each.value], float(is_leading))
+    return family
 
 
 def _states(state: ScrapeState) -> Metric:

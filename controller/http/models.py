@@ -150,6 +150,26 @@ class JobPause(_Answer):
     usual_seconds: float = Field(description="The longest pause at the same place that ended by itself; 0: none.")
 
 
+class Condition(_Answer):
+    condition: Literal[
+        "failed", "stopped", "no progress", "recovering", "slow", "paused", "at risk", "waiting for nodes", "starting",
+        "well", "finished"
+    ]  # fmt: skip
+    sentence: str = Field(description="What it is, since when, and what it costs.")
+    since: float
+    action: str = Field(description="The one next action of a person.")
+    needs_person: bool = Field(description="It does not end by itself.")
+    doing: str = Field(description="What Holdfast does about it; empty: nothing.")
+    usual_s: Number = Field(description="How long that usually takes.")
+    basis: list[str] = Field(description="Incidents and texts of blame that it rests on.")
+
+
+class Health(Condition):
+    """The leading condition of a job: the worst of those that hold."""
+
+    others: list[Condition] = Field(description="The others, the worst first.")
+
+
 class _AnyJob(_Answer):
     id: str
     name: str = Field(description="Unique among active jobs.")
@@ -183,6 +203,7 @@ class Job(_AnyJob):
     mfu: Number = Field(description="Model FLOP/s over the peak of the devices, 0 to 1, in the last step.")
     goodput: Number = Field(description="Productive time over wall time without `time.queued`, 0 to 1.")
     time: Spent = Field(description="Use of the job time, in seconds.")
+    health: Health = Field(description="Its condition, decided once for every view.")
     pause: JobPause | None = Field(default=None, description="Set if no rank finishes a step and none is dead.")
     at_risk: AtRisk | None = Field(description="Cost of a fault now; null when the job has ended.")
     sizes: tuple[int, int, int] | None = Field(description="Sizes of the mesh: pp, dp, tp.")

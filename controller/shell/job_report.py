@@ -147,11 +147,12 @@ def ranks_doc(brain: JobBrain | None) -> Json:
     }
 
 
-def metrics_doc(brain: JobBrain, blame: Json) -> Json:
+def metrics_doc(brain: JobBrain, doc: Json, blame: Json) -> Json:
+    """`doc`: what the job's own route shows."""
     job, spent = brain.c.job, brain.c.time
     totals = spent.totals(job.ended_at or time.time())
     return {
-        "job": job_doc(brain),
+        "job": doc,
         "ranks": ranks_doc(brain),
         "blame": blame,
         # What is booked never shrinks.

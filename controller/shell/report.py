@@ -11,6 +11,7 @@ from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.shell.blame_watch import BlameWatch
+from holdfast.controller.shell.health_facts import health_doc
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.reader import read_kept, read_newest
@@ -126,7 +127,14 @@ class Report:
 
     def job(self, id: str = "") -> Json | None:
         brain = self._brain(id)
-        return job_doc(brain) if brain is not None else None
+        return self._job(brain) if brain is not None else None
+
+    def _job(self, brain: JobBrain) -> Json:
+        return job_doc(brain) | {"health": health_doc(brain, self.newest_blame(brain.c.job.spec.id))}
+
+    def health(self, id: str = "") -> Json | None:
+        job = self.job(id)
+        return job["health"] if job is not None else None
 
     def ranks(self, id: str = "") -> Json:
         return ranks_doc(self._brain(id))
@@ -217,7 +225,10 @@ class Report:
         if jobs.newest is not None and jobs.newest not in brains:
             brains.append(jobs.newest)  # of the others their last samples are in Prometheus
         watch = self._watch
-        return [metrics_doc(brain, watch.figures(brain.c.job.spec.id) if watch is not None else {}) for brain in brains]
+        return [
+            metrics_doc(brain, self._job(brain), watch.figures(brain.c.job.spec.id) if watch is not None else {})
+            for brain in brains
+        ]
 
     async def log_lines(self, job: str) -> AsyncIterator[Json]:
         async for line in self.shell.logs.lines(job):

@@ -15,6 +15,7 @@ from holdfast.cli.look.incidents import incident_table
 from holdfast.cli.look.jobs import job_list
 
 PERIOD_S = 1.0
+_COLOURS = {"well": "green", "finished": "green", "starting": "cyan", "stopped": "dim"}
 
 
 @with_client
@@ -55,14 +56,29 @@ def _watch(client: Client, as_json: bool) -> int:
 
 
 def overview(found: output.Json) -> RenderableType:
+    parts: list[RenderableType] = health_lines((found.get("job") or {}).get("health"))
     counts = ", ".join(f"{n} {output.state(word)}" for word, n in (found.get("counts") or {}).items() if n)
-    parts: list[RenderableType] = [f"[bold]nodes[/]  {counts or 'none'}"]
+    parts.append(f"[bold]nodes[/]  {counts or 'none'}")
     parts += _jobs(found)
     recent = found.get("incidents") or []
     parts.append(f"[bold]incidents[/]  {found.get('open_incidents', 0)} open")
     if recent:
         parts.append(incident_table(recent[:8]))
     return Group(*parts)
+
+
+def health_lines(health: output.Json | None) -> list[RenderableType]:
+    """What it is, what is being done, the next action; of the other conditions a line each."""
+    if not health:
+        return []
+    colour = "red" if health["needs_person"] else _COLOURS.get(health["condition"], "yellow")
+    lines = [f"[bold {colour}]{output.text(health['condition'])}[/]  {output.text(health['sentence'])}"]
+    if health["doing"]:
+        usual = f", usually {output.seconds(health['usual_s'])}" if health["usual_s"] else ""
+        lines.append(f"  being done: {output.text(health['doing'])}{usual}")
+    lines.append(f"  next: {output.text(health['action'])}")
+    lines += [f"  also {output.text(o['condition'])}: {output.text(o['sentence'])}" for o in health["others"]]
+    return list(lines)
 
 
 def _jobs(found: output.Json) -> list[RenderableType]:

@@ -27,6 +27,7 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/nodes/node1/traffic?seconds=0.1", models.Traffic),
     ("/api/v1/job", models.Job),
     ("/api/v1/job/plan", models.Plan),
+    ("/api/v1/job/health", models.Health),
     ("/api/v1/ranks", models.Ranks),
     ("/api/v1/steps?since=5&limit=3", models.Steps),
     ("/api/v1/incidents", list[models.Incident]),

@@ -6,7 +6,11 @@ from collections.abc import AsyncIterator, Callable
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.base.errors import UsageError
+from holdfast.controller.health.facts import Facts, Fault, Pause
+from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
+from holdfast.controller.shell.health_facts import health_json
+from holdfast.controller.state.model import JobStatus
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.diagnostics.steps.job_shape import JobShape
@@ -127,6 +131,32 @@ class FakeFacade(FakeTraining):
         job = self.of(id)
         return job.document() if job.job_state is not None else None
 
+    def health(self, id: str = "") -> Json | None:
+        job = self.job(id)
+        return job["health"] if job is not None else None
+
+    def health_now(self) -> Json:
+        state = JobStatus(self.job_state)
+        open_ = next((one for one in self.incidents() if one["state"] in ("open", "recovering")), None)
+        live = (
+            Fault(str(open_["id"]), open_["kind"], open_["culprit"], open_["summary"], open_["opened"])
+            if open_
+            else None
+        )
+        pause = self.pause and Pause(
+            self.pause["life"], self.pause["text"], self.pause["since"], self.pause["limit_seconds"], None
+        )
+        last = self.rows[-1] if self.rows else None
+        return health_json(
+            judge(
+                Facts(
+                    now=self.now, state=state, since=self.started, restarts=self.generation - 1, step=self.step,
+                    max_steps=5000, step_seconds=last[2] if last else None, world=self.world, nodes=self.num_nodes,
+                    is_queued=self.queued, live=live, pause=pause, safe=self.step,
+                )
+            )
+        )  # fmt: skip
+
     def document(self) -> Json:
         last = self.rows[-1] if self.rows else None
         return {
@@ -162,6 +192,7 @@ class FakeFacade(FakeTraining):
                 "lost": {"restore": 4.5, "recompute": 0.5 if self.numbers_steps else None},
                 "last_hour": 0.96,
             },
+            "health": self.health_now(),
             "pause": self.pause,
             "at_risk": {"worker": 0.8, "node": 1.6, "job": 42.0},
             "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,

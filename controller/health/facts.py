@@ -1,0 +1,81 @@
+"""What the health of a job is judged by: plain values at one instant, from the brain, from blame and from the nodes."""
+
+from dataclasses import dataclass
+
+from holdfast.controller.state.model import JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An incident of the job. Times are wall seconds."""
+
+    id: str
+    kind: str
+    subject: str
+    """"rank3", "node1" or "job"."""
+    text: str
+    opened: float
+    node: str = ""
+    action: str = ""
+    phase: str = ""
+    phase_since: float = 0.0
+    step: int = -1
+    """The newest step when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    life: str
+    """"busy", "idle", "dead" or "unknown"."""
+    text: str
+    since: float
+    limit: float | None
+    """Seconds until the job is restarted; None where it is not."""
+    usual: float | None
+    """The longest that ended by itself at this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What slows every step: a rank, or a link between two ranks."""
+
+    rank: int
+    peer: int
+    node: str
+    cost: float
+    """Share of the step that it costs the whole job."""
+    text: str
+    """As blame says it, with its uncertainty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    now: float
+    state: JobStatus
+    reason: str = ""
+    since: float = 0.0
+    """Since when the job has been in this state."""
+    restarts: int = 0
+    step: int = -1
+    max_steps: int | None = None
+    stepped_at: float | None = None
+    """When the newest step ended."""
+    step_seconds: float | None = None
+    world: int = 0
+    nodes: int = 0
+    is_queued: bool = False
+    """It waits only for nodes that other jobs hold."""
+    live: Fault | None = None
+    ended: Fault | None = None
+    """The incident after which the job was marked failed."""
+    safe: int | None = None
+    """The newest step whose state is stored whole; -1: none is; None: the program reports nothing of checkpoints."""
+    at_risk: float | None = None
+    """Seconds of work that the death of all nodes would cost; None: unknown."""
+    usual_recovery: float | None = None
+    """Median seconds from detection to the first new step, of this job's incidents."""
+    pause: Pause | None = None
+    slow: tuple[Slow, ...] = ()
+    doubtful: tuple[tuple[str, str], ...] = ()
+    """Nodes of the job that are not healthy: name and state."""
+    spares: int = 0

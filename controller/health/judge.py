@@ -1,0 +1,249 @@
+"""The health of a job, decided once: every view prints what is decided here.
+
+Several conditions may hold at once. The worst leads; `Condition` has them in that order. Each says in one sentence what
+it is, since when and what it costs, what is being done, and the one next action for a person.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.controller.health.facts import Facts, Fault, Slow
+from holdfast.controller.state.model import JobStatus
+
+LATE_STEPS = 8
+"""Steps that should have ended before the silence is a condition."""
+LATE_S = 10.0
+"""The same in seconds, at least."""
+WORTH = 0.02
+"""Share of the step that a slow rank must cost to be a condition."""
+RISK_S = 3600.0
+"""Work that is not stored and that is worth a line."""
+OVERDUE = 5.0
+"""Times the usual recovery after which waiting is no longer the answer."""
+NOTHING = "Nothing to do."
+
+
+class Condition(StrEnum):
+    """From the worst on."""
+
+    FAILED = "failed"
+    STOPPED = "stopped"
+    NO_PROGRESS = "no progress"
+    RECOVERING = "recovering"
+    SLOW = "slow"
+    PAUSED = "paused"
+    AT_RISK = "at risk"
+    WAITING = "waiting for nodes"
+    STARTING = "starting"
+    WELL = "well"
+    FINISHED = "finished"
+
+
+NEEDS_PERSON = frozenset({Condition.FAILED, Condition.NO_PROGRESS})
+"""Conditions that do not end by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One condition. `since`: wall seconds. `doing`: what Holdfast does about it; empty: nothing."""
+
+    condition: Condition
+    sentence: str
+    since: float
+    action: str = NOTHING
+    doing: str = ""
+    usual_s: float | None = None
+    """How long that usually takes."""
+    basis: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    lead: Found
+    others: tuple[Found, ...] = ()
+
+
+def judge(facts: Facts) -> Health:
+    found = [one for rule in _RULES if (one := rule(facts)) is not None]
+    order = list(Condition)
+    found.sort(key=lambda one: order.index(one.condition))
+    if facts.state.ended:
+        found = found[:1]
+    return Health(found[0], tuple(found[1:])) if found else Health(_well(facts))
+
+
+def length(seconds: float) -> str:
+    """About how long, as a person says it."""
+    for unit, many in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * many:
+            return f"{seconds / many:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
+def _failed(f: Facts) -> Found | None:
+    if f.state is not JobStatus.FAILED:
+        return None
+    lost, again = _lost(f)
+    what = f"{_culprit(f.ended)}: {f.ended.text}" if f.ended is not None else f.reason or "the reason is unknown"
+    basis = (f"incident {f.ended.id}, {f.ended.kind}",) if f.ended is not None else ()
+    action = f"Correct the cause and start the job again; {again}."
+    return Found(Condition.FAILED, f"Failed: {_ended(what)} {lost}", f.since, action, basis=basis)
+
+
+def _lost(f: Facts) -> tuple[str, str]:
+    """What the failure cost, and where the next start resumes."""
+    if f.step < 0:
+        return "No step was done.", "it starts at step 0"
+    if f.safe is None:
+        return (
+            "The program reports no checkpoints: Holdfast does not know what is lost.",
+            "it resumes from its own state",
+        )
+    if f.safe < 0:
+        return f"All {f.step + 1} steps are lost: no checkpoint was stored.", "it starts at step 0"
+    lost = f.step - f.safe
+    if lost <= 0:
+        return "No step is lost.", f"it resumes after step {f.safe}"
+    return f"{lost} steps after the newest checkpoint (step {f.safe}) are lost.", f"it resumes after step {f.safe}"
+
+
+def _stopped(f: Facts) -> Found | None:
+    if f.state is not JobStatus.STOPPED:
+        return None
+    why = f": {f.reason}" if f.reason else ""
+    return Found(Condition.STOPPED, f"Stopped after step {f.step}{why}", f.since)
+
+
+def _finished(f: Facts) -> Found | None:
+    if f.state is not JobStatus.FINISHED:
+        return None
+    return Found(Condition.FINISHED, f"Finished after {f.step + 1} steps and {_many(f.restarts, 'restart')}.", f.since)
+
+
+def _waiting(f: Facts) -> Found | None:
+    if f.state is not JobStatus.PENDING:
+        return None
+    action = NOTHING if f.is_queued else "Add nodes, or `holdfast uncordon` one; `holdfast nodes` says why each is out."
+    doing = "The job starts when the nodes are free." if f.is_queued else ""
+    reason = _ended(f.reason) if f.reason else "not enough nodes have joined."
+    return Found(
+        Condition.WAITING, f"Waiting for nodes for {length(f.now - f.since)}: {reason}", f.since, action, doing
+    )
+
+
+def _starting(f: Facts) -> Found | None:
+    if f.state is not JobStatus.STARTING:
+        return None
+    sentence = f"Starting {_many(f.world, 'rank')} on {_many(f.nodes, 'node')} for {length(f.now - f.since)}."
+    return Found(Condition.STARTING, sentence, f.since)
+
+
+def _recovering(f: Facts) -> Found | None:
+    if f.state is not JobStatus.RECOVERING:
+        return None
+    if f.live is None:
+        return Found(Condition.RECOVERING, f"Restarting for {length(f.now - f.since)}.", f.since)
+    spent = f.now - f.live.opened
+    sentence = f"Recovering for {length(spent)}: {_ended(f'{_culprit(f.live)}: {f.live.text}')}"
+    is_late = f.usual_recovery is not None and spent > max(60.0, OVERDUE * f.usual_recovery)
+    action = f"Look at incident {f.live.id}: it takes longer than usual." if is_late else NOTHING
+    return Found(
+        Condition.RECOVERING, sentence, f.live.opened, action, _doing(f.live), f.usual_recovery, _basis(f.live)
+    )
+
+
+def _no_progress(f: Facts) -> Found | None:
+    if f.state is not JobStatus.RUNNING or f.pause is not None or f.stepped_at is None:
+        return None
+    silent = f.now - f.stepped_at
+    if silent <= max(LATE_S, LATE_STEPS * (f.step_seconds or 0.0)):
+        return None
+    sentence = f"No step for {length(silent)}: the workers run, but no step has ended since step {f.step}."
+    return Found(Condition.NO_PROGRESS, sentence, f.stepped_at, "`holdfast stacks` shows what the ranks do.")
+
+
+def _paused(f: Facts) -> Found | None:
+    if f.state is not JobStatus.RUNNING or f.pause is None:
+        return None
+    pause = f.pause
+    usual = f" Here it took up to {length(pause.usual)} before." if pause.usual else ""
+    sentence = f"Paused for {length(f.now - pause.since)}, {pause.life}: {_ended(pause.text)}{usual}"
+    doing = f"The job is restarted after {length(pause.limit)}." if pause.limit is not None else ""
+    return Found(Condition.PAUSED, sentence, pause.since, doing=doing, usual_s=pause.usual or None)
+
+
+def _slow(f: Facts) -> Found | None:
+    worth = [one for one in f.slow if one.cost >= WORTH]
+    if f.state is not JobStatus.RUNNING or not worth:
+        return None
+    worst = max(worth, key=lambda one: one.cost)
+    gpus = f", as much as {worst.cost * f.world:.0f} of {f.world} GPUs" if worst.cost * f.world >= 1 else ""
+    more = f" {_many(len(worth) - 1, 'more')}." if len(worth) > 1 else ""
+    sentence = f"{_named(worst)} makes every step {worst.cost:.0%} longer{gpus}.{more}"
+    node = worst.node or "NODE"
+    return Found(Condition.SLOW, sentence, f.since, f"Test the node: `holdfast diagnose {node}`.",
+                 basis=tuple(one.text for one in worth))  # fmt: skip
+
+
+def _at_risk(f: Facts) -> Found | None:
+    if f.state is not JobStatus.RUNNING:
+        return None
+    if f.live is not None:
+        sentence = f"Training continues, but {_ended(f'{_culprit(f.live)}: {f.live.text}')}"
+        return Found(Condition.AT_RISK, sentence, f.live.opened, doing=_doing(f.live), basis=_basis(f.live))
+    if f.doubtful:
+        names = ", ".join(f"{name} ({state})" for name, state in f.doubtful[:3])
+        more = f" and {len(f.doubtful) - 3} more" if len(f.doubtful) > 3 else ""
+        spare = f"{_many(f.spares, 'spare')} could take over" if f.spares else "no spare could take over"
+        return Found(Condition.AT_RISK, f"Training continues on nodes in doubt: {names}{more}; {spare}.", f.since,
+                     "`holdfast nodes` says why." if not f.spares else NOTHING)  # fmt: skip
+    if f.at_risk is not None and f.at_risk > RISK_S:
+        sentence = f"{length(f.at_risk)} of work are not stored: the loss of all nodes would cost them."
+        return Found(Condition.AT_RISK, sentence, f.now - f.at_risk, "`holdfast checkpoint list` shows what is stored.")
+    return None
+
+
+def _well(f: Facts) -> Found:
+    of = f" of {f.max_steps}" if f.max_steps else ""
+    at = f"at step {f.step}{of}" if f.step >= 0 else "before its first step"
+    return Found(Condition.WELL, f"Training normally, {at}, with {_many(f.restarts, 'restart')} so far.", f.since)
+
+
+_RULES: tuple[Callable[[Facts], Found | None], ...] = (
+    _failed, _stopped, _finished, _waiting, _starting, _recovering, _no_progress, _slow, _paused, _at_risk,
+)  # fmt: skip
+
+
+def _culprit(fault: Fault) -> str:
+    place = f" on {fault.node}" if fault.node and fault.node != fault.subject else ""
+    return f"{_spaced(fault.subject)}{place}"
+
+
+def _spaced(subject: str) -> str:
+    if subject.startswith("rank") and subject[4:].isdigit():
+        return f"rank {subject[4:]}"
+    return f"the {subject}" if subject in ("job", "controller") else subject
+
+
+def _named(slow: Slow) -> str:
+    if slow.rank < 0:
+        return "The plan itself"
+    place = f" on {slow.node}" if slow.node else ""
+    return f"The link of ranks {slow.rank} and {slow.peer}" if slow.peer >= 0 else f"Rank {slow.rank}{place}"
+
+
+def _doing(fault: Fault) -> str:
+    return f"{fault.action}: {fault.phase}" if fault.action and fault.phase else fault.action or fault.phase
+
+
+def _basis(fault: Fault) -> tuple[str, ...]:
+    return (f"incident {fault.id}, {fault.kind}",)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 or word == "more" else f"{count} {word}s"

@@ -1,0 +1,187 @@
+"""One condition leads, in one sentence that says who, since when and what it costs; and what to do."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.health.facts import Facts, Fault, Pause, Slow
+from holdfast.controller.health.judge import NOTHING, Condition, judge, length
+from holdfast.controller.state.model import JobStatus
+
+NOW = 10_000.0
+WELL = Facts(
+    NOW, JobStatus.RUNNING, since=NOW - 500, step=892, stepped_at=NOW - 1, step_seconds=2.0, world=64, nodes=8, safe=880
+)
+KILL = Fault("i7", "worker-killed", "rank3", "received SIGKILL", NOW - 4, "node1", "restart", "restore", NOW - 2, 892)
+SLOW = Slow(6, -1, "node1", 0.07, "rank 6 (node1): compute is 12% slower than that of its 7 peers")
+
+
+def lead(facts: Facts) -> tuple[str, str, str]:
+    found = judge(facts).lead
+    return found.condition.value, found.sentence, found.action
+
+
+@pytest.mark.parametrize(
+    ("safe", "says", "again"),
+    [
+        (880, "12 steps after the newest checkpoint (step 880) are lost.", "it resumes after step 880"),
+        (892, "No step is lost.", "it resumes after step 892"),
+        (-1, "All 893 steps are lost: no checkpoint was stored.", "it starts at step 0"),
+        (None, "The program reports no checkpoints: Holdfast does not know what is lost.", "its own state"),
+    ],
+)
+def test_a_failed_job_names_its_culprit_what_is_lost_and_where_it_resumes(
+    safe: int | None, says: str, again: str
+) -> None:
+    error = replace(KILL, kind="worker-exception", text="ValueError: bad shape")
+    condition, sentence, action = lead(replace(WELL, state=JobStatus.FAILED, ended=error, safe=safe))
+    assert condition == "failed"
+    assert sentence == f"Failed: rank 3 on node1: ValueError: bad shape. {says}"
+    assert again in action
+    assert judge(replace(WELL, state=JobStatus.FAILED, ended=error)).lead.basis == ("incident i7, worker-exception",)
+
+
+def test_a_failed_job_without_an_incident_says_its_reason() -> None:
+    facts = replace(WELL, state=JobStatus.FAILED, reason="it restarted 5 times", step=-1)
+    assert lead(facts)[1] == "Failed: it restarted 5 times. No step was done."
+
+
+@pytest.mark.parametrize(
+    ("facts", "condition", "says", "action"),
+    [
+        (WELL, "well", "Training normally, at step 892, with 0 restarts so far.", NOTHING),
+        (
+            replace(WELL, state=JobStatus.STOPPED, reason="stopped by hand"),
+            "stopped",
+            "Stopped after step 892: stopped by hand",
+            NOTHING,
+        ),
+        (
+            replace(WELL, state=JobStatus.FINISHED, restarts=1),
+            "finished",
+            "Finished after 893 steps and 1 restart.",
+            NOTHING,
+        ),
+        (
+            replace(WELL, state=JobStatus.STARTING, since=NOW - 12),
+            "starting",
+            "Starting 64 ranks on 8 nodes for 12 s.",
+            NOTHING,
+        ),
+        (
+            replace(WELL, state=JobStatus.PENDING, since=NOW - 300, is_queued=True, reason="job b holds 3 nodes"),
+            "waiting for nodes",
+            "Waiting for nodes for 5 min: job b holds 3 nodes.",
+            NOTHING,
+        ),
+        (
+            replace(WELL, state=JobStatus.PENDING, since=NOW - 300, reason="2 nodes are wanted"),
+            "waiting for nodes",
+            "2 nodes are wanted.",
+            "holdfast uncordon",
+        ),
+        (
+            replace(WELL, state=JobStatus.RECOVERING, live=KILL),
+            "recovering",
+            "Recovering for 4 s: rank 3 on node1: received SIGKILL.",
+            NOTHING,
+        ),
+        (replace(WELL, stepped_at=NOW - 40), "no progress", "No step for 40 s", "holdfast stacks"),
+        (
+            replace(WELL, pause=Pause("busy", "rank 0 writes 212 MB/s; 2 wait for it", NOW - 18, 1800.0, None)),
+            "paused",
+            "Paused for 18 s, busy: rank 0 writes 212 MB/s; 2 wait for it.",
+            NOTHING,
+        ),
+        (
+            replace(WELL, slow=(SLOW,)),
+            "slow",
+            "Rank 6 on node1 makes every step 7% longer, as much as 4 of 64 GPUs.",
+            "holdfast diagnose node1",
+        ),
+        (
+            replace(WELL, doubtful=(("node2", "suspect"),)),
+            "at risk",
+            "node2 (suspect); no spare could take over.",
+            "holdfast nodes",
+        ),
+        (
+            replace(WELL, live=replace(KILL, text="no frame for 3 s")),
+            "at risk",
+            "Training continues, but rank 3 on node1: no frame for 3 s.",
+            NOTHING,
+        ),
+        (replace(WELL, at_risk=2 * 3600.0), "at risk", "2 h of work are not stored", "holdfast checkpoint list"),
+    ],
+)
+def test_each_condition_says_what_it_is_and_the_one_next_action(
+    facts: Facts, condition: str, says: str, action: str
+) -> None:
+    found = lead(facts)
+    assert found[0] == condition
+    assert says in found[1]
+    assert action in found[2]
+
+
+def test_a_pause_is_no_lack_of_progress_and_noise_is_reported_nowhere() -> None:
+    paused = replace(WELL, stepped_at=NOW - 400, pause=Pause("idle", "rank 0 waits for a lock", NOW - 400, None, 90.0))
+    assert lead(paused)[0] == "paused"
+    assert "Here it took up to 90 s before." in lead(paused)[1]
+    assert lead(replace(WELL, slow=(replace(SLOW, cost=0.019),)))[0] == "well"
+
+
+def test_steps_that_take_long_are_waited_for() -> None:
+    assert lead(replace(WELL, step_seconds=60.0, stepped_at=NOW - 400))[0] == "well"
+    assert lead(replace(WELL, step_seconds=60.0, stepped_at=NOW - 500))[0] == "no progress"
+    assert lead(replace(WELL, step_seconds=None, stepped_at=None))[0] == "well"
+
+
+def test_a_recovery_that_takes_longer_than_usual_asks_for_a_look() -> None:
+    slow = replace(WELL, state=JobStatus.RECOVERING, live=replace(KILL, opened=NOW - 100), usual_recovery=3.0)
+    assert "i7" in lead(slow)[2]
+    assert judge(slow).lead.usual_s == 3.0
+    assert judge(slow).lead.doing == "restart: restore"
+
+
+def test_the_worst_leads_and_the_others_are_listed() -> None:
+    both = judge(replace(WELL, stepped_at=NOW - 60, slow=(SLOW,), doubtful=(("node2", "lost"),)))
+    assert both.lead.condition is Condition.NO_PROGRESS
+    assert [one.condition for one in both.others] == [Condition.SLOW, Condition.AT_RISK]
+
+
+FACTS = st.builds(
+    Facts, now=st.just(NOW), state=st.sampled_from(JobStatus), reason=st.sampled_from(["", "why"]),
+    since=st.floats(0, NOW), restarts=st.integers(0, 9), step=st.integers(-1, 10**6), world=st.integers(1, 12288),
+    max_steps=st.none() | st.integers(1, 10**6), stepped_at=st.none() | st.floats(0, NOW), nodes=st.integers(0, 1536),
+    step_seconds=st.none() | st.floats(0, 100), is_queued=st.booleans(), live=st.none() | st.just(KILL),
+    ended=st.none() | st.just(KILL), safe=st.none() | st.integers(-1, 10**6), at_risk=st.none() | st.floats(0, 1e6),
+    usual_recovery=st.none() | st.floats(0, 1e3), spares=st.integers(0, 3),
+    pause=st.none() | st.just(Pause("busy", "it saves", NOW - 5, None, None)),
+    slow=st.lists(st.builds(Slow, st.integers(-1, 9), st.integers(-1, 9), st.sampled_from(["", "node1"]),
+                            st.floats(0, 1), st.just("text")), max_size=3).map(tuple),
+    doubtful=st.lists(st.tuples(st.just("node1"), st.just("lost")), max_size=5).map(tuple),
+)  # fmt: skip
+
+
+@given(FACTS)
+def test_whatever_holds_there_is_one_sentence_and_one_action(facts: Facts) -> None:
+    found = judge(facts)
+    order = list(Condition)
+    listed = [order.index(one.condition) for one in (found.lead, *found.others)]
+    assert listed == sorted(set(listed))
+    for one in (found.lead, *found.others):
+        assert one.sentence
+        assert "\n" not in one.sentence
+        assert one.action.endswith(".")
+    ends = {JobStatus.FAILED: "failed", JobStatus.STOPPED: "stopped", JobStatus.FINISHED: "finished"}
+    if facts.state.ended:
+        assert (found.lead.condition.value, found.others) == (ends[facts.state], ())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(-1, "0 s"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")]
+)
+def test_lengths_are_said_as_people_say_them(seconds: float, says: str) -> None:
+    assert length(seconds) == says

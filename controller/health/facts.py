@@ -19,8 +19,8 @@ class Fault:
     action: str = ""
     phase: str = ""
     phase_since: float = 0.0
-    step: int = -1
-    """The newest step when it began."""
+    is_recovering: bool = False
+    """The job was restarted for it, and has done no new step yet."""
 
 
 @dataclass(frozen=True, slots=True)

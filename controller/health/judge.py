@@ -85,7 +85,7 @@ def _failed(f: Facts) -> Found | None:
     if f.state is not JobStatus.FAILED:
         return None
     lost, again = _lost(f)
-    what = f"{_culprit(f.ended)}: {f.ended.text}" if f.ended is not None else f.reason or "the reason is unknown"
+    what = _said(f.ended) if f.ended is not None else f.reason or "the reason is unknown"
     basis = (f"incident {f.ended.id}, {f.ended.kind}",) if f.ended is not None else ()
     action = f"Correct the cause and start the job again; {again}."
     return Found(Condition.FAILED, f"Failed: {_ended(what)} {lost}", f.since, action, basis=basis)
@@ -126,7 +126,7 @@ def _waiting(f: Facts) -> Found | None:
         return None
     action = NOTHING if f.is_queued else "Add nodes, or `holdfast uncordon` one; `holdfast nodes` says why each is out."
     doing = "The job starts when the nodes are free." if f.is_queued else ""
-    reason = _ended(f.reason) if f.reason else "not enough nodes have joined."
+    reason = _ended(f.reason.removeprefix("waiting for nodes: ") or "not enough nodes have joined")
     return Found(
         Condition.WAITING, f"Waiting for nodes for {length(f.now - f.since)}: {reason}", f.since, action, doing
     )
@@ -140,12 +140,13 @@ def _starting(f: Facts) -> Found | None:
 
 
 def _recovering(f: Facts) -> Found | None:
-    if f.state is not JobStatus.RECOVERING:
+    is_restoring = f.state is JobStatus.RUNNING and f.live is not None and f.live.is_recovering
+    if f.state is not JobStatus.RECOVERING and not is_restoring:
         return None
     if f.live is None:
         return Found(Condition.RECOVERING, f"Restarting for {length(f.now - f.since)}.", f.since)
     spent = f.now - f.live.opened
-    sentence = f"Recovering for {length(spent)}: {_ended(f'{_culprit(f.live)}: {f.live.text}')}"
+    sentence = f"Recovering for {length(spent)}: {_ended(_said(f.live))}"
     is_late = f.usual_recovery is not None and spent > max(60.0, OVERDUE * f.usual_recovery)
     action = f"Look at incident {f.live.id}: it takes longer than usual." if is_late else NOTHING
     return Found(
@@ -154,7 +155,8 @@ def _recovering(f: Facts) -> Found | None:
 
 
 def _no_progress(f: Facts) -> Found | None:
-    if f.state is not JobStatus.RUNNING or f.pause is not None or f.stepped_at is None:
+    is_restoring = f.live is not None and f.live.is_recovering
+    if f.state is not JobStatus.RUNNING or f.pause is not None or f.stepped_at is None or is_restoring:
         return None
     silent = f.now - f.stepped_at
     if silent <= max(LATE_S, LATE_STEPS * (f.step_seconds or 0.0)):
@@ -189,8 +191,8 @@ def _slow(f: Facts) -> Found | None:
 def _at_risk(f: Facts) -> Found | None:
     if f.state is not JobStatus.RUNNING:
         return None
-    if f.live is not None:
-        sentence = f"Training continues, but {_ended(f'{_culprit(f.live)}: {f.live.text}')}"
+    if f.live is not None and not f.live.is_recovering:
+        sentence = f"Training continues, but {_ended(_said(f.live))}"
         return Found(Condition.AT_RISK, sentence, f.live.opened, doing=_doing(f.live), basis=_basis(f.live))
     if f.doubtful:
         names = ", ".join(f"{name} ({state})" for name, state in f.doubtful[:3])
@@ -215,9 +217,12 @@ _RULES: tuple[Callable[[Facts], Found | None], ...] = (
 )  # fmt: skip
 
 
-def _culprit(fault: Fault) -> str:
-    place = f" on {fault.node}" if fault.node and fault.node != fault.subject else ""
-    return f"{_spaced(fault.subject)}{place}"
+def _said(fault: Fault) -> str:
+    """Who, where and what; who it is only once."""
+    name, place = _spaced(fault.subject), f"on {fault.node}" if fault.node and fault.node != fault.subject else ""
+    if fault.text.startswith(name):
+        return f"{place}, {fault.text}" if place else fault.text
+    return f"{name} {place}: {fault.text}" if place else f"{name}: {fault.text}"
 
 
 def _spaced(subject: str) -> str:

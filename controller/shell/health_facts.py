@@ -72,7 +72,7 @@ def _fault(incident: Incident) -> Fault:
     name, start, _ = incident.phases[-1] if incident.phases else ("", incident.opened, None)
     return Fault(
         incident.id, cause.kind.value, cause.subject, cause.text, incident.opened, cause.node, incident.action, name,
-        start, incident.step_at_fault,
+        start, incident.state is IncidentState.RECOVERING,
     )  # fmt: skip
 
 

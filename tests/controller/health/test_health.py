@@ -14,7 +14,7 @@ NOW = 10_000.0
 WELL = Facts(
     NOW, JobStatus.RUNNING, since=NOW - 500, step=892, stepped_at=NOW - 1, step_seconds=2.0, world=64, nodes=8, safe=880
 )
-KILL = Fault("i7", "worker-killed", "rank3", "received SIGKILL", NOW - 4, "node1", "restart", "restore", NOW - 2, 892)
+KILL = Fault("i7", "worker-killed", "rank3", "received SIGKILL", NOW - 4, "node1", "restart", "restore", NOW - 2)
 SLOW = Slow(6, -1, "node1", 0.07, "rank 6 (node1): compute is 12% slower than that of its 7 peers")
 
 
@@ -41,6 +41,19 @@ def test_a_failed_job_names_its_culprit_what_is_lost_and_where_it_resumes(
     assert sentence == f"Failed: rank 3 on node1: ValueError: bad shape. {says}"
     assert again in action
     assert judge(replace(WELL, state=JobStatus.FAILED, ended=error)).lead.basis == ("incident i7, worker-exception",)
+
+
+def test_who_it_is_stands_once() -> None:
+    error = replace(KILL, text="rank 3 (pid 7) raised ValueError: bad shape")
+    assert lead(replace(WELL, state=JobStatus.FAILED, ended=error))[1].startswith(
+        "Failed: on node1, rank 3 (pid 7) raised"
+    )
+
+
+def test_a_restarted_job_recovers_until_its_first_new_step() -> None:
+    restoring = replace(WELL, live=replace(KILL, is_recovering=True), stepped_at=NOW - 60)
+    assert lead(restoring)[0] == "recovering"
+    assert judge(restoring).others == ()
 
 
 def test_a_failed_job_without_an_incident_says_its_reason() -> None:
@@ -77,9 +90,9 @@ def test_a_failed_job_without_an_incident_says_its_reason() -> None:
             NOTHING,
         ),
         (
-            replace(WELL, state=JobStatus.PENDING, since=NOW - 300, reason="2 nodes are wanted"),
+            replace(WELL, state=JobStatus.PENDING, since=NOW - 300, reason="waiting for nodes: 2 nodes are wanted"),
             "waiting for nodes",
-            "2 nodes are wanted.",
+            "Waiting for nodes for 5 min: 2 nodes are wanted.",
             "holdfast uncordon",
         ),
         (

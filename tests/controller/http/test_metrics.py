@@ -43,7 +43,7 @@ def test_every_family_is_documented_typed_and_prefixed(facade: FakeFacade) -> No
             assert math.isfinite(sample.value)
             assert sample.labels.keys() <= {
                 "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version", "fault",
-                "part", "test", "metric",
+                "part", "test", "metric", "condition",
             }  # fmt: skip
 
 

@@ -84,3 +84,5 @@ def test_panels_have_data_and_an_alert_reaches_the_webhook(holdfast: Commands, t
         assert reported["status"] == "firing"
         assert reported["labels"]["severity"] == "warning"
         assert reported["annotations"]["runbook_url"].endswith("alerts.md#holdfastlossnotfinite")
+        client.stop(1.0)
+        run.process.wait(30)  # else it looks for its controller for a while

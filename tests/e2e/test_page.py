@@ -100,3 +100,5 @@ def test_every_view_reports_a_real_job(holdfast: Commands, tmp_path: Path, watch
         expect(page.locator("#do-answer")).to_contain_text("is requested")
         page.get_by_role("button", name="Stacks").click()
         expect(page.locator("#stacks pre")).to_contain_text("[0")
+        client.stop(1.0)
+        run.process.wait(30)  # else it looks for its controller for a while

@@ -31,7 +31,7 @@ _SECONDARY = re.compile(
     r"|watchdog caught collective|timed out (?:waiting|after) .{0,40}(?:recv|send|operation)|gloo.{0,200}timed? ?out"
     r"|terminate called .{0,40}DistNetworkError|DistNetworkError|DistBackendError.{0,200}(?:remote|unhandled system)"
     r"|wait(?:ing)? timeout after \d+ ?ms|failed to recv, got 0 bytes|EOF when reading|no route to host"
-    r"|ends with a worker that received SIGTERM",
+    r"|ends with a worker that (was told to|received SIGTERM)",
     re.IGNORECASE,
 )
 _BETWEEN_RANKS = re.compile(

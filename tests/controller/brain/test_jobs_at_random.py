@@ -61,6 +61,7 @@ def test_every_job_gets_its_turn_and_does_all_its_steps(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_seeds() -> None:
     """HOLDFAST_SEEDS=1000 takes five minutes of a core."""
     for seed in range(int(os.environ.get("HOLDFAST_SEEDS", "200"))):

@@ -102,6 +102,8 @@ class JobBlame:
         self.next = 0
         self.generation = -1
         self.found: dict[str, Any] | None = None
+        self.found_in = -1
+        """The generation whose steps that was."""
 
 
 class BlameWatch:
@@ -176,6 +178,7 @@ class BlameWatch:
         if generation != mine.extras.generation:
             mine.extras.begin(generation, beginning, shape)
             self._shell.keep([Record("extras", shape.job, mine.extras.to_doc())])
+        mine.found_in = generation
         found = to_json(blame, shape)
         mine.found = {key: value for key, value in found.items() if key not in ("ranks", "path", "incomplete")}
         for reported, culprit in zip(found["culprits"], blame.culprits, strict=True):
@@ -192,6 +195,10 @@ class BlameWatch:
     def found(self, job: str) -> dict[str, Any] | None:
         """The last look at this job in brief."""
         return self._jobs[job].found if job in self._jobs else None
+
+    def found_now(self, job: str, generation: int) -> dict[str, Any] | None:
+        """The same, if it was a look at this generation: a restarted job may be well."""
+        return self.found(job) if job in self._jobs and self._jobs[job].found_in == generation else None
 
     def figures(self, job: str) -> dict[str, dict[int, float]]:
         """By rank, for /metrics."""

@@ -130,7 +130,9 @@ class Report:
         return self._job(brain) if brain is not None else None
 
     def _job(self, brain: JobBrain) -> Json:
-        return job_doc(brain) | {"health": health_doc(brain, self.newest_blame(brain.c.job.spec.id))}
+        job, doc = brain.c.job, job_doc(brain)
+        blame = self._watch.found_now(job.spec.id, job.generation) if self._watch is not None else None
+        return doc | {"health": health_doc(brain, doc, blame)}
 
     def health(self, id: str = "") -> Json | None:
         job = self.job(id)

@@ -1,0 +1,91 @@
+"""What health is judged by comes from the brain as it is: in training, in recovery, after failure, and from blame."""
+
+from pathlib import Path
+
+from holdfast.controller.detectors.base.table import Tuning
+from holdfast.controller.shell.blame_watch import BlameWatch, JobBlame
+from holdfast.controller.shell.extras import Extras
+from holdfast.controller.shell.health_facts import facts, health_doc
+from holdfast.controller.shell.job_report import job_doc
+from tests.controller.support.stage import make_shell
+from tests.controller.support.virtual import Virtual
+
+BLAME = {
+    "step_s": 2.0,
+    "culprits": [
+        {"rank": 6, "peer": -1, "node": "node1", "cost_s": 0.2, "text": "rank 6 is slow", "by_design": False},
+        {"rank": 0, "peer": -1, "node": "node0", "cost_s": 0.5, "text": "rank 0 is slow", "by_design": True},
+    ],
+}
+
+
+def training() -> Virtual:
+    v = Virtual()
+    v.submit(max_steps=1000)
+    v.run(5.0)
+    return v
+
+
+def of(v: Virtual, blame: dict[str, object] | None = None) -> dict[str, object]:
+    brain = v.brain.jobs.newest
+    return health_doc(brain, job_doc(brain), blame)
+
+
+def test_who_is_slow_by_design_is_left_out() -> None:
+    v = training()
+    brain = v.brain.jobs.newest
+    assert facts(brain, job_doc(brain), None).slow == ()
+    (slow,) = facts(brain, job_doc(brain), BLAME).slow
+    assert (slow.rank, slow.node, slow.cost) == (6, "node1", 0.1)
+
+
+def test_a_job_that_recovers_names_its_culprit_until_its_first_new_step() -> None:
+    v = training()
+    v.exit(3, signal=9)
+    found = of(v)
+    assert found["condition"] == "recovering"
+    assert "rank 3" in str(found["sentence"])
+    assert found["basis"] == ["incident i1, worker-killed"]
+    v.run(5.0)
+    brain = v.brain.jobs.newest
+    assert facts(brain, job_doc(brain), None).live is None
+
+
+def test_only_recoveries_say_how_long_one_takes() -> None:
+    v = training()
+    brain = v.brain.jobs.newest
+    assert facts(brain, job_doc(brain), None).usual_recovery is None
+    v.exit(3, signal=9)
+    v.run(5.0)
+    took = facts(brain, job_doc(brain), None).usual_recovery
+    assert took is not None
+    incident = brain.c.book.own()[-1]
+    assert incident.closed is not None
+    assert took == incident.closed - incident.opened
+    incident.generation_to = 0  # as an alert, which is over at once
+    assert facts(brain, job_doc(brain), None).usual_recovery is None
+
+
+def test_a_failed_job_names_the_incident_that_ended_it() -> None:
+    v = training()
+    for _ in range(4):
+        if not v.job.state.ended:
+            v.exit(0, code=1, error="Traceback (most recent call last):\nValueError: bad batch\n")
+            v.run(1.0)
+    found = of(v)
+    assert found["condition"] == "failed"
+    assert "ValueError: bad batch" in str(found["sentence"])
+    assert found["needs_person"] is True
+
+
+def test_what_blame_found_of_an_earlier_generation_is_not_of_now(tmp_path: Path) -> None:
+
+    shell = make_shell(tmp_path, training().brain)
+    watch = BlameWatch(shell, Tuning())
+    assert watch.found_now("j1", 1) is None
+    known = watch._jobs["j1"] = JobBlame(Extras("j1"))
+    known.found, known.found_in = BLAME, 1
+    assert watch.found_now("j1", 1) is BLAME
+    assert watch.found_now("j1", 2) is None
+    assert watch.found("j1") is BLAME, "the page still shows it"
+    shell.journal.close()

@@ -40,7 +40,7 @@ function build(width, height) {
   const { ranks } = state;
   const shape = shapeOf(ranks);
   const gutter = { left: shape.pp > 1 || shape.dp > 64 ? 46 : 14, top: 30 };
-  const key = [shape.told, shape.pp, shape.dp, shape.tp, ranks.rank.length, width, height].join();
+  const key = [shape.reported, shape.pp, shape.dp, shape.tp, ranks.rank.length, width, height].join();
   if (scene?.key !== key) {
     scene = { key, gutter, layout: layOut(shape, ranks.rank.length, width, height, gutter) };
     view = { scale: 1, x: 0, y: 0 };

@@ -89,13 +89,13 @@ function summary() {
 function inks(ranks) {
   if (by === "state") return { inks: STATE_INKS, ink: categories(ranks) };
   const ink = new Uint8Array(ranks.rank.length).fill(UNKNOWN);
-  const told = state.blamed?.ranks;
-  if (told) {
+  const reported = state.blamed?.ranks;
+  if (reported) {
     const { culprits, step_s } = state.blamed;
-    for (let i = 0; i < told.rank.length; i++)
-      if (told.rank[i] < ink.length)
-        ink[told.rank[i]] =
-          told.self_ratio[i] >= SLOW ? BAD : told.victim_s[i] > WAITS * step_s ? WAITING : NEITHER;
+    for (let i = 0; i < reported.rank.length; i++)
+      if (reported.rank[i] < ink.length)
+        ink[reported.rank[i]] =
+          reported.self_ratio[i] >= SLOW ? BAD : reported.victim_s[i] > WAITS * step_s ? WAITING : NEITHER;
     for (const rank of culprits.flatMap((c) => [c.rank, c.peer])) if (rank >= 0 && rank < ink.length) ink[rank] = BAD;
   }
   return { inks: BLAME_INKS, ink };
@@ -152,16 +152,16 @@ function showRelations(at, groups) {
 }
 
 function blameOf(rank) {
-  const told = state.blamed?.ranks;
-  const i = told?.rank.indexOf(rank) ?? -1;
+  const reported = state.blamed?.ranks;
+  const i = reported?.rank.indexOf(rank) ?? -1;
   if (i < 0) return "Not known: no spans of it.";
   const named = state.blamed.culprits.find((c) => c.rank === rank || c.peer === rank);
   if (named) return named.text;
-  const ratio = told.self_ratio[i];
+  const ratio = reported.self_ratio[i];
   const own = known(ratio)
     ? `Its own work takes ${percent(Math.abs(ratio - 1))} ${ratio >= 1 ? "longer" : "less"} than its peers'; `
     : "";
-  return `${own}it waits ${seconds(told.victim_s[i])} per step for others beyond the waits of the plan.`;
+  return `${own}it waits ${seconds(reported.victim_s[i])} per step for others beyond the waits of the plan.`;
 }
 
 function draw() {

@@ -42,12 +42,12 @@ function same(some, others) {
 /** Lines from each culprit to the ranks that wait most for it, among the ranks that depend on it directly. */
 export function blameLines(ranks, blame) {
   const lines = [];
-  const told = blame.ranks;
+  const reported = blame.ranks;
   for (const { rank: culprit } of blame.culprits.slice(0, 8)) {
     if (culprit < 0 || culprit >= ranks.rank.length) continue;
     const near = [];
-    for (let i = 0; i < told.rank.length; i++) {
-      const [rank, waited] = [told.rank[i], told.victim_s[i]];
+    for (let i = 0; i < reported.rank.length; i++) {
+      const [rank, waited] = [reported.rank[i], reported.victim_s[i]];
       if (waited > 0 && rank !== culprit && shares(ranks, culprit, rank)) near.push([rank, waited]);
     }
     for (const [rank, waited] of near.sort((a, b) => b[1] - a[1]).slice(0, MOST_VICTIMS)) {

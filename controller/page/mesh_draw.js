@@ -115,7 +115,7 @@ function drawAxes(context, scene, width, height) {
     const x = (layout.left + (dp % perBand) * layout.cellW) * view.scale + view.x;
     const y = (layout.top + band * layout.bandH) * view.scale + view.y;
     if (x < gutter.left - 4 || x > width - 30 || (band > 0 && y < gutter.top)) continue;
-    context.fillText(`${shape.told ? "dp" : "node"} ${dp}`, x, Math.max(gutter.top, y) - 11);
+    context.fillText(`${shape.reported ? "dp" : "node"} ${dp}`, x, Math.max(gutter.top, y) - 11);
   }
 }
 

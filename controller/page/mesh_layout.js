@@ -9,7 +9,7 @@ const SHAPE = 1.7; // a rank may be this much wider than high before width is wa
 export function shapeOf(ranks) {
   const { sizes, rank } = ranks;
   if (sizes && sizes[0] * sizes[1] * sizes[2] === rank.length) {
-    return { told: true, pp: sizes[0], dp: sizes[1], tp: sizes[2], at: (i) => [ranks.pp[i], ranks.dp[i], ranks.tp[i]] };
+    return { reported: true, pp: sizes[0], dp: sizes[1], tp: sizes[2], at: (i) => [ranks.pp[i], ranks.dp[i], ranks.tp[i]] };
   }
   const slots = new Map();
   const place = Array.from(ranks.node, (node) => {
@@ -19,7 +19,7 @@ export function shapeOf(ranks) {
   });
   const column = new Map([...slots.keys()].map((node, i) => [node, i]));
   for (const each of place) each[1] = column.get(each[1]);
-  return { told: false, pp: 1, dp: slots.size, tp: Math.max(1, ...slots.values()), at: (i) => place[i] };
+  return { reported: false, pp: 1, dp: slots.size, tp: Math.max(1, ...slots.values()), at: (i) => place[i] };
 }
 
 export function layOut(shape, count, width, height, gutter) {

@@ -6,6 +6,7 @@ to a controller that comes later and are not kept.
 
 import dataclasses
 from collections import deque
+from dataclasses import dataclass
 
 from holdfast.base import bounds
 from holdfast.wire import messages as msg
@@ -14,9 +15,16 @@ from holdfast.wire import types as t
 _EVENTS = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    frame: t.Frame
+    events: int
+    """The number of the last event before it."""
+
+
 class Outbox:
     def __init__(self, max_frames: int) -> None:
-        self._frames: deque[t.Frame] = deque()
+        self._frames: deque[_Kept] = deque()
         self._events: deque[msg.Numbered] = deque()
         self._max_frames = max_frames
         self._steps = 0  # in all frames kept
@@ -29,7 +37,7 @@ class Outbox:
         totals are kept. The oldest frame goes first, but its steps move on to the next: none is lost."""
         self.frame_seq += 1
         frame = dataclasses.replace(frame, seq=self.frame_seq)
-        self._frames.append(frame if connected else _without_samples(frame))
+        self._frames.append(_Kept(frame if connected else _without_samples(frame), self.event_seq))
         self._steps += len(frame.steps)
         while len(self._frames) > self._max_frames:
             self._make_room()
@@ -39,19 +47,21 @@ class Outbox:
         """One frame less. Its steps go to the next one, up to a bound, so that no message gets too large to be sent;
         beyond another bound, so that no memory does, the oldest steps go."""
         while self._steps > bounds.MAX_KEPT_STEPS and len(self._frames) > 1:
-            oldest = self._frames.popleft()
-            self._steps -= len(oldest.steps)
-            self.lost_steps += len(oldest.steps)
+            self._lose_oldest()
         for i in range(len(self._frames) - 1):
-            giver, heir = self._frames[i], self._frames[i + 1]
+            giver, heir = self._frames[i].frame, self._frames[i + 1].frame
             if len(giver.steps) + len(heir.steps) <= bounds.MAX_FRAME_STEPS or not giver.steps:
                 if giver.steps:
-                    self._frames[i + 1] = dataclasses.replace(heir, steps=giver.steps + heir.steps)
+                    both = dataclasses.replace(heir, steps=giver.steps + heir.steps)
+                    self._frames[i + 1] = dataclasses.replace(self._frames[i + 1], frame=both)
                 del self._frames[i]
                 return
-        oldest = self._frames.popleft()  # each of them is full: more frames than steps are kept for
-        self._steps -= len(oldest.steps)
-        self.lost_steps += len(oldest.steps)
+        self._lose_oldest()  # each of them is full: more frames than steps are kept for
+
+    def _lose_oldest(self) -> None:
+        lost = len(self._frames.popleft().frame.steps)
+        self._steps -= lost
+        self.lost_steps += lost
 
     def event(self, event: t.Event) -> msg.Numbered:
         self.event_seq += 1
@@ -71,8 +81,8 @@ class Outbox:
 
     def acknowledged(self, frames: int, events: int) -> list[t.Event]:
         """Forget what is durable at the controller; the events among it."""
-        while self._frames and self._frames[0].seq <= frames:
-            self._steps -= len(self._frames.popleft().steps)
+        while self._frames and self._frames[0].frame.seq <= frames:
+            self._steps -= len(self._frames.popleft().frame.steps)
         done = []
         while self._events and self._events[0].seq <= events:
             done.append(self._events.popleft().event)
@@ -84,8 +94,14 @@ class Outbox:
         return bool(self._events)
 
     def unacknowledged(self) -> list[msg.AgentMessage]:
-        """All that a new stream has to send first: events before frames, each in order."""
-        return [*self._events, *self._frames]
+        """All that a new stream has to send first, as it happened: a job that its last exit ends has all its steps."""
+        events = deque(self._events)
+        found: list[msg.AgentMessage] = []
+        for kept in self._frames:
+            while events and events[0].seq <= kept.events:
+                found.append(events.popleft())
+            found.append(kept.frame)
+        return [*found, *events]
 
 
 def _without_samples(frame: t.Frame) -> t.Frame:

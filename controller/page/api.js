@@ -15,6 +15,7 @@ async function request(path, options = {}) {
     const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
     const answer = await fetch(path, { ...options, headers, cache: "no-store" });
     if (answer.status !== 401) return answer;
+    if (!asking && sessionStorage.getItem(KEY) !== token) continue; // another request has asked in the meantime
     asking ??= askToken(token !== null).finally(() => (asking = null));
     await asking;
   }

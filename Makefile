@@ -8,6 +8,8 @@ STAMP := $(VENV)/.holdfast-$(shell cat pyproject.toml constraints.txt setup.py a
 PYTEST_ARGS ?=
 # Trainer and controller take as long as all others, and no two tests that start agents run at once.
 BUSY := tests/trainer tests/controller
+SLOW = bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 \
+  --then -m "slow and calm" -- -m "slow and not aside and not calm"
 FAST = bash .ci/side-by-side $(BIN)/python -m "not slow" $(BUSY) -- -m "not slow" $(BUSY:%=--ignore %)
 
 .PHONY: setup demo test fast lint format docs proto proto-check wheel-check clean
@@ -24,7 +26,7 @@ demo: setup
 test: setup
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(FAST)
-	bash .ci/side-by-side $(BIN)/python --idle -m "slow and aside" --timeout 900 -- -m "slow and not aside"
+	$(SLOW)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif

@@ -24,7 +24,7 @@ from holdfast.checkpoint.stores.opening import open_store
 from tests.checkpoint.support.daemons import ROOT, DaemonProcess, until
 from tests.trainer.support.forked import Zygote
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 SCRIPT = "tests.checkpoint.support.user_scripts:train"
 

@@ -18,7 +18,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.e2e.daemons import Commands, Json, Running, commands, log_events, one_line, ready, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 PORTS_0 = ("--grpc-port", "0", "--http-port", "0")
 
 

@@ -22,7 +22,7 @@ from holdfast.wire import types as t
 from tests.e2e.daemons import Running, commands, ready, wait_for
 from tests.e2e.secured import METHOD
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 LATE_S = 5.0  # what a busy machine may add to a deadline
 MOST = 64 << 20  # what a client of ours would send at most
 

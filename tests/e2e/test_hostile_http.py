@@ -17,7 +17,7 @@ from holdfast.controller.http.connections import HEAD_S, MOST, WRITE_S
 from holdfast.controller.http.guard import BODY_BYTES, BODY_S
 from tests.e2e.daemons import Running, commands, ready
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 TOKEN = "s3cret"
 MINE = f"Authorization: Bearer {TOKEN}"
 LATE_S = 5.0  # what a busy machine may add to a deadline

@@ -19,7 +19,7 @@ from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from tests.e2e.daemons import Commands, Running, commands, log_events, one_line, ready, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 NOW = datetime.datetime.now(datetime.UTC)
 
 

@@ -15,7 +15,7 @@ from holdfast.checkpoint.stores.file import FileStore
 from tests.checkpoint.support.daemons import SLOWLY, Start, Worker, big, set_limit, steps, talk, until
 from tests.checkpoint.support.jobs import assert_step, layout_of, restore_all
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 def test_snapshots_of_two_workers_become_one_checkpoint(start: Start, store: FileStore, fence: Fence) -> None:

@@ -17,7 +17,7 @@ from holdfast.checkpoint.stores.file import FileStore
 from tests.checkpoint.support.daemons import ROOT, DaemonProcess, big, until
 from tests.checkpoint.support.jobs import assert_step, layout_of, restore_all
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 class Life:

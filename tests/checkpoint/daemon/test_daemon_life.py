@@ -14,7 +14,7 @@ from holdfast.checkpoint.daemon.messages import WorkerHello
 from holdfast.checkpoint.stores.file import FileStore
 from tests.checkpoint.support.daemons import SLOWLY, DaemonProcess, Start, Worker, big, steps, talk, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 def test_nonsense_is_refused_in_one_line(start: Start, store: FileStore, fence: Fence, tmp_path: Path) -> None:

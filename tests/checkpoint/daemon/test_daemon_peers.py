@@ -32,7 +32,7 @@ from holdfast.checkpoint.stores.rate import Pace
 from tests.checkpoint.support.daemons import SECRET, DaemonProcess, Start, Worker, big, talk, until
 from tests.checkpoint.support.jobs import layout_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 def pair(start: Start, num_mib: int = 3, **more: object) -> tuple[DaemonProcess, DaemonProcess, Worker, Worker]:

@@ -23,7 +23,7 @@ from holdfast.checkpoint.stores.store import Content, Store
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster
 from tests.conftest import Until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 TWO = layout_of(2)
 BIG = layout_of(2, {"w": GlobalTensor("w", (3000, 1100), "F32"), "b": GlobalTensor("b", (700,), "F64")})
 _names = itertools.count()

@@ -29,7 +29,7 @@ from holdfast.checkpoint.stores.store import Content, Store
 from tests.checkpoint.support.daemons import DaemonProcess, Worker, big, close_all, until
 from tests.checkpoint.support.hdfs_cluster import HdfsCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 ONE = layout_of(1)
 STEP, OF_THE_OLDER = 7, 70
 _names = itertools.count()

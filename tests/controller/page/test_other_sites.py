@@ -15,7 +15,7 @@ from tests.conftest import Until
 from tests.controller.page.served import Served
 from tests.controller.support.fake_facade import FakeFacade
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 PAGE = """<!doctype html><title>Another site</title>
 <a id="link" href="{url}">the cluster</a>
 <img src="{url}api/v1/nodes"><script src="{url}api/v1/job"></script>

@@ -11,7 +11,7 @@ from tests.conftest import Until
 from tests.controller.page.served import Served, open_page, pixels_of
 from tests.controller.support.fake_facade import FakeFacade, llm_175b
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 def test_says_that_the_job_is_fine_and_moves_on(served: Served, watched: Watched) -> None:

@@ -10,7 +10,7 @@ from tests.browser import Watched
 from tests.conftest import Until
 from tests.controller.page.served import Served, open_page, pixels_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
 def test_overview_answers_who_and_what(held: Served, watched: Watched) -> None:

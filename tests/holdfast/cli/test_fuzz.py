@@ -112,6 +112,7 @@ def test_some_values_on_every_option(files: Files, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.calm
 @pytest.mark.timeout(1800)
 def test_values_of_all_kinds_on_every_option(files: Files, tmp_path: Path) -> None:
     chosen = list(cases(files)) if os.environ.get("HOLDFAST_FUZZ") == "all" else dealt(files, whole=True)

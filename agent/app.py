@@ -90,7 +90,7 @@ class Agent:
         slots = config.slots or len(self.gpus.gpus) or os.cpu_count() or 1
         self.identity = read_identity(
             config.node_name, config.switch, slots, sysfs, incarnation,
-            gpus=self.gpus.gpus, driver=self.gpus.driver, predecessors=tuple(self.lock.lives),
+            gpus=self.gpus.gpus, driver=self.gpus.driver, predecessors=tuple(self.lock.runs),
         )  # fmt: skip
         names = () if config.nics == ("auto",) else config.nics
         pairs = nic.choose(sysfs, names)

@@ -93,8 +93,8 @@ class Allocator:
 
     def _reserved(self, job: Job | None) -> dict[str, str]:
         """Nodes that were chosen for generations which are not launched yet, and for which job; not those of `job`."""
-        lives = [(one.spec.id, self._life_of(one)) for one in self.c.active() if one is not job]
-        return {name: id for id, life in lives if life.stage is Stage.DRAINING for name in life.placement}
+        others = [(one.spec.id, self._life_of(one)) for one in self.c.active() if one is not job]
+        return {name: id for id, life in others if life.stage is Stage.DRAINING for name in life.placement}
 
     def _before(self, job: Job) -> Job | None:
         """The first job that waits for nodes, if it comes before this one."""

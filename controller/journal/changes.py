@@ -77,7 +77,7 @@ class IncidentChange:
         return {"id": self.id, "then": then, "now": now, "pause": self.pause, "text": self.text}
 
 
-class LifeComparison:
+class RunComparison:
     """Collects the incidents of one run of the controller, then and now."""
 
     def __init__(self, start: Start) -> None:

@@ -60,13 +60,13 @@ def _kept(content: mmap.mmap, is_compressed: bool) -> int | None:
     """How much of a recording may stay, in bytes; None if it is none."""
     if not is_compressed:
         return content.rfind(b"\n") + 1 if _begins(content[: len(_HEAD)]) else None
-    lives = _starts(content, 2 * _PAGE)
-    if lives is None:
+    runs = _starts(content, 2 * _PAGE)
+    if runs is None:
         is_cut_off = len(content) <= _GZIP_BYTES and content[: len(_MAGIC)] == _MAGIC[: len(content)]
         return 0 if is_cut_off else None
-    next(lives)
+    next(runs)
     with contextlib.suppress(zlib.error):
-        first = content[: next(lives, _PAGE)]
+        first = content[: next(runs, _PAGE)]
         if _begins(zlib.decompressobj(wbits=31).decompress(first, len(_HEAD))):
             return len(content)
     return None
@@ -85,7 +85,7 @@ def lines(path: Path) -> Iterator[bytes]:
                     raise UsageError(f"recording {path}: damaged or foreign: a line of {_LINE_BYTES >> 20} MiB or more")
                 yield line
             return
-        for life in _lives(file):
+        for life in _runs(file):
             try:
                 yield from gzip.GzipFile(fileobj=io.BytesIO(life))
             except EOFError:
@@ -107,7 +107,7 @@ def _opened(path: Path) -> IO[bytes]:
     return file
 
 
-def _lives(file: IO[bytes]) -> Iterator[bytes]:
+def _runs(file: IO[bytes]) -> Iterator[bytes]:
     """The parts of a compressed recording, each as one run has written it: with the same head but for the time.
 
     One that was killed has left its part without an end, after which nothing can be read as one with it.

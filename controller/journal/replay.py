@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.base.errors import HoldfastError
 from holdfast.controller.brain.cluster_brain import ClusterBrain
-from holdfast.controller.journal.changes import IncidentChange, IncidentTrace, LifeComparison
+from holdfast.controller.journal.changes import IncidentChange, IncidentTrace, RunComparison
 from holdfast.controller.journal.recording import REFUSED, Reported, Start, compared, did, read
 from holdfast.controller.state.events import Action
 from holdfast.controller.state.model import Incident
@@ -23,7 +23,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Replay:
-    lives: int = 0
+    runs: int = 0
     events: int = 0
     decisions: int = 0
     difference: Difference | None = None
@@ -47,16 +47,16 @@ def replay(path: Path, through: bool = False) -> Replay:
     UsageError when it is no recording.
     """
     found = Replay()
-    lives: list[LifeComparison] = []
+    runs: list[RunComparison] = []
     brain: ClusterBrain | None = None
     version = 0
     for one in read(path):
         if isinstance(one, Start):
             brain, version = ClusterBrain(one.boot, one.options), one.version
             brain.restore(one.entities, one.steps, one.at)
-            if lives:
-                lives[-1].finish(one.entities)
-            lives.append(LifeComparison(one))
+            if runs:
+                runs[-1].finish(one.entities)
+            runs.append(RunComparison(one))
             continue
         if brain is None:
             continue
@@ -64,20 +64,20 @@ def replay(path: Path, through: bool = False) -> Replay:
         found.events += 1
         found.decisions += len(one.did)
         found.incidents = list(brain.c.book.incidents.values())
-        lives[-1].add(one, actions, now)
+        runs[-1].add(one, actions, now)
         then, after = compared(one.did, version), compared(now, version)
         if then != after:
             found.difference = found.difference or _difference(one, then, after)
             if not through:
                 break
-    found.lives = len(lives)
+    found.runs = len(runs)
     if through or found.difference is None:
-        for life in lives:
-            life.finish()
-            found.then += life.opened_then
-            found.now += life.opened_now
-            found.changed += life.changes()
-            found.aftermath += life.aftermath.values()
+        for run in runs:
+            run.finish()
+            found.then += run.opened_then
+            found.now += run.opened_now
+            found.changed += run.changes()
+            found.aftermath += run.aftermath.values()
     return found
 
 

@@ -19,14 +19,14 @@ _PATIENCE_S = 2.0
 
 
 class StateLock:
-    """`lives`: what earlier holders called themselves, the newest last. The kernel guarantees that none of them runs.
+    """`runs`: what earlier holders called themselves, the newest last. The kernel guarantees that none of them runs.
 
     Empty without that guarantee: in a copy of the folder, whose original may be in use, and where files have no locks.
     `is_copy`: processes that files in the folder name may be the original's.
     """
 
-    def __init__(self, folder: Path, daemon: str, life: str, patience_s: float = _PATIENCE_S) -> None:
-        """Take the folder for this `daemon` ("agent", ...), which calls this run `life`.
+    def __init__(self, folder: Path, daemon: str, run: str, patience_s: float = _PATIENCE_S) -> None:
+        """Take the folder for this `daemon` ("agent", ...), which calls itself `run`.
 
         UsageError in one line when another process has it, or the file cannot be made. The folder is there already.
         """
@@ -45,9 +45,9 @@ class StateLock:
             )
         said, file = _Said.read(self._fd), _file_of(self._fd)
         self.is_copy = bool(said.file) and said.file != file
-        self.lives = said.lives if vouched and said.file == file else []
-        kept = [*self.lives, life][-_KEPT:]
-        document = {"pid": os.getpid(), "lives": kept, "file": file}
+        self.runs = said.runs if vouched and said.file == file else []
+        kept = [*self.runs, run][-_KEPT:]
+        document = {"pid": os.getpid(), "runs": kept, "file": file}
         with contextlib.suppress(OSError):  # a disk that is full: the lock holds all the same
             os.pwrite(self._fd, json.dumps(document).encode().ljust(4096), 0)
 
@@ -79,7 +79,7 @@ class _Said:
     """What the file says: 0, nothing and nothing where it is new or damaged."""
 
     pid: int = 0
-    lives: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
     file: list[int] = field(default_factory=list)
     """The file that it was written into: another one is a copy, and its lock is another."""
 
@@ -87,8 +87,8 @@ class _Said:
     def read(cls, fd: int) -> Self:
         try:
             said = json.loads(os.pread(fd, 1 << 16, 0))
-            lives = [str(life)[:64] for life in said["lives"]][-_KEPT:]
-            return cls(int(said["pid"]), lives, [int(one) for one in said.get("file", ())])
+            runs = [str(run)[:64] for run in said.get("runs") or said["lives"]][-_KEPT:]  # "lives": of earlier releases
+            return cls(int(said["pid"]), runs, [int(one) for one in said.get("file", ())])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return cls()
 

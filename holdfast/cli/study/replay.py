@@ -33,8 +33,8 @@ def replay(
         output.say(
             f"{output.clock(one.opened)} {one.id} {one.cause.kind} {one.cause.subject}: {one.action}, {one.reason}"
         )
-    lives = "1 run" if found.lives == 1 else f"{found.lives} runs"
-    output.say(f"{found.events} events of {lives} of the controller, {found.decisions} actions")
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
+    output.say(f"{found.events} events of {runs} of the controller, {found.decisions} actions")
     if found.is_same:
         output.say("the same decisions")
     if through or found.changed:
@@ -52,7 +52,7 @@ def replay(
 
 def _document(found: "Replay") -> dict[str, Any]:
     return {
-        "lives": found.lives,
+        "runs": found.runs,
         "events": found.events,
         "decisions": found.decisions,
         "then": [trace.to_doc() for trace in found.then],

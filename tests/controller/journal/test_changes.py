@@ -218,7 +218,7 @@ def test_an_incident_that_goes_on_in_the_next_run_is_one(tmp_path: Path) -> None
     found = replay(path, through=True)
     assert (found.difference, found.changed) == (None, [])
     assert [one.id for one in found.then] == [one.id for one in found.now] == [incident.id]
-    assert (found.lives, incident.state) == (2, "closed")
+    assert (found.runs, incident.state) == (2, "closed")
     lines = path.read_text()
     path.write_text(lines.replace('\\"state\\":\\"closed\\"', '\\"state\\":\\"failed\\"'))
     (change,) = replay(path, through=True).changed
@@ -254,4 +254,4 @@ def test_an_empty_run_has_no_incidents(tmp_path: Path) -> None:
     Recorder(tmp_path / "run.jsonl", Start("b", Options(), [], [], v.instant)).close()
     v.recorder.close()
     found = replay(tmp_path / "run.jsonl", through=True)
-    assert (found.lives, found.then, found.changed) == (1, [], [])
+    assert (found.runs, found.then, found.changed) == (1, [], [])

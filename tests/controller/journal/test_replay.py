@@ -42,7 +42,7 @@ def test_a_recording_leads_to_the_same_decisions(name: str, tmp_path: Path, caps
     v = story(tmp_path / name)
     found = replay(tmp_path / name)
     assert found.difference is None
-    assert found.lives == 2
+    assert found.runs == 2
     assert found.decisions > 50
     assert [(i.id, i.action, i.reason) for i in found.incidents] == [(i.id, i.action, i.reason) for i in v.incidents]
     assert main(["replay", str(tmp_path / name)]) == 0
@@ -95,7 +95,7 @@ def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name
     """Wherever the kill cut its line off: the next run is read whole, and of the one before all complete lines."""
     a_life(tmp_path / name, "one", 12)
     whole = (tmp_path / name).read_bytes()
-    assert [len(life) for life in lives(tmp_path / name)] == [12]
+    assert [len(life) for life in runs(tmp_path / name)] == [12]
     before = 0
     for cut in range(len(whole)):
         path = tmp_path / str(cut) / name
@@ -103,7 +103,7 @@ def test_a_controller_that_was_killed_while_it_wrote_is_followed_by_another(name
         path.write_bytes(whole[:cut])
         a_life(path, "two", 3)
         a_life(path, "three", 0)
-        *first, second, third = lives(path)
+        *first, second, third = runs(path)
         assert (len(second), len(third)) == (3, 0)
         length = len(first[0]) if first else -1
         assert length >= before - 1
@@ -119,10 +119,10 @@ def test_a_damaged_recording_is_reported_and_not_taken_for_one_that_was_cut_off(
     content[int(at * len(content))] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"run\.jsonl\.gz: damaged|not a line of a recording"):
-        lives(path)
+        runs(path)
 
 
-def lives(path: Path) -> list[list[Reported]]:
+def runs(path: Path) -> list[list[Reported]]:
     found: list[list[Reported]] = []
     for one in read(path):
         if isinstance(one, Reported):
@@ -145,7 +145,7 @@ def test_nothing_is_written_to_what_is_no_recording(name: str, content: bytes, t
         assert path.read_bytes() == content
     else:  # what is left of a first line
         a_life(path, "one", 1)
-        assert [len(life) for life in lives(path)] == [1]
+        assert [len(life) for life in runs(path)] == [1]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no newline", b"{", b"\x1f\x8b"])

@@ -211,14 +211,14 @@ def test_a_job_written_by_another_version_is_read() -> None:
     assert Job.from_doc(doc).progress == Progress()
 
 
-LIVES = st.lists(
+ATTEMPTS = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 200), st.floats(0, 1000), st.integers(0, 2)),
     min_size=1,
     max_size=40,
 )
 
 
-@given(LIVES)
+@given(ATTEMPTS)
 def test_any_attempts_add_up_and_patterns_are_of_attempts_alike(attempts: list[tuple[str, int, float, int]]) -> None:
     progress, done, wall = Progress(counted=True), 0, 0.0
     for generation, (signature, steps, seconds, saves) in enumerate(attempts, start=1):

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -39,7 +40,7 @@ def test_the_second_is_refused_in_one_line_until_the_first_is_killed(tmp_path: P
             first.kill()
             first.wait(10)
             lock = StateLock(tmp_path, "agent", "i3")
-            assert lock.lives == ["i1"]
+            assert lock.runs == ["i1"]
             lock.close()
             lock.close()
         finally:
@@ -49,7 +50,7 @@ def test_the_second_is_refused_in_one_line_until_the_first_is_killed(tmp_path: P
 def test_attempts_are_remembered_within_bounds(tmp_path: Path) -> None:
     for n in range(20):
         lock = StateLock(tmp_path, "agent", f"i{n}")
-        assert lock.lives == [f"i{k}" for k in range(max(0, n - 8), n)]
+        assert lock.runs == [f"i{k}" for k in range(max(0, n - 8), n)]
         lock.close()
 
 
@@ -60,14 +61,14 @@ def test_a_copy_of_a_folder_has_no_earlier_runs(is_live: bool, tmp_path: Path) -
     if not is_live:
         original.close()
     shutil.copytree(tmp_path, tmp_path / "copy")
-    for life, lives in (("i2", []), ("i3", ["i2"])):
-        lock = StateLock(tmp_path / "copy", "agent", life)
-        assert (lock.lives, lock.is_copy) == (lives, not lives)
+    for run, runs in (("i2", []), ("i3", ["i2"])):
+        lock = StateLock(tmp_path / "copy", "agent", run)
+        assert (lock.runs, lock.is_copy) == (runs, not runs)
         lock.close()
     original.close()
     os.rename(tmp_path / "copy", tmp_path / "moved")
     lock = StateLock(tmp_path / "moved", "agent", "i4")
-    assert (lock.lives, lock.is_copy) == (["i2", "i3"], False)
+    assert (lock.runs, lock.is_copy) == (["i2", "i3"], False)
     lock.close()
 
 
@@ -78,15 +79,25 @@ def test_without_locks_no_run_is_vouched_for(tmp_path: Path, monkeypatch: pytest
     StateLock(tmp_path, "agent", "i1").close()
     monkeypatch.setattr(fcntl, "flock", none)
     lock = StateLock(tmp_path, "agent", "i2")
-    assert lock.lives == []
+    assert lock.runs == []
     lock.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"pid": "x", "lives": []}', b"[" * 5000])
+def test_the_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "agent.lock"
+    path.touch()
+    found = path.stat()
+    path.write_text(json.dumps({"pid": 1, "lives": ["i1"], "file": [found.st_dev, found.st_ino]}))
+    lock = StateLock(tmp_path, "agent", "i2")
+    assert lock.runs == ["i1"]
+    lock.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"pid": "x", "runs": []}', b"[" * 5000])
 def test_a_damaged_file_is_a_new_one(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "agent.lock").write_bytes(content)
     lock = StateLock(tmp_path, "agent", "i1")
-    assert lock.lives == []
+    assert lock.runs == []
     lock.close()
 
 

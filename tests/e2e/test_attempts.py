@@ -73,22 +73,22 @@ import os, pickle, sys, time
 import numpy as np, torch
 from safetensors.torch import save_file
 folder = sys.argv[1]
-lives = len(os.listdir(folder))
-os.makedirs(f"{folder}/checkpoint-{lives}")
+attempts = len(os.listdir(folder))
+os.makedirs(f"{folder}/checkpoint-{attempts}")
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.1)
 for n in range(4):
     weight.grad = torch.ones(1)
     optimizer.step()
-path = f"{folder}/checkpoint-{lives}/state"
-if lives % 3 == 0:
+path = f"{folder}/checkpoint-{attempts}/state"
+if attempts % 3 == 0:
     save_file({"weight": weight.detach()}, path)
-elif lives % 3 == 1:
+elif attempts % 3 == 1:
     np.savez(path, weight=weight.detach().numpy())
 else:
     with open(path, "wb") as file:
         pickle.dump(weight, file)
-if lives < 6:
+if attempts < 6:
     raise RuntimeError("cannot allocate memory")
 """
 
@@ -157,8 +157,8 @@ def test_a_loop_of_equally_long_attempts_ends_with_its_restarts_and_is_reported(
     assert job["reason"] == "the job has used its 5 restarts"
     reported = [one["summary"] for one in runs.new_incidents(before) if one["kind"] == "lives-alike"]
     assert len(reported) == 2
-    for summary, lives in zip(reported, (3, 6), strict=True):
-        assert f"the last {lives} restart attempts ended alike after 12 steps" in summary
+    for summary, attempts in zip(reported, (3, 6), strict=True):
+        assert f"the last {attempts} restart attempts ended alike after 12 steps" in summary
         assert "none of them finished a checkpoint" in summary
 
 

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from holdfast.controller.simulation.faults import How, SimulatedFault
-from holdfast.controller.simulation.hosts import WALL, SimulatedGeneration, SimulatedHost
+from holdfast.controller.simulation.hosts import SimulatedGeneration, SimulatedHost
 from holdfast.controller.simulation.pauses import PauseKind, SimulatedPause, draw, draw_kind, wrong_ends
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.events import CordonRequested, EvictRequested
@@ -61,7 +61,7 @@ class Breaks:
                 self._restart_agent(host)
             case How.LOG:
                 w.watch()
-                wall = int((WALL + w.now) * 1e9)
+                wall = int((w.epoch + w.now) * 1e9)
                 line = t.LogMatched("", 0, -1, wall, "hardware-error", "host", t.Severity.CRITICAL, "mce: corrected")
                 w.report(host, line)
             case How.CONTROLLER:
@@ -91,7 +91,7 @@ class Breaks:
         w.watch()
         if xid:
             line = t.LogMatched(
-                "", 0, -1, int((WALL + w.now) * 1e9), "xid-79", "gpu", t.Severity.CRITICAL, xid, "0000:3b:00"
+                "", 0, -1, int((w.epoch + w.now) * 1e9), "xid-79", "gpu", t.Severity.CRITICAL, xid, "0000:3b:00"
             )
             w.later(w.rng.uniform(0, 0.3), w.report, host, line)
         exit = how or {"signal": 6}
@@ -110,7 +110,7 @@ class Breaks:
         if not host.alive or host.generation != generation or rank in host.ended:
             return
         host.ended.add(rank)
-        wall = int((WALL + self.w.now) * 1e9)
+        wall = int((self.w.epoch + self.w.now) * 1e9)
         self.w.report(host, t.WorkerExited("sim", generation, rank, 1000 + rank, wall, **{"code": -1, **how}))
 
     def _victims(self, culprit: SimulatedHost) -> None:
@@ -169,13 +169,13 @@ class Breaks:
         job = self.w.job
         generation, nodes = (job.generation, len(job.nodes)) if job is not None else (-1, 0)
         struck = next((at for at in self._strikes if at >= pause.since), math.inf)
-        self.w.wronged += wrong_ends(pause, c.book.incidents.values(), generation, nodes, WALL, struck)
+        self.w.wronged += wrong_ends(pause, c.book.incidents.values(), generation, nodes, self.w.epoch, struck)
 
     def _nan(self, host: SimulatedHost) -> None:
         w = self.w
         if not self._trains(host) or w.life is None or w.delivered < 0 or not host.reachable:
             return
-        wall = int((WALL + w.now) * 1e9)
+        wall = int((w.epoch + w.now) * 1e9)
         generation = w.life.generation
         self._stop()
         w.watch()

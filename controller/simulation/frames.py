@@ -1,9 +1,10 @@
 """What simulated agents say in their heartbeats."""
 
+import math
 from collections.abc import Sequence
 
 from holdfast.controller.simulation import pauses
-from holdfast.controller.simulation.hosts import WALL, SimulatedHost
+from holdfast.controller.simulation.hosts import SimulatedHost
 from holdfast.controller.simulation.state import SimulationState
 from holdfast.diagnostics.catalog.results import CheckFault, CheckResult
 from holdfast.wire import types as t
@@ -19,7 +20,7 @@ def frame(
     gauges: dict[str, float] | None = None,
 ) -> t.Frame:
     """One heartbeat, as of now; without news the same for all nodes."""
-    wall, mono = int((WALL + world.now) * 1e9), int(world.now * 1e9)
+    wall, mono = int((world.epoch + world.now) * 1e9), int(world.now * 1e9)
     return t.Frame(
         1,
         wall,
@@ -29,6 +30,11 @@ def frame(
         steps=tuple(steps),
         heartbeat_interval=world.heartbeat_interval,
     )
+
+
+def loss(step: int) -> float:
+    """A curve as of a language model's training: it falls, ever more slowly, and never the same twice."""
+    return 1.7 + 9.0 / math.pow(1.0 + step / 40.0, 0.45) + 0.01 * math.sin(0.7 * step) * math.sin(0.11 * step)
 
 
 def talkers(world: SimulationState) -> frozenset[str]:

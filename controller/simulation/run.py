@@ -10,7 +10,7 @@ from holdfast.controller.simulation.baselines import BASELINES, goodput
 from holdfast.controller.simulation.breaks import Breaks
 from holdfast.controller.simulation.faults import STOPS, SimulatedFault, draw
 from holdfast.controller.simulation.formula import expected
-from holdfast.controller.simulation.hosts import WALL, ClusterShape
+from holdfast.controller.simulation.hosts import ClusterShape
 from holdfast.controller.simulation.world import World
 from holdfast.controller.state.goodput import LOSSES, Account
 from holdfast.controller.state.model import Options
@@ -73,7 +73,7 @@ def baselines(shape: ClusterShape, seed: int, days: float, rate: float = 1.0) ->
 
 def _outcome(world: World, seed: int, faults: Sequence[SimulatedFault], cpu: float) -> SimulationOutcome:
     assert world.job_brain is not None  # a world submits its job when it is made
-    c, wall = world.job_brain.c, WALL + world.now
+    c, wall = world.job_brain.c, world.epoch + world.now
     totals = c.time.totals(wall)
     total = c.time.wall(wall) or 1.0
     incidents = list(world.brain.c.book.incidents.values())

@@ -16,10 +16,13 @@ from holdfast.controller.state.model import Incident, Instant, Job, Options
 class SimulationState:
     brain: ClusterBrain
 
-    def __init__(self, shape: ClusterShape, seed: int, options: Options | None = None) -> None:
+    def __init__(
+        self, shape: ClusterShape, seed: int, options: Options | None = None, now: float = 1000.0, epoch: float = WALL
+    ) -> None:
+        """`now`: the world's clock at the beginning, seconds; `epoch`: wall time at which that clock is 0."""
         self.shape, self.rng = shape, random.Random(seed)
         self.options = options or Options()
-        self.now = 1000.0
+        self.now, self.epoch = now, epoch
         self.began = self.now
         self.hosts = hosts_of(shape)
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -81,4 +84,4 @@ class SimulationState:
 
     @property
     def instant(self) -> Instant:
-        return Instant(self.now, WALL + self.now)
+        return Instant(self.now, self.epoch + self.now)

@@ -37,13 +37,22 @@ _KEPT = 2000  # newest steps in the journal
 
 
 class World(SimulationState):
-    def __init__(self, shape: ClusterShape, seed: int, options: Options | None = None) -> None:
-        super().__init__(shape, seed, options)
+    def __init__(
+        self,
+        shape: ClusterShape,
+        seed: int,
+        options: Options | None = None,
+        now: float = 1000.0,
+        epoch: float = WALL,
+        max_steps: int | None = None,
+    ) -> None:
+        super().__init__(shape, seed, options, now, epoch)
         self.brain = self._boot()
         for host in self.hosts.values():
             self.join(host)
         counts = tuple(range(max(1, shape.nodes // 2), shape.nodes)) if shape.shrinks else ()
-        spec = JobSpec("sim", "simulated", msg.Program("train.py"), shape.nodes, shape.gpus, node_counts=counts)
+        program = msg.Program("train.py")
+        spec = JobSpec("sim", "simulated", program, shape.nodes, shape.gpus, node_counts=counts, max_steps=max_steps)
         self.feed(JobSubmitted(spec))
         self.watch()
 
@@ -61,12 +70,12 @@ class World(SimulationState):
         """Let time go by; ends early when the job does."""
         while self.now < until and not self.over:
             due = min(self.heap[0][0] if self.heap else math.inf, until)
-            if self._is_quiet():
+            if self.is_quiet():
                 self._jump(due)
             else:
                 due = min(due, self.next_tick, self.next_beat)
                 self.now = max(self.now, due)
-                self._go_by()
+                self.go_by()
             while self.heap and self.heap[0][0] <= self.now and not self.over:
                 _, _, what, args = heapq.heappop(self.heap)
                 what(*args)
@@ -76,7 +85,8 @@ class World(SimulationState):
         job = self.job
         return job is not None and job.state.ended
 
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
+        """May time jump to the next thing that happens?"""
         brain = self.job_brain
         if brain is None or self.away or self.now < self.alert_until:
             return False
@@ -109,11 +119,12 @@ class World(SimulationState):
             self.feed(Tick(lag))
         self.report_steps()
 
-    def _go_by(self) -> None:
+    def go_by(self) -> None:
+        """Beats and ticks that are due."""
         if self.now >= self.next_beat:
             self.heartbeat_interval = self.brain.c.heartbeat_interval
             self.next_beat = self.now + self.heartbeat_interval
-            self._beat()
+            self.beat()
         if self.now >= self.next_tick:
             self.next_tick = self.now + _TICK
             if not self.away:
@@ -146,7 +157,7 @@ class World(SimulationState):
             self.kill_controller()
             return
         for send in sends:
-            self.later(0.005 + 0.05 * self.rng.random(), self._deliver, send)
+            self.later(0.005 + 0.05 * self.rng.random(), self.deliver, send)
 
     def _note_eviction(self, record: Record) -> None:
         if record.doc["evicted"] and record.doc["evicted_at"] == self.instant.wall:
@@ -182,13 +193,15 @@ class World(SimulationState):
             for i, rank in enumerate(ranks if host.generation else ())
             if rank not in reported
         )
-        identity = t.Identity(
-            host.name, host.name, f"{host.name}-{host.incarnation}", slots=self.shape.gpus, switch=host.switch
-        )
-        self.feed(AgentJoined(msg.Hello(identity, kept)))
+        self.feed(AgentJoined(msg.Hello(self.identity(host), kept)))
         unheard, host.unheard = host.unheard, []
         for event in unheard:
             self.report(host, event)
+
+    def identity(self, host: SimulatedHost) -> t.Identity:
+        return t.Identity(
+            host.name, host.name, f"{host.name}-{host.incarnation}", slots=self.shape.gpus, switch=host.switch
+        )
 
     def report(self, host: SimulatedHost, event: t.Event) -> None:
         """An event: kept and sent again until it is heard, now and then twice."""
@@ -208,7 +221,7 @@ class World(SimulationState):
         """Its stream breaks."""
         self.feed(AgentLeft(host.name, f"{host.name}-{host.incarnation}"))
 
-    def _deliver(self, send: Send) -> None:
+    def deliver(self, send: Send) -> None:
         host, command = self.hosts[send.node], send.command
         if not host.reachable:
             return
@@ -286,7 +299,7 @@ class World(SimulationState):
         if not math.isnan(self.stopped_at):
             live = self.live()
             kind = live.cause.kind.value if live is not None else ""
-            seen = live.opened - WALL if live is not None else self.now
+            seen = live.opened - self.epoch if live is not None else self.now
             self.stops.append((self.stopped_at, seen, self.now, kind))
             self.stopped_at = math.nan
         for host in hosts:
@@ -322,8 +335,8 @@ class World(SimulationState):
         records = []
         for number in range(self.delivered + 1, self.newest() + 1):
             end = life.first + (number - life.number) * life.step
-            wall = int((WALL + end) * 1e9)
-            records.append(t.StepRecord(rank, life.generation, number, wall, life.step, 2.0, 1 << 20))
+            wall = int((self.epoch + end) * 1e9)
+            records.append(t.StepRecord(rank, life.generation, number, wall, life.step, frames.loss(number), 1 << 20))
         self.delivered = self.done = self.newest()
         if self.now - self.stored_at >= self.shape.checkpoint:
             self.stored, self.stored_at = self.delivered, self.now
@@ -332,7 +345,7 @@ class World(SimulationState):
 
     # --- frames -------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
         """Every agent that can be heard sends a frame; now and then one is lost, or comes late."""
         if self.away:
             return

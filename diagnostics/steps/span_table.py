@@ -156,6 +156,27 @@ def decode(parts: Iterable[tuple[int, msg.WorkerSpans]]) -> SpanTable:
     )
 
 
+def encode(table: SpanTable, job: str, generation: int) -> list[msg.WorkerSpans]:
+    """The inverse: one message a rank, in order of rank, as agents would send them."""
+    names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
+    number = {name: i for i, name in enumerate(names)}
+    order = np.lexsort((table.end, table.rank))
+    rows = np.zeros(len(order), _ROW)
+    for name in ("start", "end", "bytes", "step", "stage", "turn", "micro_batch", "seq"):
+        rows[name] = getattr(table, name)[order]
+    rows["cpu"] = table.cpu[order] // 100
+    rows["kind"] = np.array([number[kind] for kind in table.kinds] or [0])[table.kind[order]]
+    rows["group"] = np.array([number[group] for group in table.groups] or [0])[table.group[order]]
+    ranks, firsts = np.unique(table.rank[order], return_index=True)
+    found = []
+    for rank, own in zip(ranks.tolist(), np.split(rows, firsts[1:]), strict=True):
+        own["index"] = np.arange(len(own))
+        steps = int(own["step"].min()), int(own["step"].max())
+        packed = span_rows.pack(own.tobytes())
+        found.append(msg.WorkerSpans(rank, generation, len(own), 0, *steps, names, packed, job))
+    return found
+
+
 class _Names(list[str]):
     """Each name once; its place is its number."""
 

@@ -37,10 +37,18 @@ def demo(
         list[str] | None,
         typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault, e.g. kill@20:rank3; may repeat."),
     ] = None,
+    pretend: Annotated[
+        str,
+        typer.Option(
+            metavar="PPxDPxTP", help="Show the page of a made-up job of that mesh, e.g. 8x192x8, and start no worker."
+        ),
+    ] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the page running at the end, until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> int:
     """Show the whole system: controller, agents, a training job, and injected faults on request."""
+    if pretend:
+        return _pretend(pretend, config)
     plan = make_plan(config, fault or [])
     require("all", "grpc", "psutil", "fastapi", "torch")  # reported here, because the daemons are other processes
 
@@ -49,6 +57,15 @@ def demo(
             return _run(plan, state_dir, config.http_port, keep, as_json)
 
     return interrupts.guarded(body)
+
+
+def _pretend(mesh: str, config: DemoConfig) -> int:
+    from holdfast.cli.demo import pretend
+
+    sizes = pretend.sizes(mesh)
+    require("all", "fastapi", "numpy", "torch")
+    with _state_dir(config.state_dir) as state_dir:
+        return pretend.pretend(sizes, config.http_port, state_dir)
 
 
 def _run(plan: DemoPlan, state_dir: Path, http_port: int, keep: bool, as_json: bool) -> int:

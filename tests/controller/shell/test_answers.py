@@ -22,10 +22,10 @@ from holdfast.controller.shell.report import Report
 from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import DiagnoseRequested, EventSeen, ResultSeen
+from holdfast.diagnostics.steps import span_table
 from holdfast.wire import messages as msg
 from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
-from tests.controller.shell.test_blame_watch import messages
 from tests.controller.support.fake_facade import FakeFacade
 from tests.controller.support.shapes import Route, hold, routes
 from tests.controller.support.stage import make_shell
@@ -68,9 +68,8 @@ def world(folder: Path) -> World:
     v.brain.c.history("node1").offend(t.FindingKind.WORKER_KILLED, v.instant.wall)
     shell = make_shell(folder, v.brain)
     shell.listen("j1")
-    names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
-    for message in messages(table, names, v.job.generation):
-        shell.spans.add("node0", message)
+    for spans in span_table.encode(table, "j1", v.job.generation):
+        shell.spans.add("node0", msg.Spans((spans,), 0, 1000))
     watch = BlameWatch(shell, Tuning(["straggler.looks=1"]))
     taken = watch.due(v.brain.jobs.newest)
     assert taken is not None

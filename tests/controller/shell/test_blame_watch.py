@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
@@ -14,32 +13,12 @@ from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import Found
 from holdfast.controller.state.model import Job as TrainingJob
 from holdfast.controller.state.model import JobSpec
-from holdfast.diagnostics.steps.span_table import SpanTable
+from holdfast.diagnostics.steps import span_table
 from holdfast.wire import messages as msg
 from holdfast.wire import span_rows
 from holdfast.wire import types as t
 from holdfast.wire.plans import encode_plan
 from tests.controller.support.stage import Recording, make_shell, with_job
-
-
-def messages(table: SpanTable, names: tuple[str, ...], generation: int) -> list[msg.Spans]:
-    """The spans as agents would send them, one message a rank."""
-    found = []
-    for rank in np.unique(table.rank).tolist():
-        own = table.take(table.rank == rank)
-        order = np.argsort(own.end, kind="stable")
-        rows = b"".join(
-            span_rows.ROW.pack(
-                i, own.start[k], own.end[k], 0, own.step[k], 0, names.index(own.kinds[own.kind[k]]), own.stage[k],
-                own.turn[k], names.index(own.groups[own.group[k]]), own.micro_batch[k], own.seq[k],
-            )
-            for i, k in enumerate(order)
-        )  # fmt: skip
-        worker = msg.WorkerSpans(
-            rank, generation, len(own), 0, int(own.step.min()), int(own.step.max()), names, span_rows.pack(rows), "j1"
-        )
-        found.append(msg.Spans((worker,), 0, 1000))
-    return found
 
 
 def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, BlameWatch]:
@@ -49,9 +28,8 @@ def training(folder: Path, culprits: list[Culprit], steps: int) -> tuple[Shell, 
     job = TrainingJob(spec, generation=1, nodes=["node0", "node1"], life_first=0)
     with_job(shell.brain, job).c.plan = t.PlanPublished("j1", 1, encode_plan(plan))
     shell.listen("j1")
-    names = ("", *dict.fromkeys((*table.kinds, *table.groups[1:])))
-    for message in messages(table, names, 1):
-        shell.spans.add("node0", message)
+    for spans in span_table.encode(table, "j1", 1):
+        shell.spans.add("node0", msg.Spans((spans,), 0, 1000))
     return shell, BlameWatch(shell, Tuning(["straggler.looks=1"]))
 
 

@@ -1,0 +1,100 @@
+"""A made-up cluster in real time: with a past, with faults that are found as in a real one, and all of it served."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.simulated_spans import Job
+from holdfast.controller.pretended import Pretended, pretend, serving_pretended
+from holdfast.controller.simulation import made_frames
+from holdfast.controller.simulation.faults import How
+from holdfast.controller.simulation.hosts import ClusterShape
+from holdfast.controller.simulation.real_time import PretendedJob
+from holdfast.controller.state.model import Options
+
+MICRO_BATCHES = 4
+PATIENT = Options(silence_floor=20.0)
+
+
+def made(folder: Path, history: float = 1800.0, **shape: Any) -> Pretended:
+    job = PretendedJob(Job(2, 4, 2, MICRO_BATCHES).plan(), MICRO_BATCHES, 1_000_000)
+    return pretend(ClusterShape(nodes=2, gpus=8, **shape), job, folder, history, options=PATIENT)
+
+
+def test_coordinates_are_those_of_the_mesh() -> None:
+    mesh = (2, 3, 4)
+    found = [made_frames.coordinate(rank, mesh) for rank in range(24)]
+    assert found == [(p, d, t) for p in range(2) for d in range(3) for t in range(4)]
+
+
+def test_there_is_a_past_and_it_ends_now(tmp_path: Path) -> None:
+    one = made(tmp_path, history=3600.0, step=2.0)
+    job = one.world.job
+    assert job is not None
+    brain = one.shell.brain.jobs.newest
+    assert brain is not None
+    last = brain.c.ledger.last
+    assert last is not None
+    assert last.step > 1000
+    assert abs(last.at - time.time()) < 60
+    assert abs(job.submitted_at - (time.time() - 3600)) < 60
+    rows = brain.c.ledger.sorted_rows()
+    assert rows[0].loss > rows[-1].loss + 1, "the loss falls"
+    one.shell.journal.close()
+
+
+async def until(what: Any, seconds: float) -> Any:
+    end = asyncio.get_running_loop().time() + seconds
+    while not (found := await what()):
+        assert asyncio.get_running_loop().time() < end, f"not within {seconds:g} s"
+        await asyncio.sleep(0.1)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.calm
+def test_a_slow_host_is_named_and_a_crash_is_recovered_from(tmp_path: Path) -> None:
+    one = made(tmp_path, history=300.0, step=0.25, spares=1)
+
+    async def story() -> None:
+        async with (
+            serving_pretended(one, "127.0.0.1", 0) as port,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client,
+        ):
+
+            async def get(path: str) -> Any:
+                answer = await client.get(path, timeout=30)
+                assert answer.status_code == 200, answer.text
+                return answer.json()
+
+            async def has_ranks() -> bool:
+                ranks = await get("/ranks")
+                return set(ranks["pp"]) == {0, 1} and len(ranks["rank"]) == 16
+
+            async def leads(condition: str) -> bool:
+                return bool((await get("/job/health"))["condition"] == condition)
+
+            await until(has_ranks, 30)
+            one.strike(How.SLOW, where=0.9)
+            (slow,) = [host for host in one.world.job_hosts() if host.slow > 1]
+            await until(lambda: leads("slow"), 90)
+            health = await get("/job/health")
+            assert f"on {slow.name}" in health["sentence"]
+            slow.slow = 1.0
+            one.strike(How.CRASH, where=0.1)
+            await until(lambda: leads("recovering"), 30)
+            step = (await get("/job"))["step"]
+
+            async def goes_on() -> bool:
+                return bool((await get("/job"))["step"] > step + 5)
+
+            await until(goes_on, 60)
+
+            traffic = await get(f"/nodes/{slow.name}/traffic")
+            assert sum(traffic["nics"][0]["tx"]) > 0
+
+    asyncio.run(story())

@@ -32,6 +32,7 @@ from holdfast.controller.schedulers.kubernetes import Kubernetes
 from holdfast.controller.schedulers.slurm import Slurm
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.certificate_watch import CertificateWatch
+from holdfast.controller.shell.hours import Hours
 from holdfast.controller.shell.ingest import Ingest, serving_grpc
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.report import Report
@@ -168,7 +169,8 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)
     auth = Auth(config.token() or None, config.readers() or None, any_host=config.insecure)
-    app = create_app(Report(shell, config.max_restarts, watch), auth)
+    hours = Hours(shell)
+    app = create_app(Report(shell, config.max_restarts, watch, hours), auth)
     host = config.listen_host
     try:
         async with (
@@ -181,7 +183,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             gc.freeze()  # what is here now stays for ever
             gc.set_threshold(_YOUNG)
             log.event("controller.ready", **ready)
-            lasting = [shell.run, watch.run, Sweeper(shell, _retention(config)).run]
+            lasting = [shell.run, watch.run, hours.run, Sweeper(shell, _retention(config)).run]
             if shell.span_store is not None:
                 lasting.append(shell.span_store.run)
             if scheduler is not None:

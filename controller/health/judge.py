@@ -40,6 +40,21 @@ class Condition(StrEnum):
     FINISHED = "finished"
 
 
+class Remedy(StrEnum):
+    """What a view offers to do or to open for the action: the page has a button for each."""
+
+    NONE = ""
+    INCIDENT = "incident"
+    """Open the incident `target`."""
+    STACKS = "stacks"
+    DIAGNOSE = "diagnose"
+    """Test the node `target`."""
+    BLAME = "blame"
+    """Open the account of a step: the slow part is no single node."""
+    NODES = "nodes"
+    CHECKPOINT = "checkpoint"
+
+
 NEEDS_PERSON = frozenset({Condition.FAILED, Condition.NO_PROGRESS})
 """Conditions that do not end by themselves."""
 
@@ -56,6 +71,11 @@ class Found:
     usual_s: float | None = None
     """How long that usually takes."""
     basis: tuple[str, ...] = ()
+    remedy: Remedy = Remedy.NONE
+    target: str = ""
+    """The node or the incident of the remedy."""
+    rank: int | None = None
+    """The culprit, if it is one rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +106,14 @@ def _failed(f: Facts) -> Found | None:
         return None
     lost, again = _lost(f)
     what = _said(f.ended) if f.ended is not None else f.reason or "the reason is unknown"
-    basis = (f"incident {f.ended.id}, {f.ended.kind}",) if f.ended is not None else ()
     action = f"Correct the cause and start the job again; {again}."
-    return Found(Condition.FAILED, f"Failed: {_ended(what)} {lost}", f.since, action, basis=basis)
+    sentence = f"Failed: {_ended(what)} {lost}"
+    if f.ended is None:
+        return Found(Condition.FAILED, sentence, f.since, action)
+    return Found(
+        Condition.FAILED, sentence, f.since, action, basis=_basis(f.ended), remedy=Remedy.INCIDENT, target=f.ended.id,
+        rank=_rank(f.ended),
+    )  # fmt: skip
 
 
 def _lost(f: Facts) -> tuple[str, str]:
@@ -128,8 +153,9 @@ def _waiting(f: Facts) -> Found | None:
     doing = "The job starts when the nodes are free." if f.is_queued else ""
     reason = _ended(f.reason.removeprefix("waiting for nodes: ") or "not enough nodes have joined")
     return Found(
-        Condition.WAITING, f"Waiting for nodes for {length(f.now - f.since)}: {reason}", f.since, action, doing
-    )
+        Condition.WAITING, f"Waiting for nodes for {length(f.now - f.since)}: {reason}", f.since, action, doing,
+        remedy=Remedy.NONE if f.is_queued else Remedy.NODES,
+    )  # fmt: skip
 
 
 def _starting(f: Facts) -> Found | None:
@@ -150,8 +176,9 @@ def _recovering(f: Facts) -> Found | None:
     is_late = f.usual_recovery is not None and spent > max(60.0, OVERDUE * f.usual_recovery)
     action = f"Look at incident {f.live.id}: it takes longer than usual." if is_late else NOTHING
     return Found(
-        Condition.RECOVERING, sentence, f.live.opened, action, _doing(f.live), f.usual_recovery, _basis(f.live)
-    )
+        Condition.RECOVERING, sentence, f.live.opened, action, _doing(f.live), f.usual_recovery, _basis(f.live),
+        Remedy.INCIDENT, f.live.id, _rank(f.live),
+    )  # fmt: skip
 
 
 def _no_progress(f: Facts) -> Found | None:
@@ -162,7 +189,8 @@ def _no_progress(f: Facts) -> Found | None:
     if silent <= max(LATE_S, LATE_STEPS * (f.step_seconds or 0.0)):
         return None
     sentence = f"No step for {length(silent)}: the workers run, but no step has ended since step {f.step}."
-    return Found(Condition.NO_PROGRESS, sentence, f.stepped_at, "`holdfast stacks` shows what the ranks do.")
+    action = "`holdfast stacks` shows what the ranks do."
+    return Found(Condition.NO_PROGRESS, sentence, f.stepped_at, action, remedy=Remedy.STACKS)
 
 
 def _paused(f: Facts) -> Found | None:
@@ -183,9 +211,12 @@ def _slow(f: Facts) -> Found | None:
     gpus = f", as much as {worst.cost * f.world:.0f} of {f.world} GPUs" if worst.cost * f.world >= 1 else ""
     more = f" {_many(len(worth) - 1, 'more')}." if len(worth) > 1 else ""
     sentence = f"{_named(worst)} makes every step {worst.cost:.0%} longer{gpus}.{more}"
-    node = worst.node or "NODE"
-    return Found(Condition.SLOW, sentence, f.since, f"Test the node: `holdfast diagnose {node}`.",
-                 basis=tuple(one.text for one in worth))  # fmt: skip
+    action = f"Test the node: `holdfast diagnose {worst.node or 'NODE'}`."
+    remedy = Remedy.DIAGNOSE if worst.node else Remedy.BLAME
+    return Found(
+        Condition.SLOW, sentence, f.since, action, basis=tuple(one.text for one in worth), remedy=remedy,
+        target=worst.node, rank=worst.rank if worst.rank >= 0 else None,
+    )  # fmt: skip
 
 
 def _at_risk(f: Facts) -> Found | None:
@@ -193,16 +224,20 @@ def _at_risk(f: Facts) -> Found | None:
         return None
     if f.live is not None and not f.live.is_recovering:
         sentence = f"Training continues, but {_ended(_said(f.live))}"
-        return Found(Condition.AT_RISK, sentence, f.live.opened, doing=_doing(f.live), basis=_basis(f.live))
+        return Found(
+            Condition.AT_RISK, sentence, f.live.opened, doing=_doing(f.live), basis=_basis(f.live),
+            remedy=Remedy.INCIDENT, target=f.live.id, rank=_rank(f.live),
+        )  # fmt: skip
     if f.doubtful:
         names = ", ".join(f"{name} ({state})" for name, state in f.doubtful[:3])
         more = f" and {len(f.doubtful) - 3} more" if len(f.doubtful) > 3 else ""
         spare = f"{_many(f.spares, 'spare')} could take over" if f.spares else "no spare could take over"
         return Found(Condition.AT_RISK, f"Training continues on nodes in doubt: {names}{more}; {spare}.", f.since,
-                     "`holdfast nodes` says why." if not f.spares else NOTHING)  # fmt: skip
+                     "`holdfast nodes` says why." if not f.spares else NOTHING, remedy=Remedy.NODES)  # fmt: skip
     if f.at_risk is not None and f.at_risk > RISK_S:
         sentence = f"{length(f.at_risk)} of work are not stored: the loss of all nodes would cost them."
-        return Found(Condition.AT_RISK, sentence, f.now - f.at_risk, "`holdfast checkpoint list` shows what is stored.")
+        action = "`holdfast checkpoint list` shows what is stored."
+        return Found(Condition.AT_RISK, sentence, f.now - f.at_risk, action, remedy=Remedy.CHECKPOINT)
     return None
 
 
@@ -223,6 +258,10 @@ def _said(fault: Fault) -> str:
     if fault.text.startswith(name):
         return f"{place}, {fault.text}" if place else fault.text
     return f"{name} {place}: {fault.text}" if place else f"{name}: {fault.text}"
+
+
+def _rank(fault: Fault) -> int | None:
+    return int(fault.subject[4:]) if fault.subject.startswith("rank") and fault.subject[4:].isdigit() else None
 
 
 def _spaced(subject: str) -> str:

@@ -1,8 +1,9 @@
 """What the HTTP side may request of the controller: methods that give plain JSON-able data.
 
-The docstring of each names the model of what it gives: `models`, `diagnose`, `spans` and `metrics_models` describe the
-fields, and nothing else does. Data is not passed through the models (12,288 ranks): a test holds the answers of a real
-controller to them, for every route. NaN means an unknown number, as None does: JSON gets null for both.
+The docstring of each names the model of what it gives: `models`, `jobs`, `diagnose`, `spans` and `metrics_models`
+describe the fields, and nothing else does. Data is not passed through the models (12,288 ranks): a test holds the
+answers of a real controller to them, for every route. NaN means an unknown number, as None does: JSON gets null for
+both.
 
 `id` is a job's id. Where it is empty, a read is about the newest job, and a command about the only active one: with
 none or several of them it raises UsageError. A read of an unknown id raises KeyError.
@@ -35,6 +36,9 @@ class Facade(Protocol):
 
     def health(self, id: str = "") -> Json | None:
         """`models.Health` of the job; None before the first job."""
+
+    def hour(self, since: float = 0.0, id: str = "") -> Json | None:
+        """`jobs.Hour` of the job: samples of the last hour after `since`; None before the first job."""
 
     def plan(self, id: str = "") -> Json | None:
         """`models.Plan` of the job, once its rank 0 has reported it."""

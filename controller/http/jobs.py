@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from holdfast.base.errors import UsageError
@@ -25,6 +26,20 @@ JobKey = Annotated[str, Path(max_length=256, description="Id of a job, or its na
 SpanJob = Annotated[str, Query(max_length=256, description="Another job, also one whose spans are only on disk.")]
 Find = Callable[..., Awaitable[str]]
 """A dependency that gives the id of a request's job."""
+
+
+class Hour(BaseModel):
+    """Columns, oldest first: the last hour of a job, sampled every 15 s."""
+
+    model_config = ConfigDict(extra="allow")
+    job: str
+    at: list[float]
+    mfu: list[models.Number]
+    goodput: list[models.Number] = Field(description="Of the 24 hours before each sample.")
+    at_risk: list[models.Number] = Field(
+        description="Seconds of work lost if a worker failed; else, if the job failed."
+    )
+    spares: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +164,13 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
     @api.get("/health", response_model=models.Health | None, summary="Its health: one condition leads, in one sentence")
     async def health(id: Annotated[str, Depends(which.reads)]) -> Response:
         return small(facade.health(id))
+
+    @api.get("/hour", response_model=Hour | None, summary="Its last hour, as columns")
+    async def hour(
+        id: Annotated[str, Depends(which.reads)],
+        since: Annotated[float, Query(description="Only samples after this Unix time.")] = 0.0,
+    ) -> Response:
+        return small(facade.hour(since, id))
 
     @api.get("/plan", response_model=models.Plan | None, summary="The plan of a step; null until it is known")
     async def plan(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:

@@ -136,6 +136,7 @@ class Spent(_Answer):
         description="By reason. Null: unknown, as the repeated work of a program that does not number its steps."
     )
     last_hour: Number = Field(description="Share of the last hour in useful steps, saved or not.")
+    last_day: Number = Field(description="The same of the last 24 hours, or since the controller started.")
 
 
 class JobPause(_Answer):
@@ -162,6 +163,11 @@ class Condition(_Answer):
     doing: str = Field(description="What Holdfast does about it; empty: nothing.")
     usual_s: Number = Field(description="How long that usually takes.")
     basis: list[str] = Field(description="Incidents and texts of blame that it rests on.")
+    remedy: Literal["", "incident", "stacks", "diagnose", "blame", "nodes", "checkpoint"] = Field(
+        description="What a view offers for the action; empty: nothing."
+    )
+    target: str = Field(description="The incident or the node of the remedy.")
+    rank: int | None = Field(description="The culprit, if it is one rank.")
 
 
 class Health(Condition):

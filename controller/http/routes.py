@@ -12,10 +12,12 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 import holdfast
 from holdfast.base.json_text import encode
+from holdfast.controller.detectors.base.table import rows as findings
 from holdfast.controller.http import errors as http_errors
 from holdfast.controller.http import models
 from holdfast.controller.http.answer import answer, small
@@ -32,6 +34,13 @@ log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parents[1] / "page"
 Seconds = Annotated[float, Query(gt=0, le=600)]
+
+
+class RunbookEntry(BaseModel):
+    kind: str
+    means: str
+    does: str = Field(description="What Holdfast does about it: `Holdfast ...`.")
+    you: str = Field(description="What a person can do.")
 
 
 def create_app(facade: Facade, auth: Auth) -> FastAPI:
@@ -117,6 +126,13 @@ def _reads(facade: Facade) -> APIRouter:
             if str(known["id"]) == incident:
                 return small(known)
         raise HTTPException(404, f"no incident is called {incident!r}; GET /api/v1/incidents lists them")
+
+    @api.get("/runbook/{kind}", response_model=RunbookEntry, summary="The runbook's entry for a kind of finding")
+    async def runbook(kind: str) -> Response:
+        row = next((row for known, row in findings().items() if known.value == kind), None)
+        if row is None:
+            raise HTTPException(404, f"the runbook has no entry {kind!r}")
+        return small({"kind": kind, "means": row.means, "does": f"Holdfast {row.does}", "you": row.you})
 
     return api
 

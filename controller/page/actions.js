@@ -1,12 +1,11 @@
 // What a person can do: diagnose, take nodes out and in, checkpoint, look at stacks, end the job. Each asks once more.
 
 import { get, post } from "./api.js";
-import { byId, make, segments, setText, sureButton } from "./dom.js";
+import { byId, fill, make, segments, setText, sureButton } from "./dom.js";
 import { ago, clock, count, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { whileShown } from "./live.js";
 import { verdictTable } from "./node_story.js";
-import { route } from "./router.js";
+import { replace, route } from "./router.js";
 import { now, on, state } from "./store.js";
 import { stackTree } from "./story.js";
 
@@ -215,6 +214,10 @@ export function startActions() {
   whileShown(["actions"], poll, () => 2000);
   on("route", () => {
     if (route.view === "actions" && route.query.node && !nodes.value) nodes.value = route.query.node;
+    if (route.view === "actions" && route.query.show === "stacks") {
+      replace(null, {}); // once: not again with every change of the address
+      doing("Stacks", stacks)();
+    }
     show();
   });
 }

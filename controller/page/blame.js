@@ -2,9 +2,8 @@
 
 import { getLarge } from "./api.js";
 import { showShares, startShares } from "./blame_shares.js";
-import { byId, make, setText } from "./dom.js";
+import { byId, fill, make, setText } from "./dom.js";
 import { count, known, percent, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { whileShown } from "./live.js";
 import { link, replace, route } from "./router.js";
 import { on, state, notify } from "./store.js";

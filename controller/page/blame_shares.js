@@ -1,9 +1,8 @@
 // Work, transfer and waiting of every rank, and what of it is its own fault, what it brought on others, and what
 // others brought on it. A table: the bars repeat what the numbers say.
 
-import { byId, make, segments, setText } from "./dom.js";
+import { byId, fill, make, segments, setText } from "./dom.js";
 import { count, known, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { link, route } from "./router.js";
 
 const MOST = 100; // rows; the rest of 12,288 ranks is not worth reading

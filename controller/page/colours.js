@@ -17,7 +17,6 @@ const LEVELS = 48; // colours of the step-time scale
 export const UNKNOWN = LEVELS; // the place after the scale
 const FASTEST = 0.8; // of the median: end of the scale
 const SLOWEST = 1.5;
-const OUTLIER = 1.25; // of the median: slower than this gets a ring
 
 export const category = (name) => CATEGORY[name] ?? "idle";
 
@@ -34,13 +33,10 @@ export function categories(ranks) {
   return found;
 }
 
-/** Ranks that must not be overlooked, at most `most` + 1 of them: what failed and, by step time, what is slow. */
-export function outstanding(ranks, cats, painted, most) {
+/** Places of the ranks that failed, at most `most` + 1 of them. */
+export function failed(cats, most) {
   const found = [];
-  const limit = (painted.median ?? Infinity) * OUTLIER;
-  for (let i = 0; i < cats.length && found.length <= most; i++) {
-    if (cats[i] === 0 || ranks.step_seconds[i] > limit) found.push(i);
-  }
+  for (let i = 0; i < cats.length && found.length <= most; i++) if (cats[i] === 0) found.push(i);
   return found;
 }
 

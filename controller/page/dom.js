@@ -19,6 +19,12 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Replaces the children of a box only where that changes something: focus and selection stay. */
+export function fill(box, ...parts) {
+  const fresh = make("div", {}, ...parts);
+  if (box.innerHTML !== fresh.innerHTML) box.replaceChildren(...fresh.childNodes);
+}
+
 export function pairs(rows) {
   const list = make("dl", { class: "pairs" });
   for (const [name, value] of rows) list.append(make("dt", {}, name), make("dd", {}, value));

@@ -1,5 +1,4 @@
-// Incidents, newest first: what happened, how long each phase took, what the detectors said. The open one also stands
-// on top of the page.
+// Incidents, newest first: what happened, how long each phase took, what the detectors said.
 
 import { byId, make, setText } from "./dom.js";
 import { ago, clock, count, known, seconds } from "./format.js";
@@ -11,7 +10,6 @@ const SHADES = 6;
 export const LEVEL = { critical: "bad", warning: "warn", info: "busy" };
 export const STATE = { open: "bad", recovering: "busy", closed: "ok", failed: "bad" };
 const cards = new Map(); // id -> {card, text}: a card is rebuilt only when its incident changed
-const top = byId("alarm");
 
 export const isOpen = (incident) => incident.state === "open" || incident.state === "recovering";
 export const newestFirst = () => [...state.incidents.values()].sort((a, b) => b.opened - a.opened);
@@ -28,25 +26,16 @@ function show() {
     const text = JSON.stringify(incident);
     const known = cards.get(incident.id);
     if (known?.text === text) return known.card;
-    const card = build(incident, true);
+    const card = build(incident);
     if (known?.card.querySelector("details")?.open) card.querySelector("details")?.setAttribute("open", "");
     cards.set(incident.id, { card, text });
     return card;
   });
   if (wanted.length !== box.children.length || wanted.some((card, i) => box.children[i] !== card)) box.replaceChildren(...wanted);
-  showAlarm(incidents.find(isOpen));
   mark();
 }
 
-function showAlarm(incident) {
-  const text = incident ? JSON.stringify(incident) : "";
-  if (top.dataset.text === text) return;
-  top.dataset.text = text;
-  top.hidden = !incident;
-  top.replaceChildren(...(incident ? [build(incident, false)] : []));
-}
-
-function build(incident, full) {
+function build(incident) {
   const head = make("div", { class: "incident-head" },
     make("span", { class: "pill", "data-cat": STATE[incident.state] }, incident.state),
     make("b", {}, incident.kind.replaceAll("-", " ")),
@@ -56,8 +45,7 @@ function build(incident, full) {
     head, make("p", { class: "summary" }, incident.summary), phases(incident));
   card.dataset.id = incident.id;
   if (incident.action) card.append(make("p", {}, incident.reason ? `${incident.action}: ${incident.reason}` : incident.action));
-  head.insertBefore(make("a", { class: "link", href: link("incidents", incident.id) }, full ? "story" : "details"), head.lastChild);
-  if (!full) return card;
+  head.insertBefore(make("a", { class: "link", href: link("incidents", incident.id) }, "story"), head.lastChild);
   const facts = outcome(incident);
   if (facts) card.append(make("p", {}, facts));
   if (incident.findings.length) card.append(findings(incident));

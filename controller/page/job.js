@@ -1,9 +1,8 @@
 // The job: where a step's time goes in each rank, and what was started.
 
 import { get } from "./api.js";
-import { byId, make, pairs } from "./dom.js";
+import { byId, fill, make, pairs } from "./dom.js";
 import { clock, count, known, percent, ranges, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { whileShown } from "./live.js";
 import { link, route } from "./router.js";
 import { on, state } from "./store.js";

@@ -5,6 +5,7 @@ import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./d
 import { usePointer } from "./drag.js";
 import { count, seconds } from "./format.js";
 import { drawMarks, drawOver, paintCells } from "./mesh_draw.js";
+import { culpritRanks } from "./health.js";
 import { hit, layOut, neighbour, shapeOf } from "./mesh_layout.js";
 import { announce, clearSelection, indexOf, select } from "./select.js";
 import { on, state } from "./store.js";
@@ -76,7 +77,8 @@ function draw() {
   const node = state.ranks.nodes.indexOf(state.selected.node);
   const mates = [];
   if (node >= 0) for (let i = 0; i < scene.ranks.node.length; i++) if (scene.ranks.node[i] === node) mates.push(i);
-  drawMarks(context, scene, { selected, hover, mates });
+  const culprits = culpritRanks().map(indexOf).filter((i) => i >= 0);
+  drawMarks(context, scene, { culprits, selected, hover, mates });
   timings.push(performance.now() - began);
   if (timings.length > 600) timings.shift();
 }
@@ -246,7 +248,7 @@ export function startMesh() {
     refreshAll();
   });
   on("theme", refreshAll);
-  on("selected", redraw);
+  on("selected status", redraw);
   segments(document.querySelector(".mesh .segments"), ({ colour: by }) => {
     colourBy = by;
     refreshAll();

@@ -3,10 +3,9 @@
 
 import { get, getLarge } from "./api.js";
 import { CELL, categories, WORST_FIRST } from "./colours.js";
-import { byId, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
+import { byId, fill, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
 import { usePointer } from "./drag.js";
 import { count, known, percent, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { whileShown } from "./live.js";
 import { flowOf, groupsOf } from "./neighbours.js";
 import { link, route } from "./router.js";

@@ -1,7 +1,7 @@
 // Draws the ranks. Cells are written as pixels into an image, which is kept until something changes: 12,288 rectangles
 // through the canvas cost 20 ms a frame, as pixels 2. Texts, rings, axes and what follows the pointer go over it.
 
-import { outstanding } from "./colours.js";
+import { failed } from "./colours.js";
 import { count, seconds } from "./format.js";
 import { colour, inkOn, pixel } from "./theme.js";
 
@@ -76,9 +76,9 @@ function drawTexts(context, scene, cw, ch, width, height) {
 
 /** One bad cell of four pixels among twelve thousand must be seen at once: it gets a ring. */
 function drawRings(context, scene, cw, ch) {
-  const { layout, view, ranks, cats, paint } = scene;
+  const { layout, view, cats } = scene;
   if (Math.min(cw, ch) >= 16) return;
-  const bad = outstanding(ranks, cats, paint, MOST_RINGS);
+  const bad = failed(cats, MOST_RINGS);
   if (bad.length > MOST_RINGS) return; // then the colour alone is plain enough
   for (const [style, line] of [[colour("surface"), 6], [colour("bad"), 3]]) {
     context.strokeStyle = style;
@@ -124,7 +124,27 @@ function niceStep(least) {
   return 1024;
 }
 
-/** The selected rank, the ranks of its node, and the one under the pointer. */
+/** The name of a rank whose cell has no room for it. */
+function nameBeside(context, { layout, view, ranks }, i, cw) {
+  const text = `rank ${ranks.rank[i]}`;
+  context.font = `600 ${LABEL}`;
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  const wide = context.measureText(text).width + 10;
+  const [x, y] = [layout.x[i] * view.scale + view.x + cw + 9, layout.y[i] * view.scale + view.y];
+  const left = x + wide > context.canvas.clientWidth ? x - cw - 18 - wide : x;
+  context.fillStyle = colour("surface");
+  context.strokeStyle = colour("bad");
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.roundRect(left, y - 9, wide, 18, 4);
+  context.fill();
+  context.stroke();
+  context.fillStyle = colour("text");
+  context.fillText(text, left + 5, y);
+}
+
+/** The culprits, the selected rank, the ranks of its node, and the one under the pointer. */
 export function drawMarks(context, scene, marks) {
   const { layout, view, gutter } = scene;
   const gap = gapOf(scene);
@@ -139,6 +159,11 @@ export function drawMarks(context, scene, marks) {
     context.roundRect(Math.round(x) - grow, Math.round(y) - grow, Math.round(cw) + 2 * grow, Math.round(ch) + 2 * grow, round);
     context.stroke();
   };
+  for (const i of marks.culprits) {
+    outline(i, 3, colour("surface"), 6);
+    outline(i, 3, colour("bad"), 3);
+    if (cw < 30) nameBeside(context, scene, i, cw);
+  }
   for (const i of marks.mates) outline(i, 0.5, colour("accent"), 1);
   if (marks.hover >= 0) outline(marks.hover, 1, colour("text"), 1.5);
   if (marks.selected >= 0) {

@@ -2,9 +2,8 @@
 
 import { get, getLarge } from "./api.js";
 import { level, ratioPalette, timeRamp } from "./colours.js";
-import { byId, make, setText } from "./dom.js";
+import { byId, fill, make, setText } from "./dom.js";
 import { clock, count, known, percent, short } from "./format.js";
-import { fill } from "./glance.js";
 import { cell } from "./grid.js";
 import { HeatMap } from "./heat_map.js";
 import { newestFirst } from "./incidents.js";

@@ -14,6 +14,7 @@ export const VIEWS = {
   incidents: "Incidents",
   mesh3d: "3D mesh",
   actions: "Actions",
+  runbook: "Runbook",
 };
 export const route = { view: "overview", id: null, query: {} };
 const OLD = { rank: "ranks", node: "nodes", incident: "incidents" };

@@ -1,9 +1,8 @@
 // One incident as a story: what was seen, what was decided and why, what each phase took, and the evidence of it all.
 
 import { get } from "./api.js";
-import { byId, make, pairs, setText } from "./dom.js";
+import { byId, fill, make, pairs, setText } from "./dom.js";
 import { bytes, clock, count, known, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { culprit, isOpen, LEVEL, newestFirst, outcome, phases, STATE, stepResumed } from "./incidents.js";
 import { route } from "./router.js";
 import { now, on, state } from "./store.js";

@@ -1,10 +1,9 @@
 // All or some ranks on one clock: what is seen of it, what is under the pointer, what the keys do.
 
 import { getLarge, save } from "./api.js";
-import { byId, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
+import { byId, fill, fit, framed, make, pairs, placeTip, setText } from "./dom.js";
 import { usePointer } from "./drag.js";
 import { bytes, count, ranges, seconds } from "./format.js";
-import { fill } from "./glance.js";
 import { company } from "./neighbours.js";
 import { replace, route } from "./router.js";
 import { announce, indexOf, select } from "./select.js";

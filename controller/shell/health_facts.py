@@ -105,4 +105,7 @@ def _doc(found: Found) -> Json:
         "doing": found.doing,
         "usual_s": found.usual_s,
         "basis": list(found.basis),
+        "remedy": found.remedy.value,
+        "target": found.target,
+        "rank": found.rank,
     }

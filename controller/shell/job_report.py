@@ -12,7 +12,7 @@ from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.hang.pauses import REPORTED
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.state.at_risk import at_risk
-from holdfast.controller.state.goodput import LOSSES, Account
+from holdfast.controller.state.goodput import DAY, HOUR, LOSSES, Account
 from holdfast.controller.state.model import Job
 from holdfast.controller.state.ranks import RANK_STATES, RankTable
 from holdfast.wire import types as t
@@ -174,7 +174,8 @@ def _time(brain: JobBrain, until: float) -> Json:
         "unsaved": totals[Account.TRAINING],
         "queued": totals[Account.QUEUED],
         "lost": {account.value: None if account in unknown else totals[account] for account in LOSSES},
-        "last_hour": time.recent_ratio(until),
+        "last_hour": time.recent_ratio(until, HOUR),
+        "last_day": time.recent_ratio(until, DAY),
     }
 
 

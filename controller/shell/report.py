@@ -12,6 +12,7 @@ from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.shell.blame_watch import BlameWatch
 from holdfast.controller.shell.health_facts import health_doc
+from holdfast.controller.shell.hours import Hours
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.spans.reader import read_kept, read_newest
@@ -43,9 +44,12 @@ _STACKS_S = 5.0  # seconds that agents have to send their workers' stacks
 class Report:
     """The facade that HTTP serves."""
 
-    def __init__(self, shell: Shell, max_restarts: int, watch: BlameWatch | None = None) -> None:
-        """`watch`: what it found and counts is reported as well."""
+    def __init__(
+        self, shell: Shell, max_restarts: int, watch: BlameWatch | None = None, hours: Hours | None = None
+    ) -> None:
+        """`watch`: what it found and counts is reported as well. `hours`: what it has sampled."""
         self.shell, self.max_restarts, self._watch = shell, max_restarts, watch
+        self._hours = hours or Hours(shell)
         self._plans: dict[str, tuple[t.PlanPublished, Json | None]] = {}  # by job: read once, asked for often
 
     @property
@@ -152,6 +156,10 @@ class Report:
             "at": [r.at for r in rows],
             "generation": [r.generation for r in rows],
         }
+
+    def hour(self, since: float = 0.0, id: str = "") -> Json | None:
+        brain = self._brain(id)
+        return self._hours.columns(brain.c.job.spec.id, since) if brain is not None else None
 
     def plan(self, id: str = "") -> Json | None:
         brain = self._brain(id)

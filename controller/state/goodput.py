@@ -9,6 +9,7 @@ A step counts as productive when it can no longer be lost: when a checkpoint in 
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,7 +20,8 @@ from holdfast.controller.state.former_names import current
 _KEPT = 200_000  # newest steps whose worth is remembered
 _USUAL = 1.1  # of the median: what a step takes beyond it is a straggler's
 _PAUSE = 5.0  # times the median: a step that takes longer, after one that did not, had a pause in it
-_WINDOW = 3600.0
+HOUR = 3600.0
+DAY = 86400.0
 _SAMPLE = 15.0
 
 
@@ -75,7 +77,7 @@ class Goodput:
     """Was the program in a phase of its own since the last step?"""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))
     samples: deque[tuple[float, float, float]] = field(default_factory=deque)
-    """(wall, seconds of productive and unsaved steps, seconds queued)."""
+    """Of the last day: (wall, seconds of productive and unsaved steps, seconds queued)."""
 
     def begin(self, wall: float) -> None:
         self.began = self.at = wall
@@ -169,13 +171,17 @@ class Goodput:
             return None
         return min(1.0, self.booked[Account.PRODUCTIVE] / total)
 
-    def recent_ratio(self, wall: float) -> float | None:
-        """Share of the last hour in steps that count, saved by now or not, without the time in the queue; None before
-        the first step."""
+    def recent_ratio(self, wall: float, window: float) -> float | None:
+        """Share of the last `window` seconds, at most a day, in steps that count, saved by now or not, without the time
+        in the queue; None before the first step. What was before the controller's last start is not known."""
         if not self.samples:
             return None
-        at, done, queued = self.samples[0]
-        total = wall - at - (self.totals(wall)[Account.QUEUED] - queued)
+        start = wall - window
+        # The newest sample before the window: there is none while no step ends.
+        i = bisect_left(self.samples, start, key=lambda sample: sample[0]) - 1
+        at, done, queued = self.samples[max(i, 0)]
+        asked = wall - max(at, start)
+        total = asked - min(asked, self.totals(wall)[Account.QUEUED] - queued)
         return min(1.0, max(0.0, self._done() - done) / total) if total > 0 else None
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -205,7 +211,7 @@ class Goodput:
     def _sample(self, wall: float) -> None:
         if not self.samples or wall - self.samples[-1][0] >= _SAMPLE:
             self.samples.append((wall, self._done(), self.booked[Account.QUEUED]))
-        while self.samples[0][0] < wall - _WINDOW and len(self.samples) > 1:
+        while self.samples[0][0] < wall - DAY and len(self.samples) > 1:
             self.samples.popleft()
 
     # --- for the journal ----------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from pydantic import BaseModel, TypeAdapter
 from holdfast.base.json_text import encode
 from holdfast.controller.http import diagnose as http_diagnose
 from holdfast.controller.http import models
+from holdfast.controller.http.jobs import Hour
+from holdfast.controller.http.routes import RunbookEntry
 from tests.controller.support.asking import ask, error
 from tests.controller.support.fake_facade import FakeFacade, llm_175b
 from tests.controller.support.shapes import hold
@@ -28,6 +30,8 @@ SHAPES: list[tuple[str, type[BaseModel] | Any]] = [
     ("/api/v1/job", models.Job),
     ("/api/v1/job/plan", models.Plan),
     ("/api/v1/job/health", models.Health),
+    ("/api/v1/job/hour", Hour),
+    ("/api/v1/runbook/worker-killed", RunbookEntry),
     ("/api/v1/ranks", models.Ranks),
     ("/api/v1/steps?since=5&limit=3", models.Steps),
     ("/api/v1/incidents", list[models.Incident]),

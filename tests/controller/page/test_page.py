@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 def test_says_that_the_job_is_fine_and_moves_on(served: Served, watched: Watched) -> None:
     page = open_page(watched, served)
-    expect(page.locator("#verdict-text")).to_have_text("Training normally")
+    expect(page.locator("#health-sentence")).to_contain_text("Training normally, at step ")
     expect(page.locator("#job-name")).to_have_text("demo")
     expect(page.locator("#mesh-shape")).to_contain_text("8 ranks")
-    expect(page.locator("#alarm")).to_be_hidden()
-    step = page.locator("#tiles div", has_text="Step").first
+    expect(page.locator("#needs")).to_have_text("Nothing.")
+    step = page.locator("#figures div", has_text="Step").first
     before = step.inner_text()
     expect(step).not_to_have_text(before)
 
@@ -59,20 +59,24 @@ def test_mesh_answers_to_click_and_keys(served: Served, watched: Watched) -> Non
 def test_an_incident_appears_live_and_ends(held: Served, watched: Watched) -> None:
     page = open_page(watched, held)
     held.fault(3)
-    alarm = page.locator("#alarm")
-    expect(alarm).to_be_visible()
-    expect(alarm).to_contain_text("worker killed")
-    expect(page.locator("#verdict-text")).to_have_text("Recovering")
+    sentence = page.locator("#health-sentence")
+    expect(sentence).to_contain_text("Recovering for 0 s: rank 3 on node0 was ended by SIGKILL")
     expect(page.locator("#announce")).to_contain_text("Recovering")
-    held.tick(3)
-    expect(alarm.locator(".phases")).to_contain_text("restore")
+    expect(page).to_have_title(re.compile("^recovering · step"))
+    needed = page.locator("#needs li")
+    expect(needed).to_contain_text("worker killed")
+    held.tick(2)
+    expect(page.locator("#health-doing")).to_have_text("restart the workers in place: start")
+    expect(needed).to_have_count(0)  # it is dealt with
+    page.get_by_role("link", name="Open incident i1").click()
     card = page.locator("#incidents .incident").first
+    held.tick(1)
+    expect(card.locator(".phases")).to_contain_text("restore")
     expect(card.locator("pre")).to_contain_text("<b>not markup</b>")  # as text
     held.tick(3)
-    expect(alarm).to_be_hidden()
-    expect(page.locator("#verdict-text")).to_have_text("Training normally")
+    expect(sentence).to_contain_text("Training normally")
+    expect(sentence).to_contain_text("with 1 restart so far")
     expect(card).to_contain_text("state from memory")
-    expect(page.locator("#tiles")).to_contain_text("1 restart")
 
 
 @pytest.mark.parametrize("numbers_steps", [True, False])
@@ -87,26 +91,9 @@ def test_where_training_went_on_is_reported_or_unknown(held: Served, watched: Wa
     went_on = f"{step - 3}" if numbers_steps else "unknown"
     expect(story.locator("dt:has-text('training resumed from') + dd")).to_have_text(went_on)
     expect(story).to_contain_text(f"step {step} → {went_on}")
-    page.goto(f"{held.url}#/overview")
+    page.goto(f"{held.url}#/job")
     again = page.locator("#ledger dt:has-text('repeating lost steps') + dd")
     expect(again).to_contain_text("500 ms" if numbers_steps else "unknown")
-
-
-def test_a_pause_is_the_headline_with_what_works_and_its_limit(held: Served, watched: Watched) -> None:
-    page = open_page(watched, held)
-    held.facade.pause = {
-        "life": "busy", "text": "rank 0 writes 212 MB/s; 7 wait for it in barrier 4", "place": "train.py:8 <save>",
-        "ranks": [0], "waiting": 7, "since": held.facade.now - 18, "seconds": 18.0, "limit_seconds": 1800.0,
-        "usual_seconds": 16.0,
-    }  # fmt: skip
-    held.tick(1)
-    expect(page.locator("#verdict-text")).to_contain_text("Paused, busy for")
-    expect(page.locator("#verdict-why")).to_contain_text(
-        "rank 0 writes 212 MB/s; 7 wait for it in barrier 4, at train.py:8 <save>; up to 16.0 s here before"
-    )
-    held.facade.pause = None
-    held.tick(1)
-    expect(page.locator("#verdict-text")).to_have_text("Training normally")
 
 
 def test_links_lead_to_what_they_name(served: Served, watched: Watched) -> None:
@@ -222,8 +209,8 @@ def test_shows_a_lost_controller_and_finds_it_again(served: Served, watched: Wat
     page = open_page(watched, served)
     served.stop()
     expect(page.locator("#lost")).to_be_visible()
-    expect(page.locator("#lost")).to_contain_text("Connection to the controller lost")
-    expect(page.locator("#connection")).to_have_text("connection lost")
+    expect(page.locator("#lost")).to_contain_text("Controller lost: it does not answer.")
+    expect(page.locator("#connection")).to_have_text("controller lost")
     again = Served(served.facade, Auth(), served.port)
     try:
         expect(page.locator("#connection")).to_have_text("live")

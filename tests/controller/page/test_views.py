@@ -13,30 +13,14 @@ from tests.controller.page.served import Served, open_page, pixels_of
 pytestmark = [pytest.mark.slow, pytest.mark.calm]
 
 
-def test_overview_answers_who_and_what(held: Served, watched: Watched) -> None:
-    page = open_page(watched, held)
-    expect(page.locator("#fault")).to_contain_text("rank 6 (node node1, GPU 2)")  # slow in the fake's spans
-    expect(page.locator("#doing")).to_contain_text("Nothing")
-    expect(page.locator("#doing")).to_contain_text("the whole job")
-    expect(page.locator("#ledger")).to_contain_text("saved steps")
-    expect(page.locator("#ledger")).to_contain_text("repeating lost steps500 ms")
-    held.fault(3)
-    expect(page.locator("#fault .big")).to_have_text("rank3 worker killed")
-    held.tick(2)
-    expect(page.locator("#doing .big")).to_have_text("restart the workers in place")
-    page.locator("#fault").get_by_role("link", name="story").click()
-    expect(page.locator("#story")).to_contain_text("Decided: restart the workers in place")
-    expect(page.locator("#story pre").first).to_contain_text("<b>not markup</b>")
-    held.tick(3)
-    expect(page.locator("#story")).to_contain_text("Closed")
-
-
 def test_job_reports_what_it_is_and_where_its_steps_go(served: Served, watched: Watched) -> None:
     page = open_page(watched, served, "#/job")
     expect(page.locator("#facts")).to_contain_text("train.py --config demo.toml")
     expect(page.locator("#facts")).to_contain_text("1f1b, 1 micro-batches")
     expect(page.locator("#parts tbody tr")).to_have_count(5)
     expect(page.locator("#tokens-value")).to_have_text(re.compile(r"\d"))
+    expect(page.locator("#ledger")).to_contain_text("saved steps")
+    expect(page.locator("#ledger")).to_contain_text("repeating lost steps500 ms")
     page.locator("#facts").get_by_role("link", name="node1").click()
     expect(page.locator("#history-title")).to_contain_text("node1")
 
@@ -167,6 +151,8 @@ def test_several_jobs_have_a_list_and_each_its_own_page(served: Served, watched:
     other.fault(0)
     served.tick(1)
     page.click("#views a[data-view=overview]")
-    expect(page.locator("#fault")).not_to_contain_text("rank 0")  # what happens to the other is none of its incidents
+    expect(page.locator("#health-sentence")).to_contain_text(
+        "with 0 restarts"
+    )  # what happens to the other is none of its incidents
     page.locator("#jobs a", has_text="second").click()
-    expect(page.locator("#alarm")).to_be_visible()
+    expect(page.locator("#health-sentence")).to_contain_text("with 1 restart so far")

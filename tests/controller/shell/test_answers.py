@@ -51,7 +51,12 @@ class World:
 
     def path(self, route: Route) -> str:
         id = self.diagnosis if "diagnoses" in route.path else "j1"
-        return route.path.replace("{id}", id).replace("{name}", "node1").replace("{incident}", "i1")
+        return (
+            route.path.replace("{id}", id)
+            .replace("{name}", "node1")
+            .replace("{incident}", "i1")
+            .replace("{kind}", "worker-killed")
+        )
 
 
 def world(folder: Path) -> World:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.controller.state.events import FrameSeen
-from holdfast.controller.state.goodput import LOSSES, Account, Goodput
+from holdfast.controller.state.goodput import DAY, HOUR, LOSSES, Account, Goodput
 from holdfast.controller.state.model import JobStatus
 from holdfast.wire import types as t
 from tests.controller.support.virtual import STEP, Virtual, training, trains_again
@@ -131,11 +131,11 @@ def test_time_in_the_queue_is_no_part_of_the_goodput() -> None:
     time.switch(Account.STARTING, T0 + 100.0)
     for i in range(8):
         time.step(i, 1.0, T0 + 103.0 + i, T0 + 103.0 + i)
-    before, recent = time.ratio(T0 + 110.0), time.recent_ratio(T0 + 110.0)
+    before, recent = time.ratio(T0 + 110.0), time.recent_ratio(T0 + 110.0, HOUR)
     assert before == pytest.approx(0.8)
     assert recent == pytest.approx(1.0)
     time.fault(T0 + 110.0, T0 + 110.0, Account.QUEUED)
-    assert (time.ratio(T0 + 500.0), time.recent_ratio(T0 + 500.0)) == (before, recent)
+    assert (time.ratio(T0 + 500.0), time.recent_ratio(T0 + 500.0, HOUR)) == (before, recent)
     sums_up(time, T0 + 500.0)
     time = Goodput.from_doc(time.to_doc())
     time.switch(Account.STARTING, T0 + 1000.0)
@@ -173,12 +173,27 @@ def test_a_controller_that_was_away_books_what_it_missed() -> None:
     whole(v)
 
 
+def test_the_share_of_a_window_leaves_out_what_was_before_it() -> None:
+    time = Goodput()
+    time.begin(T0)
+    for i in range(3600):
+        time.step(i, 1.0, T0 + 1.0 + i, T0 + 1.0 + i)
+    time.fault(T0 + 3600.0, T0 + 3600.0, Account.RESTORE)
+    for i in range(1800):
+        time.step(3600 + i, 1.0, T0 + 5401.0 + i, T0 + 5401.0 + i)
+    assert time.recent_ratio(T0 + 7200.0, DAY) == pytest.approx(5400 / 7200, abs=0.01)
+    assert time.recent_ratio(T0 + 7200.0, HOUR) == pytest.approx(0.5, abs=0.01)
+    for i in range(100):  # of what is older than a day nothing is kept
+        time.step(5400 + i, 1.0, T0 + 200_000.0 + i, T0 + 200_000.0 + i)
+    assert time.samples[0][0] >= T0 + 200_000.0
+
+
 def test_quiet_training_is_productive() -> None:
     v = training()
     v.run(60.0)
     ratio, recent = (
         v.brain.jobs.newest.c.time.ratio(v.instant.wall),
-        v.brain.jobs.newest.c.time.recent_ratio(v.instant.wall),
+        v.brain.jobs.newest.c.time.recent_ratio(v.instant.wall, HOUR),
     )
     assert ratio is not None
     assert recent is not None

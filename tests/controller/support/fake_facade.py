@@ -46,6 +46,8 @@ class FakeFacade(FakeTraining):
         self.graces: list[float] = []
         self.dumps: list[bool] = []
         self.pause: Json | None = None
+        self.facts: Facts | None = None
+        """What its health is judged by, instead of what it does."""
         self.checkpoints = 0
         self.diagnosed: list[Json] = []
         self.traced: tuple[SpanTable, JobShape] | None = None
@@ -136,13 +138,11 @@ class FakeFacade(FakeTraining):
         return job["health"] if job is not None else None
 
     def health_now(self) -> Json:
+        if self.facts is not None:
+            return health_json(judge(self.facts))
         state = JobStatus(self.job_state)
         open_ = next((one for one in self.incidents() if one["state"] in ("open", "recovering")), None)
-        live = (
-            Fault(str(open_["id"]), open_["kind"], open_["culprit"], open_["summary"], open_["opened"])
-            if open_
-            else None
-        )
+        live = _fault(open_) if open_ else None
         pause = self.pause and Pause(
             self.pause["life"], self.pause["text"], self.pause["since"], self.pause["limit_seconds"], None
         )
@@ -191,6 +191,7 @@ class FakeFacade(FakeTraining):
                 "queued": 6.0,
                 "lost": {"restore": 4.5, "recompute": 0.5 if self.numbers_steps else None},
                 "last_hour": 0.96,
+                "last_day": 0.971,
             },
             "health": self.health_now(),
             "pause": self.pause,
@@ -229,6 +230,16 @@ class FakeFacade(FakeTraining):
             "operations": OPERATIONS,
             "sizes": [self.pp, self.dp, self.tp] if self.mesh else None,
         }
+
+    def hour(self, since: float = 0.0, id: str = "") -> Json | None:
+        job = self.of(id)
+        if job.job_state is None:
+            return None
+        at = [at for i in range(240) if (at := job.now - (239 - i)) >= job.started and at > since]
+        return {
+            "job": job.id, "at": at, "mfu": [0.41 + 0.01 * math.sin(when / 200) for when in at],
+            "goodput": [0.971] * len(at), "at_risk": [when % 60 for when in at], "spares": [1] * len(at),
+        }  # fmt: skip
 
     def steps(self, since: int = -1, limit: int = 5000, id: str = "") -> Json:
         rows = [row for row in self.of(id).rows if row[0] > since][-limit:]
@@ -417,6 +428,14 @@ class FakeFacade(FakeTraining):
         row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY
         row["reason"] = "by hand" if on else ""
         self.serial += 1
+
+
+def _fault(incident: Json) -> Fault:
+    return Fault(
+        str(incident["id"]), incident["kind"], incident["culprit"], incident["summary"], incident["opened"],
+        action=incident["action"] or "", phase=incident["phases"][-1]["name"],
+        is_recovering=incident["state"] == "recovering",
+    )  # fmt: skip
 
 
 def traced(facade: FakeFacade) -> tuple[SpanTable, JobShape]:

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 from fastapi import FastAPI
 from pydantic import BaseModel, TypeAdapter
 
-from holdfast.controller.http import diagnose, models, spans
+from holdfast.controller.http import diagnose, jobs, models, spans
+from holdfast.controller.http import routes as http_routes
 
 MODELS = {
-    name: one for module in (models, diagnose, spans) for name, one in vars(module).items()
+    name: one for module in (models, jobs, diagnose, spans, http_routes) for name, one in vars(module).items()
     if isinstance(one, type) and issubclass(one, BaseModel)
 }  # fmt: skip
 

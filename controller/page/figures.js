@@ -1,0 +1,110 @@
+// The six figures of the overview, each with its last hour as a line.
+
+import { get } from "./api.js";
+import { byId, make, setText } from "./dom.js";
+import { count, known, percent, seconds, short } from "./format.js";
+import { whileShown } from "./live.js";
+import { route } from "./router.js";
+import { now, on, state } from "./store.js";
+
+const HOUR_S = 3600;
+const POINTS = 120; // of a line: what a tile has room for
+const [WIDTH, HEIGHT] = [200, 30]; // of the drawing, scaled to its box
+const SVG = "http://www.w3.org/2000/svg";
+const tiles = new Map();
+let hour = null; // as /api/v1/job/hour
+
+/** [{name, value, more, at, line}] of a job's document, its steps and its last hour. Pure. */
+export function figuresOf(job, steps, past) {
+  const left = job.max_steps && known(job.step_seconds) ? (job.max_steps - job.step - 1) * job.step_seconds : null;
+  const of = job.max_steps ? `of ${count(job.max_steps)}` : "";
+  const remaining = left > 0 && job.state === "running" ? `, ${seconds(left)} left` : "";
+  const risk = job.at_risk ?? {};
+  const worse = [["node", risk.node], ["job", risk.job]].filter(([, cost]) => known(cost));
+  const rates = steps.tokens.map((many, i) => (steps.seconds[i] > 0 ? many / steps.seconds[i] : null));
+  const spares = past?.spares.at(-1);
+  return [
+    { name: "Step", value: job.step < 0 ? "–" : count(job.step), more: `${of}${remaining}`, at: steps.at, line: steps.step },
+    { name: "Tokens/s", value: short(job.tokens_per_s), more: `step ${seconds(job.step_seconds)}`, at: steps.at, line: rates },
+    { name: "MFU", value: percent(job.mfu), more: "of the peak", at: past?.at, line: past?.mfu },
+    { name: "Goodput", value: percent(job.time.last_day), more: `of 24 h, ${percent(job.goodput)} of all`, at: past?.at, line: past?.goodput },
+    {
+      name: "Work at risk", value: seconds(risk.worker ?? risk.job), at: past?.at, line: past?.at_risk,
+      more: worse.map(([what, cost]) => `${what}: ${seconds(cost)}`).join(", ") || "if a worker fails",
+    },
+    { name: "Spares", value: count(spares), more: spares === 0 ? "none could take over" : spares === 1 ? "node" : "nodes", at: past?.at, line: past?.spares },
+  ];
+}
+
+/** [[x, y], ...] of the last hour, x and y from 0 to 1; of many points the extremes of each column. Pure. */
+export function sparkline(at, line, until) {
+  const from = until - HOUR_S;
+  const inside = [];
+  for (let i = 0; i < (at?.length ?? 0); i++) if (at[i] >= from && known(line[i])) inside.push([at[i], line[i]]);
+  if (inside.length < 2) return [];
+  const start = Math.min(inside[0][0], until - 60); // a young job fills the width
+  const values = inside.map(([, value]) => value);
+  const [low, high] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+  const spread = high - low || 1;
+  const columns = new Map();
+  for (const [when, value] of inside) {
+    const column = Math.floor(((when - start) / (until - start || 1)) * (POINTS / 2));
+    const found = columns.get(column) ?? { low: value, high: value };
+    columns.set(column, { low: Math.min(found.low, value), high: Math.max(found.high, value) });
+  }
+  const y = (value) => (high === low ? 0.5 : (value - low) / spread);
+  return [...columns].flatMap(([column, found]) => {
+    const x = Math.min(1, column / (POINTS / 2));
+    return found.low === found.high ? [[x, y(found.low)]] : [[x, y(found.low)], [x, y(found.high)]];
+  });
+}
+
+function tile(name) {
+  const drawing = document.createElementNS(SVG, "svg");
+  drawing.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  drawing.setAttribute("preserveAspectRatio", "none");
+  drawing.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(SVG, "polyline");
+  drawing.append(path);
+  const parts = { value: document.createTextNode(""), more: make("small"), path };
+  const dd = make("dd", {}, parts.value, parts.more);
+  return { ...parts, element: make("div", {}, make("dt", {}, name), dd, drawing) };
+}
+
+function show() {
+  const job = state.status?.job;
+  if (route.view !== "overview") return;
+  byId("figures").hidden = !job;
+  if (!job) return;
+  for (const { name, value, more, at, line } of figuresOf(job, state.steps, hour)) {
+    if (!tiles.has(name)) {
+      tiles.set(name, tile(name));
+      byId("figures").append(tiles.get(name).element);
+    }
+    const found = tiles.get(name);
+    setText(found.value, value);
+    setText(found.more, more);
+    found.more.title = more;
+    const points = sparkline(at, line, now()).map(([x, y]) => `${(x * WIDTH).toFixed(1)},${(2 + (1 - y) * (HEIGHT - 4)).toFixed(1)}`);
+    found.path.setAttribute("points", points.join(" "));
+  }
+}
+
+async function poll() {
+  const since = hour?.job === state.steps.job ? hour.at.at(-1) : undefined;
+  const fresh = await get(since === undefined ? "/job/hour" : `/job/hour?since=${since}`);
+  if (!fresh) hour = null;
+  else if (fresh.job !== hour?.job || since === undefined) hour = fresh;
+  else {
+    const first = hour.at.findIndex((when) => when >= now() - HOUR_S);
+    for (const name of ["at", "mfu", "goodput", "at_risk", "spares"])
+      hour[name] = [...hour[name].slice(Math.max(0, first)), ...fresh[name]];
+  }
+  show();
+}
+
+export function startFigures() {
+  on("status steps route", show);
+  on("job", () => (hour = null));
+  whileShown(["overview"], poll, () => 15_000);
+}

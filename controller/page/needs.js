@@ -1,0 +1,50 @@
+// What waits for a person: faults without a repair of their own, nodes that are out of service, alerts of the last hour.
+
+import { byId, fill, make, setText } from "./dom.js";
+import { ago, count } from "./format.js";
+import { newestFirst, STATE } from "./incidents.js";
+import { link, route } from "./router.js";
+import { now, on, state } from "./store.js";
+
+const MOST = 5;
+const ALERT_S = 3600;
+const OUT = { lost: "agent-exit", faulty: "eviction" }; // runbook entry of a node without an incident of its own
+
+/** [{text, kind, href, cat, at}], the worst first. Pure. */
+export function needsOf(incidents, nodes, time) {
+  const wanted = (one) => one.state === "open" || one.state === "failed" || (one.action === "alert" && time - one.opened < ALERT_S);
+  const order = { failed: 0, open: 1 };
+  const rows = incidents.filter(wanted).sort((a, b) => (order[a.state] ?? 2) - (order[b.state] ?? 2) || b.opened - a.opened);
+  const found = rows.map((one) => ({
+    text: one.summary, kind: one.kind, href: link("incidents", one.id), name: one.id, at: one.opened, cat: STATE[one.state],
+  }));
+  for (const [name, what] of Object.entries(nodes)) {
+    if (!(what in OUT)) continue;
+    const why = incidents.find((one) => one.culprit === name || one.findings.some((each) => each.subject === name));
+    if (why && rows.includes(why)) continue; // it is there already
+    found.push({ text: `${name} is ${what}`, kind: why?.kind ?? OUT[what], href: link("nodes", name), name, at: why?.opened, cat: "bad" });
+  }
+  return found;
+}
+
+function row({ text, kind, href, name, at, cat }) {
+  return make("li", { class: "need", "data-cat": cat },
+    make("span", { class: "pill", "data-cat": cat }, make("b", {}, kind.replaceAll("-", " "))),
+    make("span", { class: "links" },
+      at ? make("time", { class: "muted" }, ago(now() - at)) : null,
+      make("a", { class: "link", href }, name),
+      make("a", { class: "link", href: link("runbook", kind) }, "runbook")),
+    make("p", { title: text }, text));
+}
+
+function show() {
+  if (route.view !== "overview" || !state.status) return;
+  const found = needsOf(newestFirst(), state.status.nodes, now());
+  setText(byId("needs-count"), found.length > MOST ? `the worst ${MOST} of ${count(found.length)}` : "");
+  const rows = found.slice(0, MOST).map(row);
+  fill(byId("needs"), rows.length ? make("ul", { class: "plain" }, ...rows) : make("p", { class: "muted" }, "Nothing."));
+}
+
+export function startNeeds() {
+  on("status incidents route", show);
+}

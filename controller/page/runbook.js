@@ -1,0 +1,30 @@
+// One entry of the runbook: what a kind of finding means, what Holdfast does about it, and what a person can do.
+
+import { get } from "./api.js";
+import { byId, fill, make, setText } from "./dom.js";
+import { route } from "./router.js";
+import { on } from "./store.js";
+
+const PARTS = [["means", "What it means"], ["does", "What Holdfast does"], ["you", "What you can do"]];
+
+/** `text` in backquotes is code. */
+function prose(text) {
+  return make("p", {}, ...text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part)));
+}
+
+async function show() {
+  const kind = route.id;
+  if (route.view !== "runbook" || !kind) return;
+  setText(byId("runbook-title"), `Runbook: ${kind}`);
+  try {
+    const entry = await get(`/runbook/${encodeURIComponent(kind)}`);
+    if (kind !== route.id) return; // another one was opened meanwhile
+    fill(byId("runbook"), ...PARTS.flatMap(([part, title]) => [make("h4", {}, title), prose(entry[part])]));
+  } catch (error) {
+    fill(byId("runbook"), make("p", {}, error.message));
+  }
+}
+
+export function startRunbook() {
+  on("route", show);
+}

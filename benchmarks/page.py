@@ -1,10 +1,12 @@
-"""The page in Chromium: how soon it paints, and how much of each frame its scripts take while a job runs.
+"""The page in Chromium: how soon it paints, how much of each frame its scripts take while a job runs, and how many
+bytes a second its tab receives.
 
-    python benchmarks/page.py [--meshes 2x2x2 8x192x8] [--seconds 4] [--loads 5] [--json]
+    python benchmarks/page.py [--meshes 2x2x2 8x192x8] [--seconds 4] [--loads 5] [--bytes-seconds 20] [--json]
 
 Each mesh (pp x dp x tp) is served by a process of its own: the real HTTP side around a made-up job that moves on ten
 times a second, with one slow rank. Chromium's own tracing says what the main thread did between two frames; time is
-the thread's own, so that what else runs on the machine does not count, except for the first paint.
+the thread's own, so that what else runs on the machine does not count, except for the first paint. Bytes are those that
+the server sends, heads included, from five seconds after a view was opened; `hidden` is a tab behind another one.
 """
 
 import argparse
@@ -18,12 +20,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from benchmarks import common
 from holdfast.controller.http.auth import Auth
@@ -60,14 +64,32 @@ class Frames:
     busy: list[float] = field(default_factory=list)
 
 
-def serve(sizes: tuple[int, int, int], out: Connection) -> None:
+class Counting:
+    """An ASGI application that adds up what it sends."""
+
+    def __init__(self, app: ASGIApp, sent: "Synchronized[float]") -> None:
+        self._app, self._sent = app, sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(message: Message) -> None:
+            size = len(message.get("body", b"")) + sum(len(k) + len(v) + 4 for k, v in message.get("headers", ()))
+            with self._sent.get_lock():
+                self._sent.value += size
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+def serve(sizes: tuple[int, int, int], out: Connection, sent: "Synchronized[float]") -> None:
     """Serve a made-up job until killed; says its port first."""
     pp, dp, tp = sizes
     facade = FakeFacade(pp=pp, dp=dp, tp=tp, per_node=8 if pp * dp * tp > 64 else 4)
     facade.warm_up(300)
+    app = create_app(facade, Auth())
+    app.add_middleware(Counting, sent=sent)
 
     async def run() -> None:
-        async with serving(create_app(facade, Auth()), port=0) as port:
+        async with serving(app, port=0) as port:
             out.send(port)
             await facade.live(0.1)
 
@@ -75,14 +97,17 @@ def serve(sizes: tuple[int, int, int], out: Connection) -> None:
 
 
 @contextmanager
-def served(sizes: tuple[int, int, int]) -> Iterator[str]:
+def served(sizes: tuple[int, int, int]) -> Iterator[tuple[str, "Synchronized[float]"]]:
+    """The address, and the bytes sent so far."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(sizes, theirs), daemon=True)
+    spawning = multiprocessing.get_context("spawn")
+    sent = spawning.Value("d", 0.0)
+    process = spawning.Process(target=serve, args=(sizes, theirs, sent), daemon=True)
     process.start()
     try:
         if not ours.poll(60):
             raise SystemExit("the made-up controller did not come up within a minute")
-        yield f"http://127.0.0.1:{ours.recv()}/"
+        yield f"http://127.0.0.1:{ours.recv()}/", sent
     finally:
         process.kill()
         process.join()
@@ -122,6 +147,33 @@ def watch(browser: Browser, page: Page, url: str, view: str, seconds: float) -> 
     if not keys:
         page.wait_for_timeout(seconds * 1000)
     return frames(browser.stop_tracing())
+
+
+def received(page: Page, url: str, view: str, sent: "Synchronized[float]", seconds: float) -> float:
+    """Bytes a second while a view is open and nobody touches it."""
+    page.goto(f"{url}#/{view}")
+    page.locator(f"body[data-view={view}]").wait_for()
+    return rate(page, sent, seconds)
+
+
+def rate(page: Page, sent: "Synchronized[float]", seconds: float) -> float:
+    page.wait_for_timeout(5000)  # what is asked for once has come
+    before = sent.value
+    page.wait_for_timeout(seconds * 1000)
+    return (sent.value - before) / seconds
+
+
+def hidden(page: Page, url: str, sent: "Synchronized[float]", seconds: float) -> float:
+    """The same of a tab that another one covers."""
+    page.goto(f"{url}#/overview")
+    page.locator("body[data-view=overview]").wait_for()
+    # A headless browser covers no tab: what the page sees of it is set.
+    page.evaluate("""() => {
+      Object.defineProperty(document, "hidden", { value: true, configurable: true });
+      Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    return rate(page, sent, seconds)
 
 
 def frames(trace: bytes) -> Frames:
@@ -166,8 +218,8 @@ def by_frame(events: list[tuple[float, float]], edges: list[float]) -> list[floa
     return list(sums.values())
 
 
-def measure(browser: Browser, sizes: tuple[int, int, int], seconds: float, loads: int) -> Json:
-    with served(sizes) as url:
+def measure(browser: Browser, sizes: tuple[int, int, int], seconds: float, loads: int, quiet: float) -> Json:
+    with served(sizes) as (url, sent):
         paints = first_paint(browser, url, loads)
         context = browser.new_context(viewport={"width": 1440, "height": 900})
         page = context.new_page()
@@ -177,6 +229,8 @@ def measure(browser: Browser, sizes: tuple[int, int, int], seconds: float, loads
         page.goto(url)
         shown(page)
         views = {view: watch(browser, page, url, view, seconds) for view in KEYS}
+        bytes_ = {view: received(page, url, view, sent, quiet) for view in KEYS} if quiet else {}
+        bytes_ |= {"hidden": hidden(page, url, sent, quiet)} if quiet else {}
         context.close()
     return {
         "ranks": sizes[0] * sizes[1] * sizes[2],
@@ -192,6 +246,7 @@ def measure(browser: Browser, sizes: tuple[int, int, int], seconds: float, loads
             }
             for view, f in views.items()
         },
+        "bytes_per_s": bytes_,
         "complaints": complaints,
     }
 
@@ -208,10 +263,13 @@ def main() -> None:
     parser.add_argument("--meshes", nargs="+", type=mesh, default=[(2, 2, 2), (8, 192, 8)])
     parser.add_argument("--seconds", type=float, default=4.0, help="that each view is watched")
     parser.add_argument("--loads", type=int, default=5, help="of the page, for the first paint")
+    parser.add_argument("--bytes-seconds", type=float, default=20.0, help="that the bytes of each view are counted")
     options = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGS)
-        found = [measure(browser, sizes, options.seconds, options.loads) for sizes in options.meshes]
+        found = [
+            measure(browser, sizes, options.seconds, options.loads, options.bytes_seconds) for sizes in options.meshes
+        ]
         browser.close()
     rows = [
         (one["ranks"], view, f["frames"], f["script_ms"], f["script_p99_ms"], f["script_most_ms"], f["busy_most_ms"])
@@ -222,12 +280,14 @@ def main() -> None:
     result = {
         "medians_ms": {f"first paint, {one['ranks']} ranks": one["first_paint_ms"] for one in found},
         "script_most_ms": worst,
+        "bytes_per_s": {str(one["ranks"]): max(one["bytes_per_s"].values(), default=0.0) for one in found},
         "meshes": found,
     }
     if not options.json:
         for one in found:
             paint = f"first paint {one['first_paint_ms']:.0f} ms (most {one['first_paint_most_ms']:.0f})"
             print(f"{one['ranks']} ranks: {paint}, console: {one['complaints'] or 'nothing'}")
+            print("  kB/s: " + ", ".join(f"{view} {many / 1000:.1f}" for view, many in one["bytes_per_s"].items()))
     head = ("ranks", "view", "frames", "script ms", "p99", "most", "main thread most")
     common.finish(result, options.json, head, rows)
 

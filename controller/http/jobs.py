@@ -80,6 +80,20 @@ def only_active(facade: Facade, *, may_lack: bool = False) -> str:
     return str(active[0]["id"]) if active else ""
 
 
+TABLES = {"node": "nodes", "phase": "phases", "state": "states", "operation": "operations", "pp": "sizes"}
+"""By column of the ranks, the table that its numbers point into, or that belongs to it."""
+
+
+def only(ranks: Json, columns: str) -> Json:
+    """The named columns and their tables. HTTPException names the first that does not exist."""
+    wanted = [name for name in columns.split(",") if name]
+    known = ranks.keys() - TABLES.values()
+    if odd := [name for name in wanted if name not in known]:
+        raise HTTPException(400, f"ranks have no column {odd[0]!r}; they have {', '.join(sorted(known))}")
+    tables = [TABLES[name] for name in wanted if name in TABLES]
+    return {name: ranks[name] for name in (*wanted, *tables)} if wanted else ranks
+
+
 def routes(facade: Facade, streams: Streams) -> APIRouter:
     api = APIRouter()
     api.include_router(_all(facade))
@@ -206,8 +220,14 @@ def _columns(facade: Facade, which: Which) -> APIRouter:
     api = APIRouter(tags=["look"])
 
     @api.get("/ranks", response_model=models.Ranks, summary="All ranks, as columns")
-    async def ranks(request: Request, id: Annotated[str, Depends(which.reads)]) -> Response:
-        data = facade.ranks(id)
+    async def ranks(
+        request: Request,
+        id: Annotated[str, Depends(which.reads)],
+        columns: Annotated[
+            str, Query(max_length=512, description="Only these columns, `step,state`, with their tables. Empty: all.")
+        ] = "",
+    ) -> Response:
+        data = only(facade.ranks(id), columns)
         return await answer(request, lambda: encode(data))
 
     @api.get("/steps", response_model=models.Steps, summary="Finished steps, as columns")

@@ -196,7 +196,7 @@ class _AnyJob(_Answer):
 
 
 class JobBrief(_AnyJob):
-    nodes: list[str] = Field(description="Nodes of the job, by group rank.")
+    nodes: list[str] = Field(default=[], description="Nodes of the job, by group rank; left out in events.")
 
 
 class Job(_AnyJob):

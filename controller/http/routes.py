@@ -174,8 +174,10 @@ def _live(facade: Facade, streams: Streams) -> APIRouter:
         ] = "",
     ) -> Response:
         """Event `status`: as `/status`, but `job` is the one that is followed, and `jobs`, `nodes` and `incidents` are
-        left out where they did not change since the status before. Event `steps`: new rows as `/steps` gives them, and
-        `job`, the id. A step that is not after the one before it means that the job went back: forget the later ones.
+        left out where they did not change since the status before, and so is the `assignment` of `job`; the rows of
+        `jobs` have no `nodes`. A listener gets at most some 12 kB of them a second. Event `steps`: new rows as `/steps`
+        gives them, and `job`, the id. A step that is not after the one before it means that the job went back: forget
+        the later ones.
         Comments keep the line alive."""
         id = str(find_job(facade, job)["id"]) if job else ""
         return EventStream(streams.status(since, since_job, id))

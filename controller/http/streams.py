@@ -6,6 +6,7 @@ and steps from where it stands.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from holdfast.controller.http.facade import Facade, Json
 
 PERIOD_S = 0.2
 """At most one state in this time."""
+RATE = 12_000.0
+"""Bytes a second of status events to one listener: of a large cluster, states are skipped."""
+LONGEST_S = 1.0
+"""However large an event was, the next one is not later than this."""
 HEARTBEAT_S = 10.0
 """A comment line at least this often, so that both ends notice a dead connection."""
 HEARTBEAT = b": alive\n\n"
@@ -41,6 +46,8 @@ class Followed:
     step: int
     over: bool
     text: bytes
+    """Without its assignment: a line for each node, which changes only with a generation."""
+    assignment: bytes
 
     @classmethod
     def of(cls, job: Json | None) -> "Followed":
@@ -50,8 +57,15 @@ class Followed:
             id=str(known.get("id", "")),
             step=-1 if step is None else int(step),
             over=known.get("state") in ("finished", "failed", "stopped"),
-            text=encode(job),
+            text=encode({key: value for key, value in job.items() if key != "assignment"} if job else None),
+            assignment=encode(known.get("assignment")),
         )
+
+    def since(self, before: "Followed | None") -> bytes:
+        """As JSON, for a listener that has seen `before`."""
+        if not self.id or (before is not None and (before.id, before.assignment) == (self.id, self.assignment)):
+            return self.text
+        return self.text[:-1] + b',"assignment":' + self.assignment + b"}"
 
 
 class StreamState:
@@ -62,6 +76,7 @@ class StreamState:
         self.version, status = facade.version(), dict(facade.status())
         self._jobs: dict[str, Followed] = {"": Followed.of(status.pop("job", None))}
         """By the id that a listener named; empty: the newest."""
+        status["jobs"] = [{key: row[key] for key in row if key != "nodes"} for row in status.get("jobs", ())]
         self.parts = {name: encode(status.pop(name)) for name in ("jobs", "nodes", "incidents") if name in status}
         self.core = encode(status)
 
@@ -74,14 +89,14 @@ class StreamState:
                 self._jobs[id] = Followed.of(None)
         return self._jobs[id]
 
-    def since(self, before: "StreamState | None", job: Followed) -> bytes:
-        """The status event for a listener that saw `before`: the tables only where they changed."""
+    def since(self, before: "StreamState | None", job: Followed, was: Followed | None = None) -> bytes:
+        """The status event for a listener that saw `before` and `was`: the tables only where they changed."""
         changed = [
             b'"' + name.encode() + b'":' + part
             for name, part in self.parts.items()
             if before is None or before.parts.get(name) != part
         ]
-        return event("status", b",".join([self.core[:-1], b'"job":' + job.text, *changed]) + b"}")
+        return event("status", b",".join([self.core[:-1], b'"job":' + job.since(was), *changed]) + b"}")
 
 
 class Streams:
@@ -121,19 +136,28 @@ class Streams:
                     if since_job and job.id != since_job:
                         since, sent = -1, False
                     since = min(since, job.step)  # the job went back to a snapshot: its steps are done again
-                    yield state.since(seen, job)
+                    text = state.since(seen, job, was)
+                    yield text
+                    due = time.monotonic() + min(LONGEST_S, len(text) / RATE)
                     ended = job.over and was is not None and not was.over
                     if job.id and (job.step > since or (sent and ended)):
                         rows = self._steps(job.id, since - sent)
                         yield event("steps", encode({"job": job.id, **rows}))
                         since, sent = max([since, *rows["step"][-1:]]), True
                     seen, was, since_job = state, job, job.id
+                    await self._pause(due - time.monotonic())
                 try:
                     await asyncio.wait_for(changed.wait(), self._heartbeat_s)
                 except TimeoutError:
                     yield HEARTBEAT
         finally:
             self._leave()
+
+    async def _pause(self, seconds: float) -> None:
+        """Ends early when the streams close."""
+        if seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _steps(self, job: str, since: int) -> Json:
         try:

@@ -48,7 +48,28 @@ function address(path) {
   return `/api/v1/jobs/${encodeURIComponent(job)}${path.replace(/^\/job\//, "/")}`;
 }
 
-export const get = async (path) => read(await request(address(path)));
+/** Bytes of answers so far, as they were sent. */
+export let received = 0;
+const KEPT = 24; // answers that are remembered for the case that they have not changed
+const kept = new Map(); // path -> {tag, value}
+
+/** What `path` gives, read by `parse`; the very same object where the controller says that nothing has changed. */
+async function conditional(path, parse) {
+  const full = address(path);
+  const known = kept.get(full);
+  const answer = await request(full, known ? { headers: { "If-None-Match": known.tag } } : {});
+  received += Number(answer.headers.get("content-length") ?? 0);
+  if (answer.status === 304 && known) return known.value;
+  if (!answer.ok) return read(answer);
+  const value = await parse(answer);
+  const tag = answer.headers.get("etag");
+  kept.delete(full);
+  if (tag) kept.set(full, { tag, value });
+  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  return value;
+}
+
+export const get = (path) => conditional(path, read);
 
 const SMALL = 1 << 16; // bytes that are read faster here than sent to a worker
 const waiting = new Map(); // by number of the question
@@ -56,9 +77,9 @@ let parser = null;
 let asked = 0;
 
 /** As `get`, for what may be megabytes: long columns of numbers may come as Float64Array, NaN for what is not known. */
-export async function getLarge(path) {
-  const answer = await request(address(path));
-  if (!answer.ok) return read(answer);
+export const getLarge = (path) => conditional(path, parseLarge);
+
+async function parseLarge(answer) {
   const buffer = await answer.arrayBuffer();
   if (buffer.byteLength < SMALL) return JSON.parse(new TextDecoder().decode(buffer));
   if (!parser) {

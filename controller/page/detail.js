@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { category } from "./colours.js";
 import { byId, framed, make, pairs, setText, sureButton } from "./dom.js";
 import { bytes, clock, count, known, percent, ranges, seconds } from "./format.js";
-import { repeat } from "./live.js";
+import { whileShown } from "./live.js";
 import { newestFirst } from "./incidents.js";
 import { link } from "./router.js";
 import { announce, indexOf, select } from "./select.js";
@@ -145,7 +145,7 @@ function showActions(name) {
 }
 
 export function startDetail() {
-  repeat(poll, () => 2000);
+  whileShown(["overview", "ranks", "nodes", "mesh3d"], poll, () => 2000);
   const refresh = framed(show); // several of these may come in one frame
   on("ranks blame blamed", refresh);
   on("selected", () => {

@@ -1,13 +1,24 @@
-// Keeps `state` as the controller has it: status and steps by events, ranks and nodes by asking, less often when the
-// cluster is large or the tab is hidden. A broken connection is retried with back-off, and shown until it is back.
+// Keeps `state` as the controller has it: status and steps by events, ranks and nodes by asking, of what the view shows
+// only. A hidden tab asks for nothing. A broken connection is retried with back-off, and shown until it is back.
 
-import { get, getLarge, listen } from "./api.js";
+import { get, getLarge, listen, received } from "./api.js";
 import { pinned, route } from "./router.js";
 import { now, on, state, notify } from "./store.js";
 
 const BACK_OFF_S = [0.5, 1, 2, 4, 8, 10];
 const COLUMNS = ["step", "loss", "seconds", "tokens", "at", "generation"];
 const MOST_SHARE = 0.1; // of the time, at most, that the controller works for what one view asks again and again
+const MOST_BYTES = 4; // a millisecond, that a view may ask for again and again in one of its requests
+const PLACES = "rank,node,pp,dp,tp"; // where the ranks are: they change with a generation
+const NOW = "state,phase";
+// What else a view shows of every rank.
+const MORE = {
+  overview: "step,step_seconds,progress_age,operation",
+  ranks: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
+  nodes: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
+  mesh3d: "step,step_seconds,progress_age,operation,mfu,memory_bytes",
+  job: "part_seconds",
+};
 const MOST_STEPS = 50_000;
 
 let line = new AbortController(); // of the stream of events
@@ -15,7 +26,10 @@ let line = new AbortController(); // of the stream of events
 export function startLive() {
   follow();
   on("job", changeJob);
-  repeat(pollRanks, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
+  whileShown([...Object.keys(MORE), "timeline"], pollPlaces, () => 5000);
+  whileShown([...Object.keys(MORE), "timeline"], pollStates, () => (state.ranks?.rank.length > 2048 ? 1000 : 500));
+  whileShown(Object.keys(MORE), pollMore, () => (state.ranks?.rank.length > 2048 ? 2000 : 500));
+  document.addEventListener("visibilitychange", () => document.hidden && line.abort());
   whileShown(["nodes"], pollNodes, () => (state.nodes.length > 256 ? 5000 : 2000));
   whileShown(["overview", "ranks", "mesh3d", "nodes"], pollBlame, () => 10_000);
   get("/incidents").then(mergeIncidents, () => {});
@@ -24,6 +38,7 @@ export function startLive() {
 async function follow() {
   for (let tries = 0; ; tries++) {
     try {
+      await shown();
       line = new AbortController();
       await listen(`/events${from()}`, { status: takeStatus, steps: takeSteps }, () => {
         tries = 0;
@@ -32,7 +47,7 @@ async function follow() {
     } catch (error) {
       if (line.signal.aborted) {
         tries = -1;
-        continue; // another job was chosen
+        continue; // another job was chosen, or the tab is hidden
       }
       console.info("events:", error.message);
     }
@@ -40,6 +55,20 @@ async function follow() {
     setConnection("lost", pause);
     await new Promise((done) => setTimeout(done, pause * 1000));
   }
+}
+
+/** As soon as somebody can see the tab. */
+function shown() {
+  if (!document.hidden) return null;
+  document.title = "Holdfast"; // the title of a hidden tab would grow old
+  return new Promise((done) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      done();
+    };
+    document.addEventListener("visibilitychange", look);
+  });
 }
 
 /** Where the stream of events resumes: after the newest step that is here. */
@@ -56,6 +85,7 @@ function from() {
 function changeJob() {
   resetSteps(pinned());
   state.incidents.clear();
+  Object.assign(parts, { places: null, now: null, more: null });
   Object.assign(state, { ranks: null, blame: null, blamed: null });
   line.abort();
   get("/incidents").then(mergeIncidents, () => {});
@@ -73,7 +103,9 @@ function setConnection(name, pause = 0) {
 function takeStatus(status) {
   state.skew = status.now - Date.now() / 1000;
   const { nodes = {}, jobs = [] } = state.status ?? {};
+  const before = state.status?.job;
   state.status = { nodes, jobs, ...status };
+  if (status.job && !status.job.assignment) status.job.assignment = before?.assignment ?? [];
   if (status.job?.id !== state.steps.job) resetSteps(status.job?.id ?? null);
   if (status.incidents) mergeIncidents(status.incidents);
   notify("status");
@@ -106,8 +138,35 @@ function takeSteps(rows) {
   notify("steps");
 }
 
-async function pollRanks() {
-  state.ranks = await getLarge("/ranks");
+const parts = { places: null, now: null, more: null }; // of the ranks, as they came last
+
+async function pollPlaces() {
+  takeRanks("places", await getLarge(`/ranks?columns=${PLACES}`));
+}
+
+async function pollStates() {
+  takeRanks("now", await getLarge(`/ranks?columns=${NOW}`));
+}
+
+async function pollMore() {
+  takeRanks("more", await getLarge(`/ranks?columns=${MORE[route.view]}`));
+}
+
+/** The parts as one table, once those that have come are of the same ranks. */
+function takeRanks(name, columns) {
+  if (parts[name] === columns && state.ranks) return; // nothing has changed
+  parts[name] = columns;
+  const { places, now: states, more } = parts;
+  if (!places || !states) return;
+  const many = places.rank.length;
+  if (states.state.length !== many) return; // of another generation: its places come next
+  const empty = Object.fromEntries(
+    ["step", "step_seconds", "progress_age", "operation", "mfu", "memory_bytes"].map((each) => [each, []]),
+  );
+  const length = more ? (more.step ?? Object.values(more.part_seconds ?? {})[0] ?? []).length : 0;
+  state.ranks = {
+    ...empty, operations: [], part_seconds: {}, ...(length === many ? more : {}), ...states, ...places,
+  };
   notify("ranks");
 }
 
@@ -122,7 +181,7 @@ async function pollBlame() {
 }
 
 /** Calls `work` while one of `views` is shown: at once when it comes, again after a pause, and when the address changes
- * within it. What takes long is asked for less often. A failure waits for the next turn. */
+ * within it. What takes long or is large is asked for less often. A failure waits for the next turn. */
 export function whileShown(views, work, pause) {
   let [timer, busy, asked] = [0, false, false];
   const turn = async () => {
@@ -130,19 +189,11 @@ export function whileShown(views, work, pause) {
     asked = busy;
     if (busy || !views.includes(route.view)) return;
     busy = true;
-    const began = performance.now();
+    const [began, bytes] = [performance.now(), received];
     if (!document.hidden) await Promise.resolve(work()).catch((error) => console.info("view:", error.message));
     busy = false;
-    timer = setTimeout(turn, asked ? 0 : Math.max(pause(), (performance.now() - began) / MOST_SHARE));
+    timer = setTimeout(turn, asked ? 0 : Math.max(pause(), (performance.now() - began) / MOST_SHARE, (received - bytes) / MOST_BYTES));
   };
   on("route", turn);
   return turn;
-}
-
-/** Calls `work` again and again, never twice at once, not while the tab is hidden; a failure waits for the next turn. */
-export async function repeat(work, pause) {
-  for (;;) {
-    if (!document.hidden) await work().catch(() => {});
-    await new Promise((done) => setTimeout(done, document.hidden ? 1000 : pause()));
-  }
 }

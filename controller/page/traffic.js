@@ -149,7 +149,7 @@ function showPointer(context, nics, { lane, width, begin, tall }) {
 }
 
 export function startTraffic() {
-  whileShown(["nodes"], poll, () => 500);
+  whileShown(["nodes"], poll, () => WINDOW_S * 1000);
   on("theme", redraw);
   on("selected", () => {
     if (data?.node !== state.selected.node) {

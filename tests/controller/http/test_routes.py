@@ -218,3 +218,40 @@ def test_a_bug_shows_no_traceback(facade: FakeFacade, monkeypatch: pytest.Monkey
     answer = ask(facade, "GET", "/api/v1/ranks")
     assert answer.status_code == 500
     assert "division" not in error(answer)
+
+
+# --- no byte twice -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/v1/ranks", "/api/v1/nodes?detail=false", "/api/v1/ranks?columns=state,phase"])
+def test_who_knows_an_answer_gets_no_body_until_it_changes(facade: FakeFacade, path: str) -> None:
+    first = ask(facade, "GET", path)
+    known = {"If-None-Match": f'W/"other", {first.headers["etag"]}'}
+    again = ask(facade, "GET", path, headers=known)
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    facade.fault(rank=1)
+    facade.node_rows[0]["state"] = "lost"
+    changed = ask(facade, "GET", path, headers=known)
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != first.headers["etag"]
+
+
+def test_an_answer_has_the_same_tag_compressed_or_not() -> None:
+    facade = llm_175b()
+    facade.warm_up(5)
+    path = "/api/v1/ranks?columns=state"
+    plain = ask(facade, "GET", path, headers={"Accept-Encoding": "identity"})
+    packed = ask(facade, "GET", path, headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["etag"] == plain.headers["etag"]
+
+
+def test_ranks_are_cut_to_the_named_columns(facade: FakeFacade) -> None:
+    found = ask(facade, "GET", "/api/v1/ranks?columns=rank,state,pp").json()
+    assert found.keys() == {"rank", "state", "states", "pp", "sizes"}
+    whole = ask(facade, "GET", "/api/v1/ranks").json()
+    assert found == {name: whole[name] for name in found}
+    answer = ask(facade, "GET", "/api/v1/ranks?columns=rank,colour")
+    assert answer.status_code == 400
+    assert "no column 'colour'; they have dp, memory_bytes, mfu, node," in error(answer)

@@ -104,6 +104,49 @@ def test_events_come_at_most_five_times_a_second_and_heartbeats_between(facade: 
     asyncio.run(story())
 
 
+def test_what_does_not_change_is_sent_once(facade: FakeFacade) -> None:
+    async def story() -> None:
+        app = create_app(facade, Auth())
+        async with (
+            serving(app, port=0) as port,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            events(client, "/api/v1/events") as seen,
+        ):
+            first = await until(seen, "status")
+            assert first["job"]["assignment"] == facade.document()["assignment"]
+            assert "nodes" not in first["jobs"][0]
+            facade.tick(0.01)
+            second = await until(seen, "status")
+            assert "assignment" not in second["job"]
+            assert second["job"]["id"] == first["job"]["id"]
+            facade.node_rows[0]["ranks"] = []  # another generation, on other nodes
+            facade.tick(0.01)
+            third = await until(seen, "status")
+            assert third["job"]["assignment"] == facade.document()["assignment"]
+
+    asyncio.run(story())
+
+
+def test_a_large_state_is_sent_less_often(facade: FakeFacade) -> None:
+    async def story() -> int:
+        facade.name = "x" * 6000  # twice in each event: in the job and in the list of jobs
+        app = create_app(facade, Auth())
+        async with (
+            serving(app, port=0) as port,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+            events(client, "/api/v1/events") as seen,
+        ):
+            live = asyncio.create_task(facade.live(0.01))
+            count, end = 0, time.monotonic() + 3.0
+            while time.monotonic() < end:
+                await until(seen, "status")
+                count += 1
+            live.cancel()
+            return count
+
+    assert asyncio.run(story()) <= 5  # one a second, not five
+
+
 def test_a_stop_does_not_wait_for_listeners(facade: FakeFacade, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "STOP_S", 60.0)
 

@@ -52,7 +52,7 @@ class Served:
 def open_page(watched: Watched, served: Served, hash_: str = "") -> Page:
     page = watched.page
     page.goto(served.url + hash_)
-    expect(page.locator("#mesh-shape")).to_contain_text("ranks")
+    expect(page.locator("#job-shape")).to_contain_text("ranks")
     expect(page.locator("#connection")).to_have_text("live")
     return page
 

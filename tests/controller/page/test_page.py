@@ -220,6 +220,39 @@ def test_shows_a_lost_controller_and_finds_it_again(served: Served, watched: Wat
     watched.complaints[:] = [text for text in watched.complaints if "ERR_" not in text]
 
 
+def test_nothing_is_asked_for_that_nobody_looks_at(served: Served, watched: Watched) -> None:
+    page = open_page(watched, served)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(served.url)))
+
+    page.wait_for_timeout(3000)
+    assert len(asked) >= 4
+    of_the_overview = ("api/v1/ranks?columns=", "api/v1/job/hour", "api/v1/blame/newest")
+    assert [path for path in asked if not path.startswith(of_the_overview)] == []
+    assert [path for path in asked if "part_seconds" in path] == []
+    page.goto(f"{served.url}#/incidents")
+    page.wait_for_timeout(1000)  # what was under way
+    asked.clear()
+    page.wait_for_timeout(3000)
+    assert asked == []
+    hide = """(hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.goto(f"{served.url}#/overview")
+    step = page.locator("#figures div", has_text="Step").first
+    page.evaluate(hide, True)
+    expect(page).to_have_title("Holdfast")  # no state that would grow old
+    page.wait_for_timeout(1000)
+    asked.clear()
+    before = step.inner_text()
+    page.wait_for_timeout(3000)
+    assert (asked, step.inner_text()) == ([], before)
+    page.evaluate(hide, False)
+    expect(step).not_to_have_text(before)
+    expect(page).to_have_title(re.compile("^well · step"))
+
+
 def test_the_policy_holds_against_markup_from_within(served: Served, watched: Watched) -> None:
     page = open_page(watched, served)
     script = "const s = document.createElement('script'); s.textContent = 'window.owned = 1'; document.head.append(s)"

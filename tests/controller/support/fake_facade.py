@@ -218,8 +218,8 @@ class FakeFacade(FakeTraining):
             "step": [self.step for _ in every],
             "phase": [self.rank_phase[r] for r in every],
             "state": [self.rank_state[r] for r in every],
-            "step_seconds": [self.rank_seconds[r] for r in every],
-            "progress_age": [ages[r] for r in every],
+            "step_seconds": [_rounded(self.rank_seconds[r]) for r in every],
+            "progress_age": [_rounded(ages[r]) for r in every],
             "mfu": [0.41 for _ in every],
             "part_seconds": {part: [0.01 for _ in every] for part in STEP_PARTS},
             "memory_bytes": [1 << 30 for _ in every],
@@ -428,6 +428,11 @@ class FakeFacade(FakeTraining):
         row["state"] = NodeState.CORDONED if on else NodeState.HEALTHY
         row["reason"] = "by hand" if on else ""
         self.serial += 1
+
+
+def _rounded(value: float | None) -> float | None:
+    """As the controller rounds the columns of its ranks."""
+    return None if value is None else round(value, 4)
 
 
 def _fault(incident: Json) -> Fault:

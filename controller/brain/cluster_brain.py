@@ -7,7 +7,7 @@ here. The order of an answer matters: every `Record` in a batch is durable befor
 import dataclasses
 from typing import Any
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict
 from holdfast.controller.brain.allocator import Allocator
 from holdfast.controller.brain.heartbeats import Heartbeats
 from holdfast.controller.brain.job_brain import JobBrain
@@ -253,7 +253,7 @@ class ClusterBrain:
         for text in event.spec.faults:
             fault_syntax.parse_fault(text)
         if event.spec.id in self.c.jobs:
-            raise UsageError(f"a job {event.spec.id} already exists")
+            raise Conflict(f"a job {event.spec.id} already exists")
         name = _free_name(event.spec.name, {job.spec.name for job in self.c.active()})
         brain = self.jobs.add(Job(dataclasses.replace(event.spec, name=name), submitted_at=now.wall))
         return brain.submitted(now)
@@ -263,7 +263,7 @@ class ClusterBrain:
         if event.job or self.jobs.has_active:
             return self.jobs.wanted(event.job).requests.fault(fault)
         if fault.step is not None:
-            raise UsageError(f"fault {str(fault)!r}: no job is running")
+            raise Conflict(f"fault {str(fault)!r}: no job is running")
         return [*injection(self.c, None, fault, ignored)]
 
     def _cordon(self, event: CordonRequested, now: Instant) -> list[Action]:

@@ -2,7 +2,7 @@
 
 import base64
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict
 from holdfast.controller.brain.job_frames import JobFrames
 from holdfast.controller.cluster import incidents as books
 from holdfast.controller.cluster.alerts import Alerts
@@ -70,9 +70,9 @@ class JobBrain:
         return closed + self.c.life.end(self.c.job, self.c.nodes, final, grace, now)
 
     def restart(self, now: Instant) -> list[Action]:
-        """UsageError when it does not run."""
+        """Conflict when it does not run."""
         if self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is running")
+            raise Conflict("no job is running")
         finding = table.finding(t.FindingKind.RESTART, "job", "restarted by an operator", now)
         actions = self.recovery.found(finding, now)
         self.c.job.uncounted_restarts += 1  # it counts neither as a try nor towards max_restarts

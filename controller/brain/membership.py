@@ -1,7 +1,7 @@
 """Nodes that join and leave: compare a hello with what should run, end orphaned workers, report absent nodes."""
 
 from holdfast.base.bounds import MAX_NODES
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import NotFound
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.brain.roster import Roster
 from holdfast.controller.cluster.alerts import Alerts
@@ -201,8 +201,8 @@ class Membership:
         return actions + brain.recovery.found(finding, now)
 
     def find(self, name: str) -> Node:
-        """UsageError when there is no such node."""
+        """NotFound when there is no such node."""
         node = self.c.nodes.get(name)
         if node is None:
-            raise UsageError(f"no node {name!r}; known are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
+            raise NotFound(f"no node {name!r}; known are {', '.join(sorted(self.c.nodes, key=natural)) or 'none'}")
         return node

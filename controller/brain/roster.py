@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from holdfast.base.bounds import MAX_JOBS
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, NotFound
 from holdfast.base.settings import nearest
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.state import ClusterState
@@ -20,9 +20,9 @@ class Roster:
         self.brains: dict[str, JobBrain] = {}
 
     def add(self, job: Job) -> JobBrain:
-        """A job that was submitted, or that an earlier run of the controller knew. UsageError: too many."""
+        """A job that was submitted, or that an earlier run of the controller knew. Conflict: too many."""
         if sum(not brain.c.job.state.ended for brain in self.brains.values()) >= MAX_JOBS:
-            raise UsageError(f"{MAX_JOBS} jobs are running or queued, the maximum: stop one first")
+            raise Conflict(f"{MAX_JOBS} jobs are running or queued, the maximum: stop one first")
         self.c.jobs[job.spec.id] = job
         brain = self.brains[job.spec.id] = self._build(job)
         self._forget()
@@ -77,19 +77,19 @@ class Roster:
         return self.holder(node) or self.sole()
 
     def wanted(self, job: str) -> JobBrain:
-        """The active job that a person means: by id, by name, or the only one. UsageError when that is none."""
+        """The active job that a person means: by id, by name, or the only one. NotFound or Conflict where none is."""
         active = self.active()
         if not job:
             if len(active) > 1:
                 names = ", ".join(f"{brain.c.job.spec.name} ({brain.c.job.spec.id})" for brain in active)
-                raise UsageError(f"several jobs are active: {names}; name one with --job")
+                raise Conflict(f"several jobs are active: {names}; name one with --job")
             if not active:
-                raise UsageError("no job is running")
+                raise Conflict("no job is running")
             return active[0]
         for brain in active:
             if job in (brain.c.job.spec.id, brain.c.job.spec.name):
                 return brain
         if (over := self.brains.get(job)) is not None:
-            raise UsageError(f"job {job} is already {over.c.job.state.value}")
+            raise Conflict(f"job {job} is already {over.c.job.state.value}")
         known = [name for brain in active for name in (brain.c.job.spec.id, brain.c.job.spec.name)]
-        raise UsageError(f"no job {job!r} is running{nearest(job, known)}; `holdfast jobs` lists them")
+        raise NotFound(f"no job {job!r} is running{nearest(job, known)}; `holdfast jobs` lists them")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.base.errors import ProtocolError, UsageError
+from holdfast.base.errors import Conflict, NotFound, ProtocolError
 from holdfast.base.settings import nearest
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
@@ -69,16 +69,16 @@ class Diagnoses:
     ) -> list[Action]:
         """Diagnose these nodes; none named: all that are idle. `busy`: also nodes that train, which slows them.
 
-        UsageError when a name, a test or the moment is wrong.
+        NotFound: a node. UsageError: a test. Conflict: not at this moment.
         """
         size, checks = parse_suite(suite), choose(parse_suite(suite), tuple(tests))
         if id in self.running or id in self.docs:
-            raise UsageError(f"a diagnosis {id} already exists")
+            raise Conflict(f"a diagnosis {id} already exists")
         targets = self._targets(names, busy)
         taken = {name for session in self.running.values() for name in session.nodes}
         doubly = sorted(taken.intersection(n.name for n in targets))
         if doubly:
-            raise UsageError(f"{doubly[0]} is already being diagnosed; wait until it ends")
+            raise Conflict(f"{doubly[0]} is already being diagnosed; wait until it ends")
         partners = self._partners(targets, taken)
         seed = len(self.docs) + len(self.running) + int(now.wall)
         session = DiagnoseSession(
@@ -95,18 +95,18 @@ class Diagnoses:
     def _targets(self, names: Sequence[str], busy: bool) -> list[Node]:
         for name in names:
             if name not in self.c.nodes:
-                raise UsageError(f"no node is called {name!r}{nearest(name, self.c.nodes)}")
+                raise NotFound(f"no node is called {name!r}{nearest(name, self.c.nodes)}")
             if not self.c.nodes[name].connected:
-                raise UsageError(f"node {name} is not connected: it cannot run a check")
+                raise Conflict(f"node {name} is not connected: it cannot run a check")
             if not busy and self._trains(name):
-                raise UsageError(f"node {name} is training: checks would slow the job down; add --busy to run them")
+                raise Conflict(f"node {name} is training: checks would slow the job down; add --busy to run them")
         if names:
             return [self.c.nodes[name] for name in dict.fromkeys(names)]
         present = [node for node in self.c.nodes.values() if node.connected]
         idle = [node for node in present if busy or not self._trains(node.name)]
         if not idle:
             why = "all nodes are training; add --busy to run checks" if present else "no node is connected"
-            raise UsageError(f"nothing to diagnose: {why}")
+            raise Conflict(f"nothing to diagnose: {why}")
         return sorted(idle, key=lambda node: natural(node.name))
 
     def _trains(self, name: str) -> bool:

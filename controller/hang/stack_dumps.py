@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.state.events import Action, Say
@@ -45,10 +45,10 @@ class StackDumps:
         self._since = -math.inf
 
     def ask(self, now: Instant) -> list[Action]:
-        """Ask all agents that hold workers. UsageError when nothing runs."""
+        """Ask all agents that hold workers. Conflict when nothing runs."""
         job = self.c.active
         if job is None or self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is running: there are no stacks")
+            raise Conflict("no job is running: there are no stacks")
         nodes = [name for name in job.nodes if name in self.c.nodes and self.c.nodes[name].connected]
         order = msg.DumpStacks()
         sends = [self.c.commands.issue(name, job.spec.id, job.generation, order, self._on_answer) for name in nodes]
@@ -69,7 +69,7 @@ class StackDumps:
         """The same, if that can be now."""
         try:
             return self.ask(now)
-        except UsageError:
+        except Conflict:
             return []  # it ends or begins just now
 
     def answered(self, result: msg.CommandResult) -> bool:

@@ -9,13 +9,16 @@ from starlette.exceptions import HTTPException
 
 from holdfast.base.json_text import encode
 from holdfast.controller.http.facade import Facade
+from holdfast.diagnostics.catalog.catalog import BY_NAME
 
 
 class DiagnoseSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
     nodes: list[str] = Field(default=[], description="Names of nodes; empty: all idle nodes.")
     suite: Literal["quick", "full"] = Field(default="quick", description="quick takes under 1 minute, full under 10.")
-    tests: list[str] = Field(default=[], description="Only these tests.")
+    tests: list[str] = Field(
+        default=[], description="Only these tests.", json_schema_extra={"items": {"type": "string", "enum": [*BY_NAME]}}
+    )
     busy: bool = Field(default=False, description="Also run on nodes that train; this slows the job down.")
 
 

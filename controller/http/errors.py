@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.base.errors import Conflict, HoldfastError, NotFound, Unavailable, UsageError
 from holdfast.base.json_text import encode
 from holdfast.controller.http.models import Problem
 
@@ -20,10 +20,18 @@ log = logging.getLogger(__name__)
 MEANING = {
     "400": "The request is invalid.",
     "401": "The API token is missing or wrong.",
-    "403": "The token may only read.",
+    "403": "The token may only read, or a page of another site sent the request.",
     "404": "Not found.",
+    "408": "The body did not arrive in time.",
     "409": "Not possible in the present state.",
+    "413": "The body is too long.",
+    "500": "A bug; the controller's log has the traceback.",
+    "503": "An agent does not answer; try again later.",
 }
+_OF_SPANS = ("/blame", "/blame/heat", "/spans", "/timeline")
+
+_STATUS = {NotFound: 404, Conflict: 409, UsageError: 400, Unavailable: 503}
+"""By the first class that fits."""
 
 
 def install(app: FastAPI) -> None:
@@ -55,7 +63,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 async def _ours(_: Request, error: Exception) -> Response:
-    status = 400 if isinstance(error, UsageError) else 503 if isinstance(error, Unavailable) else 500
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
     return problem(status, str(error))
 
 
@@ -102,15 +110,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Sequence[str]:
-    found = []
+    found = ["403", "500"]
     if operation.get("parameters") or "requestBody" in operation:
         found.append("400")
     if operation.get("security"):
         found.append("401")
-    if method == "post":
-        found.append("403")
-    if "{" in path or path.endswith("/logs"):
+    if "{" in path or path.endswith((*_OF_SPANS, "/events", "/diagnose")):
         found.append("404")
-    if path.endswith(("/stop", "/restart", "/stacks", "/checkpoint", "/inject")):
+    if method == "post":
+        found += ["408", "409", "413", "503"]
+    elif path.endswith((*_OF_SPANS, "/logs")):
         found.append("409")
-    return found
+    return sorted(found)

@@ -6,7 +6,7 @@ answers of a real controller to them, for every route. NaN means an unknown numb
 both.
 
 `id` is a job's id. Where it is empty, a read is about the newest job, and a command about the only active one: with
-none or several of them it raises UsageError. A read of an unknown id raises KeyError.
+none or several of them it raises Conflict. A read of an unknown id raises KeyError.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -54,7 +54,8 @@ class Facade(Protocol):
 
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
         """Spans of the steps `first` to `last` (-1: as far as there are any) of a job, also of one that is only on
-        disk any more; "": the newest. What is returned reads them, in any thread. UsageError where there are none."""
+        disk any more; "": the newest. What is returned reads them, in any thread. NotFound where there are none,
+        Conflict where there are none yet."""
 
     def newest_blame(self, id: str = "") -> Json | None:
         """`spans.BlameBrief` of the watcher's last look at the job's spans; None before the first."""
@@ -85,26 +86,27 @@ class Facade(Protocol):
         """Stop an active job by hand."""
 
     async def restart(self, dump: bool = False, id: str = "") -> None:
-        """Restart a running job; `dump`: keep its workers' stacks with the incident. UsageError: it does not run."""
+        """Restart a running job; `dump`: keep its workers' stacks with the incident. Conflict: it does not run."""
 
     async def inject(self, fault: str, id: str = "") -> Json:
         """`models.Injected` of `KIND[@STEP]:TARGET`, for example "kill@20:rank3"; without a step it is done at once."""
 
     async def stacks(self, id: str = "") -> Json:
         """`models.Stacks` of all workers of the job, as soon as all agents have answered or five seconds have passed.
-        UsageError when it does not run."""
+        Conflict when it does not run."""
 
     async def checkpoint(self, id: str = "") -> None:
-        """Request a checkpoint of the job's next step. UsageError when it is not training."""
+        """Request a checkpoint of the job's next step. Conflict when it is not training."""
 
     async def diagnose(self, spec: Json) -> str:
-        """Run the checks of a `diagnose.DiagnoseSpec`, and give its id. UsageError when it cannot be."""
+        """Run the checks of a `diagnose.DiagnoseSpec`, and give its id. UsageError when it cannot be, Conflict
+        when it cannot be now."""
 
     def diagnoses(self) -> list[Json]:
         """`diagnose.Diagnosis` of each that runs or is remembered, newest first."""
 
     async def evict(self, node: str) -> None:
-        """Evict a node at once; a job that has ranks there restarts without it. UsageError: no such node."""
+        """Evict a node at once; a job that has ranks there restarts without it. NotFound: no such node."""
 
     async def cordon(self, node: str, on: bool) -> None:
-        """Leave a node out of future generations, or let it in again. UsageError when there is no such node."""
+        """Leave a node out of future generations, or let it in again. NotFound when there is no such node."""

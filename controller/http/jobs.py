@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import NotFound
 from holdfast.base.json_text import encode
 from holdfast.controller.http import models
 from holdfast.controller.http.answer import answer, small
@@ -124,7 +124,7 @@ def _named(facade: Facade) -> Which:
             return str(found["id"])
         try:
             facade.spans(id, -1, -1)  # reads nothing yet
-        except UsageError as error:
+        except NotFound as error:
             raise HTTPException(404, f"{error}; GET /api/v1/jobs lists the jobs in memory") from None
         return id
 
@@ -195,7 +195,7 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         "/logs",
         tags=["live"],
         response_class=EventStream,
-        responses=stream(line=models.LogLine),
+        responses=stream("line", "end"),
         summary="The job's log, live",
     )
     async def logs(id: Annotated[str, Depends(which.reads)]) -> Response:
@@ -203,7 +203,7 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         sent."""
         job = facade.job(id)
         if job is None:
-            raise HTTPException(404, "no job has been submitted")
+            raise HTTPException(409, "no job has been submitted")
         return EventStream(streams.logs(facade.log_lines(job["id"])))
 
     if not which.none_yet:  # without a job, /incidents has those of nodes, too

@@ -5,12 +5,13 @@ of a real controller to them. Times named `*_at`, `at`, `start`, `end`, `opened`
 durations are seconds. An unknown number is null.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Number = float | None
 Instant = float | None
+Sizes = Annotated[list[int], Field(min_length=3, max_length=3)]
 
 
 class _Request(BaseModel):
@@ -212,7 +213,7 @@ class Job(_AnyJob):
     health: Health = Field(description="Its condition, decided once for every view.")
     pause: JobPause | None = Field(default=None, description="Set if no rank finishes a step and none is dead.")
     at_risk: AtRisk | None = Field(description="Cost of a fault now; null when the job has ended.")
-    sizes: tuple[int, int, int] | None = Field(description="Sizes of the mesh: pp, dp, tp.")
+    sizes: Sizes | None = Field(description="Sizes of the mesh: pp, dp, tp.")
     assignment: list[Placement]
     steps_counted: bool = Field(
         default=False, description="A hook counts the steps of all attempts: the program numbers none."
@@ -394,7 +395,7 @@ class Ranks(_Answer):
     phases: list[str]
     states: list[str]
     operations: list[str]
-    sizes: tuple[int, int, int] | None
+    sizes: Sizes | None
 
 
 class Steps(_Answer):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
@@ -87,7 +87,7 @@ def _reads(facade: Facade) -> APIRouter:
         data = facade.status()
         return await answer(request, lambda: encode(data))
 
-    @api.get("/nodes", response_model=list[models.Node], summary="All nodes")
+    @api.get("/nodes", response_model=list[models.Node | models.NodeBrief], summary="All nodes")
     async def nodes(
         request: Request,
         detail: Annotated[bool, Query(description="False: only the columns of a list, for large clusters.")] = True,
@@ -164,7 +164,12 @@ def _commands(facade: Facade) -> APIRouter:
 def _live(facade: Facade, streams: Streams) -> APIRouter:
     api = APIRouter(tags=["live"])
 
-    @api.get("/events", response_class=EventStream, responses=stream(), summary="Status and steps as they change")
+    @api.get(
+        "/events",
+        response_class=EventStream,
+        responses=stream("status", "steps"),
+        summary="Status and steps as they change",
+    )
     async def events(
         job: Annotated[str, Query(max_length=256, description="Job to follow; empty: always the newest.")] = "",
         since: Annotated[int, Query(ge=-1, description="Send the job's steps after this one.")] = -1,
@@ -189,7 +194,7 @@ def _observe(app: FastAPI, facade: Facade) -> APIRouter:
     api = APIRouter(tags=["observe"])
     metrics = Metrics()
 
-    @api.get("/metrics", summary="For Prometheus", responses={200: {"content": {"text/plain": {}}}})
+    @api.get("/metrics", response_class=PlainTextResponse, summary="For Prometheus")
     async def prometheus(request: Request) -> Response:
         scrape = metrics.scrape(facade)
         return await answer(request, scrape, CONTENT_TYPE)

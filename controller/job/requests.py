@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, UsageError
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.job.stages import Stage
@@ -81,14 +81,14 @@ class Requests:
         return injection(self.c.cluster, self.c.active, fault, self._answered)
 
     def checkpoint(self) -> list[Action]:
-        """Ask rank 0 for a checkpoint. UsageError when nothing trains, or rank 0 could not receive it."""
+        """Ask rank 0 for a checkpoint. Conflict when nothing trains, or rank 0 could not receive it."""
         job = self.c.active
         if job is None or self.c.life.stage is not Stage.UP:
-            raise UsageError("no job is training: a checkpoint needs a running job")
+            raise Conflict("no job is training: a checkpoint needs a running job")
         name = job.node_of(0)
         node = self.c.nodes.get(name)
         if node is None or not node.connected:
-            raise UsageError(f"node {name}, which has rank 0, is not connected: try again when it is")
+            raise Conflict(f"node {name}, which has rank 0, is not connected: try again when it is")
         return [
             Say("checkpoint.asked", {"job": job.spec.id, "node": name}),
             self.c.commands.issue(name, job.spec.id, job.generation, msg.RequestCheckpoint()),
@@ -104,7 +104,7 @@ class Requests:
         """One if the job trains and rank 0 can be asked."""
         try:
             actions = self.checkpoint()
-        except UsageError:
+        except Conflict:
             return []  # nothing trains, or no rank could be asked
         self._precaution_at = now.mono
         return actions
@@ -113,7 +113,7 @@ class Requests:
         """Let a fault strike when the running job reaches its step. UsageError when it never can."""
         job = self.c.active
         if job is None:
-            raise UsageError(f"fault {str(fault)!r}: no job is running")
+            raise Conflict(f"fault {str(fault)!r}: no job is running")
         fault_syntax.check_fault(fault, job.spec.world, job.spec.nnodes, job.spec.max_steps)
         job.spec = dataclasses.replace(job.spec, faults=(*job.spec.faults, str(fault)))
 
@@ -129,11 +129,11 @@ def injection(
         raise UsageError(f"fault {str(fault)!r}: the controller does not kill itself on request; kill its process")
     names = job.nodes if job is not None and job.nodes else sorted(cluster.nodes, key=natural)
     if fault.rank >= 0 and (job is None or not job.nodes):
-        raise UsageError(f"fault {str(fault)!r}: no job is running")
+        raise Conflict(f"fault {str(fault)!r}: no job is running")
     fault_syntax.check_fault(fault, job.world if job is not None else 0, len(names))
     node = job.node_of(fault.rank) if job is not None and fault.rank >= 0 else names[fault.node]
     if node not in cluster.nodes or not cluster.nodes[node].connected:
-        raise UsageError(f"fault {str(fault)!r}: {node} is not connected; try again when it is")
+        raise Conflict(f"fault {str(fault)!r}: {node} is not connected; try again when it is")
     job_id, generation = (job.spec.id, job.generation) if job is not None else ("", 0)
     send = cluster.commands.issue(node, job_id, generation, msg.Inject(fault.order, fault.rank), answered)
     return Say("inject", {"fault": str(fault), "node": node}), send

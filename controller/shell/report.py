@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
@@ -177,7 +177,7 @@ class Report:
     def spans(self, job: str, first: int, last: int) -> Callable[[], tuple[SpanTable, JobShape]]:
         newest = self._c.newest
         if not job and newest is None:
-            raise UsageError("no job has been submitted")
+            raise Conflict("no job has been submitted")
         job = job or (newest.spec.id if newest is not None else "")
         window = self.shell.spans.of(job)
         known = self._c.jobs.get(job)

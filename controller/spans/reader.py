@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, NotFound
 from holdfast.controller.spans.window import SpanWindow, decoded
 from holdfast.diagnostics.blame.report import MOST_SPANS
 from holdfast.diagnostics.files import span_files
@@ -21,22 +21,23 @@ _NEWEST = 256
 
 
 def read_newest(window: SpanWindow, shape: JobShape, first: int, last: int) -> Read:
-    """Steps `first` to `last` of what is in memory; -1: the newest that are whole. UsageError where there are none."""
+    """Steps `first` to `last` of what is in memory; -1: the newest that are whole. Conflict before the first step,
+    NotFound of others."""
     whole = window.whole_steps()
     if whole is None:
-        raise UsageError("no spans of a complete step yet")
+        raise Conflict("no spans of a complete step yet")
     last = whole[1] if last < 0 else last
     first = max(whole[0], last - _NEWEST + 1) if first < 0 else first
     first = window.first_within(first, last, MOST_SPANS)
     parts = window.parts_of(first, last)
     if not parts:
-        raise UsageError(f"no spans of steps {first} to {last} in memory, only of {whole[0]} to {whole[1]}")
+        raise NotFound(f"no spans of steps {first} to {last} in memory, only of {whole[0]} to {whole[1]}")
     return lambda: (decoded(parts).of_steps(first, last).newest_generation(), shape)
 
 
 def read_kept(folder: Path | None, job: str, first: int, last: int) -> Read:
-    """The same of an earlier job, from its files; -1: all. UsageError where there are none."""
+    """The same of an earlier job, from its files; -1: all. NotFound where there are none."""
     if folder is None or not re.fullmatch(r"[\w-]+", job) or not (folder / job).is_dir():
-        raise UsageError(f"no spans of a job {job!r} are kept")
+        raise NotFound(f"no spans of a job {job!r} are kept")
     high = 1 << 30 if last < 0 else last
     return lambda: span_files.read(folder / job, max(first, 0), high)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import NotFound
 from holdfast.diagnostics.blame.blame import Blame, analyse
 from holdfast.diagnostics.blame.heat import Heat, heat
 from holdfast.diagnostics.blame.model import Culprit, Limits
@@ -73,10 +73,10 @@ def heat_of(table: SpanTable, shape: JobShape) -> Heat | None:
 
 
 def report(table: SpanTable, shape: JobShape, limits: Limits | None = None) -> Json:
-    """Blame as JSON-able data; unknown numbers are None. Raises UsageError where there are no spans to use."""
+    """Blame as JSON-able data; unknown numbers are None. Raises NotFound where there are no spans to use."""
     blame = blame_of(table, shape, limits)
     if blame is None:
-        raise UsageError(_NOTHING)
+        raise NotFound(_NOTHING)
     return to_json(blame, shape)
 
 
@@ -84,7 +84,7 @@ def heat_report(table: SpanTable, shape: JobShape) -> Json:
     """Heat maps as JSON-able data, likewise."""
     found = heat_of(table, shape)
     if found is None:
-        raise UsageError(_NOTHING)
+        raise NotFound(_NOTHING)
     return {
         "job": shape.job,
         "name": shape.name,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import NotFound
 from holdfast.diagnostics.blame.report import GARBAGE, world_of
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
@@ -25,12 +25,12 @@ MOST_ARROWS = 20_000
 
 def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: int = 0) -> Json:
     """Spans of `ranks` (none: of all) in the last so many steps (0: all). Times in microseconds since `zero`, Unix
-    seconds, on the controller's clock. UsageError where there are no such spans."""
+    seconds, on the controller's clock. NotFound where there are no such spans."""
     table = table.newest_generation().without(THREAD)
     chosen = table.take(np.isin(table.rank, np.array(ranks))) if ranks else table
     chosen = _within(chosen, steps)
     if not len(chosen):
-        raise UsageError("no spans of these ranks in these steps")
+        raise NotFound("no spans of these ranks in these steps")
     reported = np.unique(chosen.rank)
     first, last = int(chosen.step.min()), int(chosen.step.max())
     zero = int(chosen.start.min())

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.base import log
-from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.errors import HoldfastError, exit_code
 from holdfast.base.plain import one_line
 
 PARENT = "HOLDFAST_PARENT_PID"
@@ -41,12 +41,9 @@ def report(body: Callable[[], int | None]) -> int:
     """Run `body`; an error of ours is one line on standard error and the exit code that it stands for."""
     try:
         return body() or 0
-    except UsageError as error:
-        print("holdfast:", one_line(error), file=sys.stderr)
-        return 2
     except HoldfastError as error:
         print("holdfast:", one_line(error), file=sys.stderr)
-        return 1
+        return exit_code(error)
     except KeyboardInterrupt:
         return 130
 

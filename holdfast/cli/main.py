@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import holdfast
-from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.errors import HoldfastError, exit_code
 from holdfast.base.plain import forgive, one_line
 from holdfast.base.service import follow_parent
 from holdfast.cli.common.interrupts import code_of
@@ -92,10 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on Ctrl-C is no traceback
         daemon = daemons.find(words)
         return _command(words) if daemon is None else daemon()
-    except UsageError as error:
-        return _fail(str(error), 2)
     except HoldfastError as error:
-        return _fail(str(error), 1)
+        return _fail(str(error), exit_code(error))
     except KeyboardInterrupt as error:
         return code_of(error)
     except BrokenPipeError:  # `holdfast nodes | head -1`

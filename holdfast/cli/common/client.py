@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from holdfast.base.address import format_address, is_loopback
 from holdfast.base.config import ClientConfig
-from holdfast.base.errors import HoldfastError, ProtocolError, Unavailable, UsageError
+from holdfast.base.errors import Conflict, HoldfastError, NotFound, ProtocolError, Unavailable, UsageError
 from holdfast.base.files import read_text
 
 if TYPE_CHECKING:  # httpx takes 80 ms to import, and `holdfast --help` needs none of it
@@ -24,12 +24,9 @@ OVER = ("finished", "failed", "stopped")
 """States in which a job stays."""
 
 
-class NotFound(UsageError):
-    """The controller does not know this name."""
-
-
 class Client:
-    """Opens its connections when first used. Unavailable: no response, may work later; UsageError: refused."""
+    """Opens its connections when first used. Unavailable: no response, may work later; UsageError: refused; Conflict:
+    not possible now."""
 
     def __init__(self, config: ClientConfig, timeout: float = 10.0) -> None:
         host, port = config.address() if config.controller else ("127.0.0.1", 7080)
@@ -170,7 +167,9 @@ class Client:
             raise ProtocolError(f"{self.address} answers {answer.status_code}: not a Holdfast controller?") from None
         if answer.status_code == 404:
             raise NotFound(text)
-        if answer.status_code in (400, 401, 403, 422):
+        if answer.status_code == 409:
+            raise Conflict(text)
+        if answer.status_code in (400, 401, 403, 408, 413):
             raise UsageError(text)
         raise Unavailable(text) if answer.status_code == 503 else HoldfastError(text)
 

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.base.errors import HoldfastError, Unavailable
+from holdfast.base.errors import HoldfastError, NotFound, Unavailable
 from holdfast.base.retry import Backoff
-from holdfast.cli.common.client import OVER, Client, Json, NotFound
+from holdfast.cli.common.client import OVER, Client, Json
 from holdfast.cli.common.output import note
 
 Key = tuple[int, str]

@@ -14,12 +14,12 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from holdfast.base.errors import HoldfastError, Unavailable, UsageError
+from holdfast.base.errors import HoldfastError, NotFound, Unavailable, UsageError
 from holdfast.base.plain import coloured
 from holdfast.base.retry import Backoff
 from holdfast.cli.common import interrupts, output
 from holdfast.cli.common.bounds import check_local, check_world
-from holdfast.cli.common.client import OVER, Client, Json, NotFound
+from holdfast.cli.common.client import OVER, Client, Json
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job import torchrun

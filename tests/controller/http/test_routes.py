@@ -47,7 +47,8 @@ def test_a_diagnosis_is_asked_for_and_looked_at(facade: FakeFacade) -> None:
     TypeAdapter(list[http_diagnose.DiagnosisBrief]).validate_json(ask(facade, "GET", "/api/v1/diagnoses").content)
     http_diagnose.Diagnosis.model_validate_json(ask(facade, "GET", "/api/v1/diagnoses/d1").content)
     assert ask(facade, "GET", "/api/v1/diagnoses/d9").status_code == 404
-    assert ask(facade, "POST", path, json={"nodes": ["ghost"]}).status_code == 400
+    assert ask(facade, "POST", path, json={"nodes": ["ghost"]}).status_code == 404
+    assert ask(facade, "POST", path, json={"tests": ["nosuch"]}).status_code == 400
     assert ask(facade, "POST", path, json={"suite": "long"}).status_code == 400
 
 

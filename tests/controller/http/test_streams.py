@@ -177,7 +177,7 @@ def test_logs_begin_with_the_tail_and_end_with_the_job(facade: FakeFacade) -> No
                 await facade.stop()
                 assert await until(seen, "end") == {}
             facade.job_state = None
-            assert (await client.get("/api/v1/job/logs")).status_code == 404
+            assert (await client.get("/api/v1/job/logs")).status_code == 409
 
     asyncio.run(story())
 

@@ -43,7 +43,7 @@ def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Wa
     page.locator("#blame-step").fill("4000")
     page.keyboard.press("Enter")
     expect(page.locator("#culprits")).to_contain_text("no spans of steps 4000")
-    watched.complaints[:] = [text for text in watched.complaints if "400 (Bad Request)" not in text]
+    watched.complaints[:] = [text for text in watched.complaints if "404 (Not Found)" not in text]
 
 
 def test_heat_map_of_ranks_finds_the_worst_cell(served: Served, watched: Watched) -> None:

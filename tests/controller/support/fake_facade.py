@@ -5,13 +5,14 @@ import math
 from collections.abc import AsyncIterator, Callable
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, NotFound, UsageError
 from holdfast.controller.health.facts import Facts, Fault, Pause
 from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
 from holdfast.controller.shell.health_facts import health_json
 from holdfast.controller.state.model import JobStatus
 from holdfast.diagnostics.blame import report as blame_report
+from holdfast.diagnostics.catalog.catalog import choose, parse_suite
 from holdfast.diagnostics.catalog.verdicts import Grade, Verdict
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
@@ -84,7 +85,7 @@ class FakeFacade(FakeTraining):
         if id:
             return next(job for job in active if job.id == id)
         if len(active) != 1:
-            raise UsageError("no job is running" if not active else "several jobs are active")
+            raise Conflict("no job is running" if not active else "several jobs are active")
         return active[0]
 
     def _present(self) -> "list[FakeFacade]":
@@ -268,13 +269,13 @@ class FakeFacade(FakeTraining):
         if job in [other.id for other in self.others]:
             return self.of(job).spans(job, first, last)
         if job != self.id or not self.mesh:
-            raise UsageError(f"no spans of a job {job!r} are kept")
+            raise NotFound(f"no spans of a job {job!r} are kept")
         if self.traced is None:
             self.traced = traced(self)
         table, shape = self.traced
         known = table.of_steps(max(first, 0), last if last >= 0 else 1 << 30)
         if not len(known):
-            raise UsageError(f"no spans of steps {first} to {last}")
+            raise NotFound(f"no spans of steps {first} to {last}")
         return lambda: (known, shape)
 
     def newest_blame(self, id: str = "") -> Json | None:
@@ -407,7 +408,8 @@ class FakeFacade(FakeTraining):
 
     async def diagnose(self, spec: Json) -> str:
         if "ghost" in spec["nodes"]:
-            raise UsageError("no node is called 'ghost'")
+            raise NotFound("no node is called 'ghost'")
+        choose(parse_suite(spec["suite"]), tuple(spec["tests"]))
         self.diagnosed.append(spec)
         return "d1"
 

@@ -1,6 +1,8 @@
 """What `/openapi.json` says that each route answers, and whether an answer is that: no field less, none more."""
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI
@@ -44,8 +46,7 @@ def _shape(schema: dict[str, Any]) -> Any:
     if schema.get("type") == "array":
         return list[_shape(schema["items"])]  # type: ignore[misc]
     if "anyOf" in schema:
-        (one,) = (one for one in schema["anyOf"] if one.get("type") != "null")
-        return _shape(one) | None
+        return reduce(or_, (None if one.get("type") == "null" else _shape(one) for one in schema["anyOf"]))
     return dict[str, Any]
 
 

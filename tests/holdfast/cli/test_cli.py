@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.config import ClientConfig
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, NotFound, Unavailable, UsageError, exit_code
 from holdfast.cli.common.client import Client
 from holdfast.cli.main import main
 from tests.holdfast.support.fake_controller import INCIDENT, STACKS, FakeController, Json, job_as
@@ -213,6 +213,12 @@ def test_run_is_refused(fake: FakeController, capsys: Capture, script: str) -> N
     fake.submit_error = (409, "job 'x' is running; stop it first")
     assert main(["run", script]) == 1
     assert capsys.readouterr().err == "holdfast: job 'x' is running; stop it first\n"
+
+
+def test_a_conflict_is_no_bad_input() -> None:
+    assert exit_code(Conflict("no job is running")) == 1
+    assert exit_code(NotFound("no job is called 'x'")) == 2
+    assert exit_code(Unavailable("no controller answers")) == 1
 
 
 def test_a_cut_log_goes_on_without_doubles(fake: FakeController, capsys: Capture, script: str) -> None:

@@ -151,7 +151,7 @@ class FakeController:
             return self.submit_error[0], {"error": self.submit_error[1]}
         if path == "/diagnose":
             missing = [name for name in (body or {})["nodes"] if name not in [node["name"] for node in self.nodes]]
-            return (400, {"error": f"there is no node {missing[0]}"}) if missing else (201, {"id": "d1"})
+            return (404, {"error": f"there is no node {missing[0]}"}) if missing else (201, {"id": "d1"})
         done: dict[str, object] = {
             "/jobs": {"id": "j1"},
             "/job/stop": {"ok": True},

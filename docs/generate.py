@@ -21,6 +21,7 @@ from typer.main import get_command
 
 from holdfast.agent.logs import rules as log_rules
 from holdfast.base import config, settings
+from holdfast.cli.common import usage
 from holdfast.cli.main import build as build_cli
 from holdfast.controller import app
 from holdfast.controller.detectors.base import table as detector_table
@@ -242,17 +243,43 @@ def _families(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def cli() -> str:
-    return "\n\n".join(_command(get_command(build_cli()), "holdfast", 0))
+    """Commands by their group in the help, the options of the connection once."""
+    root = get_command(build_cli())
+    parts = []
+    for group in usage.GROUPS:
+        parts.append(f"### {group}")
+        for name, command in root.commands.items():  # type: ignore[attr-defined]  # typer's group is not typed as one
+            if command.rich_help_panel == group:
+                parts += _command(command, f"holdfast {name}")
+    status = root.commands["status"]  # type: ignore[attr-defined]
+    parts += ["### Connection options", "Of every command that links to them."]
+    parts.append(table(("option", "meaning"), _options(status, connection=True)))
+    return "\n\n".join(parts)
 
 
-def _command(command: Any, path: str, depth: int) -> Iterator[str]:
-    if path == "holdfast train":
-        return  # its options are the trainer's own: docs/trainer.md
-    if depth:
-        yield f"#### `{path}`"
-        yield inspect.cleandoc(command.help or "").replace("\n\n", "\n").strip()
+def exit_codes() -> str:
+    return table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in usage.EXIT_CODES.items()])
+
+
+def _command(command: Any, path: str) -> Iterator[str]:
+    yield f"#### `{path}`"
+    yield inspect.cleandoc(command.help or "").replace("\n\n", "\n").strip()
+    if line := usage.example_of(command):
+        yield f"```sh\n{line}\n```"
+    if path != "holdfast train":  # its options are the trainer's own: docs/trainer.md
+        if rows := _options(command, connection=False):
+            yield table(("option", "meaning"), rows)
+        if _options(command, connection=True):
+            yield "And the [connection options](#connection-options)."
+    for name in getattr(command, "commands", {}):
+        yield from _command(command.commands[name], f"{path} {name}")
+
+
+def _options(command: Any, connection: bool) -> list[tuple[str, str]]:
     rows = []
     for parameter in command.params:
+        if (getattr(parameter, "rich_help_panel", None) == usage.CONNECTION) is not connection:
+            continue
         if parameter.name in ("install_completion", "show_completion", "help") or getattr(parameter, "hidden", False):
             continue
         if parameter.param_type_name == "argument":
@@ -262,10 +289,7 @@ def _command(command: Any, path: str, depth: int) -> Iterator[str]:
             if not parameter.is_flag:
                 name += f" {parameter.metavar or parameter.type.name.upper()}"
         rows.append((f"`{name}`", " ".join((parameter.help or "").split())))
-    if rows and depth:
-        yield table(("option", "meaning"), rows)
-    for name in getattr(command, "commands", {}):
-        yield from _command(command.commands[name], f"{path} {name}", depth + 1)
+    return rows
 
 
 # --- log rules -------------------------------------------------------------------------------------------------
@@ -344,6 +368,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "schedules": schedules,
     "metrics": metrics,
     "cli": cli,
+    "exit-codes": exit_codes,
     "log-rules": rules,
     "checks": checks,
     "alerts": alerts,

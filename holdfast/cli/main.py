@@ -3,19 +3,22 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import holdfast
 from holdfast.base.errors import HoldfastError, exit_code
 from holdfast.base.plain import forgive, one_line
 from holdfast.base.service import follow_parent
+from holdfast.cli.common import usage
 from holdfast.cli.common.interrupts import code_of
 from holdfast.cli.serve import daemons
 
 if TYPE_CHECKING:  # a daemon does not need it, which saves a third of its memory
     import typer
+
+Command = Callable[..., int]
 
 _VERBATIM = {"allow_interspersed_args": False}
 
@@ -41,6 +44,7 @@ def build() -> "typer.Typer":
 
     app = typer.Typer(
         help=holdfast.__doc__,
+        epilog=usage.exit_codes(),
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
@@ -52,33 +56,45 @@ def build() -> "typer.Typer":
     ) -> None:
         pass
 
-    app.command()(demo.demo)
-    app.command(context_settings=_VERBATIM | {"token_normalize_func": run.normalize})(run.run)
+    def add(group: str, body: Command, line: str, **more: Any) -> None:
+        app.command(rich_help_panel=group, epilog=usage.example(line), **more)(body)
+
     # The trainer has options of its own, --help among them.
-    app.command(
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    own = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    add(usage.TRY, demo.demo, "holdfast demo --fault kill@20:rank3")
+    add(usage.TRY, simulate.simulate, "holdfast simulate --nodes 1536 --days 30 --compare")
+    add(usage.TRY, replay.replay, "holdfast replay controller.jsonl --through")
+    add(
+        usage.RUN,
+        run.run,
+        "holdfast run --nnodes 2 --nproc-per-node 8 train.py --epochs 3",
+        context_settings=_VERBATIM | {"token_normalize_func": run.normalize},
+    )
+    add(
+        usage.RUN,
+        train_command.train,
+        "holdfast train --steps 100 --checkpoint-dir /data/checkpoints",
+        context_settings=own,
         add_help_option=False,
-    )(train_command.train)
-    app.command()(status.status)
-    app.command()(nodes.nodes)
-    app.command()(jobs.jobs)
-    app.add_typer(job.app, name="job")
-    app.command()(incidents.incidents)
-    app.command()(blame.blame)
-    app.command()(timeline.timeline)
-    app.command()(stacks.stacks)
-    app.command()(inject.inject)
-    app.command()(cordon.cordon)
-    app.command()(cordon.uncordon)
-    app.command()(evict.evict)
-    app.command()(simulate.simulate)
-    app.command()(replay.replay)
-    app.command()(diagnose.diagnose)
-    app.add_typer(checkpoint.app, name="checkpoint")
-    app.add_typer(dashboards.app, name="dashboards")
-    app.command()(controller.controller)
-    app.command()(agent.agent)
-    app.command()(certs.certs)
+    )
+    app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=usage.RUN)
+    add(usage.WATCH, status.status, "holdfast status --watch")
+    add(usage.WATCH, jobs.jobs, "holdfast jobs --json")
+    add(usage.WATCH, incidents.incidents, "holdfast incidents i3")
+    add(usage.WATCH, nodes.nodes, "holdfast nodes --controller gpu0:7080")
+    add(usage.WATCH, blame.blame, "holdfast blame --steps 100:200")
+    add(usage.WATCH, timeline.timeline, "holdfast timeline --steps 100:110 -o trace.json")
+    add(usage.WATCH, stacks.stacks, "holdfast stacks --job llm-70b")
+    app.add_typer(job.app, name="job", rich_help_panel=usage.ACT, epilog=usage.example("holdfast job --job llm-70b"))
+    add(usage.ACT, inject.inject, "holdfast inject kill@20:rank3")
+    add(usage.ACT, cordon.cordon, "holdfast cordon node17")
+    add(usage.ACT, cordon.uncordon, "holdfast uncordon node17")
+    add(usage.ACT, evict.evict, "holdfast evict node17")
+    add(usage.ACT, diagnose.diagnose, "holdfast diagnose node17 node18 --suite full")
+    add(usage.OPERATE, controller.controller, "holdfast controller --state-dir /var/lib/holdfast")
+    add(usage.OPERATE, agent.agent, "holdfast agent --controller gpu0:7070 --node-name node17")
+    add(usage.OPERATE, certs.certs, "holdfast certs --dir certs --host gpu0 --node node17")
+    app.add_typer(dashboards.app, name="dashboards", rich_help_panel=usage.OPERATE)
     return app
 
 
@@ -109,7 +125,7 @@ def _command(words: list[str]) -> int:
     from typer.main import get_command
 
     try:
-        code = get_command(build()).main(words, "holdfast", standalone_mode=False)
+        code = usage.without_types(get_command(build()), words).main(words, "holdfast", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except typer.Abort as error:
         return code_of(error.__cause__)

@@ -4,29 +4,38 @@ from typing import Annotated
 
 import typer
 
-from holdfast.base.errors import HoldfastError, UsageError
+from holdfast.base.errors import Conflict, UsageError
 from holdfast.base.settings import nearest
+from holdfast.cli.common import completion
 from holdfast.cli.common.client import OVER, Client, Json
 
 JobOption = Annotated[
     str,
     typer.Option(
-        "--job", metavar="NAME|ID", help="Which job, as `holdfast jobs` lists it. Default: the only active one."
+        "--job",
+        metavar="NAME|ID",
+        help="Which job, as `holdfast jobs` lists it. Default: the only active one.",
+        autocompletion=completion.jobs,
     ),
 ]
 """For commands that change a job, or need replies of its workers."""
 ShownJob = Annotated[
     str,
-    typer.Option("--job", metavar="NAME|ID", help="Which job, as `holdfast jobs` lists it. Default: the newest."),
+    typer.Option(
+        "--job",
+        metavar="NAME|ID",
+        help="Which job, as `holdfast jobs` lists it. Default: the newest.",
+        autocompletion=completion.jobs,
+    ),
 ]
 """For commands that show a job."""
 
 
 def active_job(client: Client, job: str) -> Json:
-    """The selected active job. UsageError: unknown, or several without a selection. HoldfastError: none runs."""
+    """The selected active job. UsageError: unknown, or several without a selection. Conflict: none runs."""
     found = find_active(client, job)
     if found is None:
-        raise HoldfastError("no job is running")
+        raise Conflict("no job is running")
     return found
 
 
@@ -45,7 +54,7 @@ def find_active(client: Client, job: str) -> Json | None:
                 return one
     over = next((one for one in known if job in (one["id"], one["name"])), None)
     if over is not None:
-        raise HoldfastError(f"job {over['name']} ({over['id']}) is {over['state']} already")
+        raise Conflict(f"job {over['name']} ({over['id']}) is {over['state']} already")
     if not known:
-        raise UsageError(f"no job is called {job!r}: there is none yet")
+        raise Conflict(f"no job is called {job!r}: there is none yet")
     raise UsageError(f"no job is called {job!r}{nearest(job, [one[key] for one in known for key in ('name', 'id')])}")

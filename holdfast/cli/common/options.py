@@ -15,16 +15,13 @@ import typer
 
 from holdfast.base import log, settings
 from holdfast.base.config import AgentConfig, ClientConfig, ControllerConfig, load
+from holdfast.cli.common import completion
 from holdfast.cli.common.client import Client
+from holdfast.cli.common.usage import CONNECTION
 
 Config = TypeVar("Config")
 Command = Callable[..., int]
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings (holdfast.toml here, or /etc/holdfast/holdfast.toml)."),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -39,7 +36,7 @@ def configured(cls: type[Config]) -> Callable[[Command], Command]:
             given = {name: value for name, value in flags.items() if value is not None}
             return body(load(cls, given, file=file), **values)
 
-        return _reshape(command, body, "config", [*_options(cls), *_common()])
+        return _reshape(command, body, "config", [*_options(cls), *_common("Options")])
 
     return decorate
 
@@ -55,11 +52,21 @@ def with_client(body: Command) -> Command:
         with Client(load(ClientConfig, given, file=file)) as client:
             return body(client, **values)
 
-    return _reshape(command, body, "client", [*_options(ClientConfig), *_common()])
+    return _reshape(command, body, "client", [*_options(ClientConfig, CONNECTION), *_common(CONNECTION)])
 
 
-def _common() -> list[inspect.Parameter]:
-    return [_parameter("config_file", ConfigFile, None), _parameter("verbose", Verbose, False)]
+def _common(panel: str) -> list[inspect.Parameter]:
+    file = typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings (holdfast.toml here, or /etc/holdfast/holdfast.toml).",
+        rich_help_panel=panel,
+    )
+    more = typer.Option("--verbose", "-v", help="Log more.", rich_help_panel=panel)
+    return [
+        _parameter("config_file", Annotated[Path | None, file], None),
+        _parameter("verbose", Annotated[bool, more], False),
+    ]
 
 
 def _names(cls: type[Any]) -> list[str]:
@@ -67,7 +74,7 @@ def _names(cls: type[Any]) -> list[str]:
     return [*settings.former_names(cls), *(f.name for f in fields(cls))]
 
 
-def _options(cls: type[Any]) -> Iterable[inspect.Parameter]:
+def _options(cls: type[Any], panel: str = "Options") -> Iterable[inspect.Parameter]:
     docs = settings.field_docs(cls)
     hints = typing.get_type_hints(cls, include_extras=True)
     for was, now in settings.former_names(cls).items():
@@ -77,14 +84,21 @@ def _options(cls: type[Any]) -> Iterable[inspect.Parameter]:
         flag = "--" + setting.name.replace("_", "-")
         text = docs.get(setting.name, "")
         if hints[setting.name] is bool:
-            option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
+            option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False, rich_help_panel=panel)
             yield _parameter(setting.name, Annotated[bool | None, option], None)
             continue
         shown = settings.shown_default(cls, setting.name)
         if shown and shown not in text:
             text = f"{text} Default: {shown}."
         metavar = settings.placeholder(hints[setting.name])
-        option = typer.Option(flag, help=text, metavar=metavar, show_default=False)
+        option = typer.Option(
+            flag,
+            help=text,
+            metavar=metavar,
+            show_default=False,
+            rich_help_panel=panel,
+            autocompletion=completion.receivers if setting.name == "notify" else None,
+        )
         yield _parameter(setting.name, Annotated[str | None, option], None)
 
 

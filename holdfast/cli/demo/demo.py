@@ -14,7 +14,7 @@ import typer
 from holdfast.base import private
 from holdfast.base.config import DemoConfig
 from holdfast.base.errors import HoldfastError, Unavailable
-from holdfast.cli.common import interrupts, output
+from holdfast.cli.common import completion, interrupts, output
 from holdfast.cli.common.client import OVER, Client
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, configured
@@ -35,7 +35,11 @@ def demo(
     config: DemoConfig,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault, e.g. kill@20:rank3; may repeat."),
+        typer.Option(
+            metavar="KIND@STEP:TARGET",
+            help="Inject a fault, e.g. kill@20:rank3; may repeat.",
+            autocompletion=completion.faults,
+        ),
     ] = None,
     pretend: Annotated[
         str,

@@ -14,13 +14,14 @@ import typer
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.options import Json
+from holdfast.cli.common.usage import example
 from holdfast.cli.job.checkpoint_now import now
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.restore.inspect import Progress
 
 app = typer.Typer(help="List, verify, convert and remove the checkpoints of a store.", no_args_is_help=True)
-app.command("now")(now)
+app.command("now", epilog=example("holdfast checkpoint now --wait 120"))(now)
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="A store: file:///data/checkpoints, hdfs://host:port/folder, webhdfs://…")
@@ -39,7 +40,7 @@ class Format(StrEnum):
     dcp = "dcp"
 
 
-@app.command("list")
+@app.command("list", epilog=example("holdfast checkpoint list file:///data/checkpoints"))
 def list_(url: Url, as_json: Json = False) -> int:
     """List the committed checkpoints, newest first."""
     from holdfast.checkpoint.restore.inspect import list_checkpoints
@@ -66,7 +67,7 @@ def list_(url: Url, as_json: Json = False) -> int:
     return 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast checkpoint show file:///data/checkpoints --step 100"))
 def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     """Show the content of a checkpoint: its tensors, settings and other state."""
     from holdfast.checkpoint.restore.inspect import find
@@ -104,7 +105,7 @@ def show(url: Url, step: Step = None, as_json: Json = False) -> int:
     return 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast checkpoint verify file:///data/checkpoints"))
 def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
     """Read every byte of a checkpoint; exit code 1 if a part or a manifest is damaged."""
     from holdfast.checkpoint.restore import inspect
@@ -128,7 +129,7 @@ def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
     return 1 if problems else 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast checkpoint prune file:///data/checkpoints --keep 3 --dry-run"))
 def prune(
     url: Url,
     keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="Newest checkpoints to keep.")],
@@ -165,7 +166,7 @@ def prune(
     return 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast checkpoint protect file:///data/checkpoints --step 100"))
 def protect(
     url: Url, step: OneStep, off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False
 ) -> int:
@@ -182,7 +183,7 @@ def protect(
     return 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast checkpoint export file:///data/checkpoints llama --to hf"))
 def export(
     url: Url,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
@@ -212,7 +213,7 @@ def export(
     return 0
 
 
-@app.command("import")
+@app.command("import", epilog=example("holdfast checkpoint import dcp file:///data/checkpoints --step 100"))
 def import_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint of torch.distributed.checkpoint.")],
     url: Url,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast.base.errors import UsageError
-from holdfast.cli.common import output
+from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.jobs import JobOption, find_active
 from holdfast.cli.common.options import Json, with_client
@@ -15,13 +15,19 @@ from holdfast.facts.faults import KINDS, parse_fault
 @with_client
 def inject(
     client: Client,
-    fault: Annotated[str, typer.Argument(metavar="KIND[@STEP][:TARGET]", help=f"Kinds: {', '.join(KINDS)}.")],
+    fault: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND[@STEP][:TARGET]", help=f"Kinds: {', '.join(KINDS)}.", autocompletion=completion.faults
+        ),
+    ],
     target: Annotated[
         str,
         typer.Argument(
             metavar="[TARGET]",
             help="rankR or nodeN, if not given above. rankR/tp: in its next operation of that axis; "
             "also rankR/before-tp, rankR/after-tp, and dp and pp.",
+            autocompletion=completion.targets,
         ),
     ] = "",
     job: JobOption = "",

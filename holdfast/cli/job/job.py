@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.jobs import JobOption, ShownJob, active_job
 from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.common.usage import example
 
 app = typer.Typer(help="Show, restart or stop a job.", invoke_without_command=True)
 
@@ -23,16 +24,16 @@ def job(client: Client, context: typer.Context, job: ShownJob = "", as_json: Jso
             raise UsageError(f"write --job behind {context.invoked_subcommand}: it is that command's option")
         return 0
     found = client.job(job)
+    if found is None:
+        raise Conflict("no job yet: holdfast run script.py")
     if as_json:
         output.print_json(found)
-    elif found is None:
-        output.say("no job yet: holdfast run script.py")
     else:
         output.out().print(job_table(found))
     return 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast job stop --grace 60"))
 @with_client
 def stop(
     client: Client,
@@ -48,7 +49,7 @@ def stop(
     return 0
 
 
-@app.command()
+@app.command(epilog=example("holdfast job restart --dump"))
 @with_client
 def restart(
     client: Client,

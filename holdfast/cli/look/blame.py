@@ -7,7 +7,7 @@ import typer
 
 from holdfast.base.errors import UsageError
 from holdfast.base.settings import parse_whole
-from holdfast.cli.common import output
+from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs
 from holdfast.cli.common.options import Json, with_client
@@ -23,6 +23,7 @@ Job = Annotated[
         "--job",
         metavar="NAME|ID",
         help="Name or id; the id of a job of which only spans are left. Default: the newest.",
+        autocompletion=completion.jobs,
     ),
 ]
 Steps = Annotated[str, typer.Option("--steps", metavar="A:B", help="Only steps A to B; A: or :B leaves one end open.")]

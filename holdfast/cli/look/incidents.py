@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 
 from holdfast.base.errors import UsageError
-from holdfast.cli.common import output
+from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.look.stacks import show_stacks
@@ -15,11 +15,16 @@ from holdfast.cli.look.stacks import show_stacks
 @with_client
 def incidents(
     client: Client,
-    incident: Annotated[str, typer.Argument(metavar="[ID]", help="One incident, in full.")] = "",
+    incident: Annotated[
+        str, typer.Argument(metavar="[ID]", help="One incident, in full.", autocompletion=completion.incidents)
+    ] = "",
     job: Annotated[
         str,
         typer.Option(
-            "--job", metavar="NAME|ID", help="Only incidents of this job. Default: all, including those of nodes."
+            "--job",
+            metavar="NAME|ID",
+            help="Only incidents of this job. Default: all, including those of nodes.",
+            autocompletion=completion.jobs,
         ),
     ] = "",
     as_json: Json = False,

@@ -4,11 +4,16 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.common import output
+from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.options import with_client
 
-Node = Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as `holdfast nodes` shows it.")]
+Node = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE", help="A node's name, as `holdfast nodes` shows it.", autocompletion=completion.nodes
+    ),
+]
 
 
 @with_client

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from holdfast.base.errors import HoldfastError, UsageError
-from holdfast.cli.common import output
+from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.options import Json, with_client
 from holdfast.diagnostics.catalog.catalog import BY_NAME, NODE_S, Scope, choose, parse_suite
@@ -24,11 +24,22 @@ _GRADE_STYLES = {"pass": "green", "degraded": "yellow", "fail": "bold red", "una
 @with_client
 def diagnose(
     client: Client,
-    node: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Default: all idle nodes.")] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Default: all idle nodes.", autocompletion=completion.nodes),
+    ] = None,
     suite: Annotated[
-        str, typer.Option(metavar="SUITE", help="quick: under 1 minute. full: under 10 minutes.")
+        str,
+        typer.Option(
+            metavar="SUITE",
+            help="quick: under 1 minute. full: under 10 minutes.",
+            autocompletion=completion.suites,
+        ),
     ] = "quick",
-    test: Annotated[list[str] | None, typer.Option(metavar="NAME", help=f"Any of: {', '.join(BY_NAME)}.")] = None,
+    test: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help=f"Any of: {', '.join(BY_NAME)}.", autocompletion=completion.tests),
+    ] = None,
     busy: Annotated[bool, typer.Option("--busy", help="Include nodes that train: it slows the job down.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Test only this machine, without a controller.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Show passed tests too.")] = False,

@@ -9,6 +9,7 @@ from holdfast.base.address import parse_address
 from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import needs
+from holdfast.cli.common.usage import example
 
 app = typer.Typer(no_args_is_help=True, help="Dashboards, rules and routing for Grafana, Prometheus and Alertmanager.")
 
@@ -18,7 +19,7 @@ def _group() -> None:
     """Keeps `export` a subcommand while it is the only one."""
 
 
-@app.command()
+@app.command(epilog=example("holdfast dashboards export monitoring --controller gpu0:7080"))
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder; created if missing.")],
     controller: Annotated[

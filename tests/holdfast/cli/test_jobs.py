@@ -46,8 +46,10 @@ def test_no_job_yet(fake: FakeController, capsys: Capture) -> None:
     fake.job = None
     assert main(["jobs"]) == 0
     assert capsys.readouterr().out == "no job yet: holdfast run script.py\n"
-    assert main(["stacks", "--job", "x"]) == 2
+    assert main(["stacks", "--job", "x"]) == 1
     assert capsys.readouterr().err == "holdfast: no job is called 'x': there is none yet\n"
+    assert main(["job"]) == main(["job", "--json"]) == 1
+    assert capsys.readouterr().err == 2 * "holdfast: no job yet: holdfast run script.py\n"
 
 
 def test_status_shows_one_job_in_full_and_several_as_a_list(two: FakeController, capsys: Capture) -> None:

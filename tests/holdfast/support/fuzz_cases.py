@@ -91,9 +91,14 @@ LEGAL = {
     "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")
       for size in ("a billion", "64 bits")),
+    *(f"run --{name}: empty" for name in (
+        "pause-limit", "idle-limit", "idle-limit-start", "pause-alert", "hang-floor", "hang-steps", "hang-limit-start",
+        "stuck-limit",
+    )),
     *fuzz_train.LEGAL,
 }  # fmt: skip
-"""Values that are bad elsewhere and right here; a negative number of restarts is -1, any number."""
+"""Values that are bad elsewhere and right here; a negative number of restarts is -1, any number; an empty limit is the
+controller's."""
 ASKS_NOBODY = ("blame", "timeline", "agent", "dashboards export")
 """Commands that read files first, write addresses down, or ask no controller but their own."""
 

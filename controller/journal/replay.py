@@ -1,5 +1,6 @@
 """A recording run again: the same events at the same instants must lead to the same decisions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,8 +42,9 @@ class Replay:
         return self.difference is None and not self.changed
 
 
-def replay(path: Path, through: bool = False) -> Replay:
-    """Run it until its end, or until the decisions part; `through`: to its end all the same.
+def replay(path: Path, through: bool = False, progress: Callable[[int], None] | None = None) -> Replay:
+    """Run it until its end, or until the decisions part; `through`: to its end all the same. `progress` is given the
+    number of events so far.
 
     UsageError when it is no recording.
     """
@@ -62,6 +64,8 @@ def replay(path: Path, through: bool = False) -> Replay:
             continue
         actions, now = decide(brain, one)
         found.events += 1
+        if progress is not None:
+            progress(found.events)
         found.decisions += len(one.did)
         found.incidents = list(brain.c.book.incidents.values())
         runs[-1].add(one, actions, now)

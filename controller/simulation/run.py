@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.controller.simulation.baselines import BASELINES, goodput
@@ -50,9 +50,16 @@ class SimulationOutcome:
 
 
 def simulate(
-    shape: ClusterShape, seed: int, days: float, rate: float = 1.0, hurry: float = 1.0, options: Options | None = None
+    shape: ClusterShape,
+    seed: int,
+    days: float,
+    rate: float = 1.0,
+    hurry: float = 1.0,
+    options: Options | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> SimulationOutcome:
-    """One run, the same for the same arguments on any machine. BrokenInvariant when one does not hold."""
+    """One run, the same for the same arguments on any machine. BrokenInvariant when one does not hold. `progress` is
+    given the share of the time that has gone by."""
     begun = time.process_time()
     seconds = days * 86_400
     faults = draw(seed, shape.nodes * shape.gpus, shape.nodes, seconds, rate, hurry)
@@ -60,6 +67,8 @@ def simulate(
     breaks = Breaks(world)
     for fault in faults:
         world.later(fault.at, breaks.strike, fault)
+    if progress is not None:
+        world.progress = lambda now: progress((now - world.began) / seconds)
     world.run(world.began + seconds)
     return _outcome(world, seed, faults, time.process_time() - begun)
 

@@ -47,6 +47,8 @@ class World(SimulationState):
         max_steps: int | None = None,
     ) -> None:
         super().__init__(shape, seed, options, now, epoch)
+        self.progress: Callable[[float], None] | None = None
+        """Is given the time at every turn."""
         self.brain = self._boot()
         for host in self.hosts.values():
             self.join(host)
@@ -79,6 +81,8 @@ class World(SimulationState):
             while self.heap and self.heap[0][0] <= self.now and not self.over:
                 _, _, what, args = heapq.heappop(self.heap)
                 what(*args)
+            if self.progress is not None:
+                self.progress(self.now)
 
     @property
     def over(self) -> bool:

@@ -2,23 +2,20 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.options import Json
+from holdfast.cli.common.progress import progress
 from holdfast.cli.common.usage import example
 from holdfast.cli.job.checkpoint_now import now
-
-if TYPE_CHECKING:
-    from holdfast.checkpoint.restore.inspect import Progress
 
 app = typer.Typer(help="List, verify, convert and remove the checkpoints of a store.", no_args_is_help=True)
 app.command("now", epilog=example("holdfast checkpoint now --wait 120"))(now)
@@ -117,8 +114,8 @@ def verify(url: Url, step: Step = None, as_json: Json = False) -> int:
             if not found:
                 raise HoldfastError(damaged[0] if damaged else f"no checkpoints in {url}")
             step = found[0].step
-        with _progress("reading") as progress:
-            problems = inspect.verify(url, step, progress)
+        with progress("reading") as report:
+            problems = inspect.verify(url, step, report)
     problems = [*(line for line in damaged if line not in problems), *problems]
     if as_json:
         output.print_json({"step": step, "problems": problems})
@@ -152,10 +149,10 @@ def prune(
         gone = Retention(keep, keep_every).expired(
             (slot, is_protected(store, slot)) for slot, _ in committed(store, _passed_over)
         )
-        with _progress("removing") as progress:
+        with progress("removing") as report:
             for count, slot in enumerate([] if dry_run else gone, 1):
                 discard(store, slot)
-                progress(count, len(gone))
+                report(count, len(gone))
     if as_json:
         output.print_json({"removed": [slot.folder for slot in gone], "dry_run": dry_run})
         return 0
@@ -168,7 +165,10 @@ def prune(
 
 @app.command(epilog=example("holdfast checkpoint protect file:///data/checkpoints --step 100"))
 def protect(
-    url: Url, step: OneStep, off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False
+    url: Url,
+    step: OneStep,
+    off: Annotated[bool, typer.Option("--off", help="Remove the protection.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Protect the checkpoints of a step from retention."""
     from holdfast.checkpoint.commit import retention
@@ -179,7 +179,10 @@ def protect(
         store = open_store(url)
         slot, _ = find(store, step, _passed_over)
         retention.protect(store, slot, not off)
-    output.say(f"{slot.folder} is {'no longer ' if off else ''}protected")
+    if as_json:
+        output.print_json({"step": step, "folder": slot.folder, "protected": not off})
+    else:
+        output.say(f"{slot.folder} is {'no longer ' if off else ''}protected")
     return 0
 
 
@@ -239,18 +242,18 @@ def import_(
         except CheckpointError as error:
             raise UsageError(f"{error}; name another folder") from error
         total, done = sum(tensor.num_bytes for tensor in tensors.values()), 0
-        with _progress("reading") as progress:
+        with progress("reading") as report:
 
             def read(name: str) -> None:
                 nonlocal done
                 done += tensors[name].num_bytes
-                progress(done, total)
+                report(done, total)
 
             whole = dcp.read(folder, tensors, read)
     if left_out:
         output.note(f"left out what is no tensor: {', '.join(left_out[:5])}{' ...' if len(left_out) > 5 else ''}")
-    with _store(url), _progress("writing") as progress:
-        saved = write_whole(open_store(url), step, whole, {}, {}, progress)
+    with _store(url), progress("writing") as report:
+        saved = write_whole(open_store(url), step, whole, {}, {}, report)
     if as_json:
         output.print_json({"step": step, "tensors": len(tensors), "bytes": saved.num_bytes, "left_out": left_out})
     else:
@@ -263,9 +266,9 @@ def _export_hf(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
     from holdfast.trainer.weights.hugging_face import export as write
     from holdfast.trainer.weights.weights import trained
 
-    with _progress("reading") as progress:
-        found = trained(store, slot, manifest, progress)
-    with _progress("writing"):
+    with progress("reading") as report:
+        found = trained(store, slot, manifest, report)
+    with progress("writing"):
         write(folder, found.model, vocab_of(found.tokenizer), found.seq_len, found.weights)
 
 
@@ -273,9 +276,9 @@ def _export_dcp(folder: Path, store: Any, slot: Any, manifest: Any) -> None:
     from holdfast.checkpoint.restore.restore import load_whole
     from holdfast.checkpoint.tools import dcp
 
-    with _progress("reading") as progress:
-        whole = load_whole(store, slot, manifest, manifest.tensors, progress, output.note)
-    with _progress("writing"):
+    with progress("reading") as report:
+        whole = load_whole(store, slot, manifest, manifest.tensors, report, output.note)
+    with progress("writing"):
         dcp.write(folder, whole)
 
 
@@ -292,25 +295,6 @@ def _needs(module: str, extra: str) -> None:
 
     if importlib.util.find_spec(module) is None:
         raise UsageError(f"this needs {module}: install holdfast[{extra}]")
-
-
-@contextlib.contextmanager
-def _progress(what: str) -> "Iterator[Progress]":
-    """A bar on standard error, when that is a terminal and it takes longer than a moment."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = output.err()
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        task, shown = bars.add_task(what, total=None), 0.0
-
-        def progress(done: int, total: int) -> None:
-            nonlocal shown
-            if done >= total or time.monotonic() - shown > 0.1:
-                shown = time.monotonic()
-                bars.update(task, completed=done, total=total)
-
-        yield progress
 
 
 @contextlib.contextmanager

@@ -41,12 +41,12 @@ def stop(
         float, typer.Option(metavar="SECONDS", min=0, max=3600, help="Time for the workers to exit cleanly.")
     ] = 10.0,
     job: JobOption = "",
+    as_json: Json = False,
 ) -> int:
     """Stop an active job. One that waits in the queue leaves it."""
     found = active_job(client, job)
     client.stop(grace, found["id"])
-    output.say(f"{found['name']} ({found['id']}): stopping")
-    return 0
+    return _done(found, "stopping", as_json)
 
 
 @app.command(epilog=example("holdfast job restart --dump"))
@@ -55,11 +55,19 @@ def restart(
     client: Client,
     dump: Annotated[bool, typer.Option("--dump", help="Store the stacks of all workers with the incident.")] = False,
     job: JobOption = "",
+    as_json: Json = False,
 ) -> int:
     """Restart a running job from its newest complete state. It does not count towards the restart limits."""
     found = active_job(client, job)
     client.restart(dump, found["id"])
-    output.say(f"{found['name']} ({found['id']}): restarting")
+    return _done(found, "restarting", as_json)
+
+
+def _done(job: output.Json, what: str, as_json: bool) -> int:
+    if as_json:
+        output.print_json({"id": job["id"], "name": job["name"], "request": what})
+    else:
+        output.say(f"{job['name']} ({job['id']}): {what}")
     return 0
 
 

@@ -6,7 +6,7 @@ import typer
 
 from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
-from holdfast.cli.common.options import with_client
+from holdfast.cli.common.options import Json, with_client
 
 Node = Annotated[
     str,
@@ -17,16 +17,23 @@ Node = Annotated[
 
 
 @with_client
-def cordon(client: Client, node: Node) -> int:
+def cordon(client: Client, node: Node, as_json: Json = False) -> int:
     """Keep a node out of later generations; its workers train on until the next restart."""
     client.cordon(node, True)
-    output.say(f"{node}: cordoned")
-    return 0
+    return done(node, "cordoned", as_json)
 
 
 @with_client
-def uncordon(client: Client, node: Node) -> int:
+def uncordon(client: Client, node: Node, as_json: Json = False) -> int:
     """Admit a node again, and clear its failures."""
     client.cordon(node, False)
-    output.say(f"{node}: uncordoned")
+    return done(node, "uncordoned", as_json)
+
+
+def done(node: str, what: str, as_json: bool) -> int:
+    """Print what was done to a node."""
+    if as_json:
+        output.print_json({"node": node, "done": what})
+    else:
+        output.say(f"{node}: {what}")
     return 0

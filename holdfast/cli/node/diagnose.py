@@ -14,8 +14,9 @@ from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.options import Json, with_client
-from holdfast.diagnostics.catalog.catalog import BY_NAME, NODE_S, Scope, choose, parse_suite
-from holdfast.diagnostics.catalog.results import parse_result
+from holdfast.cli.common.progress import progress
+from holdfast.diagnostics.catalog.catalog import BY_NAME, NODE_S, Check, Scope, Suite, choose, parse_suite
+from holdfast.diagnostics.catalog.results import CheckResult, parse_result
 
 _EVERY_S = 0.2
 _GRADE_STYLES = {"pass": "green", "degraded": "yellow", "fail": "bold red", "unable": "dim"}
@@ -65,15 +66,20 @@ def diagnose(
 def _watch(client: Client, name: str) -> output.Json:
     """Wait until the diagnosis is done; print a line for every stage."""
     reported = ""
-    while True:
-        doc = client.diagnosis(name)
-        if doc["state"] == "done":
-            return doc
-        stage = f"{doc['stage']}, round {doc['rounds']}" if doc["stage"] == "pairs" else str(doc["stage"])
-        if stage != reported:
-            reported = stage
-            output.note(f"{name}: {stage}: {doc['jobs_open']} tests of {len(doc['nodes'])} nodes to do")
-        time.sleep(_EVERY_S)
+    with progress("tests") as report:
+        while (doc := client.diagnosis(name))["state"] != "done":
+            report(doc["jobs_done"], doc["jobs_done"] + doc["jobs_open"])
+            reported = _note_stage(name, doc, reported)
+            time.sleep(_EVERY_S)
+    return doc
+
+
+def _note_stage(name: str, doc: output.Json, reported: str) -> str:
+    """A line for a stage other than the one that was reported; the stage."""
+    stage = f"{doc['stage']}, round {doc['rounds']}" if doc["stage"] == "pairs" else str(doc["stage"])
+    if stage != reported:
+        output.note(f"{name}: {stage}: {doc['jobs_open']} tests of {len(doc['nodes'])} nodes to do")
+    return stage
 
 
 def _local(suite: str, tests: list[str]) -> output.Json:
@@ -87,21 +93,11 @@ def _local(suite: str, tests: list[str]) -> output.Json:
         raise UsageError("--local: these tests need other nodes")
     began = time.time()
     judgement = Judgement({here: Candidate(here)}, {})
-    for check in checks:
-        output.note(f"{check.name}: {check.does[0].lower()}{check.does[1:]}")
-        with tempfile.TemporaryDirectory(prefix="holdfast-check-") as folder:
-            words = [sys.executable, "-m", "holdfast.diagnostics", check.name, "--json", "--folder", folder]
-            words += ["--options", json.dumps({"suite": suite})]
-            results, error = [], ""
-            try:
-                done = subprocess.run(words, capture_output=True, text=True, timeout=NODE_S[size], check=False)
-                results = [parse_result(line) for line in done.stdout.splitlines()]
-                error = done.stderr.strip().rpartition("\n")[2]
-            except subprocess.TimeoutExpired:
-                error = f"killed after {NODE_S[size]:g} s"
-            except HoldfastError as bad:
-                error = str(bad)
-            judgement.take(here, check.name, results, error)
+    with progress("tests") as report:
+        for number, check in enumerate(checks):
+            output.note(f"{check.name}: {check.does[0].lower()}{check.does[1:]}")
+            report(number, len(checks))
+            judgement.take(here, check.name, *_run_here(check, size))
     verdicts = [v for check in checks for v in judgement.node_verdicts(check, [here])]
     failed = sorted({v.node for v in verdicts if v.grade == "fail"})
     return {
@@ -110,6 +106,22 @@ def _local(suite: str, tests: list[str]) -> output.Json:
         "ended": time.time(), "failed": failed, "cleared": [] if failed else [here],
         "verdicts": [v.to_doc() for v in verdicts],
     }  # fmt: skip
+
+
+def _run_here(check: Check, size: Suite) -> tuple[list[CheckResult], str]:
+    """The results of a check of this machine, and what went wrong; empty: nothing."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-check-") as folder:
+        words = [sys.executable, "-m", "holdfast.diagnostics", check.name, "--json", "--folder", folder]
+        words += ["--options", json.dumps({"suite": str(size)})]
+        results: list[CheckResult] = []
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=NODE_S[size], check=False)
+            results = [parse_result(line) for line in done.stdout.splitlines()]
+            return results, done.stderr.strip().rpartition("\n")[2]
+        except subprocess.TimeoutExpired:
+            return results, f"killed after {NODE_S[size]:g} s"
+        except HoldfastError as bad:
+            return results, str(bad)
 
 
 def verdict_table(doc: output.Json, everything: bool) -> Table:

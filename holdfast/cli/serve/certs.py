@@ -11,6 +11,7 @@ from holdfast.base.config import AgentConfig
 from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import needs
+from holdfast.cli.common.options import Json
 
 
 def certs(
@@ -29,6 +30,7 @@ def certs(
             "or all and the authority's own certificate.",
         ),
     ] = False,
+    as_json: Json = False,
 ) -> int:
     """Make an authority, certificates for controller and nodes, and API tokens: a folder for each role.
 
@@ -45,6 +47,10 @@ def certs(
     if not hosts and (force or not (folder / "ca" / "ca.pem").exists()):
         hosts = [socket.gethostname()]
     now = datetime.datetime.now(datetime.UTC)
-    for path in write_cluster(folder, hosts, node or [], now, force=force, renew=renew):
-        output.say(str(path))
+    written = [str(path) for path in write_cluster(folder, hosts, node or [], now, force=force, renew=renew)]
+    if as_json:
+        output.print_json({"files": written})
+    else:
+        for path in written:
+            output.say(path)
     return 0

@@ -9,6 +9,7 @@ from holdfast.base.address import parse_address
 from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import needs
+from holdfast.cli.common.options import Json
 from holdfast.cli.common.usage import example
 
 app = typer.Typer(no_args_is_help=True, help="Dashboards, rules and routing for Grafana, Prometheus and Alertmanager.")
@@ -35,6 +36,7 @@ def export(
         str, typer.Option(metavar="URL", help="Receiver of the Alertmanager's alerts.")
     ] = "http://host.docker.internal:9099/",
     docs_url: Annotated[str, typer.Option(metavar="URL", help="Location of docs/, for links to the runbook.")] = "docs",
+    as_json: Json = False,
 ) -> int:
     """Write six dashboards, rules, routing, provisioning, a compose file and Kubernetes manifests."""
     for address in (controller, alertmanager):
@@ -45,8 +47,12 @@ def export(
     with needs("dashboards"):
         from holdfast.dashboards.export import Places, write
     try:
-        for path in write(folder, Places(controller, alertmanager, prometheus, webhook, docs_url)):
-            output.say(str(path))
+        written = [str(path) for path in write(folder, Places(controller, alertmanager, prometheus, webhook, docs_url))]
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror}; name a folder that can be written to") from None
+    if as_json:
+        output.print_json({"files": written})
+    else:
+        for path in written:
+            output.say(path)
     return 0

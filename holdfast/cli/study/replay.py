@@ -9,6 +9,7 @@ import typer
 from holdfast.cli.common import output
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json
+from holdfast.cli.common.progress import progress
 
 if TYPE_CHECKING:
     from holdfast.controller.journal.replay import Replay
@@ -25,7 +26,8 @@ def replay(
     require("controller", "numpy", "google.protobuf")
     from holdfast.controller.journal.replay import replay as run
 
-    found = run(file, through)
+    with progress("replaying events") as report:
+        found = run(file, through, lambda events: report(events, 0))
     if as_json:
         output.print_json(_document(found))
         return 0 if found.is_same else 1

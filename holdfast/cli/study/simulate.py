@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from holdfast.cli.common import output
 from holdfast.cli.common.bounds import check_world
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json
+from holdfast.cli.common.progress import Progress, progress
 
 if TYPE_CHECKING:
     from holdfast.controller.simulation.run import SimulationOutcome
@@ -64,10 +66,12 @@ def simulate(
         checkpoint=checkpoint_seconds, shrinks=shrink,
     )  # fmt: skip
     rate = RATES[rates] * times
-    found = []
+    found: list[SimulationOutcome] = []
     for one in range(seed, seed + seeds):
         try:
-            found.append(simulation.simulate(shape, one, days, rate, hurry=max(1.0, times)))
+            with progress(f"seed {one}" if seeds > 1 else "simulating") as report:
+                share = partial(_share, report, one - seed, seeds)
+                found.append(simulation.simulate(shape, one, days, rate, hurry=max(1.0, times), progress=share))
         except HoldfastError as error:
             again = f"--nodes {nodes} --spares {spares} --gpus {gpus} --days {days:g} --rates {rates} --times {times:g}"
             again += f" --step-seconds {step_seconds:g} --start-seconds {start_seconds:g}"
@@ -82,6 +86,10 @@ def simulate(
     else:
         output.out().print(_summary(found))
     return 0
+
+
+def _share(report: Progress, whole: int, of: int, share: float) -> None:
+    report(int(1000 * (whole + share)), 1000 * of)
 
 
 def _report(one: "SimulationOutcome", baselines: dict[str, float]) -> RenderableType:

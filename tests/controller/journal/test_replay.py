@@ -40,7 +40,9 @@ def story(path: Path) -> Recorded:
 @pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
 def test_a_recording_leads_to_the_same_decisions(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     v = story(tmp_path / name)
-    found = replay(tmp_path / name)
+    counts: list[int] = []
+    found = replay(tmp_path / name, progress=counts.append)
+    assert counts == list(range(1, found.events + 1))
     assert found.difference is None
     assert found.runs == 2
     assert found.decisions > 50

@@ -38,6 +38,16 @@ def test_a_job_that_may_shrink_does_and_breaks_no_invariant(seed: int) -> None:
     assert (found.wrong_evictions, found.wrong_ends) == (0, 0)
 
 
+def test_progress_goes_up_to_the_end_and_changes_nothing() -> None:
+    shares: list[float] = []
+    seen = simulate(SMALL, 3, days=0.05, rate=15_000.0, hurry=300.0, progress=shares.append)
+    unseen = simulate(SMALL, 3, days=0.05, rate=15_000.0, hurry=300.0)
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < 0.1
+    assert shares[-1] >= 1
+    assert (seen.events, seen.goodput, seen.recovered) == (unseen.events, unseen.goodput, unseen.recovered)
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     one, other = (simulate(SMALL, 3, days=0.1, rate=15_000.0, hurry=300.0) for _ in range(2))
     assert (one.goodput, one.events, one.detected, one.recovered) == (

@@ -371,3 +371,20 @@ def test_a_pause_is_shown_with_its_limit(fake: FakeController, capsys: Capture) 
     assert main(["job"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "busy for 18 s: rank 0 writes 212 MB/s; 2 wait for it at train.py:8 save" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "result"),
+    [
+        (["cordon", "node0"], {"node": "node0", "done": "cordoned"}),
+        (["uncordon", "node0"], {"node": "node0", "done": "uncordoned"}),
+        (["evict", "node0"], {"node": "node0", "done": "evicted"}),
+        (["job", "stop"], {"id": "j1", "name": "train", "request": "stopping"}),
+        (["job", "restart"], {"id": "j1", "name": "train", "request": "restarting"}),
+    ],
+)
+def test_programs_read_what_was_done(
+    argv: list[str], result: dict[str, str], fake: FakeController, capsys: Capture
+) -> None:
+    assert main([*argv, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result

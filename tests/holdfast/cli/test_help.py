@@ -68,3 +68,20 @@ def test_options_of_the_connection_have_a_panel_of_their_own(capsys: Capture) ->
     assert "--job" in own
     assert "--api-token" not in own
     assert "--api-token-file" in connection
+
+
+WITHOUT_JSON = {
+    "run": "its output is the script's; `--detach` prints the id of the job alone",
+    "train": "its output is the trainer's log",
+    "controller": "a daemon: it prints one line of JSON in any case",
+    "agent": "a daemon: it prints its log",
+}
+"""Commands without `--json`, and why."""
+
+
+def test_programs_can_read_the_result_of_every_other_command() -> None:
+    acting = {name: command for name, command in COMMANDS.items() if not is_bare_group(command)}
+    without = {
+        name for name, command in acting.items() if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert without == set(WITHOUT_JSON)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, UsageError
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.state.events import (
     Action,
@@ -139,7 +139,7 @@ def test_nodes_that_train_are_left_alone() -> None:
     here.diagnose(tests=("memory",))
     (doc,) = here.brain.diagnoses.all_docs()
     assert doc["nodes"] == ["n2", "n3", "n4"]
-    with pytest.raises(UsageError, match="n0 is training"):
+    with pytest.raises(Conflict, match="n0 is training"):
         here.feed(DiagnoseRequested("d2", ("n0",)))
     here.diagnose("n0", id="d3", tests=("memory",), busy=True)
     assert here.brain.diagnoses.all_docs()[0]["nodes"] == ["n0"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.base.errors import UsageError
+from holdfast.base.errors import Conflict, NotFound, UsageError
 from holdfast.controller.state.events import (
     Action,
     CheckpointRequested,
@@ -57,7 +57,7 @@ def test_a_node_that_is_about_to_end_is_left_until_it_is_back() -> None:
 def test_nothing_is_broken_where_no_rank_is() -> None:
     v = training()
     v.kill_agent("node1")
-    with pytest.raises(UsageError, match="fault 'kill:rank5': node1 is not connected"):
+    with pytest.raises(Conflict, match="fault 'kill:rank5': node1 is not connected"):
         v.feed(FaultRequested("kill:rank5"))
 
 
@@ -68,9 +68,9 @@ def test_a_checkpoint_is_asked_of_the_node_of_rank_0() -> None:
     assert (send.node, send.command.order, send.command.generation) == ("node0", msg.RequestCheckpoint(), 1)
     v.lose_node("node0")
     v.run(3.0)
-    with pytest.raises(UsageError, match="node node0, which has rank 0, is not connected"):
+    with pytest.raises(Conflict, match="node node0, which has rank 0, is not connected"):
         v.feed(CheckpointRequested())
-    with pytest.raises(UsageError, match="no job is running"):
+    with pytest.raises(Conflict, match="no job is running"):
         Virtual().feed(CheckpointRequested())
 
 
@@ -130,13 +130,13 @@ def test_an_order_of_a_generation_that_is_over_is_not_sent_again() -> None:
 
 def test_wishes_that_cannot_be_are_refused_in_one_line() -> None:
     v = Virtual()
-    with pytest.raises(UsageError, match="no job"):
+    with pytest.raises(Conflict, match="no job"):
         v.feed(StopRequested(0.0))
-    with pytest.raises(UsageError, match="node7"):
+    with pytest.raises(NotFound, match="node7"):
         v.feed(CordonRequested("node7", True))
     v.submit()
     v.run(2.0)
-    with pytest.raises(UsageError, match="a job j1 already"):
+    with pytest.raises(Conflict, match="a job j1 already"):
         v.submit()
     with pytest.raises(UsageError, match="rank8"):
         v.feed(FaultRequested("kill:rank8"))

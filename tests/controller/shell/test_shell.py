@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import Unavailable, UsageError
+from holdfast.base.errors import Conflict, Unavailable, UsageError
 from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.shell.shell import Shell
@@ -116,11 +116,11 @@ def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monke
 
 def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
     shell = make_shell(tmp_path, ClusterBrain("b1"))
-    with pytest.raises(UsageError, match="no job is running"):
+    with pytest.raises(Conflict, match="no job is running"):
         shell.handle(StopRequested(1.0))
     shell.handle(JobSubmitted(SPEC))
     shell.logs.add(msg.LogChunk("j1", 1, 0, "out", "kept"))
-    with pytest.raises(UsageError, match="a job j1 already exists"):
+    with pytest.raises(Conflict, match="a job j1 already exists"):
         shell.handle(JobSubmitted(JobSpec("j1", "job", msg.Program("x"), 1, 1)))
     shell.handle(JobSubmitted(JobSpec("j2", "job", msg.Program("x"), 1, 1)))
     assert [chunk.text for chunk in shell.logs._jobs["j1"].tail] == ["kept"]  # the running job's log goes on

@@ -10,6 +10,7 @@ from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.jobs import JobOption, active_job
 from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.common.progress import progress
 
 _EVERY = 0.2
 _STEP = "checkpoint_step"
@@ -33,14 +34,17 @@ def now(
     began = time.monotonic()
     client.checkpoint(id)
     step: float | None = None
-    while wait and step is None:
-        found = _committed(client, id)
-        if found is not None and found != before:
-            step = found
-        elif time.monotonic() - began > wait:
-            raise Unavailable(f"asked, but within {wait:g} s no checkpoint was committed: look at `holdfast incidents`")
-        else:
-            time.sleep(_EVERY)
+    with progress("waiting for the commit"):
+        while wait and step is None:
+            found = _committed(client, id)
+            if found is not None and found != before:
+                step = found
+            elif time.monotonic() - began > wait:
+                raise Unavailable(
+                    f"asked, but within {wait:g} s no checkpoint was committed: look at `holdfast incidents`"
+                )
+            else:
+                time.sleep(_EVERY)
     seconds = time.monotonic() - began
     if as_json:
         output.print_json({"step": None if step is None else int(step), "seconds": round(seconds, 3)})

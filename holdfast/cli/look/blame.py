@@ -11,6 +11,7 @@ from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs
 from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.common.progress import progress
 from holdfast.cli.look import heat_view
 
 Source = Annotated[
@@ -41,14 +42,8 @@ def blame(
 ) -> int:
     """Show the ranks that slow a job down: the newest, another one (--job), or one from span files."""
     first, last = parse_steps(steps)
-    if folder is None:
-        found = (client.heat if heat else client.blame)(job, first, last)
-    else:
-        with needs("controller"):
-            from holdfast.diagnostics.blame import report as blame_report
-            from holdfast.diagnostics.files import span_files
-        read = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
-        found = (blame_report.heat_report if heat else blame_report.report)(*read)
+    with progress("reading spans"):
+        found = _found(client, folder, job, first, last, heat)
     if as_json:
         output.print_json(found)
     elif heat:
@@ -56,6 +51,16 @@ def blame(
     else:
         show(found)
     return 0
+
+
+def _found(client: Client, folder: Path | None, job: str, first: int, last: int, heat: bool) -> output.Json:
+    if folder is None:
+        return (client.heat if heat else client.blame)(job, first, last)
+    with needs("controller"):
+        from holdfast.diagnostics.blame import report as blame_report
+        from holdfast.diagnostics.files import span_files
+    read = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
+    return (blame_report.heat_report if heat else blame_report.report)(*read)
 
 
 def parse_steps(text: str) -> tuple[int, int]:

@@ -4,13 +4,15 @@ from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.jobs import JobOption, active_job
 from holdfast.cli.common.options import Json, with_client
+from holdfast.cli.common.progress import progress
 from holdfast.wire.rank_sets import compact
 
 
 @with_client
 def stacks(client: Client, job: JobOption = "", as_json: Json = False) -> int:
     """Show the Python stacks of all workers of a running job, merged into one tree with the ranks of each call."""
-    found = client.stacks(active_job(client, job)["id"])
+    with progress("waiting for the agents"):
+        found = client.stacks(active_job(client, job)["id"])
     if as_json:
         output.print_json(found)
     else:

@@ -25,7 +25,7 @@ _HOST = "127.0.0.1"
 
 def sizes(text: str) -> tuple[int, int, int]:
     """(pp, dp, tp) of "8x192x8". UsageError for what is no mesh, or too large a one."""
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", text)
+    match = re.fullmatch(r"([0-9]{1,5})x([0-9]{1,5})x([0-9]{1,5})", text)
     if match is None:
         raise UsageError(f"--pretend {text!r}: give a mesh as PPxDPxTP, e.g. 8x192x8")
     pp, dp, tp = (int(size) for size in match.groups())

@@ -27,7 +27,7 @@ QUIETLY = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-KNOWN = {"id": ["job-1", "demo"], "name": ["node0", "node1"], "incident": ["i1"]}
+KNOWN = {"id": ["job-1", "demo"], "name": ["node0", "node1"], "incident": ["i1"], "kind": ["worker-hang"]}
 """Made-up names of these would be answered with 404 only."""
 
 
@@ -79,6 +79,8 @@ UNSAYABLE = {
     "POST /api/v1/inject": "faults have a grammar",
     "GET /api/v1/jobs/{id}/spans": "ranks have a grammar, and a limit to their number",
     "GET /api/v1/spans": "ranks have a grammar, and a limit to their number",
+    "GET /api/v1/jobs/{id}/ranks": "columns are names of its answer",
+    "GET /api/v1/ranks": "columns are names of its answer",
 }
 """Operations that refuse some requests which their schema permits, and what the schema cannot say."""
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}

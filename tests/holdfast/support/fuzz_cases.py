@@ -17,6 +17,7 @@ from tests.holdfast.support.fuzz_values import (
     FAULTS,
     FINE,
     HOSTS,
+    MESHES,
     NUMBERS,
     PATHS,
     STEPS,
@@ -65,7 +66,7 @@ BASE: dict[str, tuple[str, ...]] = {
 
 KINDS = {
     "N": "number", "K": "number", "X": "number", "DAYS": "number", "SECONDS": "number", "DURATION": "number",
-    "TIME": "number",
+    "TIME": "number", "PPxDPxTP": "mesh",
     "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
     "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
@@ -218,6 +219,7 @@ def table(files: Files) -> dict[str, tuple[Value, ...]]:
         "host": (*HOSTS, *TEXTS),
         "fault": (*FAULTS, *with_codes(TEXTS, BAD)),
         "steps": (*STEPS, *with_codes(TEXTS, BAD, "empty")),
+        "mesh": (*MESHES, *with_codes(TEXTS, BAD, "empty")),
         "file": with_codes(read, BAD, *NO_FILES),
         "settings": with_codes(read, BAD, *NO_FILES, "file: empty", "file: nul.toml"),
         "folder": with_codes(read, ANY),

@@ -171,6 +171,21 @@ STEPS = tuple(
     )
 )
 
+MESHES = tuple(
+    Value(label, text)
+    for label, text in (
+        ("two sizes", "8x192"),
+        ("zero", "0x2x2"),
+        ("negative", "-1x2x2"),
+        ("too large", "64x64x64"),
+        ("5000 digits", f"1x{'9' * 5000}x1"),
+        ("superscript", "²x²x²"),
+        ("other digits", "٣x٣x٣"),
+        ("no whole nodes", "3x3x1"),
+        ("escape", "\x1b[31m2x2x2"),
+    )
+)
+
 
 class Files:
     """Files of all kinds that must not be taken for what was asked for, made once."""

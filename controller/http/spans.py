@@ -34,7 +34,9 @@ class Culprit(BaseModel):
     z: float | None = Field(description="How many usual spreads of its peers it is above their median.")
     peers: int = Field(description="How many it was compared with.")
     self_s: float
-    cost_s: float = Field(description="Saved time per step if the rank were as fast as its peers.")
+    cost_s: float = Field(description="Its part of the step's account: saved if it were as fast as its peers.")
+    share: float = Field(description="The same as a share of the step.")
+    cost: str = Field(description="The same as the account shows it.")
     what_if_s: float = Field(description="Duration of the step in that case.")
     induced_s: float = Field(description="Saved waiting time of all other ranks.")
     victims: int
@@ -43,6 +45,24 @@ class Culprit(BaseModel):
     by_design: bool = Field(
         default=False, description="Since the job's first steps, so caused by the program: for information."
     )
+
+
+class AccountPart(BaseModel):
+    kind: str = Field(description="compute, other, communication, imbalance, waiting (for a culprit), jitter.")
+    name: str = Field(description="In words.")
+    seconds: float
+    share: float = Field(description="Of the step.")
+    figure: str = Field(description="As shown; together that of the step. Empty: less than its last digit.")
+    culprit: int = Field(description="Index into `culprits`; -1: none.")
+
+
+class StepAccount(BaseModel):
+    """Where the seconds of a step go. The parts add up to `step_s`."""
+
+    text: str = Field(description="The whole account in one line.")
+    step: str = Field(description="Figure of the step.")
+    unit: str = Field(description="Unit of the figures.")
+    parts: list[AccountPart]
 
 
 class BlameBrief(BaseModel):
@@ -56,11 +76,16 @@ class BlameBrief(BaseModel):
     steps: int
     step_s: float
     ideal_s: float = Field(description="The step with every rank as fast as the median of its peers.")
+    account: StepAccount
     culprits: list[Culprit]
 
 
 class Blame(BlameBrief):
-    ranks: Json = Field(description="Columns by rank: work, wait, transfer, self, induced and victim seconds.")
+    ranks: Json = Field(
+        description="Columns by rank. compute_s, other_s (input, checkpoints, host), transfer_s, named_s (waiting "
+        "for culprits), plan_s (waiting due to the plan) and jitter_s add up to its step; work_s, wait_s, victim_s are "
+        "sums of them; self_s, induced_s: beyond its peers, and what others wait for it; self_ratio: null by noise."
+    )
     path: list[Json] = Field(description="The critical path of one step, its longest parts first.")
     incomplete: list[int] = Field(description="Ranks with missing spans.")
 

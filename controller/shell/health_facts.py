@@ -86,10 +86,10 @@ def _pause(pause: Json | None) -> Pause | None:
 
 
 def _slow(blame: Mapping[str, Any] | None) -> tuple[Slow, ...]:
-    if blame is None or not blame["step_s"]:
+    if blame is None:
         return ()
     return tuple(
-        Slow(one["rank"], one["peer"], one["node"], one["cost_s"] / blame["step_s"], one["text"])
+        Slow(one["rank"], one["peer"], one["node"], one["share"], one["text"])
         for one in blame["culprits"]
         if not one["by_design"]
     )

@@ -8,22 +8,25 @@ step gets shorter, and others wait less. A wait is therefore never counted again
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.diagnostics.blame import account_text
 from holdfast.diagnostics.blame import text as blame_text
+from holdfast.diagnostics.blame.account import AccountBook, JobAccount, RankAccount, around_of
+from holdfast.diagnostics.blame.account_text import Entries
 from holdfast.diagnostics.blame.model import BlameSuspect, Culprit, Limits, Slowness
 from holdfast.diagnostics.blame.path import PathPart, critical_path
 from holdfast.diagnostics.blame.peers import compare, nanmean
 from holdfast.diagnostics.blame.samples import BlameSamples, computes
 from holdfast.diagnostics.blame.suspects import suspects
 from holdfast.diagnostics.blame.threads import Threads
-from holdfast.diagnostics.blame.whatif import balanced, ideal, without_suspect
+from holdfast.diagnostics.blame.whatif import part_of, without_suspect
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.job_shape import JobShape
-from holdfast.diagnostics.steps.replay import Measured, Variant, measured, replay
+from holdfast.diagnostics.steps.replay import Measured, measured
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -37,19 +40,21 @@ class Blame:
     last: int
     steps: int
     step_s: float
-    ideal_s: float
-    """The same with every rank as fast as the median of its peers."""
+    account: JobAccount
+    """Where the step's seconds go."""
     ranks: Ints
-    work_s: Floats
-    """NaN, as in all that follows, of a rank that has no whole step."""
+    entries: Entries
+    """The same in words and rounded figures."""
+    parts: RankAccount
+    """Where the seconds of each rank's own step go. NaN, as in all that follows, of a rank that has no whole step."""
     wait_s: Floats
-    transfer_s: Floats
+    """All waiting."""
     self_ratio: Floats
     """Own compute over the median of the peers'; NaN where there are none."""
     self_s: Floats
     induced_s: Floats
     victim_s: Floats
-    """Seconds waited beyond what the plan itself makes a rank wait."""
+    """Seconds waited beyond what the plan itself makes a rank wait: for the named culprits, and jitter."""
     culprits: list[Culprit] = field(default_factory=list)
     """The named culprits, the most expensive first."""
     path: list[PathPart] = field(default_factory=list)
@@ -100,77 +105,85 @@ def _judged(
 ) -> Blame:
     model = whole[0]
     order = np.argsort(np.concatenate([column.ranks for column in model.columns]))
-
-    def flat(parts: list[Floats]) -> Floats:
-        return np.concatenate(parts)[order]
-
-    ranks = flat([column.ranks.astype(float) for column in model.columns]).astype(np.int64)
-    count = len(accused)
-    shorter = np.zeros((len(chosen), count + 2))
-    less_wait = np.zeros((len(chosen), count + 2, len(ranks)))
-    stage_works = []
-    for n, i in enumerate(chosen):
-        graph, parts = whole[i], seen[i]
-        even, works = balanced(graph)
-        stage_works.append(works)
-        variants = [Variant({}, {}, {}), ideal(graph, parts), even]
-        variants += [without_suspect(graph, parts, s) for s in accused]
-        played = replay(graph, parts, variants)
-        spans = played.makespan()
-        shorter[n] = spans[0] - spans[1:]
-        waits = np.stack([flat(list(w)) for w in zip(*played.waits, strict=True)])
-        less_wait[n] = waits[0] - waits[1:]
-    gained, eased = shorter.mean(axis=0), nanmean(less_wait)
-    blame = Blame(
-        first=whole[0].step,
-        last=whole[-1].step,
-        steps=len(whole),
-        step_s=float(lengths.mean()),
-        ideal_s=float(lengths.mean() - gained[0]),
-        ranks=ranks,
-        work_s=nanmean(np.stack([flat([c.own.sum(axis=0) for c in g.columns]) for g in whole])),
-        wait_s=nanmean(np.stack([flat([w.sum(axis=0) for w in m.waits]) for m in seen])),
-        transfer_s=nanmean(np.stack([flat([x.sum(axis=0) for x in m.transfers]) for m in seen])),
-        self_ratio=flat(
-            [_compute_ratio(sample, len(c.ranks)) for sample, c in zip(samples, model.columns, strict=True)]
-        ),
-        self_s=np.zeros(len(ranks)),
-        induced_s=np.zeros(len(ranks)),
-        victim_s=np.clip(eased[0], 0, None),
-        incomplete=sorted({rank for graph in whole for rank in graph.incomplete}),
-    )
+    ranks = np.concatenate([column.ranks for column in model.columns])[order].astype(np.int64)
     place = {int(rank): i for i, rank in enumerate(ranks)}
+    step_s, count = float(lengths.mean()), len(accused)
+    book = AccountBook(count)
+    for i in chosen:
+        book.add(whole[i], seen[i], [without_suspect(whole[i], seen[i], s) for s in accused])
+    works, saved = np.mean(book.works, axis=0), book.saved_by_balance()
+    is_uneven = len(works) > 1 and works.max() >= limits.imbalance * works.mean() and saved > 0.02 * step_s
+    account = book.job(step_s, is_uneven)
+    parts = _parts(whole, seen, book, order)
+    self_s, induced_s, culprits = np.zeros(len(ranks)), np.zeros(len(ranks)), []
     for n, s in enumerate(accused):
         rank = int(model.columns[s.column].ranks[s.lane])
-        mine = np.nan_to_num(eased[n + 2])  # of a rank without spans nothing is known
+        mine = np.nan_to_num(parts.culprits_s[n])  # of a rank without spans nothing is known
         mine[place[rank]] = 0.0
-        cost = float(gained[n + 2])
-        induced = float(np.clip(mine, 0, None).sum())
-        blame.self_s[place[rank]] += s.self_s
-        blame.induced_s[place[rank]] += induced
+        cost, induced = float(account.culprits_s[n]), float(mine.sum())
+        self_s[place[rank]] += s.self_s
+        induced_s[place[rank]] += induced
         peers = s.peers or int(model.columns[s.column].present.sum()) - 1
         what = s.what or blame_text.work(next(iter(s.works), ""))
         others = sorted({r for move in s.moves for r in move.ranks} - {rank})
-        culprit = Culprit(
-            s.kind, rank, others[0] if len(others) == 1 else -1, what, s.ratio, s.z, peers, s.self_s, cost,
-            induced, int((mine > 0.2 * max(cost, 1e-9)).sum()) if cost > 0 else 0,
-            works={role: 1 / (1 - share) for role, share in s.works.items()},
-        )  # fmt: skip
-        blame.culprits.append(culprit)
-    works = np.mean(stage_works, axis=0)
-    if len(works) > 1 and works.max() >= limits.imbalance * works.mean() and gained[1] > 0.02 * blame.step_s:
-        busiest = int(works.argmax())
-        blame.culprits.append(
+        victims = int((mine > 0.2 * max(cost, 1e-9)).sum()) if cost > 0 else 0
+        culprits.append(
             Culprit(
-                Slowness.IMBALANCE, -1, -1, f"pipeline rank {busiest}", float(works.max() / works.mean()), 0.0,
-                len(works) - 1, float(works.max() - works.mean()), float(gained[1]), 0.0, 0,
+                s.kind, rank, others[0] if len(others) == 1 else -1, what, s.ratio, s.z, peers, s.self_s, cost,
+                induced, victims, works={role: 1 / (1 - share) for role, share in s.works.items()},
             )
         )  # fmt: skip
-    blame.culprits.sort(key=lambda c: (c.kind is Slowness.IMBALANCE, -c.cost_s, -c.self_s))
-    blame.culprits = [blame_text.reported(culprit, blame.step_s, shape) for culprit in blame.culprits]
+    if is_uneven:
+        busiest = f"pipeline rank {int(works.argmax())}"
+        ratio, more = float(works.max() / works.mean()), float(works.max() - works.mean())
+        cost = account.imbalance_s
+        culprits.append(
+            Culprit(Slowness.IMBALANCE, -1, -1, busiest, ratio, 0.0, len(works) - 1, more, cost, 0.0, 0)
+        )  # fmt: skip
+    ranking = sorted(
+        range(len(culprits)),
+        key=lambda n: (culprits[n].kind is Slowness.IMBALANCE, -culprits[n].cost_s, -culprits[n].self_s),
+    )
+    culprits = [culprits[n] for n in ranking]
+    named = [n for n in ranking if n < count]
+    account = replace(account, culprits_s=account.culprits_s[named])
+    parts = replace(parts, culprits_s=parts.culprits_s[named])
+    shown = account_text.entries(account, culprits)
     middle = int(np.argsort(lengths)[len(lengths) // 2])
-    blame.path = critical_path(whole[middle], seen[middle])
-    return blame
+    return Blame(
+        first=whole[0].step,
+        last=whole[-1].step,
+        steps=len(whole),
+        step_s=step_s,
+        account=account,
+        ranks=ranks,
+        parts=parts,
+        wait_s=parts.wait_s,
+        self_ratio=np.concatenate(
+            [_compute_ratio(sample, len(c.ranks)) for sample, c in zip(samples, model.columns, strict=True)]
+        )[order],
+        self_s=self_s,
+        induced_s=induced_s,
+        victim_s=parts.wait_s - parts.plan_s,
+        culprits=[blame_text.reported(c, shown, n, shape) for n, c in enumerate(culprits)],
+        entries=shown,
+        path=critical_path(whole[middle], seen[middle]),
+        incomplete=sorted({rank for graph in whole for rank in graph.incomplete}),
+    )
+
+
+def _parts(whole: list[Graph], seen: list[Measured], book: AccountBook, order: Ints) -> RankAccount:
+    """Of all steps, by rank."""
+    measured_s: list[list[Floats]] = [[], [], [], []]
+    for graph, parts in zip(whole, seen, strict=True):
+        around = around_of(graph)
+        work = [column.own.sum(axis=0) for column in graph.columns]
+        other = [part_of(column, spans).sum(axis=0) for column, spans in zip(graph.columns, around, strict=True)]
+        waits, transfers = zip(*(parts.shown(c) for c in range(len(graph.columns))), strict=True)
+        for kept, values in zip(measured_s, (work, other, waits, transfers), strict=True):
+            kept.append(np.concatenate(values))
+    work_s, other_s, wait_s, transfer_s = (nanmean(np.stack(rows)) for rows in measured_s)
+    return book.ranks(np.maximum(work_s - other_s, 0.0), other_s, wait_s, transfer_s).of(order)
 
 
 def _compute_ratio(sample: BlameSamples, lanes: int) -> Floats:

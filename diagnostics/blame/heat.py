@@ -86,9 +86,11 @@ def _took(column: Column, seen: Measured, c: int, phase: str) -> Floats | None:
     if phase == OTHER:
         return column.other
     if phase in (TRANSFER, WAIT):
-        parts = (seen.transfers if phase == TRANSFER else seen.waits)[c]
-    else:
-        parts = column.spent[[i for i, role in enumerate(column.shape.roles[:-1]) if role.partition(" ")[0] == phase]]
+        waits, transfers = seen.shown(c)
+        if not len(seen.waits[c]):
+            return None
+        return transfers if phase == TRANSFER else waits
+    parts = column.spent[[i for i, role in enumerate(column.shape.roles[:-1]) if role.partition(" ")[0] == phase]]
     total: Floats = parts.sum(axis=0)
     return total if len(parts) else None
 

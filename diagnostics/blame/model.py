@@ -108,11 +108,14 @@ class Culprit:
     self_s: float
     """Its own time beyond that of its peers."""
     cost_s: float
-    """Seconds by which the step would be shorter if the rank were as fast as its peers."""
+    """Seconds of the step's account that are its: by so much the step would be shorter if it were as fast as its
+    peers. What several cost together they share."""
     induced_s: float
     """Seconds that the other ranks together would wait less."""
     victims: int
     """How many ranks would wait less."""
+    cost: str = ""
+    """`cost_s` as the account shows it."""
     text: str = ""
     works: dict[str, float] = field(default_factory=dict)
     """For each of its works that is too slow, the ratio over its peers."""

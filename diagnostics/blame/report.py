@@ -102,7 +102,12 @@ def heat_report(table: SpanTable, shape: JobShape) -> Json:
 
 
 def to_json(blame: Blame, shape: JobShape) -> Json:
-    columns = ("work_s", "wait_s", "transfer_s", "self_ratio", "self_s", "induced_s", "victim_s")
+    columns = {name: getattr(blame, name) for name in ("wait_s", "self_s", "induced_s", "victim_s")}
+    named = np.isin(blame.ranks, [end for c in blame.culprits for end in (c.rank, c.peer)])
+    columns["self_ratio"] = np.where(named, blame.self_ratio, np.nan)  # others differ from their peers by noise
+    parts = ("work_s", "compute_s", "other_s", "transfer_s", "jitter_s", "plan_s")
+    columns |= {name: getattr(blame.parts, name) for name in parts}
+    columns["named_s"] = np.where(np.isnan(blame.wait_s), np.nan, blame.parts.culprits_s.sum(axis=0))
     return {
         "job": shape.job,
         "name": shape.name,
@@ -110,18 +115,26 @@ def to_json(blame: Blame, shape: JobShape) -> Json:
         "last": blame.last,
         "steps": blame.steps,
         "step_s": blame.step_s,
-        "ideal_s": blame.ideal_s,
+        "ideal_s": blame.account.ideal_s,
+        "account": _account(blame),
         "culprits": [_culprit(culprit, blame.step_s, shape) for culprit in blame.culprits],
         "ranks": {"rank": blame.ranks.tolist()}
-        | {name: [_known(round(x, 6)) for x in getattr(blame, name).tolist()] for name in columns},
+        | {name: [_known(round(x, 6)) for x in values.tolist()] for name, values in columns.items()},
         "path": [asdict(part) for part in blame.path],
         "incomplete": blame.incomplete,
     }
 
 
+def _account(blame: Blame) -> Json:
+    shown = blame.entries
+    step = max(blame.step_s, 1e-12)
+    parts = [asdict(entry) | {"share": entry.seconds / step} for entry in shown.entries]
+    return {"text": shown.line, "step": shown.step, "unit": shown.unit, "parts": parts}
+
+
 def _culprit(culprit: Culprit, step_s: float, shape: JobShape) -> Json:
     node = shape.node_of(culprit.rank) if culprit.rank >= 0 else ""
-    more = {"node": node, "what_if_s": step_s - culprit.cost_s}
+    more = {"node": node, "what_if_s": step_s - culprit.cost_s, "share": culprit.cost_s / max(step_s, 1e-12)}
     return {key: _known(value) for key, value in asdict(culprit).items()} | more
 
 

@@ -54,7 +54,9 @@ class BlameSamples:
             if sync.how is Meeting.SEND:
                 continue
             # Data that was there already says nothing about how long it took.
-            took = np.where(seen.waited[c][k] | (sync.how is Meeting.COLLECTIVE), seen.transfers[c][k], np.nan)
+            took = np.where(
+                seen.waited[c][k] | (sync.how is Meeting.COLLECTIVE), np.maximum(seen.transfers[c][k], 0.0), np.nan
+            )
             moved.setdefault(sync.key[0], []).append(took)
         nothing = np.full(len(column.ranks), np.nan)
         for name, took_all in moved.items():

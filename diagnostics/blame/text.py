@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from holdfast.diagnostics.blame.account_text import Entries
 from holdfast.diagnostics.blame.model import Culprit
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.shape import OTHER
@@ -24,16 +25,19 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def reported(culprit: Culprit, step_s: float, shape: JobShape) -> Culprit:
-    """The same with its line."""
-    return dataclasses.replace(culprit, text=_line(culprit, step_s, shape))
+def reported(culprit: Culprit, entries: Entries, place: int, shape: JobShape) -> Culprit:
+    """The same with its figure in the account of the step, and with its line. `place`: among the culprits."""
+    cost = entries.cost(place)
+    return dataclasses.replace(
+        culprit, cost=cost, text=_line(culprit, f"{cost} of {entries.step} {entries.unit}", shape)
+    )
 
 
-def _line(c: Culprit, step_s: float, shape: JobShape) -> str:
+def _line(c: Culprit, share: str, shape: JobShape) -> str:
     slower = f"{(c.ratio - 1) * 100:.0f}% slower than its {_peers(c.peers)}"
     if not c.ratio < 3:
         slower = f"{c.ratio:.3g} times what its {_peers(c.peers)} take"
-    cost = f"cost the job {seconds(max(c.cost_s, 0.0))} of {seconds(step_s)} per step"
+    cost = f"cost the job {share} per step"
     waited = f", {c.victims} other rank{'s' if c.victims != 1 else ''} waited"
     match c.kind.value:
         case "imbalance":

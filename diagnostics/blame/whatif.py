@@ -1,6 +1,8 @@
-"""A step as it might have been: with a suspect as fast as its peers, with all ranks so, with all stages alike."""
+"""A step as it might have been: with a suspect as fast as its peers, with all ranks so, with less and less to do."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +10,7 @@ import numpy.typing as npt
 from holdfast.diagnostics.blame.model import BlameSuspect, Slowness
 from holdfast.diagnostics.blame.peers import nanmedian
 from holdfast.diagnostics.blame.samples import computes
-from holdfast.diagnostics.steps.graph import Graph
+from holdfast.diagnostics.steps.graph import Column, Graph
 from holdfast.diagnostics.steps.replay import Measured, Variant
 from holdfast.diagnostics.steps.shape import OTHER
 
@@ -42,27 +44,70 @@ def without_suspect(graph: Graph, seen: Measured, s: BlameSuspect) -> Variant:
     return Variant({s.column: change}, {}, {s.column: s.lane})
 
 
-def ideal(graph: Graph, seen: Measured) -> Variant:
-    """Every rank takes what the median of its peers does."""
-    own = {c: nanmedian(column.own, axis=1)[:, None] - column.own for c, column in enumerate(graph.columns)}
-    moved = {c: nanmedian(took, axis=1)[:, None] - took for c, took in enumerate(seen.transfers)}
-    return Variant(own, moved, {})
+def joined(graph: Graph, seen: Measured, variants: Sequence[Variant]) -> Variant:
+    """All of them at once. What two of them spare, they spare together at most once."""
+    lanes: dict[tuple[int, int], Floats] = {}
+    moved: dict[int, Floats] = {}
+    for variant in variants:
+        for c, change in variant.own.items():
+            place = (c, variant.rank[c])
+            lanes[place] = lanes.get(place, 0.0) + change
+        for c, change in variant.transfers.items():
+            moved[c] = moved.get(c, 0.0) + change
+    for (c, lane), change in lanes.items():
+        lanes[c, lane] = np.clip(change, -graph.columns[c].own[:, lane], 0.0)
+    for c, change in moved.items():
+        moved[c] = np.clip(change, -np.maximum(seen.transfers[c], 0.0), 0.0)
+    return Variant({}, moved, {}, tuple(Variant({c: change}, {}, {c: lane}) for (c, lane), change in lanes.items()))
 
 
-def balanced(graph: Graph) -> tuple[Variant, Floats]:
-    """The step had all stages the same to do; and what each column has, seconds."""
-    works = []
-    for column in graph.columns:
-        rows = [i for i, role in enumerate(column.shape.roles[:-1]) if computes(role)]
-        works.append(float(nanmedian(column.spent[rows].sum(axis=0))) if rows else 0.0)
-    mean = float(np.mean(works))
-    own: dict[int, Floats] = {}
+def stripped(
+    graph: Graph, seen: Measured, culprits: Sequence[Variant], around: Sequence[frozenset[int]]
+) -> tuple[list[Variant], Floats]:
+    """The step with less and less: no rank and no transfer slower than the median of its peers; that with all stages
+    alike; that with transfers that take no time; and without what lies `around` the model's work, too (by column,
+    spans). Then (columns,): the computation of each, seconds."""
+    without = joined(graph, seen, culprits)
+    own = [column.own.copy() for column in graph.columns]
+    for lane in without.more:
+        for c, change in lane.own.items():
+            own[c][:, lane.rank[c]] += change
+    alike, quick = [], []
     for c, column in enumerate(graph.columns):
-        if works[c] <= 0:
-            continue
-        busy = {int(i) for i, r in zip(column.shape.works, column.shape.roles, strict=False) if computes(r)}
-        mine = np.array([int(i) in busy for i in column.shape.owner]) & (column.shape.segment >= 0)
-        change = np.zeros_like(column.own)
-        np.add.at(change, column.shape.segment[mine], np.diff(column.at, axis=0)[mine] * (mean / works[c] - 1))
-        own[c] = change
-    return Variant(own, {}, {}), np.array(works)
+        took = seen.transfers[c] + without.transfers.get(c, 0.0)
+        alike.append(np.minimum(own[c], nanmedian(column.own, axis=1)[:, None]))
+        quick.append(np.minimum(took, nanmedian(seen.transfers[c], axis=1)[:, None]))
+    works = np.array([float(nanmedian(part_of(column, _computing(column)).sum(axis=0))) for column in graph.columns])
+    even, bare = [], []
+    for c, column in enumerate(graph.columns):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = np.where(column.own > 0, alike[c] / column.own, 0.0)
+        more = works.mean() / works[c] - 1 if works[c] > 0 else 0.0
+        even.append(alike[c] + part_of(column, _computing(column)) * rate * more)
+        bare.append(np.clip(alike[c] - part_of(column, around[c]) * rate, 0.0, None))
+
+    def changed(works: Sequence[Floats], transfers: Sequence[Floats]) -> Variant:
+        return Variant(
+            {c: new - column.own for c, (new, column) in enumerate(zip(works, graph.columns, strict=True))},
+            {c: new - moved for c, (new, moved) in enumerate(zip(transfers, seen.transfers, strict=True))},
+            {},
+        )
+
+    none = [np.minimum(moved, 0.0) for moved in quick]
+    return [changed(alike, quick), changed(even, quick), changed(alike, none), changed(bare, none)], works
+
+
+def part_of(column: Column, spans: Collection[int]) -> Floats:
+    """(syncs + 1, ranks): as `own`, the seconds that are of these spans; of -1 what lies outside of all."""
+    found = np.zeros_like(column.own)
+    shape = column.shape
+    mine = (shape.segment >= 0) & np.isin(shape.owner, list(spans))
+    np.add.at(found, shape.segment[mine], np.diff(column.at, axis=0)[mine])
+    if -1 in spans:
+        found[0] += column.at[0] - column.begin
+    return found
+
+
+def _computing(column: Column) -> frozenset[int]:
+    shape = column.shape
+    return frozenset(int(i) for i, role in zip(shape.works, shape.roles, strict=False) if computes(role))

@@ -18,6 +18,9 @@ from holdfast.diagnostics.steps.shape import Meeting
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_CLOCKS_S, _CLOCKS_SHARE = 500e-6, 0.25
+"""By how much clocks of nodes may differ: seconds, and of a meeting's own time."""
+
 
 @dataclass(slots=True)
 class Measured:
@@ -26,11 +29,17 @@ class Measured:
     waits: list[Floats]
     """Until the message was sent, or the last of the group had arrived."""
     transfers: list[Floats]
-    """The rest of each meeting."""
+    """The rest of each meeting. Below 0 by what two clocks differ, at most `_CLOCKS_S`, where all of it was waiting."""
     waited: list[npt.NDArray[np.bool_]]
     """Whether this rank waited for another one at all."""
     arrivals: list[Floats]
     """When what it waits for was there: -inf where it depends on no rank."""
+
+    def shown(self, c: int) -> tuple[Floats, Floats]:
+        """(ranks,): seconds of waiting and of transfer, neither below 0."""
+        transfers = np.maximum(self.transfers[c], 0.0)
+        waits = np.maximum(self.waits[c] + self.transfers[c] - transfers, 0.0)
+        return waits.sum(axis=0), transfers.sum(axis=0)
 
 
 def measured(graph: Graph) -> Measured:
@@ -48,11 +57,13 @@ def measured(graph: Graph) -> Measured:
             for (c, k), latest in zip(node.members, _latest(graph, starts, node.axis), strict=True):
                 found.arrivals[c][k] = latest
     for column, arrival in zip(columns, found.arrivals, strict=True):
-        # A rank that was through before the last came did not wait for it: a broadcast's source, a buffered send.
-        depends = np.isfinite(arrival) & (arrival <= column.ends)
+        took = column.ends - column.starts
+        # A rank that was through before the last came did not wait for it: a broadcast's source, a buffered send. By
+        # the clocks of two nodes a rank that waited may seem to be through a moment before the last came.
+        error = np.fmin(_CLOCKS_S, _CLOCKS_SHARE * took)
+        depends = np.isfinite(arrival) & (arrival <= column.ends + error)
         arrival[~depends] = -np.inf
         waits = np.where(depends, np.clip(arrival - column.starts, 0, None), 0.0)
-        took = column.ends - column.starts
         found.waits.append(np.where(np.isnan(took), np.nan, waits))
         found.transfers.append(took - waits)
         found.waited.append(waits > 0)
@@ -89,12 +100,14 @@ class Replayed:
 class Variant:
     """What is different: by column, what to add to `own` (syncs + 1, ranks) and to the transfers (syncs, ranks).
 
-    `ranks` limits a change to one rank of the column: then the arrays are (syncs + 1,) and (syncs,).
+    `rank` limits a change to one rank of the column: then the arrays are (syncs + 1,) and (syncs,).
     """
 
     own: Mapping[int, Floats]
     transfers: Mapping[int, Floats]
     rank: Mapping[int, int]
+    more: tuple[Variant, ...] = ()
+    """Differences on top of that, without any of their own."""
 
 
 def replay(graph: Graph, seen: Measured, variants: Sequence[Variant]) -> Replayed:
@@ -104,8 +117,9 @@ def replay(graph: Graph, seen: Measured, variants: Sequence[Variant]) -> Replaye
     now = [np.repeat(column.begin[None], count, axis=0) for column in columns]
     waits = [np.zeros((count, len(column.ranks))) for column in columns]
     sent: dict[tuple[int, int], Floats] = {}
-    own_changes = _by_place([v.own for v in variants], variants)
-    transfer_changes = _by_place([v.transfers for v in variants], variants)
+    parts = [(v, part) for v, variant in enumerate(variants) for part in (variant, *variant.more)]
+    own_changes = _by_place([(v, part.own, part.rank) for v, part in parts])
+    transfer_changes = _by_place([(v, part.transfers, part.rank) for v, part in parts])
     wanted = {node.source for node in graph.nodes if node.source is not None}
 
     def arrive(c: int, k: int) -> Floats:
@@ -151,11 +165,12 @@ def replay(graph: Graph, seen: Measured, variants: Sequence[Variant]) -> Replaye
 
 
 def _by_place(
-    changes: Sequence[Mapping[int, Floats]], variants: Sequence[Variant]
+    changes: Sequence[tuple[int, Mapping[int, Floats], Mapping[int, int]]],
 ) -> dict[int, list[tuple[int, slice | int, Floats]]]:
+    """By column: variant, ranks, change."""
     found: dict[int, list[tuple[int, slice | int, Floats]]] = {}
-    for v, change in enumerate(changes):
+    for v, change, rank in changes:
         for c, values in change.items():
-            where: slice | int = variants[v].rank.get(c, slice(None)) if values.ndim == 1 else slice(None)
+            where: slice | int = rank.get(c, slice(None)) if values.ndim == 1 else slice(None)
             found.setdefault(c, []).append((v, where, values))
     return found

@@ -78,10 +78,8 @@ def parse_steps(text: str) -> tuple[int, int]:
 def show(found: output.Json) -> None:
     """Print `blame_report.report`."""
     console = output.out()
-    console.print(
-        f"steps {found['first']} to {found['last']} of {output.text(found['name'] or found['job'])}: "
-        f"{_ms(found['step_s'])} a step; {_ms(found['ideal_s'])} if all ranks were as fast as their peers"
-    )
+    steps = f"steps {found['first']} to {found['last']} of {output.text(found['name'] or found['job'])}"
+    console.print(f"{steps}: {output.text(found['account']['text'])}", soft_wrap=True)
     if not found["culprits"]:
         console.print("no rank stands out")
     for culprit in found["culprits"]:
@@ -95,15 +93,19 @@ def show(found: output.Json) -> None:
         path.add_row(ends, output.text(part["what"]), _ms(part["seconds"]), output.percent(share))
     console.print(path)
     columns = found["ranks"]
-    ranks = output.table("RANK", ">WORK", ">WAITED", ">TRANSFER", ">SELF", ">INDUCED", ">VICTIM", ">COMPUTE/PEERS")
+    waits = ("named_s", "plan_s", "jitter_s")
+    times = ("compute_s", "other_s", "transfer_s", *waits, "self_s", "induced_s")
+    ranks = output.table(
+        "RANK", ">COMPUTE", ">OTHER", ">TRANSFER", ">WAIT: NAMED", ">PLAN", ">JITTER", ">SELF", ">INDUCED",
+        ">COMPUTE/PEERS",
+    )  # fmt: skip
     # None: a rank without spans is unknown. It comes last.
     worst = sorted(
-        range(len(columns["rank"])), key=lambda i: [-(columns[n][i] or 0.0) for n in ("self_s", "victim_s", "work_s")]
+        range(len(columns["rank"])), key=lambda i: [-(columns[n][i] or 0.0) for n in ("self_s", "named_s", "compute_s")]
     )
     for i in worst[:16]:
-        names = ("work_s", "wait_s", "transfer_s", "self_s", "induced_s", "victim_s")
         ratio = columns["self_ratio"][i]
-        ranks.add_row(str(columns["rank"][i]), *(_ms(columns[name][i]) for name in names), output.number(ratio, 3))
+        ranks.add_row(str(columns["rank"][i]), *(_ms(columns[n][i]) for n in times), output.number(ratio, 3))
     console.print(ranks)
 
 

@@ -11,10 +11,9 @@ from tests.controller.support.stage import make_shell
 from tests.controller.support.virtual import Virtual
 
 BLAME = {
-    "step_s": 2.0,
     "culprits": [
-        {"rank": 6, "peer": -1, "node": "node1", "cost_s": 0.2, "text": "rank 6 is slow", "by_design": False},
-        {"rank": 0, "peer": -1, "node": "node0", "cost_s": 0.5, "text": "rank 0 is slow", "by_design": True},
+        {"rank": 6, "peer": -1, "node": "node1", "share": 0.1, "text": "rank 6 is slow", "by_design": False},
+        {"rank": 0, "peer": -1, "node": "node0", "share": 0.25, "text": "rank 0 is slow", "by_design": True},
     ],
 }
 

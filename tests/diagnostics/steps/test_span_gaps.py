@@ -91,7 +91,7 @@ def test_a_rank_without_spans_comes_last_with_dashes(
     assert "spans missing of ranks 4" in out
     rows = out.split("COMPUTE/PEERS")[1].splitlines()[1:]
     assert rows[0].split()[0] == "5"
-    assert rows[-1].split() == ["4", "-", "-", "-", "0.0", "ms", "0.0", "ms", "-", "-"]
+    assert rows[-1].split() == ["4", *"------", "0.0", "ms", "0.0", "ms", "-"]
     for more in (["--heat"], ["--json"], ["--heat", "--json"]):
         assert main(["blame", str(tmp_path), "--steps", "4:11", *more]) == 0
     assert main(["timeline", str(tmp_path), "--steps", "4:11", "-o", str(tmp_path / "trace.json")]) == 0

@@ -79,9 +79,11 @@ def is_harmless(capsys: pytest.CaptureFixture[str], times: int) -> None:
 
 def test_blame_shows_names_as_they_are(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    columns = ("work_s", "wait_s", "transfer_s", "self_s", "induced_s", "victim_s", "self_ratio")
+    waits = ("named_s", "plan_s", "jitter_s")
+    columns = ("compute_s", "other_s", "transfer_s", *waits, "self_s", "induced_s", "self_ratio")
     found = {
-        "first": 1, "last": 2, "name": NASTY, "job": "j1", "step_s": 1.0, "ideal_s": 0.5, "incomplete": [1],
+        "first": 1, "last": 2, "name": NASTY, "job": "j1", "step_s": 1.0, "incomplete": [1],
+        "account": {"text": "1.00 s = 0.60 compute + 0.40 jitter"},
         "culprits": [{"kind": NASTY, "text": NASTY}],
         "path": [{"rank": 0, "peer": 1, "what": NASTY, "seconds": 0.5}],
         "ranks": {"rank": [0], **{name: [0.5] for name in columns}},

@@ -129,6 +129,7 @@ class Lanes(BaseModel):
     micro_batch: list[int] = Field(description="-1: none.")
     start: list[int]
     took: list[int]
+    waited: list[int] = Field(description="Of `took`, from its start: waiting for the last peer.")
     bytes: list[int] = Field(description="That went over the network, as the program reported; 0: none, or unknown.")
     arrows: dict[str, list[int]] = Field(description="Columns: name (0 message, 1 last to arrive), and both ends.")
 

@@ -3,7 +3,7 @@
 import { getLarge } from "./api.js";
 import { showShares, startShares } from "./blame_shares.js";
 import { byId, fill, make, setText } from "./dom.js";
-import { count, known, percent, seconds } from "./format.js";
+import { count, percent, seconds } from "./format.js";
 import { whileShown } from "./live.js";
 import { link, replace, route } from "./router.js";
 import { on, state, notify } from "./store.js";
@@ -39,8 +39,8 @@ function show() {
   const steps =
     shown.first === shown.last ? `step ${count(shown.first)}` : `steps ${count(shown.first)} to ${count(shown.last)}`;
   const gone = shown.incomplete.length ? `, spans of ${count(shown.incomplete.length)} ranks incomplete` : "";
-  setText(byId("blame-about"), `${steps}, ${seconds(shown.step_s)} each${gone}`);
-  fill(byId("culprits"), ...culpritList());
+  setText(byId("blame-about"), `${steps}, ${shown.account.step} ${shown.account.unit} each${gone}`);
+  fill(byId("culprits"), accountBar(), ...culpritList());
   fill(byId("whatif"), ...whatIf());
   fill(byId("path"), ...criticalPath());
   showShares(shown);
@@ -48,20 +48,35 @@ function show() {
 
 export const nameOf = (c) => (c.rank < 0 ? "the plan" : c.peer >= 0 ? `ranks ${c.rank} – ${c.peer}` : `rank ${c.rank}`);
 
+/** The step as one bar of its parts, with the line that `holdfast blame` prints. */
+function accountBar() {
+  const { text, unit, parts } = shown.account;
+  const bar = make("div", { class: "bar tall", role: "img", "aria-label": text });
+  for (const part of parts) {
+    const figure = part.figure ? `${part.figure} ${unit}` : "";
+    const piece = make(
+      "i",
+      { class: `part-${part.kind}`, title: `${part.name} ${figure || "less than the last digit"}` },
+      part.share > 0.06 ? part.figure : "",
+    );
+    piece.style.flexGrow = 1000 * part.share;
+    bar.append(piece);
+  }
+  const names = parts
+    .filter((part) => part.figure)
+    .map((part) => make("span", {}, make("i", { class: `part-${part.kind}` }), `${part.figure} ${unit} ${part.name}`));
+  return make("div", { class: "account" }, make("p", { class: "big" }, text), bar, make("p", { class: "legend" }, ...names));
+}
+
 function culpritList() {
-  if (!shown.culprits.length) {
-    const worst = [...shown.ranks.self_ratio].filter(known).sort((a, b) => b - a)[0];
-    const most = known(worst)
-      ? ` The slowest does its own work ${percent(Math.max(0, worst - 1))} slower than its peers.`
-      : "";
+  if (!shown.culprits.length)
     return [
       make("p", { class: "big" }, "No rank is slow by itself"),
-      make("p", { class: "muted" }, `All waiting times follow from the plan.${most}`),
+      make("p", { class: "muted" }, "What ranks differ by is noise; waiting follows from the plan."),
     ];
-  }
   const items = shown.culprits.map((c) => {
     const bar = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));
-    bar.firstChild.style.width = `${Math.min(100, (100 * Math.max(0, c.cost_s)) / shown.step_s)}%`;
+    bar.firstChild.style.width = `${100 * c.share}%`;
     const more =
       c.rank < 0
         ? []
@@ -89,7 +104,7 @@ function culpritList() {
         make(
           "span",
           { class: "num" },
-          `costs ${seconds(Math.max(0, c.cost_s))} a step (${percent(Math.max(0, c.cost_s) / shown.step_s)})`,
+          `costs ${c.cost} a step (${percent(c.share)})`,
         ),
       ),
       bar,
@@ -100,12 +115,11 @@ function culpritList() {
   return [make("ol", { class: "plain" }, ...items)];
 }
 
-/** A step now, without each culprit, and without all of them. */
+/** A step now and without each culprit: less what the account says of it. */
 function whatIf() {
   const rows = [
     ["as it is", shown.step_s],
     ...shown.culprits.map((c) => [`${nameOf(c)} as fast as its peers`, c.what_if_s]),
-    ["every rank as its peers", shown.ideal_s],
   ];
   const body = rows.map(([name, took], i) => {
     const bar = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));

@@ -1,5 +1,5 @@
-// Work, transfer and waiting of every rank, and what of it is its own fault, what it brought on others, and what
-// others brought on it. A table: the bars repeat what the numbers say.
+// The account of every rank's own step, and what it is slow itself and brought on others. A table: the bars repeat what
+// the numbers say.
 
 import { byId, fill, make, segments, setText } from "./dom.js";
 import { count, known, seconds } from "./format.js";
@@ -7,9 +7,12 @@ import { link, route } from "./router.js";
 
 const MOST = 100; // rows; the rest of 12,288 ranks is not worth reading
 const COLUMNS = [
-  ["work_s", "work", "ok-cell"],
-  ["transfer_s", "transfer", "send-ink"],
-  ["wait_s", "waiting", "wait-cell"],
+  ["compute_s", "compute", "part-compute"],
+  ["other_s", "input, host", "part-other"],
+  ["transfer_s", "communication", "part-communication"],
+  ["named_s", "waiting for slow ranks", "part-waiting"],
+  ["plan_s", "waiting by plan", "part-plan"],
+  ["jitter_s", "jitter", "part-jitter"],
 ];
 let order = "self_s";
 let shown = null;
@@ -55,7 +58,7 @@ export function showShares(blame) {
         { class: "num" },
         known(ratio) ? `${ratio >= 1 ? "+" : "−"}${(Math.abs(ratio - 1) * 100).toFixed(1)}%` : "–",
       ),
-      ...["self_s", "induced_s", "victim_s"].map((column) => make("td", { class: "num" }, seconds(ranks[column][i]))),
+      ...["self_s", "induced_s"].map((column) => make("td", { class: "num" }, seconds(ranks[column][i]))),
     );
   });
   const heads = [
@@ -65,7 +68,6 @@ export function showShares(blame) {
     "against peers",
     "slow itself",
     "induced wait",
-    "waited for others",
   ];
   const head = make(
     "tr",

@@ -64,7 +64,7 @@ function blamePart(rank) {
   const at = state.blamed?.ranks.rank.indexOf(rank) ?? -1;
   if (at >= 0) {
     const { ranks } = state.blamed;
-    rows.push(pairs([["slow itself", seconds(ranks.self_s[at])], ["induced wait", seconds(ranks.induced_s[at])], ["waited", seconds(ranks.victim_s[at])]]));
+    rows.push(pairs([["slow itself", seconds(ranks.self_s[at])], ["induced wait", seconds(ranks.induced_s[at])], ["waited for slow ranks", seconds(ranks.named_s[at])]]));
   }
   return rows.length ? make("div", {}, make("h3", {}, "Blame, per step"), ...rows) : null;
 }

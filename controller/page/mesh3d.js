@@ -5,7 +5,7 @@ import { get, getLarge } from "./api.js";
 import { CELL, categories, WORST_FIRST } from "./colours.js";
 import { byId, fill, fit, framed, make, pairs, placeTip, segments, setText } from "./dom.js";
 import { usePointer } from "./drag.js";
-import { count, known, percent, seconds } from "./format.js";
+import { count, seconds } from "./format.js";
 import { whileShown } from "./live.js";
 import { flowOf, groupsOf } from "./neighbours.js";
 import { link, route } from "./router.js";
@@ -20,7 +20,6 @@ const BLAME = { "slow itself": "bad", "waits for others": "wait-cell", neither: 
 const BLAME_INKS = Object.values(BLAME);
 const [BAD, WAITING, NEITHER, UNKNOWN] = BLAME_INKS.keys();
 const STATE_INKS = WORST_FIRST.map((cat) => CELL[cat]);
-const SLOW = 1.03; // own work over its peers' from which a rank is drawn as slow
 const WAITS = 0.02; // of the step
 const camera = { yaw: -0.6, pitch: -0.45, zoom: 1 };
 let plan = null;
@@ -93,8 +92,7 @@ function inks(ranks) {
     const { culprits, step_s } = state.blamed;
     for (let i = 0; i < reported.rank.length; i++)
       if (reported.rank[i] < ink.length)
-        ink[reported.rank[i]] =
-          reported.self_ratio[i] >= SLOW ? BAD : reported.victim_s[i] > WAITS * step_s ? WAITING : NEITHER;
+        ink[reported.rank[i]] = reported.named_s[i] > WAITS * step_s ? WAITING : NEITHER;
     for (const rank of culprits.flatMap((c) => [c.rank, c.peer])) if (rank >= 0 && rank < ink.length) ink[rank] = BAD;
   }
   return { inks: BLAME_INKS, ink };
@@ -156,11 +154,8 @@ function blameOf(rank) {
   if (i < 0) return "Not known: no spans of it.";
   const named = state.blamed.culprits.find((c) => c.rank === rank || c.peer === rank);
   if (named) return named.text;
-  const ratio = reported.self_ratio[i];
-  const own = known(ratio)
-    ? `Its own work takes ${percent(Math.abs(ratio - 1))} ${ratio >= 1 ? "longer" : "less"} than its peers'; `
-    : "";
-  return `${own}it waits ${seconds(reported.victim_s[i])} per step for others beyond the waits of the plan.`;
+  const waits = seconds(reported.named_s[i] + reported.jitter_s[i]);
+  return `It waits ${waits} per step for others beyond the waits of the plan.`;
 }
 
 function draw() {

@@ -47,7 +47,7 @@ export function blameLines(ranks, blame) {
     if (culprit < 0 || culprit >= ranks.rank.length) continue;
     const near = [];
     for (let i = 0; i < reported.rank.length; i++) {
-      const [rank, waited] = [reported.rank[i], reported.victim_s[i]];
+      const [rank, waited] = [reported.rank[i], reported.named_s[i]];
       if (waited > 0 && rank !== culprit && shares(ranks, culprit, rank)) near.push([rank, waited]);
     }
     for (const [rank, waited] of near.sort((a, b) => b[1] - a[1]).slice(0, MOST_VICTIMS)) {

@@ -101,6 +101,12 @@ function describe(i) {
   const { data } = scene;
   const rows = [
     ["took", seconds(data.took[i] / 1e6)],
+    ...(data.waited[i] > 0
+      ? [
+          ["of it waiting", seconds(data.waited[i] / 1e6)],
+          ["transfer", seconds((data.took[i] - data.waited[i]) / 1e6)],
+        ]
+      : []),
     ["step", count(data.step[i])],
     ["at", seconds(data.start[i] / 1e6)],
   ];

@@ -17,6 +17,7 @@ export const CLASSES = {
   data: "span-data",
   optimizer: "span-optimizer",
   other: "span-other",
+  waiting: "span-wait",
 };
 
 /** Which of CLASSES a kind of span is. */
@@ -109,12 +110,35 @@ function drawSpans(context, scene, l, { px, width }) {
     const y = top(scene, l, depth);
     context.fillStyle = colour(scene.inks[data.kind[i]]);
     context.fillRect(x, y, Math.max(1, long - (long > 3 ? 1 : 0)), tall(scene, depth));
+    // Until its last peer arrived it only waited: that is no transfer.
+    const waited = data.waited[i] ? Math.min(width, px(begin + data.waited[i])) - x : 0;
+    if (waited >= 1) hatch(context, x, y, Math.min(waited, long), tall(scene, depth));
     if (long < 24 || tall(scene, depth) < 11) continue;
     const text = data.kinds[data.kind[i]] + (data.micro_batch[i] >= 0 ? ` ${data.micro_batch[i]}` : "");
     if (context.measureText(text).width > long - 8) continue;
     context.fillStyle = colour("span-text");
     context.fillText(text, x + 4, y + tall(scene, depth) / 2 + 0.5);
   }
+}
+
+/** Waiting: grey, with slanted lines where there is room for them. */
+function hatch(context, x, y, wide, high) {
+  context.fillStyle = colour("span-wait");
+  context.fillRect(x, y, wide, high);
+  if (wide < 8) return;
+  context.save();
+  context.beginPath();
+  context.rect(x, y, wide, high);
+  context.clip();
+  context.strokeStyle = colour("muted");
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let at = x - high; at < x + wide; at += 6) {
+    context.moveTo(at, y + high);
+    context.lineTo(at + high, y);
+  }
+  context.stroke();
+  context.restore();
 }
 
 function drawArrows(context, scene, { px, first, last, width }) {

@@ -12,11 +12,13 @@ from holdfast.base.errors import NotFound
 from holdfast.diagnostics.blame.report import GARBAGE, world_of
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.job_shape import JobShape
+from holdfast.diagnostics.steps.replay import measured
 from holdfast.diagnostics.steps.span_table import SpanTable
 from holdfast.diagnostics.timeline import timeline
 from holdfast.wire.span_rows import THREAD
 
 Json = dict[str, Any]
+Ints = npt.NDArray[np.int64]
 
 MOST_SPANS = 40_000
 """In one answer: of more, the newest steps, and of a step with more than that, the first ranks."""
@@ -36,6 +38,7 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
     zero = int(chosen.start.min())
     order = np.lexsort((-chosen.end, chosen.start, chosen.rank))  # what lies in another comes after it
     chosen = chosen.take(order)
+    arrows, waited = _meetings(table.of_steps(first, last), shape, chosen, zero)
     return {
         "job": shape.job,
         "zero": zero * 1e-9,
@@ -54,7 +57,8 @@ def lanes(table: SpanTable, shape: JobShape, ranks: Sequence[int] = (), steps: i
         "start": ((chosen.start - zero) // 1000).tolist(),
         "took": ((chosen.end - chosen.start) // 1000).tolist(),
         "bytes": chosen.bytes.tolist(),
-        "arrows": _arrows(table.of_steps(first, last), shape, reported, zero),
+        "waited": waited.tolist(),
+        "arrows": arrows,
     }
 
 
@@ -71,20 +75,35 @@ def _within(table: SpanTable, steps: int) -> SpanTable:
     return table.take(np.isin(table.rank, ranks[np.cumsum(counts) <= MOST_SPANS]))
 
 
-def _arrows(table: SpanTable, shape: JobShape, ranks: npt.NDArray[np.int32], zero: int) -> Json:
-    """Columns {name (0 message, 1 last to arrive), source, sent, target, seen}: ranks, and microseconds since zero."""
+def _meetings(table: SpanTable, shape: JobShape, chosen: SpanTable, zero: int) -> tuple[Json, Ints]:
+    """Arrows as columns {name (0 message, 1 last to arrive), source, sent, target, seen}: ranks, and microseconds since
+    zero. And of each chosen span the microseconds at its start for which it waits for another rank."""
     columns: dict[str, list[int]] = {name: [] for name in ("name", "source", "sent", "target", "seen")}
+    waited = np.zeros(len(chosen), np.int64)
     regular = table.without(GARBAGE)
-    if len(regular):
-        first = (int(regular.start.min()) - zero) / 1e3
-        wanted = frozenset(ranks.tolist())
-        for graph in step_graph.graphs(regular, shape.decoded(), world_of(table, shape)):
-            for arrow in timeline.arrows(graph, wanted):
-                if len(columns["name"]) == MOST_ARROWS:
-                    return dict(columns)
-                columns["name"].append(int(arrow.name != timeline.MESSAGE))
-                columns["source"].append(arrow.source)
-                columns["sent"].append(round(first + arrow.sent * 1e6))
-                columns["target"].append(arrow.target)
-                columns["seen"].append(round(first + arrow.came * 1e6))
-    return dict(columns)
+    if not len(regular):
+        return dict(columns), waited
+    begin = int(regular.start.min())
+    first = (begin - zero) / 1e3
+    wanted = frozenset(chosen.rank.tolist())
+    places: dict[tuple[int, int], int] = {}
+    for i, place in enumerate(zip(chosen.rank.tolist(), chosen.start.tolist(), strict=True)):
+        places[place] = i  # the inner of two that start together: a meeting, and what it lies in
+    for graph in step_graph.graphs(regular, shape.decoded(), world_of(table, shape)):
+        seen = measured(graph)
+        for c, column in enumerate(graph.columns):
+            waits = np.minimum(seen.waits[c], column.ends - column.starts)
+            mine = np.isin(column.ranks, list(wanted)) & column.present
+            for k, lane in np.argwhere((waits > 0) & mine):
+                found = places.get((int(column.ranks[lane]), begin + round(float(column.starts[k, lane]) * 1e9)))
+                if found is not None:
+                    waited[found] = round(float(waits[k, lane]) * 1e6)
+        for arrow in timeline.arrows(graph, wanted, seen):
+            if len(columns["name"]) == MOST_ARROWS:
+                break
+            columns["name"].append(int(arrow.name != timeline.MESSAGE))
+            columns["source"].append(arrow.source)
+            columns["sent"].append(round(first + arrow.sent * 1e6))
+            columns["target"].append(arrow.target)
+            columns["seen"].append(round(first + max(arrow.came, arrow.sent) * 1e6))
+    return dict(columns), waited

@@ -20,7 +20,7 @@ from holdfast.diagnostics.blame.report import GARBAGE, world_of
 from holdfast.diagnostics.steps import graph as step_graph
 from holdfast.diagnostics.steps.graph import Graph
 from holdfast.diagnostics.steps.job_shape import JobShape
-from holdfast.diagnostics.steps.replay import measured
+from holdfast.diagnostics.steps.replay import Measured, measured
 from holdfast.diagnostics.steps.shape import Meeting
 from holdfast.diagnostics.steps.span_table import SpanTable, concatenated
 from holdfast.wire.span_rows import THREAD
@@ -163,9 +163,9 @@ class Arrow(NamedTuple):
     came: float
 
 
-def arrows(graph: Graph, wanted: frozenset[int] | None = None) -> Iterator[Arrow]:
+def arrows(graph: Graph, wanted: frozenset[int] | None = None, seen: Measured | None = None) -> Iterator[Arrow]:
     """All of a step; only those between `wanted` ranks, if given."""
-    seen = measured(graph)
+    seen = seen or measured(graph)
     ours = [c.present if wanted is None else np.isin(c.ranks, list(wanted)) for c in graph.columns]
     for node in graph.nodes:
         if node.how is Meeting.RECEIVE and node.source is not None:

@@ -31,6 +31,12 @@ def test_blame_names_the_slow_rank_and_what_it_costs(served: Served, watched: Wa
     expect(culprit).to_contain_text("rank 6")
     expect(culprit).to_contain_text("slower than its 3 peers")
     expect(page.locator("#whatif")).to_contain_text("tokens/s")
+    account = page.evaluate("fetch('/api/v1/blame').then((answer) => answer.json()).then((blame) => blame.account)")
+    expect(page.locator("#culprits .account .big")).to_have_text(account["text"])
+    expect(page.locator("#culprits .account .bar i")).to_have_count(len(account["parts"]))
+    cost = next(part["figure"] for part in account["parts"] if part["culprit"] == 0)
+    expect(culprit).to_contain_text(f"costs {cost} {account['unit']} a step")
+    assert "waiting for rank 6" in account["text"]
     expect(page.locator("#path li").first).to_contain_text("rank 6")
     expect(page.locator("#shares tbody tr")).to_have_count(8)
     expect(page.locator("#shares tbody th").first).to_have_text("rank 6")
@@ -74,6 +80,8 @@ def test_timeline_is_walked_by_keys_and_saved_for_perfetto(served: Served, watch
     expect(page.locator("#announce")).to_contain_text("Rank 6:")
     page.locator("#timeline-table summary").click()
     expect(page.locator("#timeline-table caption")).to_have_text("Rank 6")
+    expect(page.locator("#timeline-table")).to_contain_text("of it waiting")
+    expect(page.locator("#timeline-legend")).to_contain_text("waiting")
     page.locator("#timeline-arrows").click()
     expect(page.locator("#timeline-arrows")).to_have_attribute("aria-pressed", "false")
     with page.expect_download() as download:

@@ -52,6 +52,25 @@ def test_arrows_are_between_ranks_that_are_there(job: tuple[SpanTable, JobShape]
         assert any(r == rank and start - 1 <= at <= start + took + 1 for r, start, took in spans)
 
 
+def test_what_lies_before_the_last_peers_arrival_is_waiting(job: tuple[SpanTable, JobShape]) -> None:
+    table, shape = job
+    found = lanes(table, shape, steps=1)
+    ends = {"dp": [], "tp": []}  # type: dict[str, list[tuple[int, int, int]]]
+    for i, group in enumerate(found["groups"][g] for g in found["group"]):
+        if group in ends:
+            start, took, waited = (found[name][i] for name in ("start", "took", "waited"))
+            assert 0 <= waited <= took
+            ends[group].append((start + took, start, waited))
+        else:
+            assert group or found["waited"][i] == 0 or "recv" in found["kinds"][found["kind"][i]]
+    for rows in ends.values():
+        assert max(waited for _, _, waited in rows) > 0
+        for end, start, waited in rows:
+            # All of a group end at once; the last to arrive waits for no one, and no one's transfer begins before it.
+            last = max(other for ended, other, _ in rows if abs(ended - end) <= 1)
+            assert start + waited <= last + 2
+
+
 def test_what_does_not_fit_is_left_out_and_counted(
     job: tuple[SpanTable, JobShape], monkeypatch: pytest.MonkeyPatch
 ) -> None:

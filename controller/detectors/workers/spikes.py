@@ -18,7 +18,7 @@ class SpikeDetector:
 
     def __init__(self, tuning: Tuning, kind: t.FindingKind, name: str) -> None:
         self._limits, self._kind, self._name = tuning.limits(kind), kind, name
-        self._usual: deque[float] = deque(maxlen=_KEPT)
+        self._usual: deque[tuple[int, float]] = deque(maxlen=_KEPT)  # step, value
         self._high: list[float] = []  # the newest, each above the limit
         self._step = -1
         self._middle = self._limit = math.nan
@@ -29,7 +29,7 @@ class SpikeDetector:
         if not math.isfinite(value) or step == self._step:
             return []
         if step < self._step:
-            self._high.clear()  # a later generation does these steps again
+            self._go_back(step)
         self._step = step
         if len(self._usual) >= _FEWEST and value > self._bound():
             self._high.append(value)
@@ -42,15 +42,24 @@ class SpikeDetector:
             return [found]
         # What leapt for a step or two was an outlier of the data, and says nothing of what is usual.
         self._high.clear()
-        self._usual.append(value)
+        self._usual.append((step, value))
         self._since += 1
         return []
+
+    def _go_back(self, step: int) -> None:
+        """These steps are done again: what was usual in them, or later, says nothing of what is usual before. After a
+        return to the start nothing is left: at step 0 a gradient is many times what it is at step 1000."""
+        self._high.clear()
+        while self._usual and self._usual[-1][0] >= step:
+            self._usual.pop()
+        self._limit = math.nan
 
     def _bound(self) -> float:
         if self._since or math.isnan(self._limit):
             self._since = 0
-            self._middle = median(self._usual)
-            distance = median(abs(v - self._middle) for v in self._usual)
+            values = [value for _, value in self._usual]
+            self._middle = median(values)
+            distance = median(abs(v - self._middle) for v in values)
             over = max(self._limits["sigmas"] * _SIGMA * distance, self._limits["share"] * abs(self._middle))
             self._limit = self._middle + over
         return self._limit

@@ -76,6 +76,25 @@ def test_a_gradient_norm_must_leap_further() -> None:
     assert len(reported(detector, rng.lognormal(0, 0.1, 10) * 20, first=20_000)) == 1
 
 
+def test_a_norm_after_going_back_to_the_start_is_compared_with_nothing_of_later_steps() -> None:
+    """At the start a gradient is many times what it is after a hundred steps: that is no spike."""
+    rng = np.random.default_rng(4)
+    early, late = rng.lognormal(3, 0.1, 60), rng.lognormal(0, 0.1, 140)
+    detector = losses(t.FindingKind.GRADIENT_SPIKE)
+    assert not reported(detector, [*early, *late])
+    assert not reported(detector, [*early, *late]), "from step 0 again"
+    assert not reported(detector, late[60:], first=120), "from a checkpoint at step 120"
+    assert len(reported(detector, [30.0] * 5, first=200)) == 1, "the baseline before the checkpoint was kept"
+
+
+def test_a_rank_that_reports_its_step_late_leaves_the_baseline_as_it_is() -> None:
+    detector = losses()
+    for step in range(100):
+        assert not detector.observe(step + 1, 2.0, NOW)
+        assert not detector.observe(step, 2.0, NOW)
+    assert len(reported(detector, [50.0] * 5, first=101)) == 1
+
+
 # --- pace --------------------------------------------------------------------------------------------------------
 
 

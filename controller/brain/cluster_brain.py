@@ -47,6 +47,7 @@ from holdfast.controller.state.events import (
     Say,
     StacksRequested,
     StopRequested,
+    StragglersSeen,
     Tick,
 )
 from holdfast.controller.state.model import Finding, Instant, Job, Options
@@ -129,6 +130,9 @@ class ClusterBrain:
                 return self._result(event, now)
             case Found():
                 return self._found(event, now)
+            case StragglersSeen():
+                seen = self.jobs.brains.get(event.job)
+                return seen.stragglers.looked(event.seconds, event.costs, now) if seen is not None else []
             case AgentJoined():
                 return self.membership.joined(event, now)
             case AgentLeft():
@@ -221,6 +225,8 @@ class ClusterBrain:
 
     def _found(self, event: Found, now: Instant) -> list[Action]:
         brain = self.jobs.about(event.finding.node, event.job)
+        if brain is not None and event.finding.kind is t.FindingKind.STRAGGLER:
+            return brain.stragglers.reported(event.finding, now)
         if brain is not None:
             return brain.recovery.found(event.finding, now)
         return self.alerts.found(event.finding, now) if policy.is_alert(event.finding.kind) else []
@@ -276,7 +282,7 @@ class ClusterBrain:
     def _tick(self, event: Tick, now: Instant) -> list[Action]:
         actions = self.diagnoses.tick(now)
         for brain in self.jobs.unsettled():
-            actions += brain.stores.tick(now)
+            actions += brain.stores.tick(now) + brain.stragglers.tick(now)
         away = max(0.0, event.lag - event.worked)
         absent = away >= _ABSENT
         if absent:

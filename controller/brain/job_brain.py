@@ -20,6 +20,7 @@ from holdfast.controller.job.requests import Requests
 from holdfast.controller.job.stages import Stage
 from holdfast.controller.job.state import JobState
 from holdfast.controller.job.store_watch import StoreWatch
+from holdfast.controller.job.straggler_watch import StragglerWatch
 from holdfast.controller.job.worker_exits import WorkerExits
 from holdfast.controller.state.events import Action, Record
 from holdfast.controller.state.model import Finding, IncidentState, Instant, JobStatus
@@ -39,6 +40,7 @@ class JobBrain:
         self.preemption = Preemption(job, self.recovery, self.requests)
         self.suspects = Suspects(job, self.recovery, diagnoses)
         self.stores = StoreWatch(job)
+        self.stragglers = StragglerWatch(job, self.recovery)
         self.hangs = HangWatch(job, self.recovery)
         self.detectors = JobDetectors(job.tuning)
         self.frames = JobFrames(job, self.recovery, self.requests, self.hangs, self.detectors)
@@ -47,7 +49,8 @@ class JobBrain:
     @property
     def is_settled(self) -> bool:
         """Is the job over, and nothing about it left to decide?"""
-        return self.c.job.state.ended and self.c.time.ended and self.stores.is_quiet
+        is_quiet = self.stores.is_quiet and self.stragglers.is_quiet
+        return self.c.job.state.ended and self.c.time.ended and is_quiet
 
     # --- what people request -----------------------------------------------------------------------------------
 

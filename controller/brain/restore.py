@@ -127,6 +127,7 @@ def _restore_job(
 ) -> None:
     state, job = brain.c, brain.c.job
     brain.stores.restore(now)
+    brain.stragglers.restore()
     state.plan = written.plans.get(job.spec.id)
     state.ledger.restore(steps)
     state.time = timekeeping.restored(written.times.get(job.spec.id), job, steps)

@@ -47,7 +47,8 @@ class Alerts:
         return [said, *self.alert(finding, job, now)]
 
     def alert(self, finding: Finding, job: Job | None, now: Instant) -> list[Action]:
-        """A finding that no action follows: kept as an incident that is over at once, if there is room for it."""
+        """A finding that no action follows: kept as an incident that is over at once, if there is room for it.
+        A straggler's lasts until it is well: `StragglerWatch`."""
         if finding.kind is not t.FindingKind.ALERTS_SUPPRESSED and not self.quota.takes(finding, now.mono):
             self.c.book.count(finding)
             return self.noted(suppressed_finding(finding, self.quota.suppressed), job, now)
@@ -55,6 +56,9 @@ class Alerts:
             return [Say("notice", {"node": finding.node, "text": finding.text})]
         incident = self.c.book.open(finding, job, now)
         incident.action, incident.reason = "alert", "reported as an alert; a restart would not help"
+        if finding.kind is t.FindingKind.STRAGGLER and job is not None:
+            incident.enter("ongoing", now.wall)  # until the rank is well
+            return [books.saved(incident)]
         return books.closed(incident, IncidentState.CLOSED, now)
 
     def found(self, finding: Finding, now: Instant) -> list[Action]:

@@ -11,6 +11,7 @@ const MEANING = {
   suspect: "a fault is suspected, the culprit is not yet certain",
   diagnosing: "tests, to find the culprit",
   suspended: "the rest of the generation is stopped",
+  ongoing: "training continues, slower",
   evicting: "the culprit is evicted, the rest of the generation is stopped",
   replenishing: "waiting for a replacement node",
   starting: "processes start",

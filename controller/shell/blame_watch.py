@@ -18,7 +18,7 @@ from holdfast.controller.detectors.base.table import Tuning, finding
 from holdfast.controller.shell.extras import LENIENT, Extras, Judged
 from holdfast.controller.shell.shell import Shell, now
 from holdfast.controller.spans.window import Part, decoded
-from holdfast.controller.state.events import Found, Record
+from holdfast.controller.state.events import Found, Record, StragglersSeen
 from holdfast.controller.state.model import Finding, Instant
 from holdfast.diagnostics.blame.blame import Blame
 from holdfast.diagnostics.blame.model import Culprit, Slowness
@@ -191,6 +191,19 @@ class BlameWatch:
             judged = mine.extras.judge(culprit, blame, shape)
             finding = straggler_finding(culprit, blame, shape, judged, now())
             self._shell.handle(Found(finding, shape.job))
+        self._cost(blame, shape)
+
+    def _cost(self, blame: Blame, shape: JobShape) -> None:
+        """What this window adds to the cost of the incidents that are open."""
+        brain = self._shell.brain.jobs.brains.get(shape.job)
+        if brain is None or brain.stragglers.is_quiet:
+            return
+        costs: dict[str, float] = {}
+        for one in blame.culprits:
+            if one.kind is not Slowness.IMBALANCE:
+                key = f"rank{one.rank} {_signature(one)}"
+                costs[key] = costs.get(key, 0.0) + one.cost_s * blame.steps
+        self._shell.handle(StragglersSeen(shape.job, blame.steps * blame.step_s, costs))
 
     def found(self, job: str) -> dict[str, Any] | None:
         """The last look at this job in brief."""
@@ -226,7 +239,7 @@ def straggler_finding(culprit: Culprit, blame: Blame, shape: JobShape, judged: J
         seconds=blame.steps * blame.step_s,
         node=shape.node_of(culprit.rank),
         rank=culprit.rank,
-        signature=f"straggler {culprit.kind.value}",
+        signature=_signature(culprit),
         evidence={
             "slowness": culprit.kind.value, "what": culprit.what, "peer": culprit.peer,
             "ratio": None if math.isnan(culprit.ratio) else culprit.ratio, "cost_s": culprit.cost_s,
@@ -234,6 +247,10 @@ def straggler_finding(culprit: Culprit, blame: Blame, shape: JobShape, judged: J
             "by_design": judged.is_design,
         },
     )  # fmt: skip
+
+
+def _signature(culprit: Culprit) -> str:
+    return f"straggler {culprit.kind.value}"
 
 
 def _look(due: Due) -> SeenCulprit:

@@ -52,6 +52,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class StragglersSeen:
+    """Blame looked at so many seconds of a job's steps. `costs`: seconds by subject and signature of each rank that it
+    named."""
+
+    job: str
+    seconds: float
+    costs: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class JobSubmitted:
     spec: JobSpec
 
@@ -132,6 +142,7 @@ BrainEvent = (
     | EventSeen
     | ResultSeen
     | Found
+    | StragglersSeen
     | JobSubmitted
     | StopRequested
     | RestartRequested

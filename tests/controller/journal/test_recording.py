@@ -31,6 +31,7 @@ EVENTS: tuple[e.BrainEvent, ...] = (
     e.StacksRequested(),
     e.CordonRequested("n", True),
     e.EvictRequested("n"),
+    e.StragglersSeen("j", 10.0, {"rank3 straggler compute": 0.5}),
     e.Tick(0.5, 0.25),
 )
 

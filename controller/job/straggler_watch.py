@@ -1,0 +1,78 @@
+"""A straggler's incident stays open until its rank is well, with what it has cost so far. Pure.
+
+Training goes on meanwhile, so it is no incident of the job, and recovery does not see it.
+"""
+
+from collections.abc import Mapping
+
+from holdfast.controller.cluster import incidents as books
+from holdfast.controller.job.recovery import Recovery
+from holdfast.controller.job.state import JobState
+from holdfast.controller.state.events import Action
+from holdfast.controller.state.model import Finding, Incident, IncidentState, Instant
+from holdfast.wire.types import FindingKind
+
+
+class StragglerWatch:
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
+        self.c, self._recovery = job, recovery
+        self._ongoing: dict[str, Incident] = {}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Is no incident of a straggler open?"""
+        return not self._ongoing
+
+    def restore(self) -> None:
+        """Take up the incidents that an earlier run of the controller left open: their end was not reported."""
+        self._ongoing = {
+            key_of(one.cause): one
+            for one in self.c.book.own()
+            if one.is_open and one.cause.kind is FindingKind.STRAGGLER
+        }
+
+    def reported(self, finding: Finding, now: Instant) -> list[Action]:
+        """A rank slows the job down. What is known of already is no new incident."""
+        if key_of(finding) in self._ongoing:
+            return []
+        actions = self._recovery.found(finding, now)
+        for incident in self.c.book.own():
+            if incident.is_open and incident.cause is finding:
+                self._ongoing[key_of(finding)] = incident
+        return actions
+
+    def looked(self, seconds: float, costs: Mapping[str, float], now: Instant) -> list[Action]:
+        """Blame looked at so many seconds of steps. `costs`: of those that it named, by `key_of`, what they cost."""
+        looks = int(self.c.tuning.limit(FindingKind.STRAGGLER, "looks"))
+        actions: list[Action] = []
+        for key, incident in list(self._ongoing.items()):
+            evidence = incident.cause.evidence
+            evidence["watched_s"] = evidence.get("watched_s", 0.0) + seconds
+            evidence["lost_s"] = evidence.get("lost_s", 0.0) + costs.get(key, 0.0)
+            evidence["well_looks"] = 0 if key in costs else evidence.get("well_looks", 0) + 1
+            lost, share = evidence["lost_s"], evidence["lost_s"] / max(evidence["watched_s"], 1e-9)
+            cost = f"{lost:.3g} s, {share:.1%} of the steps"
+            if evidence["well_looks"] >= looks:
+                incident.reason = f"the rank is well again; it cost {cost}"
+                actions += self._close(key, now)
+                continue
+            incident.reason = f"ongoing: it has cost {cost} so far; a restart would not help"
+            actions.append(books.saved(incident))
+        return actions
+
+    def tick(self, now: Instant) -> list[Action]:
+        """Close all when the job is over."""
+        if not self._ongoing or self.c.active is not None:
+            return []
+        actions: list[Action] = []
+        for key, incident in list(self._ongoing.items()):
+            incident.reason = f"the job ended; {incident.reason.removeprefix('ongoing: ').partition(';')[0]}"
+            actions += self._close(key, now)
+        return actions
+
+    def _close(self, key: str, now: Instant) -> list[Action]:
+        return books.closed(self._ongoing.pop(key), IncidentState.CLOSED, now)
+
+
+def key_of(finding: Finding) -> str:
+    return f"{finding.subject} {finding.signature}"

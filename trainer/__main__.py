@@ -173,7 +173,10 @@ def main(argv: list[str] | None = None) -> int:
             from holdfast.trainer.run.loop import run
             from holdfast.trainer.settings.launch import from_environment
 
-        outcome = run(config, from_environment(os.environ))
+        launch = from_environment(os.environ)
+        if launch.rank == 0 and not config.checkpoint.store and os.environ.get("HOLDFAST_PROBE"):
+            _warn("no checkpoint store is set (--store): after a fault the job begins again at step 0")
+        outcome = run(config, launch)
     except UsageError as error:
         return _fail_together(error, 2)
     except HoldfastError as error:
@@ -209,6 +212,10 @@ def _fail_together(error: HoldfastError, code: int) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0" or getattr(error, "is_local", False):
         return _fail(str(error), code)
     return code
+
+
+def _warn(text: str) -> None:
+    print(f"\x1b[31mholdfast train: {text}\x1b[0m", file=sys.stderr, flush=True)
 
 
 def _fail(text: str, code: int) -> int:

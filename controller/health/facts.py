@@ -70,6 +70,8 @@ class Facts:
     """The incident after which the job was marked failed."""
     safe: int | None = None
     """The newest step whose state is stored whole; -1: none is; None: the program reports nothing of checkpoints."""
+    repeated: int = 0
+    """Steps that were done before the restart and are done again from step 0."""
     at_risk: float | None = None
     """Seconds of work that the death of all nodes would cost; None: unknown."""
     usual_recovery: float | None = None

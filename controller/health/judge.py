@@ -76,6 +76,8 @@ class Found:
     """The node or the incident of the remedy."""
     rank: int | None = None
     """The culprit, if it is one rank."""
+    is_urgent: bool = False
+    """A person is needed, whatever the condition usually is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,14 @@ def _at_risk(f: Facts) -> Found | None:
     return None
 
 
+def _lost_all(f: Facts) -> Found | None:
+    if f.state is not JobStatus.RUNNING or f.repeated <= 0 or (f.safe is not None and f.safe >= 0):
+        return None
+    sentence = f"The restart lost all {f.repeated} steps: no checkpoint is configured. The next one loses them again."
+    action = "Give the job a checkpoint store, as `--store` of the trainer."
+    return Found(Condition.AT_RISK, sentence, f.since, action, is_urgent=True)
+
+
 def _well(f: Facts) -> Found:
     of = f" of {f.max_steps}" if f.max_steps else ""
     at = f"at step {f.step}{of}" if f.step >= 0 else "before its first step"
@@ -248,7 +258,7 @@ def _well(f: Facts) -> Found:
 
 
 _RULES: tuple[Callable[[Facts], Found | None], ...] = (
-    _failed, _stopped, _finished, _waiting, _starting, _recovering, _no_progress, _slow, _paused, _at_risk,
+    _failed, _stopped, _finished, _waiting, _starting, _recovering, _no_progress, _slow, _paused, _lost_all, _at_risk,
 )  # fmt: skip
 
 

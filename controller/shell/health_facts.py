@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.health.facts import Facts, Fault, Pause, Slow
 from holdfast.controller.health.judge import NEEDS_PERSON, Found, Health, judge
-from holdfast.controller.state.model import Incident, IncidentState, JobStatus
+from holdfast.controller.state.model import Incident, IncidentState, Job, JobStatus
 from holdfast.wire import types as t
 
 Json = dict[str, Any]
@@ -51,6 +51,7 @@ def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None) -> Facts:
         live=_fault(live) if live is not None else None,
         ended=_fault(failed) if failed is not None else None,
         safe=state.time.safe if state.time.reports else None,
+        repeated=_repeated(job, state.book.of_generation(job.generation)),
         at_risk=doc["at_risk"]["job"] if doc["at_risk"] else None,
         usual_recovery=_usual(own),
         pause=_pause(doc["pause"]),
@@ -58,6 +59,13 @@ def facts(brain: JobBrain, doc: Json, blame: Mapping[str, Any] | None) -> Facts:
         doubtful=tuple((n.name, n.state.value) for n in nodes if n.state is not t.NodeState.HEALTHY),
         spares=sum(node.state is t.NodeState.SPARE for node in state.nodes.values()),
     )
+
+
+def _repeated(job: Job, incident: Incident | None) -> int:
+    """What a program that numbers its steps had done before the restart, and does again from step 0."""
+    if incident is None or job.life_first != 0 or not job.numbers_steps:
+        return 0
+    return incident.step_at_fault + 1
 
 
 def _usual(incidents: list[Incident]) -> float | None:
@@ -101,7 +109,7 @@ def _doc(found: Found) -> Json:
         "sentence": found.sentence,
         "since": found.since,
         "action": found.action,
-        "needs_person": found.condition in NEEDS_PERSON,
+        "needs_person": found.condition in NEEDS_PERSON or found.is_urgent,
         "doing": found.doing,
         "usual_s": found.usual_s,
         "basis": list(found.basis),

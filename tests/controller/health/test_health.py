@@ -43,6 +43,21 @@ def test_a_failed_job_names_its_culprit_what_is_lost_and_where_it_resumes(
     assert judge(replace(WELL, state=JobStatus.FAILED, ended=error)).lead.basis == ("incident i7, worker-exception",)
 
 
+@pytest.mark.parametrize("safe", [-1, None])
+def test_a_restart_that_lost_all_steps_says_so_and_needs_a_person_until_a_checkpoint_is_stored(
+    safe: int | None,
+) -> None:
+    again = replace(WELL, restarts=1, step=3, safe=safe, repeated=893)
+    found = judge(again).lead
+    assert (found.condition, found.is_urgent) == (Condition.AT_RISK, True)
+    assert found.sentence == (
+        "The restart lost all 893 steps: no checkpoint is configured. The next one loses them again."
+    )
+    assert "--store" in found.action
+    assert judge(replace(again, safe=0)).lead.condition is Condition.WELL
+    assert judge(replace(again, repeated=0)).lead.condition is Condition.WELL
+
+
 def test_who_it_is_stands_once() -> None:
     error = replace(KILL, text="rank 3 (pid 7) raised ValueError: bad shape")
     assert lead(replace(WELL, state=JobStatus.FAILED, ended=error))[1].startswith(

@@ -9,6 +9,8 @@ from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.controller.detectors.base.table import Tuning
 from holdfast.controller.http.metrics_text import blame_families
 from holdfast.controller.shell.blame_watch import BlameTotals, BlameWatch, Due, _look, _steps_of
+from holdfast.controller.shell.health_facts import facts
+from holdfast.controller.shell.job_report import job_doc
 from holdfast.controller.shell.shell import Shell
 from holdfast.controller.state.events import Found
 from holdfast.controller.state.model import Job as TrainingJob
@@ -55,6 +57,18 @@ def test_who_slows_the_job_down_is_found_once_and_counted(tmp_path: Path) -> Non
     assert "5 (node node1, GPU 1): forward of stage 1" in found.text
     (incident,) = shell.brain.c.book.incidents.values()
     assert (incident.action, incident.live) == ("alert", False)
+    brief = watch.found("j1")
+    assert brief is not None
+    (part,) = [one for one in brief["account"]["parts"] if one["culprit"] >= 0]
+    slow = facts(shell.brain.jobs.newest, job_doc(shell.brain.jobs.newest), brief).slow
+    assert [(one.rank, one.cost) for one in slow] == [(5, part["share"])], "health, incident and account agree"
+    cost, step = (f"{figure} {brief['account']['unit']}" for figure in (part["figure"], brief["account"]["step"]))
+    assert f"cost the job {cost} of {step} per step" in found.text
+    assert part["name"] == "waiting for rank 5"
+    assert incident.phase == "ongoing"
+    lost = brief["steps"] * part["seconds"]
+    assert incident.cause.evidence["lost_s"] == pytest.approx(lost)
+    assert incident.reason.startswith(f"ongoing: it has cost {lost:.3g} s, {part['share']:.1%} of")
     figures = watch.figures("j1")
     assert figures["self_ratio"][5] > 1.05
     assert figures["induced_s"][5] > figures["victim_s"][5]

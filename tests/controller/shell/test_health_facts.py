@@ -65,6 +65,28 @@ def test_only_recoveries_say_how_long_one_takes() -> None:
     assert facts(brain, job_doc(brain), None).usual_recovery is None
 
 
+def test_a_restart_from_step_0_says_how_many_steps_it_lost() -> None:
+    v = training()
+    assert v.job.best_step > 3
+    lost = v.job.best_step + 1
+    v.exit(3, signal=9)
+    v.run(5.0)
+    brain = v.brain.jobs.newest
+    assert v.job.generation == 2
+    found = facts(brain, job_doc(brain), None)
+    resumed = brain.c.job.life_first
+    assert found.repeated == (lost if resumed == 0 else 0)
+    brain.c.job.life_first = 0
+    assert facts(brain, job_doc(brain), None).repeated == lost
+    whole = of(v)
+    others = whole["others"]
+    assert isinstance(others, list)
+    (said,) = [one for one in (whole, *others) if f"lost all {lost} steps" in one["sentence"]]
+    assert said["needs_person"] is True
+    brain.c.job.life_first = 2
+    assert facts(brain, job_doc(brain), None).repeated == 0
+
+
 def test_a_failed_job_names_the_incident_that_ended_it() -> None:
     v = training()
     for _ in range(4):

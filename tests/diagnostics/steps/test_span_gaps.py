@@ -89,6 +89,9 @@ def test_a_rank_without_spans_comes_last_with_dashes(
     out = capsys.readouterr().out
     assert "compute: rank 5" in out
     assert "spans missing of ranks 4" in out
+    assert "ms = " in out
+    assert " compute + " in out
+    assert " communication that nothing hides + " in out
     rows = out.split("COMPUTE/PEERS")[1].splitlines()[1:]
     assert rows[0].split()[0] == "5"
     assert rows[-1].split() == ["4", *"------", "0.0", "ms", "0.0", "ms", "-"]

@@ -21,9 +21,11 @@ def expected() -> set[str]:
     found = set()
     for package in setup["packages"]:
         folder = folder_of(package, setup["package-dir"])
-        files = [*folder.iterdir(), *(folder / "page").glob("*")]
+        files = {file for file in folder.iterdir() if file.suffix in DATA}
+        # What a package names as its data, whatever it is called: a Dockerfile has no suffix.
+        files |= {file for glob in setup["package-data"].get(package, []) for file in folder.glob(glob)}
         for file in files:
-            if file.is_file() and file.suffix in DATA:
+            if file.is_file():
                 found.add(f"{package.replace('.', '/')}/{file.relative_to(folder)}")
     return found
 

@@ -39,7 +39,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.job import train as train_command
     from holdfast.cli.look import blame, incidents, jobs, nodes, stacks, status, timeline
     from holdfast.cli.node import cordon, diagnose, evict
-    from holdfast.cli.serve import agent, certs, controller, dashboards
+    from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
     from holdfast.cli.study import replay, simulate
 
     app = typer.Typer(
@@ -95,6 +95,7 @@ def build() -> "typer.Typer":
     add(usage.OPERATE, agent.agent, "holdfast agent --controller gpu0:7070 --node-name node17")
     add(usage.OPERATE, certs.certs, "holdfast certs --dir certs --host gpu0 --node node17")
     app.add_typer(dashboards.app, name="dashboards", rich_help_panel=usage.OPERATE)
+    app.add_typer(deploy.app, name="deploy", rich_help_panel=usage.OPERATE)
     return app
 
 

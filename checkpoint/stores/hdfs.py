@@ -42,7 +42,8 @@ class HdfsStore:
         try:
             import hdfs_native
         except ImportError:
-            raise StoreUnsupported(f"checkpoint store {url!r}: install holdfast[hdfs] to use it") from None
+            needs = "this needs hdfs_native: pip install 'holdfast[hdfs]'"
+            raise StoreUnsupported(f"checkpoint store {url!r}: {needs}") from None
         parts = urlsplit(url)
         self.timeout_s = timeout_s
         self._options: Any = hdfs_native.WriteOptions

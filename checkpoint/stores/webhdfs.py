@@ -34,7 +34,8 @@ class WebHdfsStore:
             import hdfs
             import requests
         except ImportError:
-            raise StoreUnsupported(f"checkpoint store {url!r}: install holdfast[hdfs] to use it") from None
+            needs = "this needs hdfs: pip install 'holdfast[hdfs]'"
+            raise StoreUnsupported(f"checkpoint store {url!r}: {needs}") from None
         parts = urlsplit(url)
         user, _, hosts = parts.netloc.rpartition("@")
         user = unquote(user) or os.environ.get("HADOOP_USER_NAME") or _own_name(url)

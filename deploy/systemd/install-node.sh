@@ -1,11 +1,11 @@
 #!/bin/bash
 # Runs as root on a node, in the folder that install-with-pdsh.sh has filled: install-node.sh NAME CONTROLLER:7070 WHEEL
-# EXTRAS: what is installed with the agent (agent,trainer,stacks). PREFIX: the virtual environment (/opt/holdfast, which is
+# EXTRAS: what is installed (node: agent, trainer and stacks). PREFIX: the virtual environment (/opt/holdfast, which is
 # in the unit, too).
 set -euo pipefail
 
 name=$1 controller=$2 wheel=$3
-extras=${EXTRAS:-agent,trainer,stacks}
+extras=${EXTRAS:-node}
 prefix=${PREFIX:-/opt/holdfast}
 etc=/etc/holdfast/node
 cd "$(dirname "$0")"

@@ -91,7 +91,7 @@ def test_on_the_node_settings_have_its_name_and_its_controller(tmp_path: Path) -
     assert (settings["node_name"], settings["controller"]) == ("node7", "c.example:7070")
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls[0] == "python -m pip install --quiet --upgrade ./h.whl[agent,trainer,stacks] "
+    assert calls[0] == "python -m pip install --quiet --upgrade ./h.whl[node] "
     assert calls[-1] == "systemctl restart holdfast-agent "
 
 

@@ -12,6 +12,7 @@ import typer
 
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.cli.common import output
+from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json
 from holdfast.cli.common.progress import progress
 from holdfast.cli.common.usage import example
@@ -203,7 +204,7 @@ def export(
     with _clear(str(folder)):
         if folder.exists() and any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty: name a new folder")
-    _needs("torch", "trainer")
+    require("trainer", "torch")
     with _store(url):
         store = open_store(url)
         slot, manifest = find(store, step, _passed_over)
@@ -226,7 +227,7 @@ def import_(
     """Import a checkpoint of torch.distributed.checkpoint into a store, as the checkpoint of a step."""
     from holdfast.checkpoint.stores.opening import open_store
 
-    _needs("torch", "trainer")
+    require("trainer", "torch")
     with _store(url):
         pass  # checked before anything is read
     with _clear(str(folder)):
@@ -288,13 +289,6 @@ def _passed_over(line: str) -> None:
 
 def _mesh(mesh: Any) -> str:
     return " ".join(f"{axis} {n}" for axis, n in mesh.items())
-
-
-def _needs(module: str, extra: str) -> None:
-    import importlib.util
-
-    if importlib.util.find_spec(module) is None:
-        raise UsageError(f"this needs {module}: install holdfast[{extra}]")
 
 
 @contextlib.contextmanager

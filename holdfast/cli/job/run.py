@@ -20,6 +20,7 @@ from holdfast.base.retry import Backoff
 from holdfast.cli.common import interrupts, output
 from holdfast.cli.common.bounds import check_local, check_world
 from holdfast.cli.common.client import OVER, Client, Json
+from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job import torchrun
@@ -183,6 +184,7 @@ def _cluster(
             f"{queue}: no controller answers at {client.address}, so there is no queue of jobs; start one (`holdfast "
             "controller`) or name one with --controller"
         )
+    require("agent,controller", "grpc", "psutil", "fastapi", "numpy")  # reported here: the daemons are other processes
     from holdfast.cli.local.cluster import LocalCluster
 
     slots = torchrun.local_nproc(nproc)

@@ -13,6 +13,7 @@ from rich.table import Table
 from holdfast.base.errors import HoldfastError, UsageError
 from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
+from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.progress import progress
 from holdfast.diagnostics.catalog.catalog import BY_NAME, NODE_S, Check, Scope, Suite, choose, parse_suite
@@ -91,6 +92,7 @@ def _local(suite: str, tests: list[str]) -> output.Json:
     checks = [c for c in choose(size, tuple(tests)) if c.scope is Scope.NODE]
     if not checks:
         raise UsageError("--local: these tests need other nodes")
+    require("agent", "psutil")  # reported here: each test is another process
     began = time.time()
     judgement = Judgement({here: Candidate(here)}, {})
     with progress("tests") as report:

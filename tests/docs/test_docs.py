@@ -3,6 +3,8 @@
 import importlib.util
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 from typer.main import get_command
 
 from holdfast.agent.logs import rules as log_rules
+from holdfast.base.config import ControllerConfig, load
 from holdfast.cli.main import build
+from holdfast.controller.detectors.base import table as detector_table
 from holdfast.facts.faults import parse_fault
 from holdfast.wire.types import FindingKind
 
@@ -171,3 +175,35 @@ def test_the_rule_of_the_how_to_works() -> None:
 def test_pictures_are_small() -> None:
     for picture in (ROOT / "docs" / "images").glob("*.png"):
         assert picture.stat().st_size < 400_000, picture.name
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert not {name for name in pages if f"]({name}" not in index}
+
+
+def test_the_readme_is_in_the_order_of_a_new_readers_questions() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert headings[:6] == [
+        "Install", "Two commands", "Your own script", "What it has and has not been run on", "Figures",
+        "Compared with other systems",
+    ]  # fmt: skip
+
+
+def test_the_limits_of_the_how_to_load(tmp_path: Path) -> None:
+    [text] = blocks(ROOT / "docs" / "howto-alerts.md", "toml")
+    (tmp_path / "holdfast.toml").write_text(text)
+    loaded = load(ControllerConfig, {}, file=tmp_path / "holdfast.toml")
+    tuning = detector_table.Tuning(loaded.detectors)  # refuses what does not exist
+    assert tuning.response(FindingKind.STRAGGLER) == detector_table.Response.OFF
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_the_alert_of_the_how_to_is_a_rule(tmp_path: Path) -> None:
+    [text] = blocks(ROOT / "docs" / "howto-alerts.md", "yaml")
+    (tmp_path / "own-rules.yml").write_text(text)
+    subprocess.run(["promtool", "check", "rules", str(tmp_path / "own-rules.yml")], check=True, timeout=60)
+    metrics = set(re.findall(r"holdfast_\w+", text))
+    assert metrics
+    assert not [name for name in metrics if f"`{name}`" not in (ROOT / "docs" / "operations.md").read_text()]

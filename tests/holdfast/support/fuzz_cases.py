@@ -61,6 +61,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "checkpoint export": (GONE, "made", "--to", "dcp"),
     "checkpoint import": ("made", GONE, "--step", "1"),
     "dashboards export": ("made",),
+    "deploy export": ("made",),
 }
 """Words that are right, for each command: one of them is replaced, or one is added."""
 
@@ -71,7 +72,7 @@ KINDS = {
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
     "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
-    "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text",
+    "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
 }  # fmt: skip
 """What an option takes, by what stands for its value in the help."""
 

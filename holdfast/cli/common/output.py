@@ -88,6 +88,11 @@ def text(value: object) -> str:
     return "-" if value is None or value == "" else escape(plain(value))
 
 
+def shown(value: object) -> str:
+    """External text for places that read no markup."""
+    return "-" if value is None or value == "" else plain(value)
+
+
 def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
@@ -121,6 +126,14 @@ def size(value: float | None) -> str:
 
 def clock(at: float | None) -> str:
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def when(at: float | None, now: float) -> str:
+    """The time of day; the date too where it is not today's."""
+    if at is None:
+        return "-"
+    then, today = time.localtime(at), time.localtime(now)
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
 
 
 def spans(numbers: Iterable[int]) -> str:

@@ -99,7 +99,7 @@ def job_table(found: output.Json) -> Table:
         "goodput": output.percent(found.get("goodput")),
         "time": spent(found.get("time")),
         **({"it said last": output.text(found["progress"])} if found.get("progress") else {}),
-        "a fault now": _at_risk(found.get("at_risk")),
+        "a fault now": at_risk(found.get("at_risk")),
         "started": output.clock(found.get("started_at")),
         "ended": output.clock(found.get("ended_at")),
         "placed": ", ".join(
@@ -134,7 +134,7 @@ def spent(found: output.Json | None) -> str:
     return f"{output.seconds(found['wall'])}: {', '.join(shown)}"
 
 
-def _at_risk(found: output.Json | None) -> str:
+def at_risk(found: output.Json | None) -> str:
     """Work at risk, by the part that fails."""
     known = [f"{what} {output.seconds(found[what])}" for what in ("worker", "node", "job") if found and found[what]]
     return f"costs {', '.join(known)} of work" if known else "-"

@@ -4,18 +4,17 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from holdfast.base.errors import Unavailable
 from holdfast.cli.common import output
-from holdfast.cli.common.client import OVER, Client
+from holdfast.cli.common.client import Client
+from holdfast.cli.common.live import keep_showing
 from holdfast.cli.common.options import Json, with_client
-from holdfast.cli.job.job import job_table
-from holdfast.cli.look.incidents import incident_table
-from holdfast.cli.look.jobs import job_list
+from holdfast.cli.look.glance import overview
 
 PERIOD_S = 1.0
-_COLOURS = {"well": "green", "finished": "green", "starting": "cyan", "stopped": "dim"}
 
 
 @with_client
@@ -31,7 +30,8 @@ def status(
     if as_json:
         output.print_json(found)
     else:
-        output.out().print(overview(found))
+        console = output.out()
+        console.print(overview(found, console))
     return 0
 
 
@@ -44,49 +44,12 @@ def _watch(client: Client, as_json: bool) -> int:
                 seen = found.get("version", -1)
                 output.print_json(found)
             time.sleep(PERIOD_S)
-    from rich.live import Live
+    client.status()  # a wrong address is an error, not a picture
 
-    with Live(overview(client.status()), console=output.out(), auto_refresh=False) as live:
-        while True:
-            time.sleep(PERIOD_S)
-            try:
-                live.update(overview(client.status()), refresh=True)
-            except Unavailable as error:  # the controller may be restarting
-                live.update(output.text(error), refresh=True)
+    def shown(console: Console, height: int | None) -> RenderableType:
+        try:
+            return overview(client.status(), console, height)
+        except Unavailable as error:  # the controller may be restarting
+            return Text(output.shown(error))
 
-
-def overview(found: output.Json) -> RenderableType:
-    parts: list[RenderableType] = health_lines((found.get("job") or {}).get("health"))
-    counts = ", ".join(f"{n} {output.state(word)}" for word, n in (found.get("counts") or {}).items() if n)
-    parts.append(f"[bold]nodes[/]  {counts or 'none'}")
-    parts += _jobs(found)
-    recent = found.get("incidents") or []
-    parts.append(f"[bold]incidents[/]  {found.get('open_incidents', 0)} open")
-    if recent:
-        parts.append(incident_table(recent[:8]))
-    return Group(*parts)
-
-
-def health_lines(health: output.Json | None) -> list[RenderableType]:
-    """What it is, what is being done, the next action; of the other conditions a line each."""
-    if not health:
-        return []
-    colour = "red" if health["needs_person"] else _COLOURS.get(health["condition"], "yellow")
-    lines = [f"[bold {colour}]{output.text(health['condition'])}[/]  {output.text(health['sentence'])}"]
-    if health["doing"]:
-        usual = f", usually {output.seconds(health['usual_s'])}" if health["usual_s"] else ""
-        lines.append(f"  being done: {output.text(health['doing'])}{usual}")
-    lines.append(f"  next: {output.text(health['action'])}")
-    lines += [f"  also {output.text(o['condition'])}: {output.text(o['sentence'])}" for o in health["others"]]
-    return list(lines)
-
-
-def _jobs(found: output.Json) -> list[RenderableType]:
-    """The newest job in full, or a list if there are other active jobs."""
-    newest = found.get("job")
-    if not newest:
-        return ["no job yet: holdfast run script.py"]
-    shown = [job for job in found.get("jobs") or [] if job["state"] not in OVER or job["id"] == newest["id"]]
-    if len(shown) < 2:
-        return [job_table(newest)]
-    return ["[bold]jobs[/]  `holdfast job --job NAME` shows one", job_list(shown)]
+    keep_showing(shown, PERIOD_S)

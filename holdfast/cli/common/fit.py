@@ -75,6 +75,8 @@ def lines_of(console: Console, shown: RenderableType, indent: int = 0, most: int
         )
         for line in console.render_lines(shown, options, pad=False)
     ]
+    for line in lines:
+        line.rstrip()
     if most is not None and len(lines) > most:
         lines = lines[:most]
         lines[-1] = Text.assemble(lines[-1][: width + indent - 2], " …", no_wrap=True)

@@ -158,7 +158,12 @@ def table(*columns: str) -> Table:
 
 def incident_line(incident: Json) -> str:
     """One incident in one line, without markup."""
-    parts = [f"{incident['kind']} on {incident['culprit']}"]
+    return ", ".join([f"{incident['kind']} on {incident['culprit']}", *incident_parts(incident)])
+
+
+def incident_parts(incident: Json) -> list[str]:
+    """What was done about it, and how long it took."""
+    parts = []
     if incident.get("detect_s") is not None:
         parts.append(f"seen after {seconds(incident['detect_s'])}")
     if incident.get("recover_s") is not None:
@@ -170,4 +175,4 @@ def incident_line(incident: Json) -> str:
     is_known = incident.get("recover_s") is not None or incident.get("restore_s") is not None
     if incident.get("source") and is_known:  # until then it is where the state would come from at worst
         parts.append(f"state from {incident['source']}")
-    return ", ".join(parts)
+    return parts

@@ -3,13 +3,19 @@
 from typing import Annotated
 
 import typer
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.base.errors import UsageError
 from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
+from holdfast.cli.common.fit import flow, lines_of
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.look.stacks import show_stacks
+
+TABLE_WIDTH = 150
+"""On a narrower terminal each incident has lines of its own: eleven columns would cut every word."""
 
 
 @with_client
@@ -45,8 +51,30 @@ def incidents(
     elif not found:
         output.say("no incidents")
     else:
-        output.out().print(incident_table(found))
+        console = output.out()
+        console.print(incident_list(console, found))
     return 0
+
+
+def incident_list(console: Console, found: list[output.Json]) -> RenderableType:
+    if console.width >= TABLE_WIDTH:
+        return incident_table(found)
+    has_jobs = len({one.get("job") for one in found}) > 1
+    return Group(*(line for one in found for line in _entry(console, one, has_jobs)))
+
+
+def _entry(console: Console, one: output.Json, has_job: bool) -> list[Text]:
+    """What and who, then what was done and how long it took, then the summary: nothing is cut."""
+    id, state = output.text(one["id"]), output.state(one["state"])
+    of_job = f" of {output.text(one.get('job'))}" if has_job else ""
+    head = f"[bold]{id}[/]  {state}  {output.clock(one.get('opened'))}  {output.text(one['kind'])} on "
+    head += f"{output.text(one['culprit'])}{of_job}"
+    done = output.incident_parts(one)
+    return [
+        *lines_of(console, Text.from_markup(head, emoji=False)),
+        *flow(console, map(output.text, done), indent=4),
+        *lines_of(console, Text(output.shown(one.get("summary"))), indent=4),
+    ]
 
 
 def incident_table(found: list[output.Json]) -> Table:
@@ -112,14 +140,11 @@ def _show(one: output.Json) -> None:
         took = None if end is None else end - phase["start"]
         phases.add_row(output.text(phase["name"]), output.clock(phase["start"]), output.seconds(took))
     console.print(phases)
-    findings = output.table("FINDING", "SEVERITY", "SUBJECT", "WHEN", "WHAT")
+    console.print("[bold]FINDINGS[/]")
     for finding in one.get("findings") or []:
-        findings.add_row(
-            *(output.text(finding.get(key)) for key in ("kind", "severity", "subject")),
-            output.clock(finding.get("at")),
-            output.text(finding.get("text")),
-        )
-    console.print(findings)
+        kind, severity, subject = (output.text(finding.get(key)) for key in ("kind", "severity", "subject"))
+        console.print(f"{output.clock(finding.get('at'))}  {kind} on {subject}, {severity}")
+        console.print(*lines_of(console, Text(output.shown(finding.get("text"))), indent=2), sep="\n")
     for finding in one.get("findings") or []:
         for wait in finding.get("evidence", {}).get("waits", []):
             console.print(f"waiting in {output.text(wait)}")

@@ -12,6 +12,7 @@ none or several of them it raises Conflict. A read of an unknown id raises KeyEr
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
+from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
 
@@ -75,8 +76,9 @@ class Facade(Protocol):
     def version(self) -> int:
         """Goes up with every change that a viewer could see."""
 
-    def log_lines(self, job: str) -> AsyncIterator[Json]:
-        """`models.LogLine`: the retained tail, then live lines; ends when the job has ended and all was delivered."""
+    def log_lines(self, job: str, wanted: LogWanted = EVERY_LINE) -> AsyncIterator[Json]:
+        """`models.LogLine` of the wanted lines: what is kept, then live ones; ends when the job has ended and all was
+        delivered."""
 
     async def submit(self, spec: Json) -> str:
         """Submit the job of a `models.JobSpec`, and give its id. It waits in the queue until there are nodes for it.

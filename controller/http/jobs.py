@@ -18,8 +18,10 @@ from holdfast.controller.http import models
 from holdfast.controller.http.answer import answer, small
 from holdfast.controller.http.facade import Facade, Json
 from holdfast.controller.http.guard import EventStream
+from holdfast.controller.http.spans import parse_ranks
 from holdfast.controller.http.spans import routes as span_routes
 from holdfast.controller.http.streams import Streams, stream
+from holdfast.controller.state.log_wanted import LogWanted
 
 ACTIVE = ("pending", "starting", "running", "recovering")
 JobKey = Annotated[str, Path(max_length=256, description="Id of a job, or its name.")]
@@ -198,13 +200,26 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         responses=stream("line", "end"),
         summary="The job's log, live",
     )
-    async def logs(id: Annotated[str, Depends(which.reads)]) -> Response:
-        """Event `line`: a LogLine, beginning with the retained tail. Event `end`: the job has ended and all was
-        sent."""
+    async def logs(
+        id: Annotated[str, Depends(which.reads)],
+        ranks: Annotated[str, Query(max_length=400, description='Only these ranks, as "0-3,8".')] = "",
+        node: Annotated[str, Query(max_length=256, description="Only ranks of this node.")] = "",
+        generation: Annotated[
+            int | None, Query(ge=0, description="Only this generation; else all that are kept.")
+        ] = None,
+        seconds: Annotated[
+            float | None, Query(ge=0, le=1e9, description="Only what came within so many seconds.")
+        ] = None,
+        follow: Annotated[bool, Query(description="False: end after what is kept.")] = True,
+    ) -> Response:
+        """Event `line`: a LogLine, beginning with what is kept: the newest lines of the last nine generations, 1 MiB of
+        the newest one and 256 kiB of each earlier one, in fair shares of their ranks. Event `end`: all was sent, and
+        the job has ended or is not followed."""
         job = facade.job(id)
         if job is None:
             raise HTTPException(409, "no job has been submitted")
-        return EventStream(streams.logs(facade.log_lines(job["id"])))
+        wanted = LogWanted(frozenset(parse_ranks(ranks)), node, generation, seconds, follow)
+        return EventStream(streams.logs(facade.log_lines(job["id"], wanted)))
 
     if not which.none_yet:  # without a job, /incidents has those of nodes, too
 

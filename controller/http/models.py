@@ -412,6 +412,8 @@ class Steps(_Answer):
 class LogLine(_Answer):
     """The data of an event `line` of a job's log."""
 
+    at: float = Field(description="When the controller received it.")
+    node: str = Field(description="The node of the rank in that generation.")
     rank: int
     stream: Literal["out", "err"]
     text: str

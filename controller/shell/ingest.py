@@ -223,7 +223,7 @@ class Ingest:
                 if known and (why := not_of(message, session.node, shell.brain.c)):
                     count(refused, why)
                 else:
-                    shell.logs.add(message)
+                    shell.logs.add(message, session.node)
             case msg.Spans():
                 shell.spans.add(session.node, held_spans(message, session.node, shell.brain.c, refused))
             case msg.ClockRequest():

@@ -1,55 +1,53 @@
 """Live log lines of the jobs' workers: a bounded tail for late subscribers, a bounded queue for each subscriber."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from holdfast.controller.shell.log_tail import KeptChunk, LogTail, size
+from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.wire import messages as msg
 
-_TAIL_BYTES = 1 << 20
-_JOBS = 64
-"""Jobs whose tails are kept; the one that began first goes first, unless it still runs."""
+_JOBS = 32
+"""Jobs whose tails are kept, up to 3 MiB each; the one that began first goes first, unless it still runs."""
 _QUEUE = 2000
 _QUEUE_CHARACTERS = 8 << 20
 """What waits for one listener, at most."""
 
 
-class _Listener(asyncio.Queue[msg.LogChunk | None]):
+class _Listener(asyncio.Queue[KeptChunk | None]):
     """A slow reader loses the oldest, never holds up the rest."""
 
     held = 0
 
-    def offer(self, chunk: msg.LogChunk | None) -> None:
-        self.held += _size(chunk)
+    def offer(self, kept: KeptChunk | None) -> None:
+        self.held += _size(kept)
         while self.full() or (self.held > _QUEUE_CHARACTERS and not self.empty()):
             self.held -= _size(self.get_nowait())
-        self.put_nowait(chunk)
+        self.put_nowait(kept)
 
-    async def take(self) -> msg.LogChunk | None:
-        chunk = await self.get()
-        self.held -= _size(chunk)
-        return chunk
+    async def take(self) -> KeptChunk | None:
+        kept = await self.get()
+        self.held -= _size(kept)
+        return kept
 
 
-def _size(chunk: msg.LogChunk | None) -> int:
-    return 0 if chunk is None else len(chunk.text) + 100
+def _size(kept: KeptChunk | None) -> int:
+    return 0 if kept is None else size(kept.chunk)
 
 
 class _JobLog:
     def __init__(self) -> None:
-        self.tail: deque[msg.LogChunk] = deque()
-        self._held = 0
-        self.listeners: set[_Listener] = set()
+        self.tail = LogTail()
+        self.listeners: dict[_Listener, LogWanted] = {}
         self.over = False
 
-    def add(self, chunk: msg.LogChunk) -> None:
-        self.tail.append(chunk)
-        self._held += _size(chunk)
-        while self._held > _TAIL_BYTES and len(self.tail) > 1:
-            self._held -= _size(self.tail.popleft())
-        for queue in self.listeners:
-            queue.offer(chunk)
+    def add(self, kept: KeptChunk) -> None:
+        self.tail.add(kept)
+        for queue, wanted in self.listeners.items():
+            if _takes(wanted, kept):
+                queue.offer(kept)
 
     def end(self) -> None:
         self.over = True
@@ -58,7 +56,8 @@ class _JobLog:
 
 
 class LogHub:
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._jobs: dict[str, _JobLog] = {}
 
     def begin(self, job: str) -> None:
@@ -67,10 +66,10 @@ class LogHub:
         for name in over[: max(0, len(self._jobs) - _JOBS)]:
             del self._jobs[name]
 
-    def add(self, chunk: msg.LogChunk) -> None:
+    def add(self, chunk: msg.LogChunk, node: str = "") -> None:
         log = self._jobs.get(chunk.job)
         if log is not None:
-            log.add(chunk)
+            log.add(KeptChunk(self._clock(), node, chunk))
 
     def end(self, job: str) -> None:
         """The job is over: listeners end after what they have not read yet."""
@@ -83,28 +82,37 @@ class LogHub:
         for log in self._jobs.values():
             log.end()
 
-    async def lines(self, job: str) -> AsyncIterator[dict[str, Any]]:
+    async def lines(self, job: str, wanted: LogWanted = EVERY_LINE) -> AsyncIterator[dict[str, Any]]:
         log = self._jobs.get(job)
         if log is None:
             return
         queue = _Listener(_QUEUE)
-        tail, over = list(log.tail), log.over
+        since = -1.0 if wanted.seconds is None else self._clock() - wanted.seconds
+        tail = [kept for kept in log.tail if kept.at >= since and _takes(wanted, kept)]
+        over = log.over or not wanted.follow
         if not over:
-            log.listeners.add(queue)
+            log.listeners[queue] = wanted
         try:
-            for chunk in tail:
-                yield _line(chunk)
+            for kept in tail:
+                yield _line(kept)
             while not over:
                 item = await queue.take()
                 if item is None:
                     return
                 yield _line(item)
         finally:
-            log.listeners.discard(queue)
+            log.listeners.pop(queue, None)
 
 
-def _line(chunk: msg.LogChunk) -> dict[str, Any]:
+def _takes(wanted: LogWanted, kept: KeptChunk) -> bool:
+    return wanted.takes(kept.chunk.rank, kept.node, kept.chunk.generation)
+
+
+def _line(kept: KeptChunk) -> dict[str, Any]:
+    chunk = kept.chunk
     return {
+        "at": kept.at,
+        "node": kept.node,
         "rank": chunk.rank,
         "stream": chunk.stream,
         "text": chunk.text,

@@ -29,6 +29,7 @@ from holdfast.controller.state.events import (
 )
 from holdfast.controller.state.history import History, node_history
 from holdfast.controller.state.job_size import check_size
+from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.controller.state.model import Incident, Job, JobSpec, Node
 from holdfast.diagnostics.steps.job_shape import JobShape
 from holdfast.diagnostics.steps.span_table import SpanTable
@@ -240,8 +241,8 @@ class Report:
             for brain in brains
         ]
 
-    async def log_lines(self, job: str) -> AsyncIterator[Json]:
-        async for line in self.shell.logs.lines(job):
+    async def log_lines(self, job: str, wanted: LogWanted = EVERY_LINE) -> AsyncIterator[Json]:
+        async for line in self.shell.logs.lines(job, wanted):
             yield line
 
     async def submit(self, spec: Json) -> str:

@@ -37,7 +37,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.demo import demo
     from holdfast.cli.job import checkpoint, inject, job, run
     from holdfast.cli.job import train as train_command
-    from holdfast.cli.look import blame, incidents, jobs, nodes, stacks, status, timeline
+    from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline
     from holdfast.cli.node import cordon, diagnose, evict
     from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
     from holdfast.cli.study import replay, simulate
@@ -82,6 +82,7 @@ def build() -> "typer.Typer":
     add(usage.WATCH, jobs.jobs, "holdfast jobs --json")
     add(usage.WATCH, incidents.incidents, "holdfast incidents i3")
     add(usage.WATCH, nodes.nodes, "holdfast nodes --controller gpu0:7080")
+    add(usage.WATCH, logs.logs, "holdfast logs 3 --since 30m")
     add(usage.WATCH, blame.blame, "holdfast blame --steps 100:200")
     add(usage.WATCH, timeline.timeline, "holdfast timeline --steps 100:110 -o trace.json")
     add(usage.WATCH, stacks.stacks, "holdfast stacks --job llm-70b")

@@ -150,7 +150,8 @@ def _all(commands: dict[str, Any]) -> Iterator[Any]:
 def check_options(command: object, words: list[str]) -> None:
     options = {name for parameter in command.params for name in parameter.opts}  # type: ignore[attr-defined]
     for word, value in zip(words, [*words[1:], ""], strict=False):
-        assert not word.startswith("-") or word in options, f"{word} of {words}"
+        is_number = word.lstrip("-").isdecimal()
+        assert not word.startswith("-") or is_number or word in options, f"{word} of {words}"
         if word == "--fault":
             parse_fault(value)
 

@@ -121,11 +121,11 @@ class Client:
     def evict(self, node: str) -> None:
         self._call("POST", f"/nodes/{_segment(node)}/evict")
 
-    def log_events(self, job: str = "") -> Iterator[tuple[str, Json]]:
+    def log_events(self, job: str = "", **params: Any) -> Iterator[tuple[str, Json]]:
         """("line", {rank, stream, text, ...}) as they come, beginning with the retained tail, then ("end", {}).
-        Comments that keep the line alive come as ("", {})."""
+        Comments that keep the line alive come as ("", {}). `params`: as the route has them."""
         path = f"/api/v1{_of(job) or '/job'}/logs"
-        with self._errors(), self._connect().stream("GET", path, timeout=self._stream()) as answer:
+        with self._errors(), self._connect().stream("GET", path, params=params, timeout=self._stream()) as answer:
             if answer.status_code != 200:
                 answer.read()
                 self._raise(answer)

@@ -31,11 +31,22 @@ ShownJob = Annotated[
 """For commands that show a job."""
 
 
+NO_JOB = "no job yet: holdfast run script.py"
+
+
+def shown_job(client: Client, job: str) -> Json:
+    """The selected job, else the newest. UsageError: unknown. Conflict: there is none yet."""
+    found = client.job(job)
+    if found is None:
+        raise Conflict(NO_JOB)
+    return found
+
+
 def active_job(client: Client, job: str) -> Json:
     """The selected active job. UsageError: unknown, or several without a selection. Conflict: none runs."""
     found = find_active(client, job)
     if found is None:
-        raise Conflict("no job is running")
+        raise Conflict("no job is running" if client.jobs() else NO_JOB)
     return found
 
 

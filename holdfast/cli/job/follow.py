@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.base.errors import HoldfastError, NotFound, Unavailable
@@ -70,10 +70,12 @@ def _key(line: Json) -> Key:
 class Follower:
     """Reads the log in a thread, so that a Ctrl-C in the main thread cuts no line. `lines` ends with None."""
 
-    def __init__(self, client: Client, job: str) -> None:
+    def __init__(self, client: Client, job: str, params: Mapping[str, object] | None = None) -> None:
+        """`params`: which lines, as the route has them; without any all."""
         self.lines: queue.Queue[Json | None] = queue.Queue(maxsize=10_000)
         self.error: HoldfastError | None = None
         self._client, self._job = client, job
+        self._params = dict(params or {})
         self._seen = Seen()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="job-log", daemon=True)
@@ -123,7 +125,7 @@ class Follower:
         self._ended = False
         burst: list[Json] | None = [] if reconnected else None
         until = time.monotonic() + BURST_S
-        for name, line in self._client.log_events(self._job):
+        for name, line in self._client.log_events(self._job, **self._params):
             if name == "end":
                 self._ended = True
                 break

@@ -8,7 +8,7 @@ from rich.table import Table
 from holdfast.base.errors import Conflict, UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
-from holdfast.cli.common.jobs import JobOption, ShownJob, active_job
+from holdfast.cli.common.jobs import JobOption, ShownJob, active_job, shown_job
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.usage import example
 
@@ -23,9 +23,7 @@ def job(client: Client, context: typer.Context, job: ShownJob = "", as_json: Jso
         if job:
             raise UsageError(f"write --job behind {context.invoked_subcommand}: it is that command's option")
         return 0
-    found = client.job(job)
-    if found is None:
-        raise Conflict("no job yet: holdfast run script.py")
+    found = shown_job(client, job)
     if as_json:
         output.print_json(found)
     else:

@@ -10,6 +10,7 @@ from holdfast.base.settings import parse_whole
 from holdfast.cli.common import completion, output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs
+from holdfast.cli.common.jobs import shown_job
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.progress import progress
 from holdfast.cli.look import heat_view
@@ -42,6 +43,8 @@ def blame(
 ) -> int:
     """Show the ranks that slow a job down: the newest, another one (--job), or one from span files."""
     first, last = parse_steps(steps)
+    if folder is None:
+        check_job(client, job)
     with progress("reading spans"):
         found = _found(client, folder, job, first, last, heat)
     if as_json:
@@ -61,6 +64,12 @@ def _found(client: Client, folder: Path | None, job: str, first: int, last: int,
         from holdfast.diagnostics.files import span_files
     read = span_files.read(folder, max(first, 0), 1 << 30 if last < 0 else last)
     return (blame_report.heat_report if heat else blame_report.report)(*read)
+
+
+def check_job(client: Client, job: str) -> None:
+    """Conflict if the newest job is wanted and there is none yet."""
+    if not job:
+        shown_job(client, job)
 
 
 def parse_steps(text: str) -> tuple[int, int]:

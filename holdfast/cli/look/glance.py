@@ -9,6 +9,7 @@ from rich.text import Text
 from holdfast.cli.common import output
 from holdfast.cli.common.client import OVER
 from holdfast.cli.common.fit import Row, Section, cells, fit, flow, lines_of, single
+from holdfast.cli.common.jobs import NO_JOB
 from holdfast.cli.job.job import at_risk, spent
 from holdfast.cli.look.jobs import job_list
 
@@ -94,7 +95,7 @@ def _jobs(console: Console, found: output.Json) -> Section:
     """The newest job, or a list if there are other active jobs."""
     newest = found.get("job")
     if not newest:
-        return Section([single("no job yet: holdfast run script.py")])
+        return Section([single(NO_JOB)])
     shown = [job for job in found.get("jobs") or [] if job["state"] not in OVER or job["id"] == newest["id"]]
     if len(shown) < 2:
         return Section(

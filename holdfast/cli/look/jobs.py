@@ -4,6 +4,7 @@ from rich.table import Table
 
 from holdfast.cli.common import output
 from holdfast.cli.common.client import OVER, Client
+from holdfast.cli.common.jobs import NO_JOB
 from holdfast.cli.common.options import Json, with_client
 
 
@@ -14,7 +15,7 @@ def jobs(client: Client, as_json: Json = False) -> int:
     if as_json:
         output.print_json(found)
     elif not found:
-        output.say("no job yet: holdfast run script.py")
+        output.say(NO_JOB)
     else:
         output.out().print(job_list(found))
     return 0

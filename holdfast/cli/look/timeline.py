@@ -12,7 +12,7 @@ from holdfast.cli.common.client import Client
 from holdfast.cli.common.extras import needs
 from holdfast.cli.common.options import Json, with_client
 from holdfast.cli.common.progress import progress
-from holdfast.cli.look.blame import Job, Source, Steps, parse_steps
+from holdfast.cli.look.blame import Job, Source, Steps, check_job, parse_steps
 
 Out = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the trace.")]
 
@@ -28,6 +28,8 @@ def timeline(
 ) -> int:
     """Write the spans of all ranks, with the waits between them, as a trace for https://ui.perfetto.dev."""
     first, last = parse_steps(steps)
+    if folder is None:
+        check_job(client, job)
     try:
         with progress("timeline"):
             _write(client, folder, output_file, job, first, last)

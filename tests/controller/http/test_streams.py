@@ -182,6 +182,26 @@ def test_logs_begin_with_the_tail_and_end_with_the_job(facade: FakeFacade) -> No
     asyncio.run(story())
 
 
+def test_a_reader_of_the_log_says_which_lines(facade: FakeFacade) -> None:
+    base = {"at": 1.0, "stream": "out", "dropped": 0}
+    for rank, node, generation in ((0, "a", 1), (1, "b", 1), (0, "b", 2)):
+        facade.log.append(base | {"rank": rank, "node": node, "generation": generation, "text": f"{rank}{node}"})
+
+    async def story() -> None:
+        app = create_app(facade, Auth())
+        async with serving(app, port=0) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            for query, expected in (
+                ("ranks=0", ["0a", "0b"]), ("node=b", ["1b", "0b"]), ("ranks=0-1&generation=1", ["0a", "1b"]),
+            ):  # fmt: skip
+                answer = await client.get(f"/api/v1/job/logs?follow=false&{query}")
+                texts = [json.loads(line[6:]).get("text") for line in answer.text.splitlines() if line[:6] == "data: "]
+                assert texts == [*expected, None], query
+            for query in ("ranks=x", "generation=-1", "seconds=nan", "follow=perhaps"):
+                assert (await client.get(f"/api/v1/job/logs?{query}")).status_code in (400, 422), query
+
+    asyncio.run(story())
+
+
 def test_a_taken_port_is_said_in_one_line(facade: FakeFacade) -> None:
     async def story() -> None:
         app = create_app(facade, Auth())

@@ -274,7 +274,7 @@ def test_no_agent_speaks_as_another_nodes_rank_nor_pushes_its_lines_out(tmp_path
             )
             here.shell.logs.begin("j1")
             one.link.send(msg.LogChunk("j1", 1, 3, "out", "mine"))
-            await eventually(lambda: here.shell.logs._jobs["j1"].tail)
+            await eventually(lambda: list(here.shell.logs._jobs["j1"].tail))
             for _ in range(30):
                 other.link.send(msg.LogChunk("j1", 1, 3, "out", "x" * 100_000))
             await eventually(lambda: here.shell.sessions.received.refused["foreign"] == 30)

@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.controller.shell import log_hub
+from holdfast.controller.shell import log_hub, log_tail
 from holdfast.controller.shell.log_hub import LogHub
+from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.wire import messages as msg
 
 
-def chunk(text: str, job: str = "j1", rank: int = 0) -> msg.LogChunk:
-    return msg.LogChunk(job, 1, rank, "out", text)
+def chunk(text: str, job: str = "j1", rank: int = 0, generation: int = 1) -> msg.LogChunk:
+    return msg.LogChunk(job, generation, rank, "out", text)
 
 
-async def texts(hub: LogHub, job: str = "j1") -> list[str]:
-    return [line["text"] async for line in hub.lines(job)]
+async def texts(hub: LogHub, job: str = "j1", wanted: LogWanted = EVERY_LINE) -> list[str]:
+    return [line["text"] async for line in hub.lines(job, wanted)]
 
 
 def story(body: Callable[[LogHub], Awaitable[None]]) -> None:
@@ -46,10 +47,37 @@ def test_tail_then_live_then_the_end() -> None:
 
 def test_a_line_is_what_the_api_says() -> None:
     async def body(hub: LogHub) -> None:
-        hub.add(msg.LogChunk("j1", 3, 7, "err", "x", dropped=2))
+        hub._clock = lambda: 12.5
+        hub.add(msg.LogChunk("j1", 3, 7, "err", "x", dropped=2), "node1")
         hub.end("j1")
         [line] = [line async for line in hub.lines("j1")]
-        assert line == {"rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2}
+        assert line == {
+            "at": 12.5, "node": "node1", "rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2
+        }  # fmt: skip
+
+    story(body)
+
+
+def test_only_what_is_wanted() -> None:
+    async def body(hub: LogHub) -> None:
+        for i, (rank, node, generation) in enumerate([(0, "a", 1), (1, "a", 1), (2, "b", 1), (0, "b", 2), (1, "a", 2)]):
+            hub._clock = lambda at=i: 100.0 + at  # type: ignore[misc]
+            hub.add(chunk(f"{i}", rank=rank, generation=generation), node)
+        for wanted, expected in (
+            (LogWanted(follow=False), "01234"),
+            (LogWanted(frozenset({0, 2}), follow=False), "023"),
+            (LogWanted(node="a", follow=False), "014"),
+            (LogWanted(node="a", generation=1, follow=False), "01"),
+            (LogWanted(seconds=2.0, follow=False), "234"),
+            (LogWanted(node="nowhere", follow=False), ""),
+        ):
+            assert "".join(await texts(hub, wanted=wanted)) == expected, wanted
+        reader = asyncio.create_task(texts(hub, wanted=LogWanted(frozenset({1}), seconds=0.0)))
+        await asyncio.sleep(0)
+        hub.add(chunk("of another", rank=0), "a")
+        hub.add(chunk("live", rank=1), "a")
+        hub.end("j1")
+        assert await reader == ["4", "live"]
 
     story(body)
 
@@ -61,7 +89,7 @@ def test_the_tail_is_bounded_by_bytes() -> None:
         hub.end("j1")
         kept = await texts(hub)
         assert kept[-1].startswith("099")
-        assert 1 < len(kept) <= log_hub._TAIL_BYTES // 50_000
+        assert 1 < len(kept) <= log_tail.TAIL_BYTES // 50_000
 
     story(body)
 
@@ -101,7 +129,7 @@ def test_the_next_job_leaves_the_listeners_of_the_last_alone() -> None:
         hub.add(chunk("one"))
         hub.end("j1")
         assert await reader == ["one"]
-        assert hub._jobs["j1"].listeners == set()
+        assert hub._jobs["j1"].listeners == {}
 
     story(body)
 
@@ -113,6 +141,6 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
         assert len(hub._jobs["j1"].listeners) == 1
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-        assert hub._jobs["j1"].listeners == set()
+        assert hub._jobs["j1"].listeners == {}
 
     story(body)

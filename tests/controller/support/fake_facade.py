@@ -10,6 +10,7 @@ from holdfast.controller.health.facts import Facts, Fault, Pause
 from holdfast.controller.health.judge import judge
 from holdfast.controller.http.facade import Json
 from holdfast.controller.shell.health_facts import health_json
+from holdfast.controller.state.log_wanted import EVERY_LINE, LogWanted
 from holdfast.controller.state.model import JobStatus
 from holdfast.diagnostics.blame import report as blame_report
 from holdfast.diagnostics.catalog.catalog import choose, parse_suite
@@ -359,16 +360,17 @@ class FakeFacade(FakeTraining):
     def version(self) -> int:
         return self.serial + sum(job.serial for job in self.others)
 
-    async def log_lines(self, job: str) -> AsyncIterator[Json]:
+    async def log_lines(self, job: str, wanted: LogWanted = EVERY_LINE) -> AsyncIterator[Json]:
         if (other := self.of(job)) is not self:
-            async for line in other.log_lines(job):
+            async for line in other.log_lines(job, wanted):
                 yield line
             return
         sent = 0
-        while self.job_state in ("running", "recovering") or sent < len(self.log):
+        while (self.job_state in ("running", "recovering") and wanted.follow) or sent < len(self.log):
             while sent < len(self.log):
-                yield self.log[sent]
-                sent += 1
+                line, sent = self.log[sent], sent + 1
+                if wanted.takes(line["rank"], line.get("node", ""), line["generation"]):
+                    yield line
             await asyncio.sleep(0.02)
 
     async def submit(self, spec: Json) -> str:

@@ -56,10 +56,16 @@ def test_json_is_what_the_controller_said(fake: FakeController, capsys: Capture)
 
 def test_nothing_there_yet(fake: FakeController, capsys: Capture) -> None:
     fake.job, fake.nodes, fake.incidents = None, [], []
-    for argv in (["nodes"], ["incidents"], ["status"]):
+    for argv in (["jobs"], ["nodes"], ["incidents"], ["status"]):
         assert main(argv) == 0
-    assert main(["job"]) == main(["job", "stop"]) == 1
-    assert "no job is running" in capsys.readouterr().err
+        capsys.readouterr()
+    for argv in (
+        ["job"], ["job", "--json"], ["job", "stop"], ["job", "restart"], ["logs"], ["logs", "3"], ["blame"],
+        ["blame", "--heat"], ["timeline"], ["stacks"], ["checkpoint", "now"],
+    ):  # fmt: skip
+        assert main(argv) == 1, argv
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == ("", "holdfast: no job yet: holdfast run script.py\n"), argv
 
 
 def test_do(fake: FakeController, capsys: Capture) -> None:

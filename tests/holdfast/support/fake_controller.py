@@ -5,7 +5,7 @@ import queue
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 Json = dict[str, Any]
 
@@ -92,6 +92,8 @@ class FakeController:
         self.diagnosis = diagnosis_as(verdict_as("node0", "pass"), verdict_as("node1", "pass"))
         self.asked: list[tuple[str, str, Json | None]] = []
         self.log: queue.Queue[Json | str] = queue.Queue()
+        self.log_asked: list[dict[str, str]] = []
+        """Which lines each reader of the log asked for."""
         self.submit_error: tuple[int, str] | None = None
         outer = self
 
@@ -110,8 +112,11 @@ class FakeController:
         self._server.server_close()
         self._thread.join()
 
-    def line(self, rank: int, text: str, stream: str = "out") -> None:
-        self.log.put({"rank": rank, "stream": stream, "text": text, "generation": 1, "dropped": 0})
+    def line(self, rank: int, text: str, stream: str = "out", generation: int = 1) -> None:
+        self.log.put({
+            "at": 1.0, "node": "node0", "rank": rank, "stream": stream, "text": text, "generation": generation,
+            "dropped": 0,
+        })  # fmt: skip
 
     def end(self, state: str, **more: object) -> None:
         self.job = job_as(state, **more)
@@ -175,8 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        path = self.path.removeprefix("/api/v1").partition("?")[0]
+        path, _, query = self.path.removeprefix("/api/v1").partition("?")
         if self.fake.alias(path)[0] == "/job/logs":
+            self.fake.log_asked.append(dict(parse_qsl(query)))
             self._stream()
         else:
             self._answer("GET", path, None)

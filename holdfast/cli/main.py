@@ -37,7 +37,7 @@ def build() -> "typer.Typer":
     from holdfast.cli.demo import demo
     from holdfast.cli.job import checkpoint, inject, job, run
     from holdfast.cli.job import train as train_command
-    from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline
+    from holdfast.cli.look import blame, incidents, jobs, logs, nodes, stacks, status, timeline, top
     from holdfast.cli.node import cordon, diagnose, evict
     from holdfast.cli.serve import agent, certs, controller, dashboards, deploy
     from holdfast.cli.study import replay, simulate
@@ -79,6 +79,7 @@ def build() -> "typer.Typer":
     )
     app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=usage.RUN)
     add(usage.WATCH, status.status, "holdfast status --watch")
+    add(usage.WATCH, top.top, "holdfast top --nodes")
     add(usage.WATCH, jobs.jobs, "holdfast jobs --json")
     add(usage.WATCH, incidents.incidents, "holdfast incidents i3")
     add(usage.WATCH, nodes.nodes, "holdfast nodes --controller gpu0:7080")

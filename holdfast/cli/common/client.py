@@ -82,6 +82,10 @@ class Client:
     def blame(self, job: str, first: int, last: int) -> Json:
         return self._dict(f"{_of(job)}/blame", first=first, last=last)
 
+    def newest_blame(self, job: str = "") -> Json | None:
+        """What the controller's last look found; None before the first."""
+        return self._dict(f"{_of(job)}/blame/newest") or None
+
     def heat(self, job: str, first: int, last: int) -> Json:
         return self._dict(f"{_of(job)}/blame/heat", first=first, last=last)
 

@@ -34,6 +34,7 @@ _STATE_STYLES = {
     "starting": "cyan",
     "joining": "cyan",
     "suspect": "yellow",
+    "stalled": "yellow",
     "cordoned": "yellow",
     "recovering": "yellow",
     "stopped": "yellow",
@@ -41,6 +42,7 @@ _STATE_STYLES = {
     "faulty": "red",
     "lost": "red",
     "failed": "red",
+    "exited": "red",
 }
 
 

@@ -61,7 +61,7 @@ def test_nothing_there_yet(fake: FakeController, capsys: Capture) -> None:
         capsys.readouterr()
     for argv in (
         ["job"], ["job", "--json"], ["job", "stop"], ["job", "restart"], ["logs"], ["logs", "3"], ["blame"],
-        ["blame", "--heat"], ["timeline"], ["stacks"], ["checkpoint", "now"],
+        ["blame", "--heat"], ["timeline"], ["stacks"], ["top", "--once"], ["checkpoint", "now"],
     ):  # fmt: skip
         assert main(argv) == 1, argv
         captured = capsys.readouterr()

@@ -62,6 +62,21 @@ def diagnosis_as(*verdicts: Json) -> Json:
     }  # fmt: skip
 
 
+def ranks_as(world: int, nodes: list[str], **columns: object) -> Json:
+    """All ranks run step 7; `columns` replace those of the same name."""
+    each: Json = {
+        "rank": list(range(world)), "node": [rank * len(nodes) // world for rank in range(world)],
+        "step": [7] * world, "phase": [0] * world, "state": [0] * world, "step_seconds": [0.5] * world,
+        "progress_age": [0.1] * world, "memory_bytes": [2e9] * world, "operation": [0] * world,
+    }  # fmt: skip
+    words = {
+        "phases": ["train", "restore"],
+        "states": ["running", "stalled", "exited"],
+        "operations": ["", "all_reduce"],
+    }
+    return each | words | {"nodes": nodes, "sizes": None} | columns
+
+
 STACKS: Json = {
     "at": 1_700_000_000.0, "job": "j1", "generation": 3, "missing": {"node1": "away"},
     "states": {"0": "S in futex_wait", "1": "S in futex_wait", "2": "T in do_signal_stop"},
@@ -89,6 +104,9 @@ class FakeController:
         """Further jobs; what is asked of one by id or name, or done to it, goes to the same answers."""
         self.nodes = [node_as("node0"), node_as("node1", state="cordoned", reason="by hand")]
         self.incidents = [INCIDENT]
+        self.ranks = ranks_as(4, ["node0", "node1"])
+        self.blame: Json | None = None
+        """The newest look."""
         self.diagnosis = diagnosis_as(verdict_as("node0", "pass"), verdict_as("node1", "pass"))
         self.asked: list[tuple[str, str, Json | None]] = []
         self.log: queue.Queue[Json | str] = queue.Queue()
@@ -148,7 +166,7 @@ class FakeController:
             "/status": status, "/job": job, "/jobs": self.jobs(), "/nodes": self.nodes,
             "/incidents": [one for one in self.incidents if path == known or (job and one["job"] == job["id"])],
             **{f"/incidents/{one['id']}": one for one in self.incidents},
-            "/diagnoses/d1": self.diagnosis,
+            "/diagnoses/d1": self.diagnosis, "/ranks": self.ranks, "/blame/newest": self.blame,
         }  # fmt: skip
         if method == "GET" and path in reads:
             return 200, reads[path]

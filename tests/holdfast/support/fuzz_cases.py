@@ -36,6 +36,7 @@ BASE: dict[str, tuple[str, ...]] = {
     "nodes": (),
     "incidents": (),
     "logs": (),
+    "top": ("--once",),
     "blame": ("gone",),
     "timeline": ("gone",),
     "stacks": (),
@@ -72,7 +73,7 @@ KINDS = {
     "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
     "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
-    "[RANK|NODE]": "text", "REGEX": "text",
+    "[RANK|NODE]": "text", "REGEX": "text", "FIGURE": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
     "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
 }  # fmt: skip

@@ -120,7 +120,8 @@ def test_the_exit_code_comes_back(runs: Runs, tmp_path: Path) -> None:
     quick = ["--epochs", "1", "--checkpoint", str(tmp_path / "c.pt"), "--exit-code", "3"]
     run = runs.start("--nproc-per-node", "4", "--max-restarts", "0", str(SCRIPT), *quick)
     assert run.wait(WARM_S) == 3
-    assert run.err.splitlines()[-1].startswith("holdfast: job ddp_mnist_like failed: ")
+    assert run.err.splitlines()[-2].startswith("holdfast: job ddp_mnist_like failed: ")
+    assert run.err.splitlines()[-1].startswith("holdfast: next: Correct the cause and start the job again; ")
     assert (runs.ask("job")["state"], runs.ask("job")["exit_code"]) == ("failed", 3)
 
 
@@ -138,7 +139,7 @@ def test_a_bug_ends_the_job_after_a_few_attempts_and_blames_no_node(runs: Runs, 
     run = runs.start("--nproc-per-node", "2", path)
     assert run.wait(WARM_S) == 1
     reason = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x2 and 3x3)"
-    last = run.err.splitlines()[-1]
+    last = run.err.splitlines()[-2]
     assert last.startswith("holdfast: job train failed: ")
     assert reason in last
     assert re.search(r'^\[[01]\]   File ".*/train.py", line 4, in forward$', run.err, re.MULTILINE)
@@ -194,7 +195,7 @@ def test_a_module_that_does_not_exist(runs: Runs, tmp_path: Path) -> None:
     """Only the workers can know: they end, and so does the job, with the reason."""
     run = runs.start("-m", "no.such.module", cwd=tmp_path)
     assert run.wait(WARM_S) != 0
-    assert "No module named" in run.err.splitlines()[-1]
+    assert "No module named" in run.err.splitlines()[-2]
 
 
 def test_ctrl_c_stops_the_job(runs: Runs, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _run(plan: DemoPlan, state_dir: Path, http_port: int, keep: bool, as_json: b
         with interrupts.allowed():
             steps, incidents = cluster.client.steps(), cluster.client.incidents()
         found = demo_view.result(job, steps, incidents)
-        demo_view.print_summary(job, steps, found, plan.steps)
+        demo_view.print_summary(job, steps, found, plan.steps, incidents, view.at_risk)
         if keep:
             view.note(f"the page stays at {cluster.url}; Ctrl-C ends it")
             _wait_for_interrupt()

@@ -7,10 +7,14 @@ from typing import Self
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from holdfast.cli.common import output
+from holdfast.cli.common.fit import lines_of, single
 from holdfast.cli.demo.plan import DemoPlan
-from holdfast.cli.job.job import spent
+from holdfast.cli.job.summary import summary
+from holdfast.cli.look.top import plain_table
+from holdfast.cli.look.top_rows import rank_rows
 
 Json = output.Json
 
@@ -27,14 +31,17 @@ class View:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._reported: dict[str, str] = {}
         self._last = -1
+        self.at_risk: Json | None = None
+        """When the job was last seen running."""
 
     def __enter__(self) -> Self:
         pp, dp, tp = self._plan.sizes
         spares = f"{self._plan.spares} spare, " if self._plan.spares else ""
         self._console.print(
             f"[bold]holdfast demo[/]: {self._plan.nodes} nodes x {self._plan.nproc} workers, {spares}"
-            f"pp {pp} dp {dp} tp {tp}, {self._plan.steps} steps. The page: {self._url}"
+            f"pp {pp} dp {dp} tp {tp}, {self._plan.steps} steps"
         )
+        self._console.print(f"the page: {self._url}")
         for fault in [*self._plan.faults, *self._plan.controller_kills]:
             self._console.print(f"armed: {fault}")
         if self._console.is_terminal:
@@ -50,6 +57,7 @@ class View:
         self._console.print(output.text(text))
 
     def update(self, job: Json, ranks: Json, incidents: list[Json]) -> None:
+        self.at_risk = job.get("at_risk") or self.at_risk
         for incident in reversed(incidents):
             self._report(incident)
         if self._live.is_started:
@@ -72,27 +80,16 @@ class View:
         )
 
     def _panel(self, job: Json, ranks: Json) -> RenderableType:
-        table = output.table(">RANK", "NODE", "STATE", "PHASE", ">STEP", "DOING", ">STEP TIME")
-        for i, rank in enumerate(ranks.get("rank") or []):
-            table.add_row(
-                str(rank),
-                *(
-                    _entry(ranks, column, plural, i)
-                    for column, plural in (("node", "nodes"), ("state", "states"), ("phase", "phases"))
-                ),
-                str(ranks["step"][i] if ranks["step"][i] is not None else "-"),
-                _entry(ranks, "operation", "operations", i),
-                output.seconds(ranks["step_seconds"][i]),
-            )
-        bar = ProgressBar(total=self._plan.steps, completed=job["step"] + 1, width=60)
-        return Group(self._numbers(job), bar, table, f"[dim]{self._url}[/]")
-
-
-def _entry(ranks: Json, column: str, table: str, i: int) -> str:
-    index = ranks[column][i]
-    words = ranks[table]
-    word = words[index] if index is not None and 0 <= index < len(words) else ""
-    return output.state(word) if table in ("states", "phases") else output.text(word)
+        width, height = self._console.size
+        lines = lines_of(self._console, self._numbers(job))
+        bar = ProgressBar(total=self._plan.steps, completed=job["step"] + 1, width=min(60, width))
+        rows = rank_rows(ranks, None, [], str(job["id"]))
+        room = max(height - len(lines) - 4, 1)  # bar, head, address, the count of the rest
+        shown = rows if len(rows) <= room + 1 else rows[:room]
+        more = [Text(f"… {len(rows) - len(shown)} more ranks", style="dim")] if len(shown) < len(rows) else []
+        return Group(
+            *lines, *lines_of(self._console, bar), plain_table(shown, width), *more, single(f"[dim]{self._url}[/]")
+        )
 
 
 def result(job: Json | None, steps: Json, incidents: list[Json]) -> Json:
@@ -109,29 +106,16 @@ def result(job: Json | None, steps: Json, incidents: list[Json]) -> Json:
     }
 
 
-def print_summary(job: Json, steps: Json, found: Json, wanted: int) -> None:
+def print_summary(job: Json, steps: Json, found: Json, wanted: int, incidents: list[Json], risk: Json | None) -> None:
     console = output.err()
     done = found["steps"]
     complete = f"all {wanted} steps" if len(done) == wanted else f"{len(done)} of {wanted} steps"
-    console.print(f"\n[bold]{complete}[/], job {output.state(job['state'])}, {job.get('restarts', 0)} restarts")
-    if job.get("reason") and job["state"] != "finished":
-        console.print(output.text(job["reason"]))
+    console.print(f"\n[bold]{complete}[/], job {output.state(job['state'])}")
     if done:
         seconds = sum(row["seconds"] for row in done if row["seconds"] is not None)
         tokens = sum(count for count in steps["tokens"] if count is not None)
         rate = output.number(tokens / seconds if seconds else None, 0)
         first, last = (output.number(row["loss"], 4) for row in (done[0], done[-1]))
-        console.print(f"loss {first} -> {last}, {rate} tokens/s, goodput {output.percent(found['goodput'])}")
-        console.print(f"time: {spent(job.get('time'))}")
-    if found["incidents"]:
-        table = output.table("INCIDENT", "KIND", "CULPRIT", ">DETECTED", ">RECOVERED", "STATE FROM", "ACTION")
-        for one in found["incidents"]:
-            table.add_row(
-                *(output.text(one[key]) for key in ("id", "kind", "culprit")),
-                output.seconds(one["detect_s"]),
-                output.seconds(one["recover_s"]),
-                *(output.text(one[key]) for key in ("source", "action")),
-            )
-        console.print(table)
-    else:
-        console.print("no incidents")
+        console.print(f"loss {first} -> {last}, {rate} tokens/s")
+    for line in summary(job, incidents, risk):
+        console.print(output.text(line))

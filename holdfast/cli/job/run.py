@@ -25,7 +25,11 @@ from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
 from holdfast.cli.job import torchrun
 from holdfast.cli.job.follow import Follower
+from holdfast.cli.job.summary import summary
 from holdfast.facts.faults import parse_faults
+
+LOOK_S = 5.0
+"""Between two looks at a job whose log has lines all the time."""
 
 
 def normalize(token: str) -> str:
@@ -214,7 +218,7 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
     `failure` returns why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
     follower = Follower(client, job)
     follower.start()
-    pauses = _Pauses(client, job)
+    watch = _Watch(client, job)
     interrupted, asked = 0, False
     while True:
         try:
@@ -227,11 +231,13 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
                 except queue.Empty:
                     if failure():
                         raise HoldfastError(failure()) from None
-                    pauses.look()
+                    watch.look()
                     continue
                 if line is None:
                     break
                 _print(line)
+                if time.monotonic() - watch.looked > LOOK_S:
+                    watch.look()
         except KeyboardInterrupt as error:
             if interrupted:
                 note(
@@ -248,22 +254,27 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
     if follower.error is not None:
         raise follower.error
     with interrupts.allowed():
-        return _exit_code(client, job, interrupted)
+        return _exit_code(client, job, interrupted, watch.at_risk)
 
 
-class _Pauses:
+class _Watch:
     """Prints why the log is silent: once when the job waits for nodes or pauses, once when it continues."""
 
     def __init__(self, client: Client, job: str) -> None:
         self._client, self._job = client, job
         self._since = 0.0
         self._waits = False
+        self.at_risk: Json | None = None
+        """When the job was last seen running."""
+        self.looked = time.monotonic()
 
     def look(self) -> None:
+        self.looked = time.monotonic()
         try:
             job = self._client.job(self._job) or {}
         except HoldfastError:
             return
+        self.at_risk = job.get("at_risk") or self.at_risk
         waits = job.get("state") == "pending"
         if waits and not self._waits:
             note(f"job {self._job} is {job.get('reason') or 'waiting for nodes'}")
@@ -305,7 +316,7 @@ def _hide(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _exit_code(client: Client, job: str, interrupted: int) -> int:
+def _exit_code(client: Client, job: str, interrupted: int, at_risk: Json | None) -> int:
     """The job's exit code. The log may end before the state changes."""
     for delay in Backoff(initial=0.05, cap=0.5, deadline=30.0).plan():
         try:
@@ -316,17 +327,25 @@ def _exit_code(client: Client, job: str, interrupted: int) -> int:
         except NotFound:
             raise HoldfastError(f"job {job} is gone: the controller at {client.address} does not know it") from None
         if found.get("state") in OVER:
-            return _report(found, interrupted)
+            _report(client, found, at_risk)
+            return _code(found, interrupted)
         time.sleep(delay)
     raise Unavailable(f"the log of job {job} ended, and nothing says how the job did")
 
 
-def _report(found: Json, interrupted: int) -> int:
-    code = found.get("exit_code")
-    if found["state"] == "finished":
+def _report(client: Client, job: Json, at_risk: Json | None) -> None:
+    try:
+        incidents = client.incidents(str(job["id"]))
+    except HoldfastError:
+        incidents = []
+    for line in summary(job, incidents, at_risk):
+        note(line)
+
+
+def _code(job: Json, interrupted: int) -> int:
+    code = job.get("exit_code")
+    if job["state"] == "finished":
         return 0 if code is None else int(code)
-    reason = f": {found['reason']}" if found.get("reason") else ""
-    note(f"job {found['name']} {found['state']}{reason}")
     if interrupted:
         return interrupted
     return int(code) if code and code > 0 else 1

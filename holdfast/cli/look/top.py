@@ -116,6 +116,20 @@ def rank_table(rows: Sequence[TopRow], width: int) -> Table:
     )  # fmt: skip
 
 
+def plain_table(rows: Sequence[TopRow], width: int) -> Table:
+    """Ranks without what only large clusters have."""
+    return _table(
+        [">RANK", "NODE", "STATE", ">STEP", ">STEP TIME", "DOING"],
+        [
+            [
+                str(row.rank), _short(row.node, width), output.state(row.state),
+                "-" if row.step is None else str(row.step), output.seconds(row.step_s), output.text(row.doing),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
 def node_table(rows: Sequence[TopRow], width: int) -> Table:
     names = ["NODE", "STATE", ">RANKS", ">STEP", ">LAG", ">LATE", ">SILENT", ">GPU"]
     wide = [">STEP TIME", ">TEMP", ">MEMORY", ">NET/S"] if width >= WIDE else []

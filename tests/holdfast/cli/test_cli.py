@@ -17,7 +17,7 @@ from holdfast.base.config import ClientConfig
 from holdfast.base.errors import Conflict, NotFound, Unavailable, UsageError, exit_code
 from holdfast.cli.common.client import Client
 from holdfast.cli.main import main
-from tests.holdfast.support.fake_controller import INCIDENT, STACKS, FakeController, Json, job_as
+from tests.holdfast.support.fake_controller import INCIDENT, STACKS, FakeController, Json, health_as, job_as
 
 ROOT = Path(__file__).parents[3]
 
@@ -203,11 +203,25 @@ def test_run_module_auto(fake: FakeController, capsys: Capture) -> None:
 def test_run_prints_the_log_and_gives_the_jobs_code(fake: FakeController, capsys: Capture, script: str) -> None:
     fake.line(0, "hello\n")
     fake.line(1, "oops\n\nagain", "err")
-    fake.end("failed", exit_code=3, reason="rank1: the same traceback 3 times")
+    health = health_as(
+        "failed", "Failed: rank 1: ValueError: no. No step is lost.", needs_person=True, action="Start it again."
+    )
+    fake.end("failed", exit_code=3, health=health)
     assert main(["run", script]) == 3
     captured = capsys.readouterr()
     assert captured.out == "[0] hello\n"
-    assert captured.err == "[1] oops\n[1] \n[1] again\nholdfast: job train failed: rank1: the same traceback 3 times\n"
+    lines = captured.err.splitlines()
+    assert lines[:3] == ["[1] oops", "[1] ", "[1] again"]
+    assert lines[3:6] == [
+        "holdfast: 8 of 10 steps, 0 restarts, 1 generation, loss 2.5000",
+        "holdfast: goodput 97.0% of 12 s: productive 9.00 s, unsaved 0.50 s, queued 2.00 s, restore 0.50 s",
+        "holdfast: incident i1: worker-killed on rank3, seen after 0.02 s, training again after 1.50 s, restart, "
+        "state from memory",
+    ]
+    assert lines[-2:] == [
+        "holdfast: job train failed: rank 1: ValueError: no. No step is lost.",
+        "holdfast: next: Start it again.",
+    ]
 
 
 def test_run_detached(fake: FakeController, capsys: Capture, script: str) -> None:

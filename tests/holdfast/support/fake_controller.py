@@ -10,6 +10,14 @@ from urllib.parse import parse_qsl, unquote
 Json = dict[str, Any]
 
 
+def health_as(condition: str, sentence: str, **more: object) -> Json:
+    base: Json = {
+        "condition": condition, "sentence": sentence, "since": 1.0, "action": "Nothing to do.", "needs_person": False,
+        "doing": "", "usual_s": None, "basis": [], "others": [],
+    }  # fmt: skip
+    return base | more
+
+
 def job_as(state: str, **more: object) -> Json:
     program = {"target": "/x/train.py", "args": ["--lr", "1"], "module": False}
     base: Json = {
@@ -19,7 +27,7 @@ def job_as(state: str, **more: object) -> Json:
         "mfu": 0.4, "goodput": 0.97,
         "time": {"wall": 12.0, "productive": 9.0, "unsaved": 0.5, "queued": 2.0, "lost": {"restore": 0.5}},
         "sizes": [1, 2, 2], "assignment": [{"node": "node0", "ranks": [0, 1]}], "nodes": ["node0"],
-        "max_steps": 10, "priority": 0, "preempt": False,
+        "max_steps": 10, "priority": 0, "preempt": False, "health": health_as("well", f"The job is {state}."),
     }  # fmt: skip
     return base | more
 

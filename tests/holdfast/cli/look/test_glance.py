@@ -6,19 +6,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.look.glance import overview
-from tests.holdfast.support.fake_controller import INCIDENT, Json, job_as
+from tests.holdfast.support.fake_controller import INCIDENT, Json, health_as, job_as
 
 SIZES = [(80, 24), (80, 50), (200, 50)]
 RISK = {"worker": 1.0, "node": 2.0, "job": 10.0}
 LONG = "rank 3 on node1 was killed by signal 9 (SIGKILL), as the kernel does when the memory of the host is used up"
-
-
-def health_as(condition: str, sentence: str, **more: object) -> Json:
-    base: Json = {
-        "condition": condition, "sentence": sentence, "since": 1.0, "action": "Nothing to do.", "needs_person": False,
-        "doing": "", "usual_s": None, "basis": [], "others": [],
-    }  # fmt: skip
-    return base | more
 
 
 def status_as(job: Json | None, incidents: list[Json], nodes: dict[str, str], **more: object) -> Json:

@@ -12,8 +12,7 @@ from rich.console import Console
 from holdfast.cli.look.top import picture
 from holdfast.cli.look.top_rows import By, TopRow, late_of, node_rows, ordered, rank_rows
 from holdfast.cli.main import main
-from tests.holdfast.cli.look.test_glance import health_as
-from tests.holdfast.support.fake_controller import FakeController, Json, job_as, node_as, ranks_as
+from tests.holdfast.support.fake_controller import FakeController, Json, health_as, job_as, node_as, ranks_as
 
 Capture = pytest.CaptureFixture[str]
 WORLD, PER_NODE = 12_288, 8
@@ -130,8 +129,8 @@ def test_the_command(fake: FakeController, capsys: Capture) -> None:
     fake.blame = blame_as(culprit(1, 0.05))
     assert main(["top"]) == 0  # no terminal: once
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "train (j1), step 7 of 10, 4 ranks by hurt"
-    assert [line.split()[0] for line in lines[1:]] == ["RANK", "1", "3", "0", "2"]
+    assert lines[:2] == ["well  The job is running.", "train (j1), step 7 of 10, 4 ranks by hurt"]
+    assert [line.split()[0] for line in lines[2:]] == ["RANK", "1", "3", "0", "2"]
     assert main(["top", "--by", "lag", "--rows", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["rank"] for row in found["rows"]] == [3]

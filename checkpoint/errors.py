@@ -2,6 +2,7 @@
 
 CheckpointError (a HoldfastError)
 ├── StoreUnsupported      the URL names a store that this build cannot open
+├── StoreMissing          the folder of a store does not exist
 ├── ManifestInvalid       a manifest that is torn, altered or of another version
 ├── PartInvalid           a part that is missing, truncated or altered
 ├── CheckpointMismatch    a sound checkpoint, of another model, mesh or data order
@@ -21,6 +22,10 @@ class CheckpointError(HoldfastError):
 
 class StoreUnsupported(CheckpointError, UsageError):
     """The URL names a store that this build cannot open."""
+
+
+class StoreMissing(CheckpointError, UsageError):
+    """The folder of a store does not exist."""
 
 
 class ManifestInvalid(CheckpointError):

@@ -228,7 +228,7 @@ def import_(
     from holdfast.checkpoint.stores.opening import open_store
 
     require("trainer", "torch")
-    with _store(url):
+    with _store(url, may_lack=True):
         pass  # checked before anything is read
     with _clear(str(folder)):
         if not (folder / ".metadata").is_file():  # reported before the import of torch, which takes seconds
@@ -253,7 +253,7 @@ def import_(
             whole = dcp.read(folder, tensors, read)
     if left_out:
         output.note(f"left out what is no tensor: {', '.join(left_out[:5])}{' ...' if len(left_out) > 5 else ''}")
-    with _store(url), progress("writing") as report:
+    with _store(url, may_lack=True), progress("writing") as report:
         saved = write_whole(open_store(url), step, whole, {}, {}, report)
     if as_json:
         output.print_json({"step": step, "tensors": len(tensors), "bytes": saved.num_bytes, "left_out": left_out})
@@ -292,13 +292,16 @@ def _mesh(mesh: Any) -> str:
 
 
 @contextlib.contextmanager
-def _store(url: str, quick: bool = False) -> Iterator[None]:
-    """Wraps requests to a store: it must be reachable, and its errors are one line. `quick`: requests are short."""
-    from holdfast.checkpoint.stores.reach import reach
+def _store(url: str, quick: bool = False, may_lack: bool = False) -> Iterator[None]:
+    """Wraps requests to a store: it must be reachable and there, and its errors are one line. `quick`: requests are
+    short. `may_lack`: its folder is made."""
+    from holdfast.checkpoint.stores.reach import check_there, reach
 
     with _clear(url), contextlib.ExitStack() as waiting:
         waiting.enter_context(_patience(url))
         reach(url)
+        if not may_lack:
+            check_there(url)
         if not quick:
             waiting.close()
         yield

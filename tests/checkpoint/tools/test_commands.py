@@ -208,7 +208,8 @@ def test_a_store_that_does_not_answer_is_said_to_be_waited_for(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("holdfast.cli.job.checkpoint._PATIENCE_S", 0.0)
-    monkeypatch.setattr("holdfast.checkpoint.stores.reach.reach", lambda url: None)  # it is there, and slow
+    for asked in ("reach", "check_there"):  # it is there, and slow
+        monkeypatch.setattr(f"holdfast.checkpoint.stores.reach.{asked}", lambda url: None)
     answered = threading.Event()
 
     def list_slowly(url: str, report: Any) -> list[Any]:

@@ -97,10 +97,27 @@ WRONG = [
     (["checkpoint", "list"], 2, "Missing argument 'URL'"),
     (["checkpoint", "list", "ftp://host/x"], 2, "use file:///path, hdfs:// or webhdfs://"),
     (["checkpoint", "list", "file://host/x"], 2, "three slashes"),
-    (["checkpoint", "show", "gone"], 1, "no checkpoint in"),
-    (["checkpoint", "verify", "file:///nowhere/at/all"], 1, "no checkpoints"),
+    *(
+        (["checkpoint", *words], code, says)
+        for store, code, says in (
+            ("gone", 2, "checkpoint store gone: there is no such folder"),
+            ("file:///nowhere/at/all", 2, "there is no such folder"),
+            ("empty", 2, "checkpoint store empty: is no folder"),
+        )
+        for words in (
+            ["list", store],
+            ["list", store, "--json"],
+            ["show", store],
+            ["verify", store],
+            ["prune", store, "--keep", "1"],
+            ["protect", store, "--step", "3"],
+            ["export", store, "out", "--to", "dcp"],
+        )
+    ),
+    (["checkpoint", "show", "."], 1, "no checkpoint in"),
+    (["checkpoint", "verify", "."], 1, "no checkpoints"),
     (["checkpoint", "prune", "gone", "--keep", "0"], 2, "--keep"),
-    (["checkpoint", "protect", "gone", "--step", "3"], 1, "no checkpoint of step 3 in"),
+    (["checkpoint", "protect", ".", "--step", "3"], 1, "no checkpoint of step 3 in"),
     (["checkpoint", "export", "gone", "out"], 2, "Missing option '--to'"),
     (["checkpoint", "export", "gone", ".", "--to", "hf"], 2, "is not empty: name a new folder"),
     (["dashboards", "export", "empty"], 2, "cannot write to empty"),

@@ -29,6 +29,8 @@ from tests.holdfast.support.fuzz_values import (
 )  # fmt: skip
 
 GONE = "file:///nowhere/at/all"
+EMPTY = "file:///sys"
+"""A folder on every host in which nothing can be written, and no checkpoint is."""
 BASE: dict[str, tuple[str, ...]] = {
     "demo": ("--nodes", "1", "--nproc", "2"),
     "run": ("--detach", "-m", "x"),
@@ -55,12 +57,12 @@ BASE: dict[str, tuple[str, ...]] = {
     "job stop": (),
     "job restart": (),
     "checkpoint now": ("--wait", "0"),
-    "checkpoint list": (GONE,),
-    "checkpoint show": (GONE,),
-    "checkpoint verify": (GONE,),
-    "checkpoint prune": (GONE, "--keep", "1"),
-    "checkpoint protect": (GONE, "--step", "1"),
-    "checkpoint export": (GONE, "made", "--to", "dcp"),
+    "checkpoint list": (EMPTY,),
+    "checkpoint show": (EMPTY,),
+    "checkpoint verify": (EMPTY,),
+    "checkpoint prune": (EMPTY, "--keep", "1"),
+    "checkpoint protect": (EMPTY, "--step", "1"),
+    "checkpoint export": (EMPTY, "made", "--to", "dcp"),
     "checkpoint import": ("made", GONE, "--step", "1"),
     "dashboards export": ("made",),
     "deploy export": ("made",),

@@ -105,6 +105,15 @@ def test_an_unmodified_script_survives_the_death_of_a_worker(runs: Runs, tmp_pat
     [incident] = acted_on(runs.new_incidents(before))
     assert (incident["kind"], incident["culprit"], incident["state"]) == ("worker-killed", "rank2", "closed")
     assert (incident["generation_from"], incident["generation_to"]) == (1, 2)
+    said = struck.err.splitlines()
+    assert f"incident {incident['id']}: worker-killed on rank2, seen after" in struck.err
+    assert said[-1].startswith("holdfast: job ddp_mnist_like finished after ")
+    for generation, begins in (("-1", True), ("2", False)):
+        printed = runs.holdfast.run(
+            "logs", "rank0", "--generation", generation, "--grep", "^world", "--controller", runs.cluster.http
+        )
+        assert (printed.out == "[0] world 4, starting at step 0\n") == begins, printed.out
+        assert re.fullmatch(r"\[0\] world 4, starting at step \d+\n", printed.out), printed.err
 
 
 def worker(cluster: LocalCluster, rank: int) -> int:

@@ -109,13 +109,13 @@ def result(job: Json | None, steps: Json, incidents: list[Json]) -> Json:
 def print_summary(job: Json, steps: Json, found: Json, wanted: int, incidents: list[Json], risk: Json | None) -> None:
     console = output.err()
     done = found["steps"]
-    complete = f"all {wanted} steps" if len(done) == wanted else f"{len(done)} of {wanted} steps"
-    console.print(f"\n[bold]{complete}[/], job {output.state(job['state'])}")
+    said = f"[bold]{f'all {wanted}' if len(done) == wanted else f'{len(done)} of {wanted}'} steps[/]"
     if done:
         seconds = sum(row["seconds"] for row in done if row["seconds"] is not None)
         tokens = sum(count for count in steps["tokens"] if count is not None)
         rate = output.number(tokens / seconds if seconds else None, 0)
         first, last = (output.number(row["loss"], 4) for row in (done[0], done[-1]))
-        console.print(f"loss {first} -> {last}, {rate} tokens/s")
+        said += f", loss {first} -> {last}, {rate} tokens/s"
+    console.print(f"\n{said}")
     for line in summary(job, incidents, risk):
         console.print(output.text(line))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from holdfast.base.errors import Conflict, UsageError
+from holdfast.base.errors import UsageError
 from holdfast.cli.common import output
 from holdfast.cli.common.client import Client
 from holdfast.cli.common.jobs import JobOption, ShownJob, active_job, shown_job

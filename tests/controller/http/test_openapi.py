@@ -80,6 +80,8 @@ UNSAYABLE = {
     "GET /api/v1/jobs/{id}/spans": "ranks have a grammar, and a limit to their number",
     "GET /api/v1/spans": "ranks have a grammar, and a limit to their number",
     "GET /api/v1/jobs/{id}/ranks": "columns are names of its answer",
+    "GET /api/v1/jobs/{id}/logs": "ranks have a grammar",
+    "GET /api/v1/job/logs": "ranks have a grammar",
     "GET /api/v1/ranks": "columns are names of its answer",
 }
 """Operations that refuse some requests which their schema permits, and what the schema cannot say."""

@@ -123,7 +123,7 @@ def test_a_wish_that_cannot_be_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="a job j1 already exists"):
         shell.handle(JobSubmitted(JobSpec("j1", "job", msg.Program("x"), 1, 1)))
     shell.handle(JobSubmitted(JobSpec("j2", "job", msg.Program("x"), 1, 1)))
-    assert [chunk.text for chunk in shell.logs._jobs["j1"].tail] == ["kept"]  # the running job's log goes on
+    assert [kept.chunk.text for kept in shell.logs._jobs["j1"].tail] == ["kept"]  # the running job's log goes on
     shell.journal.close()
 
 

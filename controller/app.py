@@ -111,6 +111,7 @@ def build(config: ControllerConfig) -> Shell:
     if damaged := [*journal.damaged, *brain.damaged]:
         log.error("journal.damaged", rows=len(damaged), first=damaged[0])
         shell.handle(Found(journal_finding(f"{len(damaged)} row(s) could not be read and are skipped", damaged, at)))
+    shell.environments.keep_only([job.spec.id for job in brain.c.active()])
     for job in brain.c.active():
         shell.listen(job.spec.id)
         log.event("controller.back", job=job.spec.id, state=job.state.value)

@@ -22,6 +22,7 @@ from typer.main import get_command
 from holdfast.agent.logs import rules as log_rules
 from holdfast.base import config, settings
 from holdfast.cli.common import usage
+from holdfast.cli.job.environment import LEFT_OUT
 from holdfast.cli.main import build as build_cli
 from holdfast.controller import app
 from holdfast.controller.detectors.base import table as detector_table
@@ -342,6 +343,12 @@ def checks() -> str:
     return table(("test", "suites", "runs on", "what it does", "needs", "figures and limits"), rows)
 
 
+def torchrun_environment() -> str:
+    """Variables of the submitting shell that workers do not get."""
+    rows = ((reason, ", ".join(f"`{one}`" for one in patterns)) for reason, patterns in LEFT_OUT.items())
+    return table(("why", "variables"), rows)
+
+
 def _limits(metric: Any) -> str:
     """Name, unit, then the bar and the shares of the peers' median."""
     said = []
@@ -373,6 +380,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "checks": checks,
     "alerts": alerts,
     "xids": xids,
+    "torchrun-environment": torchrun_environment,
 }
 
 

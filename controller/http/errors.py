@@ -84,7 +84,8 @@ def one_line(error: Mapping[str, Any]) -> str:
         return f"{where} is not a field of the {place}"
     text = str(error["msg"])
     given = error.get("input")
-    shown = f", not {given!r}" if isinstance(given, str | int | float | bool) else ""
+    is_secret = "env" in path  # a value of the environment may be a credential
+    shown = f", not {given!r}" if isinstance(given, str | int | float | bool) and not is_secret else ""
     if text.startswith("Input should "):
         return f"{where} should {text.removeprefix('Input should ')}{shown}"
     return f"{where}: {text[:1].lower()}{text[1:]}{shown}"

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from holdfast.base.errors import Conflict
+from holdfast.base.errors import Conflict, HoldfastError
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
@@ -255,7 +255,6 @@ class Report:
                 args=tuple(program.get("args") or ()),
                 module=bool(program.get("module")),
                 cwd=program.get("cwd") or "",
-                env=dict(program.get("env") or {}),
                 hooks=program.get("hooks", True),
                 warm=program.get("warm", True),
             ),
@@ -271,7 +270,12 @@ class Report:
         )
         check_size(job)
         parse_faults(job.faults, job.world, job.nnodes, job.max_steps)
-        self.shell.handle(JobSubmitted(job))
+        self.shell.environments.keep(job.id, program.get("env") or {})
+        try:
+            self.shell.handle(JobSubmitted(job))
+        except HoldfastError:
+            self.shell.environments.forget(job.id)
+            raise
         return job.id
 
     async def restart(self, dump: bool = False, id: str = "") -> None:

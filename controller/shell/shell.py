@@ -11,6 +11,7 @@ from holdfast.controller.brain.cluster_brain import ClusterBrain
 from holdfast.controller.detectors.agents.input import journal_finding
 from holdfast.controller.journal.journal import Journal
 from holdfast.controller.journal.recording import REFUSED, Recorder, did
+from holdfast.controller.shell.environments import FOLDER, Environments
 from holdfast.controller.shell.log_hub import LogHub
 from holdfast.controller.shell.sessions import Sessions
 from holdfast.controller.spans.samples import Samples
@@ -46,6 +47,7 @@ class Shell:
         self.spans = spans or SpanWindows(64 << 20)
         self.span_store = span_store
         self.sessions = sessions or Sessions()
+        self.environments = Environments(journal.path.parent / FOLDER)
         self.recorder = recorder
         self._listening: set[str] = set()  # jobs whose logs and spans are accepted
         self.started_at = time.time()
@@ -101,11 +103,12 @@ class Shell:
         self._write([a for a in actions if isinstance(a, Record)])
         for action in actions:
             if isinstance(action, Send):
-                self.sessions.send(action.node, action.command)
+                self.sessions.send(action.node, self.environments.filled(action.command))
             elif isinstance(action, Say):
                 log.event(action.name, **action.fields)
         for job in [one for one in self._listening if self.brain.c.jobs[one].state.ended]:
             self._listening.discard(job)
+            self.environments.forget(job)
             self.logs.end(job)
             self.spans.end(job)
 

@@ -30,6 +30,7 @@ class Client:
 
     def __init__(self, config: ClientConfig, timeout: float = 10.0) -> None:
         host, port = config.address() if config.controller else ("127.0.0.1", 7080)
+        self._host = host
         self.address = format_address(host, port)
         self.url = f"{'https' if config.uses_tls() else 'http'}://{self.address}"
         self.is_named = bool(config.controller)
@@ -93,6 +94,15 @@ class Client:
         return self._dict(f"{_of(job)}/timeline", first=first, last=last)
 
     # --- commands ---
+
+    def check_private(self, what: str, or_else: str) -> None:
+        """UsageError if others could read `what` on its way to the controller. `or_else`: what the user can do."""
+        config = self._config
+        if not (config.uses_tls() or config.insecure or is_loopback(self._host)):
+            raise UsageError(
+                f"{what} is not sent to {self._host} over plain HTTP, where others can read it: give --tls-ca FILE, "
+                f"say --insecure, {or_else}"
+            )
 
     def submit(self, spec: Json) -> str:
         return str(self._call("POST", "/jobs", json=spec)["id"])

@@ -23,7 +23,7 @@ from holdfast.cli.common.client import OVER, Client, Json
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
-from holdfast.cli.job import torchrun
+from holdfast.cli.job import environment, torchrun
 from holdfast.cli.job.follow import Follower
 from holdfast.cli.job.summary import summary
 from holdfast.facts.faults import parse_faults
@@ -72,7 +72,13 @@ def run(
         str, _limit("Time without activity in an operation that all ranks have entered (10s).")
     ] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the job (default: the script's).")] = "",
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Variable for the workers; may repeat.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|NAME=VALUE", help="Add a variable to the workers' environment; may repeat."),
+    ] = None,
+    no_env: Annotated[
+        bool, typer.Option("--no-env", help="Do not give this shell's environment to the workers.")
+    ] = False,
     no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not observe steps and collectives.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start new interpreters, not forks of the fork server.")
@@ -116,8 +122,8 @@ def run(
 
 def _run(
     client: Client, target: str, args: list[str] | None, module: bool, nnodes: str, nproc_per_node: str,
-    max_restarts: int | None, name: str, env: list[str] | None, no_hooks: bool, fresh: bool, detach: bool,
-    fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
+    max_restarts: int | None, name: str, env: list[str] | None, no_env: bool, no_hooks: bool, fresh: bool,
+    detach: bool, fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
     hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int, preempt: bool,
     **given: Any,
 ) -> int:  # fmt: skip
@@ -134,7 +140,7 @@ def _run(
     path = torchrun.check_script(target, module, cwd)
     least, most = torchrun.parse_nnodes(nnodes)
     torchrun.check_nproc(nproc_per_node, most)
-    added = torchrun.parse_env(env or [])
+    environment.given(env or [], os.environ)
     faults = parse_faults(fault or [], sys.maxsize, most)
     limits = torchrun.parse_limits({
         "pause_limit": pause_limit, "idle_limit": idle_limit, "idle_limit_start": idle_limit_start,
@@ -147,6 +153,11 @@ def _run(
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         check_world(most, nproc)
         parse_faults(fault or [], count * nproc, count)
+        variables, unsendable = environment.of_workers(env or [], no_env, nproc, os.environ)
+        if unsendable:
+            note(f"not given to the workers, for they are not UTF-8: {', '.join(unsendable)}")
+        if variables and not no_env:
+            reached.check_private("the environment", "or leave it out with --no-env")
         spec: Json = {
             "name": name or (target if module else Path(target).stem),
             "program": {
@@ -154,7 +165,7 @@ def _run(
                 "args": args or [],
                 "module": module,
                 "cwd": str(cwd),
-                "env": torchrun.default_env(nproc, os.environ) | added,
+                "env": variables,
                 "hooks": not no_hooks,
                 "warm": not fresh,
             },

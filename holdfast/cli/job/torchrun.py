@@ -72,17 +72,6 @@ def _slots(node: Json, nproc: str) -> int:
     return int(node.get("cpus") or 0) if nproc == "cpu" else int(node.get("slots") or 0)
 
 
-def parse_env(pairs: Sequence[str]) -> dict[str, str]:
-    env = {}
-    for pair in pairs:
-        check_text(pair, "--env")
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--env must be NAME=VALUE, not {pair!r}")
-        env[name] = value
-    return env
-
-
 def check_text(text: str, what: str) -> None:
     """UsageError for bytes that are not UTF-8: what goes to other hosts, and into files, must be text."""
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
@@ -124,10 +113,3 @@ def check_script(target: str, module: bool, cwd: Path) -> str:
     except OSError as error:
         raise UsageError(f"no such script: {target}: {error.strerror or error}") from None
     return str(path)
-
-
-def default_env(nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Several workers on a host would each start a thread per core: one each, unless the user says otherwise."""
-    if "OMP_NUM_THREADS" in environ:
-        return {"OMP_NUM_THREADS": environ["OMP_NUM_THREADS"]}
-    return {"OMP_NUM_THREADS": "1"} if nproc > 1 else {}

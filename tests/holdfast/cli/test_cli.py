@@ -160,9 +160,11 @@ def test_run_takes_torchruns_options(
     fake: FakeController, capsys: Capture, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("HF_HOME", "/data/hf")
     fake.end("finished", exit_code=0)
     argv = ["run", "--nnodes=1:2", "--nproc_per_node=4", "--max-restarts", "2", "--rdzv-backend", "c10d"]
-    argv += ["--rdzv_endpoint=h:1", "--node-rank=0", "--standalone", "--env", "A=b=c", "--fault", "kill@3:rank3"]
+    argv += ["--rdzv_endpoint=h:1", "--node-rank=0", "--standalone", "--env", "A=b=c", "--no-env", "--env", "HF_HOME"]
+    argv += ["--fault", "kill@3:rank3"]
     argv += ["--idle-limit", "10m", "--pause-limit=2h", "--hang-steps", "4", "--stuck-limit", "30s"]
     argv += ["--no-hooks", "--fresh", script, "--nnodes", "9", "-m", "x"]
     assert main(argv) == 0
@@ -175,7 +177,7 @@ def test_run_takes_torchruns_options(
             "args": ["--nnodes", "9", "-m", "x"],
             "module": False,
             "cwd": os.getcwd(),
-            "env": {"OMP_NUM_THREADS": "1", "A": "b=c"},
+            "env": {"OMP_NUM_THREADS": "1", "A": "b=c", "HF_HOME": "/data/hf"},
             "hooks": False,
             "warm": False,
         },
@@ -189,6 +191,18 @@ def test_run_takes_torchruns_options(
         "preempt": False,
     }
     assert "--node-rank, --rdzv-backend, --rdzv-endpoint: not needed here" in capsys.readouterr().err
+
+
+def test_run_gives_the_shells_environment(fake: FakeController, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/data/hf")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    fake.end("finished", exit_code=0)
+    assert main(["run", script]) == 0
+    spec = next(asked[2] for asked in fake.asked if asked[1] == "/jobs")
+    assert spec is not None
+    env = spec["program"]["env"]
+    assert (env["HF_HOME"], env["PATH"]) == ("/data/hf", os.environ["PATH"])
+    assert not {"CUDA_VISIBLE_DEVICES", "PWD"} & set(env)
 
 
 def test_run_module_auto(fake: FakeController, capsys: Capture) -> None:

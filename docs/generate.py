@@ -23,6 +23,7 @@ from holdfast.agent.logs import rules as log_rules
 from holdfast.base import config, settings
 from holdfast.cli.common import usage
 from holdfast.cli.job.environment import LEFT_OUT
+from holdfast.cli.job.torchrun_options import TABLE as TORCHRUN
 from holdfast.cli.main import build as build_cli
 from holdfast.controller import app
 from holdfast.controller.detectors.base import table as detector_table
@@ -349,6 +350,17 @@ def torchrun_environment() -> str:
     return table(("why", "variables"), rows)
 
 
+def torchrun_options() -> str:
+    """What `holdfast run` does with each of torchrun's options."""
+    rows = []
+    for name, option in TORCHRUN.items():
+        text = option.text
+        if option.harmless:
+            text += f"; {', '.join(f'`{value}`' for value in option.harmless)} is accepted"
+        rows.append((f"`{name}`", str(option.kind), text))
+    return table(("option", "with Holdfast", "what it does, or why not"), rows)
+
+
 def _limits(metric: Any) -> str:
     """Name, unit, then the bar and the shares of the peers' median."""
     said = []
@@ -381,6 +393,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "alerts": alerts,
     "xids": xids,
     "torchrun-environment": torchrun_environment,
+    "torchrun-options": torchrun_options,
 }
 
 

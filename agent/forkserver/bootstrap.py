@@ -37,6 +37,8 @@ def main(spec: WorkerSpec) -> int:
     environment = spec.environment()
     os.environ.clear()
     os.environ.update(environment)
+    if spec.program.executable:
+        return _become(spec)
     _dress(spec)
     if probe.attach():
         _register_stacks(os.environ[probe_layout.ENV_PATH] + probe_layout.STACKS_SUFFIX)
@@ -77,6 +79,18 @@ def main(spec: WorkerSpec) -> int:
     return 0
 
 
+def _become(spec: WorkerSpec) -> int:
+    """Execute the program in place of this interpreter; MISSING when that cannot be. Nothing in it reports steps."""
+    target = spec.program.target
+    try:
+        if spec.program.cwd:
+            os.chdir(spec.program.cwd)
+        os.execvpe(target, [target, *spec.program.args], os.environ)
+    except OSError as error:
+        print(f"holdfast: cannot execute {target!r}: {error.strerror or error}", file=sys.stderr)
+    return MISSING
+
+
 def finish(code: int) -> NoReturn:
     """End the process the way an interpreter ends, but for tearing down what the parent, or torch, has set up."""
     try:
@@ -98,7 +112,7 @@ def _flush() -> bool:
 
 def _dress(spec: WorkerSpec) -> None:
     """What an interpreter takes from the environment when it starts, for one that has started long ago."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker's output is read as it runs
+    patient_streams.install()
     faulthandler.enable(file=sys.stderr, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=False)
     threads = os.environ.get("OMP_NUM_THREADS", "")

@@ -1,7 +1,7 @@
 """What the agent asks the fork server to start: one worker, whole and serialisable."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from holdfast.agent.probe_file.layout import ENV_GENERATION, ENV_PATH
@@ -10,6 +10,8 @@ from holdfast.wire.messages import Program
 
 Key = tuple[str, int, int]
 """Job, generation, rank: names one worker, and is never reused."""
+_NEWER = ("executable", "virtual_local_rank", "log_dir", "redirects")
+"""Fields of a program that the first fork servers did not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,10 @@ class WorkerSpec:
 
     def to_json(self) -> dict[str, Any]:
         """A field that is as ever stays away: a fork server of an older version may still serve here."""
-        fields = asdict(self)
-        return fields if self.in_memory else {name: fields[name] for name in fields if name != "in_memory"}
+        plain = asdict(self)
+        usual = {one.name: one.default for one in fields(Program) if one.name in _NEWER}
+        plain["program"] = {name: value for name, value in plain["program"].items() if value != usual.get(name, ...)}
+        return plain if self.in_memory else {name: plain[name] for name in plain if name != "in_memory"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "WorkerSpec":

@@ -51,7 +51,9 @@ class _File:
     disk: Disk | None = None
     """Where what was read goes, of a file in memory; None for one that is on the disk itself."""
     recent: bytes = b""
-    """The end of what was read from memory."""
+    """The end of what was read from memory, or from a file of the user's."""
+    is_users: bool = False
+    """Is it a file that the user chose? Then it is never rotated."""
     mark: Mark = field(default_factory=Mark)
     """Of both files of the worker."""
 
@@ -88,8 +90,11 @@ class WorkerLogs:
         self._idle: tuple[list[int], list[int]] | None = None
         """Descriptors and sizes of all files, when there was nothing left to do with any of them."""
 
-    def paths(self, job: str, generation: int, rank: int, from_end: bool = False) -> tuple[Path, Path]:
-        """Where this worker's standard output and error go; the folder exists afterwards. Open with O_APPEND.
+    def paths(
+        self, job: str, generation: int, rank: int, from_end: bool = False, users: tuple[str, str] = ("", "")
+    ) -> tuple[Path, Path]:
+        """Where this worker's standard output and error go; the folder exists afterwards. Open with O_APPEND. `users`:
+        files of the user's in their place, where they are not "".
 
         From now on `poll` follows them; `from_end` for a worker found running, whose earlier lines are not news.
         Raises OSError when the folder cannot be made.
@@ -104,7 +109,11 @@ class WorkerLogs:
                 if error.errno not in output_memory.FULL:  # else the worker starts, with its output in memory
                     raise
             mark = Mark()
-            out, err = (_File(Backlog(key, s), str(folder / f"rank{rank}.{s}"), mark=mark) for s in STREAMS)
+            ours = (str(folder / f"rank{rank}.{stream}") for stream in STREAMS)
+            out, err = (
+                _File(Backlog(key, s), theirs or own, is_users=theirs not in ("", os.path.realpath(own)), mark=mark)
+                for s, theirs, own in zip(STREAMS, users, ours, strict=True)
+            )
             self._files[key] = (out, err)
             self._idle = None
             self._share = max(MIN_READ, MAX_READ // (2 * len(self._files)))
@@ -199,8 +208,8 @@ class WorkerLogs:
         path = str(self._folder(job, generation) / f"rank{rank}.{stream}")
         pair = self._files.get(key)
         file = pair[STREAMS.index(stream)] if pair is not None else None
-        if file is not None and file.disk is not None:
-            known: bytes | None = file.recent + os.pread(file.fd, TAIL, file.at)
+        if file is not None and (file.disk is not None or file.is_users):
+            known: bytes | None = file.recent + (os.pread(file.fd, TAIL, file.at) if file.fd >= 0 else b"")
         else:
             known = self._tails.get((key, stream))
         raw = known if known is not None else self._end_of(path, n_bytes + 1)
@@ -264,7 +273,9 @@ class WorkerLogs:
             file.at += len(raw)
             if raw:
                 self._split(file, raw)
-            if size > self._max_bytes:
+            if file.is_users:
+                file.recent = (file.recent + raw)[-TAIL:]
+            elif size > self._max_bytes:
                 self._rotate(file, size)
             return bool(raw)
         except OSError:
@@ -355,8 +366,9 @@ class WorkerLogs:
 
     def _close(self, file: _File) -> None:
         self._end_rotation(file)
-        if file.disk is not None:
-            self._log.close(file.disk)
+        if file.disk is not None or file.is_users:
+            if file.disk is not None:
+                self._log.close(file.disk)
             self._tails[file.backlog.key, file.backlog.stream] = file.recent
             file.disk = None
             while len(self._tails) > TAILS:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from holdfast.base.errors import UsageError
 from holdfast.wire import messages as msg
 
 _NOT_FOR_WORKERS = ("HOLDFAST_AGENT_", "HOLDFAST_CONTROLLER_", "HOLDFAST_DEMO_")
@@ -27,7 +28,7 @@ def worker_environment(
         "LOCAL_RANK": str(place.local_rank),
         "GROUP_RANK": str(place.group_rank),
         "ROLE_RANK": str(place.rank),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": order.program.env.get("ROLE_NAME", "default"),
         "WORLD_SIZE": str(order.world_size),
         "LOCAL_WORLD_SIZE": str(local_world),
         "GROUP_WORLD_SIZE": str(order.nnodes),
@@ -41,4 +42,16 @@ def worker_environment(
         "HOLDFAST_JOB": command.job,
         "HOLDFAST_GENERATION": str(command.generation),
     }
+    if order.program.virtual_local_rank:
+        env |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": _gpu(env.get("CUDA_VISIBLE_DEVICES"), place.local_rank)}
     return env
+
+
+def _gpu(visible: str | None, local_rank: int) -> str:
+    """The one that is this worker's, of those that the node offers. UsageError where there are too few."""
+    if visible is None:
+        return str(local_rank)
+    gpus = visible.split(",")
+    if local_rank >= len(gpus):
+        raise UsageError(f"--virtual-local-rank: no GPU for local rank {local_rank} in CUDA_VISIBLE_DEVICES={visible}")
+    return gpus[local_rank].strip()

@@ -16,7 +16,7 @@ from holdfast.agent.logs.progress_watch import ProgressWatch
 from holdfast.agent.logs.worker_logs import WorkerLogs
 from holdfast.agent.probe_file.reader import ProbeReader
 from holdfast.agent.processes.guard import PartGuard
-from holdfast.agent.workers import stacks
+from holdfast.agent.workers import log_files, stacks
 from holdfast.agent.workers.environment import worker_environment
 from holdfast.agent.workers.exit_reports import ExitReports
 from holdfast.agent.workers.probes import WorkerProbes
@@ -126,7 +126,7 @@ class Workers:
         outputs = self._fork_server.outputs.get(key) if self._fork_server is not None else None
         self._ended.setdefault(key, asyncio.Event())
         if not known and worker.running:
-            self._logs.paths(*key, from_end=True)
+            self._logs.paths(*key, from_end=True, users=log_files.of_process(worker.pid))
         if outputs is not None and key not in self._reported:
             self._logs.paths(*key)
             self._logs.follow(*key, outputs)
@@ -256,8 +256,10 @@ class Workers:
             key = (job, generation, place.rank)
             if key in self._reported:  # a controller that was restarted asks again, and this one has run
                 continue
+            files = log_files.chosen(command, order, place)
+            log_files.make(files)
             try:
-                out, err = self._logs.paths(*key)
+                out, err = self._logs.paths(*key, users=files)
             except OSError as error:
                 raise Unavailable(f"cannot make the log files of rank {place.rank}: {error}") from None
             spec = WorkerSpec(
@@ -271,7 +273,7 @@ class Workers:
                 err_path=str(err),
                 error_file=str(self._exits.error_file(key)),
                 probe_path=str(self._probes.path(key)),
-                in_memory=warm.reads_memory,
+                in_memory=warm.reads_memory and not any(files),
             )
             self._ended.setdefault(key, asyncio.Event())
             self._unanswered.add(key)

@@ -33,6 +33,14 @@ class ProgramSpec(_Request):
     env: dict[str, str] = Field(default={}, description="Environment variables to add.")
     hooks: bool = Field(default=True, description="Watch optimizer steps and collectives of unmodified scripts.")
     warm: bool = Field(default=True, description="Fork from the fork server; else start a fresh interpreter.")
+    executable: bool = Field(default=False, description="Execute `target` itself, not as a Python script.")
+    virtual_local_rank: bool = Field(default=False, description="Each worker sees its GPU only, as local rank 0.")
+    log_dir: str = Field(default="", description="Absolute folder on the nodes for files of redirected streams.")
+    redirects: str = Field(
+        default="0",
+        pattern=r"^([0-3]|\d+:[0-3](,\d+:[0-3])*)$",
+        description="Streams that go to files there, in torchrun's form: 0 to 3, or by local rank `0:3,1:1`.",
+    )
 
 
 class JobLimits(_Request):

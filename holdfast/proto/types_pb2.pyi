@@ -922,11 +922,19 @@ class Program(google.protobuf.message.Message):
     ENV_FIELD_NUMBER: builtins.int
     HOOKS_FIELD_NUMBER: builtins.int
     WARM_FIELD_NUMBER: builtins.int
+    EXECUTABLE_FIELD_NUMBER: builtins.int
+    VIRTUAL_LOCAL_RANK_FIELD_NUMBER: builtins.int
+    LOG_DIR_FIELD_NUMBER: builtins.int
+    REDIRECTS_FIELD_NUMBER: builtins.int
     target: builtins.str
     module: builtins.bool
     cwd: builtins.str
     hooks: builtins.bool
     warm: builtins.bool
+    executable: builtins.bool
+    virtual_local_rank: builtins.bool
+    log_dir: builtins.str
+    redirects: builtins.str
     @property
     def args(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -941,7 +949,11 @@ class Program(google.protobuf.message.Message):
         env: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         hooks: builtins.bool = ...,
         warm: builtins.bool = ...,
+        executable: builtins.bool = ...,
+        virtual_local_rank: builtins.bool = ...,
+        log_dir: builtins.str = ...,
+        redirects: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["args", b"args", "cwd", b"cwd", "env", b"env", "hooks", b"hooks", "module", b"module", "target", b"target", "warm", b"warm"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["args", b"args", "cwd", b"cwd", "env", b"env", "executable", b"executable", "hooks", b"hooks", "log_dir", b"log_dir", "module", b"module", "redirects", b"redirects", "target", b"target", "virtual_local_rank", b"virtual_local_rank", "warm", b"warm"]) -> None: ...
 
 global___Program = Program

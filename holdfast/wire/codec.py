@@ -280,7 +280,19 @@ def _from_command(m: c.Command) -> msg.Command:
         s = m.start_workers
         g = s.program
         order = msg.StartWorkers(
-            program=msg.Program(g.target, tuple(g.args), g.module, g.cwd, dict(g.env), g.hooks, g.warm),
+            program=msg.Program(
+                g.target,
+                tuple(g.args),
+                g.module,
+                g.cwd,
+                dict(g.env),
+                g.hooks,
+                g.warm,
+                g.executable,
+                g.virtual_local_rank,
+                g.log_dir,
+                g.redirects or "0",
+            ),
             ranks=tuple(msg.Rank(r.rank, r.local_rank, r.group_rank) for r in s.ranks),
             world_size=s.world_size,
             nnodes=s.nnodes,

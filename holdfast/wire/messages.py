@@ -74,6 +74,10 @@ class Program:
     env: dict[str, str] = field(default_factory=dict)
     hooks: bool = True  # observe optimizer steps and collectives of unmodified scripts
     warm: bool = True  # fork from the fork server; else a fresh interpreter
+    executable: bool = False  # `target` is a program to execute, not a script
+    virtual_local_rank: bool = False  # each worker sees its GPU only, as local rank 0
+    log_dir: str = ""  # folder on the nodes for files of the streams in `redirects`
+    redirects: str = "0"  # streams that go to files there (`std_streams`)
 
 
 @dataclass(frozen=True, slots=True)

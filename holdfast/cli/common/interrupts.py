@@ -7,7 +7,7 @@ the parent process ignores (SIGHUP under nohup, SIGINT behind `&` in a script) s
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -43,13 +43,14 @@ class _Watch:
 _watch = _Watch()
 
 
-def guarded(body: Callable[[], int]) -> int:
-    """Run `body` with all three signals kept for the places where it waits; its exit code, or a signal's."""
+def guarded(body: Callable[[], int], signals: Sequence[signal.Signals] = ()) -> int:
+    """Run `body` with all three signals, or with those that are given, kept for the places where it waits; its exit
+    code, or a signal's."""
     if threading.current_thread() is not threading.main_thread() or _watch.is_on:
         return body()
-    numbers = [signal.SIGTERM]
+    wanted = signals or (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     # Signals that the parent ignores stay ignored.
-    numbers += [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    numbers = [n for n in wanted if n is signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN]
     _watch.is_on, _watch.is_open, _watch.pending = True, False, 0
     before = {number: signal.signal(number, _watch.on_signal) for number in numbers}
     try:

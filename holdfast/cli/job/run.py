@@ -1,6 +1,5 @@
 """`holdfast run`: a training job with torchrun's options, monitored and restarted."""
 
-import errno
 import os
 import queue
 import signal
@@ -10,12 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from holdfast.base.errors import HoldfastError, NotFound, Unavailable, UsageError
-from holdfast.base.plain import coloured
 from holdfast.base.retry import Backoff
 from holdfast.cli.common import interrupts, output
 from holdfast.cli.common.bounds import check_local, check_world
@@ -23,13 +21,19 @@ from holdfast.cli.common.client import OVER, Client, Json
 from holdfast.cli.common.extras import require
 from holdfast.cli.common.options import with_client
 from holdfast.cli.common.output import note
-from holdfast.cli.job import environment, torchrun
+from holdfast.cli.job import environment, torchrun, torchrun_options
+from holdfast.cli.job.console import Console, hide
 from holdfast.cli.job.follow import Follower
 from holdfast.cli.job.summary import summary
 from holdfast.facts.faults import parse_faults
 
 LOOK_S = 5.0
 """Between two looks at a job whose log has lines all the time."""
+_VALUES = (
+    "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "master_addr", "master_port", "local_addr",
+    "start_method", "monitor_interval", "logs_specs", "event_log_handler", "numa_binding",
+)  # fmt: skip
+"""torchrun's options that are accepted only to be ignored or refused; they take a value."""
 
 
 def normalize(token: str) -> str:
@@ -96,7 +100,43 @@ def run(
     fault: Annotated[
         list[str] | None, typer.Option(metavar="KIND@STEP:TARGET", help="Inject a fault; may repeat.")
     ] = None,
+    no_python: Annotated[
+        bool, typer.Option("--no-python", help="SCRIPT is a program to execute, not a Python script.")
+    ] = False,
+    log_dir: Annotated[
+        str, typer.Option(metavar="PATH", help="Folder on the nodes for files of `--redirects` and `--tee`.")
+    ] = "",
+    redirects: Annotated[
+        str,
+        typer.Option(
+            "--redirects", "-r", metavar="N|RANK:N,...", help="Streams that go to files only (1: out, 2: err)."
+        ),
+    ] = "",
+    tee: Annotated[
+        str, typer.Option("--tee", "-t", metavar="N|RANK:N,...", help="Streams that go to files and the console.")
+    ] = "",
+    local_ranks_filter: Annotated[
+        str, typer.Option(metavar="RANK,...", help="Show the output of these local ranks only.")
+    ] = "",
+    duplicate_stdout_filters: Annotated[
+        str, typer.Option(metavar="TEXT,...", help="Write lines of `--tee` with one of these texts to a file here.")
+    ] = "",
+    duplicate_stderr_filters: Annotated[str, typer.Option(metavar="TEXT,...", help="The same of standard error.")] = "",
+    role: Annotated[str, typer.Option(metavar="NAME", help="`ROLE_NAME` of the workers (default).")] = "",
+    virtual_local_rank: Annotated[
+        bool, typer.Option("--virtual-local-rank", help="Each worker sees its GPU only, as local rank 0.")
+    ] = False,
+    signals_to_handle: Annotated[
+        str, typer.Option(metavar="SIGNAL,...", help="Signals that stop the job (SIGTERM, SIGINT, SIGHUP).")
+    ] = "",
+    shutdown_timeout: Annotated[
+        str, typer.Option(metavar="SECONDS", help="Time from SIGTERM to SIGKILL when the command stops the job (10).")
+    ] = "",
+    run_path: Annotated[bool, typer.Option("--run-path", hidden=True)] = False,
     standalone: Annotated[bool, typer.Option("--standalone", hidden=True)] = False,
+    logs_specs: Annotated[str, _ignored("logs-specs")] = "",
+    event_log_handler: Annotated[str, _ignored("event-log-handler")] = "",
+    numa_binding: Annotated[str, _ignored("numa-binding")] = "",
     node_rank: Annotated[str, _ignored("node-rank")] = "",
     rdzv_backend: Annotated[str, _ignored("rdzv-backend")] = "",
     rdzv_endpoint: Annotated[str, _ignored("rdzv-endpoint")] = "",
@@ -106,10 +146,6 @@ def run(
     master_port: Annotated[str, _ignored("master-port")] = "",
     local_addr: Annotated[str, _ignored("local-addr")] = "",
     start_method: Annotated[str, _ignored("start-method")] = "",
-    role: Annotated[str, _ignored("role")] = "",
-    log_dir: Annotated[str, _ignored("log-dir")] = "",
-    redirects: Annotated[str, _ignored("redirects")] = "",
-    tee: Annotated[str, _ignored("tee")] = "",
     monitor_interval: Annotated[str, _ignored("monitor-interval")] = "",
 ) -> int:
     """Start a job on the agents and follow it: torchrun's options, live log, the job's exit code.
@@ -117,7 +153,7 @@ def run(
     Without a controller it starts one here, for this job only.
     """
     given = locals()
-    return interrupts.guarded(lambda: _run(**given))
+    return interrupts.guarded(lambda: _run(**given), torchrun_options.parse_signals(signals_to_handle))
 
 
 def _run(
@@ -125,9 +161,10 @@ def _run(
     max_restarts: int | None, name: str, env: list[str] | None, no_env: bool, no_hooks: bool, fresh: bool,
     detach: bool, fault: list[str] | None, pause_limit: str, idle_limit: str, idle_limit_start: str, pause_alert: str,
     hang_floor: str, hang_steps: str, hang_limit_start: str, stuck_limit: str, priority: int, preempt: bool,
-    **given: Any,
+    no_python: bool, log_dir: str, redirects: str, tee: str, local_ranks_filter: str, duplicate_stdout_filters: str,
+    duplicate_stderr_filters: str, role: str, virtual_local_rank: bool, shutdown_timeout: str, **given: Any,
 ) -> int:  # fmt: skip
-    ignored = [f"--{option}" for option in torchrun.IGNORED if given[option.replace("-", "_")]]
+    ignored = torchrun_options.check({f"--{name.replace('_', '-')}": given[name] for name in _VALUES})
     if ignored:
         note(f"{', '.join(ignored)}: not needed here, ignored")
     cwd = Path.cwd()
@@ -137,7 +174,15 @@ def _run(
         raise UsageError(f"--name has at most 200 characters, but this one has {len(name)}")
     for i, word in enumerate(args or []):
         torchrun.check_text(word, f"argument {i + 1} of the script")
-    path = torchrun.check_script(target, module, cwd)
+    path = torchrun.check_script(target, module, no_python, cwd)
+    files = torchrun_options.parse_files(log_dir, redirects, tee)
+    ranks = torchrun_options.parse_ranks(local_ranks_filter)
+    filters = {
+        "out": torchrun_options.parse_filters(duplicate_stdout_filters),
+        "err": torchrun_options.parse_filters(duplicate_stderr_filters),
+    }
+    grace = torchrun_options.parse_shutdown(shutdown_timeout)
+    torchrun.check_text(role, "--role")
     least, most = torchrun.parse_nnodes(nnodes)
     torchrun.check_nproc(nproc_per_node, most)
     environment.given(env or [], os.environ)
@@ -153,6 +198,8 @@ def _run(
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         check_world(most, nproc)
         parse_faults(fault or [], count * nproc, count)
+        choice = torchrun_options.choice(nproc, files, ranks, filters)
+        folder = files.folder(cwd) if files else ""
         variables, unsendable = environment.of_workers(env or [], no_env, nproc, os.environ)
         if unsendable:
             note(f"not given to the workers, for they are not UTF-8: {', '.join(unsendable)}")
@@ -165,9 +212,13 @@ def _run(
                 "args": args or [],
                 "module": module,
                 "cwd": str(cwd),
-                "env": variables,
+                "env": variables | ({"ROLE_NAME": role} if role else {}),
                 "hooks": not no_hooks,
                 "warm": not fresh,
+                "executable": no_python,
+                "virtual_local_rank": virtual_local_rank,
+                "log_dir": folder,
+                "redirects": str(files.streams(nproc)),
             },
             "nnodes": most if ":" in nnodes else count,
             "node_counts": list(range(least, most)),
@@ -182,7 +233,10 @@ def _run(
         if detach:
             print(job)
             return 0
-        return follow(reached, job, failure)
+        if folder:
+            note(f"files of the workers: {folder}/{job}_GROUP/attempt_N/LOCAL_RANK/ on their nodes")
+        console = Console(choice, Path(folder) / job if any(filters.values()) else None)
+        return follow(reached, job, failure, console, grace)
 
 
 @contextmanager
@@ -223,10 +277,11 @@ def _answers(client: Client, must: bool) -> bool:
     return True
 
 
-def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
+def follow(client: Client, job: str, failure: Callable[[], str], console: Console, grace: float) -> int:
     """Print the job's log until it ends; its exit code. Ctrl-C (SIGTERM, SIGHUP) stops the job, a second one leaves it.
 
-    `failure` returns why a cluster of our own cannot go on, if so; another's may be down for as long as it takes."""
+    `failure` returns why a cluster of our own cannot go on, if so; another's may be down for as long as it takes.
+    `grace`: seconds from SIGTERM to SIGKILL of a stop."""
     follower = Follower(client, job)
     follower.start()
     watch = _Watch(client, job)
@@ -236,7 +291,7 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
             with interrupts.allowed():
                 if interrupted and not asked:
                     asked = True  # within the try: the second Ctrl-C does not wait for the reply
-                    _request_stop(client, job)
+                    _request_stop(client, job, grace)
                 try:
                     line = follower.lines.get(timeout=0.5)
                 except queue.Empty:
@@ -246,7 +301,7 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
                     continue
                 if line is None:
                     break
-                _print(line)
+                console.show(line)
                 if time.monotonic() - watch.looked > LOOK_S:
                     watch.look()
         except KeyboardInterrupt as error:
@@ -259,8 +314,8 @@ def follow(client: Client, job: str, failure: Callable[[], str]) -> int:
             interrupted = interrupts.code_of(error)
             note("stopping the job; Ctrl-C again leaves it running")
         except BrokenPipeError:  # `holdfast run ... | head`
-            _request_stop(client, job)
-            _hide(sys.stdout)
+            _request_stop(client, job, grace)
+            hide(sys.stdout)
             return 128 + signal.SIGPIPE
     if follower.error is not None:
         raise follower.error
@@ -299,32 +354,11 @@ class _Watch:
         self._since = since
 
 
-def _request_stop(client: Client, job: str) -> None:
+def _request_stop(client: Client, job: str, grace: float) -> None:
     try:
-        client.stop(job=job)
+        client.stop(grace, job)
     except HoldfastError as error:
         note(str(error))
-
-
-def _print(line: Json) -> None:
-    """Worker output goes to a file or a pipe unchanged, as with torchrun. On a terminal colours stay; sequences that
-    move the cursor, rename the window or write the clipboard are removed."""
-    stream = sys.stderr if line["stream"] == "err" else sys.stdout
-    if line.get("dropped"):
-        print(f"[{line['rank']}] ... {line['dropped']} lines left out ...", file=sys.stderr)
-    text = coloured(line["text"]) if stream.isatty() else line["text"]
-    try:
-        print(f"[{line['rank']}] {text}", file=stream, flush=True)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        # The terminal is closed, and SIGHUP is ignored: the job continues without output.
-        _hide(stream)
-
-
-def _hide(stream: TextIO) -> None:
-    """Redirect a closed stream to /dev/null, including the interpreter's last flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code(client: Client, job: str, interrupted: int, at_risk: Json | None) -> int:

@@ -11,13 +11,6 @@ from holdfast.cli.common.bounds import check_world
 
 Json = dict[str, Any]
 
-IGNORED = (
-    "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port", "local-addr",
-    "start-method", "role", "log-dir", "redirects", "tee", "monitor-interval",
-)  # fmt: skip
-"""torchrun's options that a controller does not need; they take a value."""
-
-
 MOST_SECONDS = 1e6
 """Largest limit in seconds (eleven days), and in steps."""
 
@@ -95,8 +88,13 @@ def parse_limits(given: Mapping[str, str]) -> dict[str, float]:
     return limits
 
 
-def check_script(target: str, module: bool, cwd: Path) -> str:
+def check_script(target: str, module: bool, no_python: bool, cwd: Path) -> str:
     """The target as the workers need it: a script becomes an absolute path. UsageError when there is none."""
+    if no_python:
+        if module:
+            raise UsageError("--no-python and --module exclude each other: a module needs Python")
+        check_text(target, "SCRIPT")
+        return target  # the nodes look it up, as a shell does
     if module:
         if not all(part.isidentifier() for part in target.split(".")):
             raise UsageError(f"not a module's name: {target!r}")

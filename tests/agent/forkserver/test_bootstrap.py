@@ -137,6 +137,39 @@ def test_the_phases_of_a_script_that_says_nothing(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize(("unbuffered", "out"), [("", "line\n"), ("1", "line\npiece")])
+def test_output_goes_out_as_with_python_itself(unbuffered: str, out: str, tmp_path: Path) -> None:
+    """Also when the worker is killed: lines as they end, and everything at once where the job wants that."""
+    (tmp_path / "t.py").write_text(
+        "import os, sys\n"
+        "for file in (sys.stdout, sys.stderr):\n"
+        "    print('line', file=file)\n"
+        "    file.write('piece')\n"
+        "os._exit(3)"
+    )
+    one = spec(tmp_path, "t.py")
+    done = start(replace(one, env={**one.env, "PYTHONUNBUFFERED": unbuffered}), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (3, out, out)
+
+
+def test_a_program_that_is_not_python_takes_the_workers_place(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("#!/bin/sh\necho $RANK $PWD $1; exit 7\n")
+    (tmp_path / "a.sh").chmod(0o755)
+    done = start(spec(tmp_path, "./a.sh", "one two", executable=True), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"3 {tmp_path} one two\n", "")
+    done = start(spec(tmp_path, "sh", "-c", "echo $0 $LOCAL_RANK", executable=True), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "sh 1\n")
+    done = start(spec(tmp_path, "no-such-program", executable=True), tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "holdfast: cannot execute 'no-such-program': No such file or directory\n"
+
+
+def test_a_spec_has_no_field_that_an_older_fork_server_does_not_know_unless_it_is_used(tmp_path: Path) -> None:
+    known = {"target", "args", "module", "cwd", "env", "hooks", "warm"}
+    assert set(spec(tmp_path, "t.py").to_json()["program"]) == known
+    assert set(spec(tmp_path, "t.py", executable=True).to_json()["program"]) == {*known, "executable"}
+
+
 def test_a_spec_survives_json() -> None:
     one = spec(Path("/x"), "train.py", "a", "b", module=True, hooks=False)
     assert WorkerSpec.from_json(json.loads(json.dumps(one.to_json()))) == one

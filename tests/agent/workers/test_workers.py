@@ -307,9 +307,11 @@ def test_nothing_stays_after_the_end(tmp_path: Path) -> None:
 # --- the environment -------------------------------------------------------------------------------------------
 
 
-def environment(base: dict[str, str] | None = None, generation: int = 1, **program: str) -> dict[str, str]:
+def environment(
+    base: dict[str, str] | None = None, generation: int = 1, is_virtual: bool = False, **program: str
+) -> dict[str, str]:
     order = msg.StartWorkers(
-        msg.Program("train.py", env=program),
+        msg.Program("train.py", env=program, virtual_local_rank=is_virtual),
         tuple(msg.Rank(4 + local, local, 1) for local in range(4)),
         world_size=8,
         nnodes=2,
@@ -319,6 +321,23 @@ def environment(base: dict[str, str] | None = None, generation: int = 1, **progr
     )
     command = msg.Command("c", "job7", generation, order)
     return worker_environment(base or {}, command, order, order.ranks[2])
+
+
+@pytest.mark.parametrize(("visible", "gpu"), [(None, "2"), ("4,5,6,7", "6"), ("GPU-a, GPU-b, GPU-c", "GPU-c")])
+def test_each_worker_sees_its_gpu_as_local_rank_0(visible: str | None, gpu: str) -> None:
+    base = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    env = environment(base, is_virtual=True)
+    assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"], env["RANK"]) == ("0", gpu, "6")
+    assert environment(base).get("CUDA_VISIBLE_DEVICES") == visible
+
+
+def test_a_worker_without_a_gpu_of_its_own_does_not_start() -> None:
+    with pytest.raises(UsageError, match="no GPU for local rank 2 in CUDA_VISIBLE_DEVICES=0,1"):
+        environment({"CUDA_VISIBLE_DEVICES": "0,1"}, is_virtual=True)
+
+
+def test_a_role_has_a_name() -> None:
+    assert environment(ROLE_NAME="trainer")["ROLE_NAME"] == "trainer"
 
 
 def test_the_variables_are_torchruns() -> None:

@@ -180,6 +180,10 @@ def test_run_takes_torchruns_options(
             "env": {"OMP_NUM_THREADS": "1", "A": "b=c", "HF_HOME": "/data/hf"},
             "hooks": False,
             "warm": False,
+            "executable": False,
+            "virtual_local_rank": False,
+            "log_dir": "",
+            "redirects": "0",
         },
         "nnodes": 2,
         "node_counts": [1],
@@ -190,7 +194,7 @@ def test_run_takes_torchruns_options(
         "priority": 0,
         "preempt": False,
     }
-    assert "--node-rank, --rdzv-backend, --rdzv-endpoint: not needed here" in capsys.readouterr().err
+    assert "--rdzv-backend, --rdzv-endpoint: not needed here" in capsys.readouterr().err
 
 
 def test_run_gives_the_shells_environment(fake: FakeController, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,8 @@ def main(spec: WorkerSpec) -> int:
     environment = spec.environment()
     os.environ.clear()
     os.environ.update(environment)
+    if spec.program.stdin:
+        _read_from(f"{spec.program.stdin}.{spec.generation}")
     if spec.program.executable:
         return _become(spec)
     _dress(spec)
@@ -77,6 +79,23 @@ def main(spec: WorkerSpec) -> int:
         return _fail(spec, error)
     probe.observed_phase(Phase.DONE)
     return 0
+
+
+def _read_from(path: str) -> None:
+    """Standard input from a named pipe, as soon as its other end is open; without the pipe it stays empty."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        print(f"holdfast: no standard input: {error.strerror}: {path}", file=sys.stderr)
+        return
+    os.dup2(fd, 0)
+    os.close(fd)
+    # The stream of before may have seen the end of another file.
+    stream = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8", errors="surrogateescape"
+    )
+    sys.stdin = stream
+    setattr(sys, "__stdin__", stream)  # noqa: B010
 
 
 def _become(spec: WorkerSpec) -> int:

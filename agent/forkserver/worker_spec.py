@@ -10,7 +10,7 @@ from holdfast.wire.messages import Program
 
 Key = tuple[str, int, int]
 """Job, generation, rank: names one worker, and is never reused."""
-_NEWER = ("executable", "virtual_local_rank", "log_dir", "redirects")
+_NEWER = ("executable", "virtual_local_rank", "log_dir", "redirects", "stdin")
 """Fields of a program that the first fork servers did not know."""
 
 

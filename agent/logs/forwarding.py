@@ -16,10 +16,12 @@ class Backlog:
     stream: str
     lines: list[str] = field(default_factory=list)
     dropped: int = 0
+    unfinished: str = ""
+    """What its last line shows that has no end yet, if that is news."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to report."""
-        return bool(self.lines or self.dropped)
+        return bool(self.lines or self.dropped or self.unfinished)
 
 
 class Forwarder:
@@ -47,6 +49,14 @@ class Forwarder:
     def forward(self, backlog: Backlog) -> list[LogChunk]:
         """The first lines that the allowance has room for; the backlog is empty afterwards."""
         lines, backlog.lines = backlog.lines, []
+        unfinished, backlog.unfinished = backlog.unfinished, ""
+        chunks = self._finished(backlog, lines)
+        if unfinished and _cost(unfinished) <= self._allowance:  # the next look at the line is as good as this one
+            self._allowance -= _cost(unfinished)
+            chunks.append(LogChunk(*backlog.key, backlog.stream, unfinished, unfinished=True))
+        return chunks
+
+    def _finished(self, backlog: Backlog, lines: list[str]) -> list[LogChunk]:
         sent = 0
         for line in lines:
             if _cost(line) > self._allowance:

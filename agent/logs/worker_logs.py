@@ -21,11 +21,12 @@ from holdfast.agent.logs.output_log import Disk, OutputLog
 from holdfast.agent.logs.progress_watch import Mark
 from holdfast.agent.logs.rules import LogRule, Rules
 from holdfast.agent.logs.scanner import Scanner
+from holdfast.agent.logs.unfinished import Unfinished, needed, visible
 from holdfast.base import private
 from holdfast.wire.messages import LogChunk
 from holdfast.wire.types import LogMatched
 
-MAX_LINE = 16 * 1024
+MAX_LINE = 128 * 1024
 """Bytes; a longer line is cut into pieces of this size (a character that the cut hits is replaced)."""
 MAX_READ = 1 << 20
 """Bytes read in one poll, shared evenly by the files, but at least MIN_READ from each."""
@@ -52,6 +53,7 @@ class _File:
     """Where what was read goes, of a file in memory; None for one that is on the disk itself."""
     recent: bytes = b""
     """The end of what was read from memory, or from a file of the user's."""
+    unfinished: Unfinished = field(default_factory=Unfinished)
     is_users: bool = False
     """Is it a file that the user chose? Then it is never rotated."""
     mark: Mark = field(default_factory=Mark)
@@ -86,7 +88,7 @@ class WorkerLogs:
         self._log = OutputLog(max_bytes, keep, on_full)
         self._tails: dict[tuple[Key, str], bytes] = {}
         """Ends of the output of workers that are gone, of which the disk may know less."""
-        self._forwarder = Forwarder(rate, clock)
+        self._forwarder, self._clock = Forwarder(rate, clock), clock
         self._idle: tuple[list[int], list[int]] | None = None
         """Descriptors and sizes of all files, when there was nothing left to do with any of them."""
 
@@ -148,7 +150,12 @@ class WorkerLogs:
         chunks = []
         for pair in self._files.values():
             for file in pair:
-                if self._read(file) or file.backlog:
+                is_new = self._read(file)
+                if file.rest or file.unfinished.shown:
+                    file.backlog.unfinished = file.unfinished.look(file.rest, is_new, self._clock())
+                    if file.backlog.unfinished:
+                        file.mark.read(file.backlog.unfinished)
+                if is_new or file.backlog:
                     chunks += self._forwarder.forward(file.backlog)
         self._scanner.work()
         self._idle = self._when_idle()
@@ -191,6 +198,7 @@ class WorkerLogs:
                 if not self._read(file):
                     break
                 self._forwarder.trim(file.backlog)
+            file.backlog.unfinished = ""
             if file.rest:
                 self._take_lines(file, file.rest + b"\n")
                 file.rest = b""
@@ -317,7 +325,7 @@ class WorkerLogs:
     def _split(self, file: _File, raw: bytes) -> None:
         raw = file.rest + raw
         end = raw.rfind(b"\n") + 1
-        file.rest = raw[end:]
+        file.rest = needed(raw[end:])
         if len(file.rest) > MAX_LINE:  # a line without end must not be held back forever
             cut = (len(file.rest) - 1) // MAX_LINE * MAX_LINE  # leaves something for the line end to close
             self._take_lines(file, raw[:end] + file.rest[:cut] + b"\n")
@@ -327,7 +335,7 @@ class WorkerLogs:
 
     def _take_lines(self, file: _File, raw: bytes) -> None:
         text = raw.decode("utf-8", "replace")
-        for line in text.removesuffix("\n").split("\n"):
+        for line in map(visible, text.removesuffix("\n").split("\n")):
             if len(line) <= MAX_LINE:
                 file.backlog.lines.append(line)
             else:
@@ -380,4 +388,4 @@ class WorkerLogs:
 
 def _is_done(file: _File) -> bool:
     """Read to its end, all of it forwarded, no copy under way: only what is written to it is news."""
-    return file.fd >= 0 and file.rotation is None and not file.backlog
+    return file.fd >= 0 and file.rotation is None and not file.backlog and not file.unfinished.waits

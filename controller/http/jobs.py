@@ -197,7 +197,7 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         "/logs",
         tags=["live"],
         response_class=EventStream,
-        responses=stream("line", "end"),
+        responses=stream("line", "unfinished", "end"),
         summary="The job's log, live",
     )
     async def logs(
@@ -213,8 +213,8 @@ def _reads(facade: Facade, streams: Streams, which: Which) -> APIRouter:
         follow: Annotated[bool, Query(description="False: end after what is kept.")] = True,
     ) -> Response:
         """Event `line`: a LogLine, beginning with what is kept: the newest lines of the last nine generations, 1 MiB of
-        the newest one and 256 kiB of each earlier one, in fair shares of their ranks. Event `end`: all was sent, and
-        the job has ended or is not followed."""
+        the newest one and 256 kiB of each earlier one, in fair shares of their ranks. Event `unfinished`: what a line
+        shows that has no end yet. Event `end`: all was sent, and the job has ended or is not followed."""
         job = facade.job(id)
         if job is None:
             raise HTTPException(409, "no job has been submitted")

@@ -41,6 +41,10 @@ class ProgramSpec(_Request):
         pattern=r"^([0-3]|\d+:[0-3](,\d+:[0-3])*)$",
         description="Streams that go to files there, in torchrun's form: 0 to 3, or by local rank `0:3,1:1`.",
     )
+    stdin: str = Field(
+        default="",
+        description="Standard input of the job's worker, if it has one: this path with `.GENERATION`, a named pipe.",
+    )
 
 
 class JobLimits(_Request):
@@ -418,7 +422,8 @@ class Steps(_Answer):
 
 
 class LogLine(_Answer):
-    """The data of an event `line` of a job's log."""
+    """The data of an event `line` of a job's log, and of an event `unfinished`: what a line without an end shows so
+    far, a progress bar or a question. The line itself follows when it ends."""
 
     at: float = Field(description="When the controller received it.")
     node: str = Field(description="The node of the rank in that generation.")
@@ -427,6 +432,7 @@ class LogLine(_Answer):
     text: str
     generation: int
     dropped: int = Field(description="Lines that were left out before this one.")
+    unfinished: bool = Field(default=False, description="The name of the event says the same.")
 
 
 class NicTraffic(_Answer):

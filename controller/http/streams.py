@@ -182,7 +182,9 @@ class Streams:
                     yield HEARTBEAT
                     continue
                 try:
-                    yield event("line", encode(line.result()))
+                    found = line.result()
+                    name = "unfinished" if found.get("unfinished") else "line"
+                    yield event(name, encode(found))
                 except StopAsyncIteration:
                     yield event("end", b"{}")
                     return

@@ -44,7 +44,8 @@ class _JobLog:
         self.over = False
 
     def add(self, kept: KeptChunk) -> None:
-        self.tail.add(kept)
+        if not kept.chunk.unfinished:
+            self.tail.add(kept)
         for queue, wanted in self.listeners.items():
             if _takes(wanted, kept):
                 queue.offer(kept)
@@ -118,4 +119,5 @@ def _line(kept: KeptChunk) -> dict[str, Any]:
         "text": chunk.text,
         "generation": chunk.generation,
         "dropped": chunk.dropped,
+        "unfinished": chunk.unfinished,
     }

@@ -261,6 +261,7 @@ class Report:
                 virtual_local_rank=bool(program.get("virtual_local_rank")),
                 log_dir=program.get("log_dir") or "",
                 redirects=program.get("redirects") or "0",
+                stdin=program.get("stdin") or "",
             ),
             nnodes=int(spec.get("nnodes") or 1),
             nproc=int(spec.get("nproc_per_node") or 1),

@@ -315,12 +315,14 @@ class LogChunk(google.protobuf.message.Message):
     STREAM_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     DROPPED_FIELD_NUMBER: builtins.int
+    UNFINISHED_FIELD_NUMBER: builtins.int
     job: builtins.str
     generation: builtins.int
     rank: builtins.int
     stream: builtins.str
     text: builtins.str
     dropped: builtins.int
+    unfinished: builtins.bool
     def __init__(
         self,
         *,
@@ -330,8 +332,9 @@ class LogChunk(google.protobuf.message.Message):
         stream: builtins.str = ...,
         text: builtins.str = ...,
         dropped: builtins.int = ...,
+        unfinished: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["dropped", b"dropped", "generation", b"generation", "job", b"job", "rank", b"rank", "stream", b"stream", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dropped", b"dropped", "generation", b"generation", "job", b"job", "rank", b"rank", "stream", b"stream", "text", b"text", "unfinished", b"unfinished"]) -> None: ...
 
 global___LogChunk = LogChunk
 

@@ -926,6 +926,7 @@ class Program(google.protobuf.message.Message):
     VIRTUAL_LOCAL_RANK_FIELD_NUMBER: builtins.int
     LOG_DIR_FIELD_NUMBER: builtins.int
     REDIRECTS_FIELD_NUMBER: builtins.int
+    STDIN_FIELD_NUMBER: builtins.int
     target: builtins.str
     module: builtins.bool
     cwd: builtins.str
@@ -935,6 +936,7 @@ class Program(google.protobuf.message.Message):
     virtual_local_rank: builtins.bool
     log_dir: builtins.str
     redirects: builtins.str
+    stdin: builtins.str
     @property
     def args(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -953,7 +955,8 @@ class Program(google.protobuf.message.Message):
         virtual_local_rank: builtins.bool = ...,
         log_dir: builtins.str = ...,
         redirects: builtins.str = ...,
+        stdin: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["args", b"args", "cwd", b"cwd", "env", b"env", "executable", b"executable", "hooks", b"hooks", "log_dir", b"log_dir", "module", b"module", "redirects", b"redirects", "target", b"target", "virtual_local_rank", b"virtual_local_rank", "warm", b"warm"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["args", b"args", "cwd", b"cwd", "env", b"env", "executable", b"executable", "hooks", b"hooks", "log_dir", b"log_dir", "module", b"module", "redirects", b"redirects", "stdin", b"stdin", "target", b"target", "virtual_local_rank", b"virtual_local_rank", "warm", b"warm"]) -> None: ...
 
 global___Program = Program

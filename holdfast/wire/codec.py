@@ -72,7 +72,7 @@ def decode_agent(data: bytes) -> msg.AgentMessage:
         return msg.CommandResult(r.id, r.ok, r.error, dict(r.data))
     if kind == "log":
         g = message.log
-        return msg.LogChunk(g.job, g.generation, g.rank, g.stream, g.text, g.dropped)
+        return msg.LogChunk(g.job, g.generation, g.rank, g.stream, g.text, g.dropped, g.unfinished)
     if kind == "hello":
         return _from_hello(message.hello)
     if kind == "spans":
@@ -292,6 +292,7 @@ def _from_command(m: c.Command) -> msg.Command:
                 g.virtual_local_rank,
                 g.log_dir,
                 g.redirects or "0",
+                g.stdin,
             ),
             ranks=tuple(msg.Rank(r.rank, r.local_rank, r.group_rank) for r in s.ranks),
             world_size=s.world_size,

@@ -78,6 +78,7 @@ class Program:
     virtual_local_rank: bool = False  # each worker sees its GPU only, as local rank 0
     log_dir: str = ""  # folder on the nodes for files of the streams in `redirects`
     redirects: str = "0"  # streams that go to files there (`std_streams`)
+    stdin: str = ""  # a named pipe on the node, with ".GENERATION" behind it: standard input of a single worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,8 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Lines a worker printed. `dropped` counts lines left out to keep within the rate."""
+    """Lines a worker printed. `dropped` counts lines left out to keep within the rate. `unfinished`: the text is what
+    its last line shows by now, a progress bar or a question. The line itself comes when it ends."""
 
     job: str
     generation: int
@@ -175,6 +177,7 @@ class LogChunk:
     stream: str  # "out" | "err"
     text: str
     dropped: int = 0
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from holdfast.base.errors import UsageError
 from holdfast.base.plain import coloured
+from holdfast.cli.common.output import note
 from holdfast.wire.std_streams import ERR, OUT, StdStreams
 
 Json = dict[str, Any]
@@ -47,10 +48,14 @@ class Console:
 
     def __init__(self, choice: Choice, folder: Path | None = None) -> None:
         self._choice, self._folder = choice, folder
+        self._open: set[TextIO] = set()  # streams on which an unfinished line stands
 
     def show(self, line: Json) -> None:
         """Worker output goes to a file or a pipe unchanged, as with torchrun. On a terminal colours stay; sequences
         that move the cursor, rename the window or write the clipboard are removed."""
+        if line.get("unfinished"):
+            self._show_unfinished(line)
+            return
         if self._folder is not None and self._choice.duplicates(line):
             self._duplicate(self._folder, line)
         if not self._choice.shows(line):
@@ -58,9 +63,36 @@ class Console:
         stream = sys.stderr if line["stream"] == "err" else sys.stdout
         if line.get("dropped"):
             print(f"[{line['rank']}] ... {line['dropped']} lines left out ...", file=sys.stderr)
-        text = coloured(line["text"]) if stream.isatty() else line["text"]
+        self._print(stream, self._start_of_line(stream) + _text(line, stream) + "\n")
+
+    def note(self, text: str) -> None:
+        """Print a line of the command's own, below an unfinished one."""
+        for stream in self._open:
+            self._print(stream, "\n")
+        self._open.clear()
+        note(text)
+
+    def _show_unfinished(self, line: Json) -> None:
+        """What a line shows that has no end yet: the next text takes its place on a terminal."""
+        if not self._choice.shows(line):
+            return
+        stream = sys.stderr if line["stream"] == "err" else sys.stdout
+        start = self._start_of_line(stream)
+        self._open.add(stream)
+        self._print(stream, start + _text(line, stream))
+
+    def _start_of_line(self, stream: TextIO) -> str:
+        """What comes first where an unfinished line stands: a terminal clears it, in a file it stays."""
+        is_open = stream in self._open or (stream.isatty() and bool(self._open))
+        if not is_open:
+            return ""
+        self._open.clear() if stream.isatty() else self._open.discard(stream)
+        return "\r\x1b[K" if stream.isatty() else "\r"
+
+    @staticmethod
+    def _print(stream: TextIO, text: str) -> None:
         try:
-            print(f"[{line['rank']}] {text}", file=stream, flush=True)
+            print(text, end="", file=stream, flush=True)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -78,6 +110,10 @@ class Console:
             raise UsageError(
                 f"--duplicate-std{stream}-filters: cannot write below {folder}: {error.strerror}"
             ) from None
+
+
+def _text(line: Json, stream: TextIO) -> str:
+    return f"[{line['rank']}] {coloured(line['text']) if stream.isatty() else line['text']}"
 
 
 def hide(stream: TextIO) -> None:

@@ -100,7 +100,8 @@ class Follower:
                 for line in self._connection(reconnected):
                     delays = policy.delays()
                     reported = False
-                    self._seen.add(line)
+                    if not line.get("unfinished"):
+                        self._seen.add(line)
                     self.lines.put(line)
                 if self._is_over():
                     return
@@ -129,6 +130,8 @@ class Follower:
             if name == "end":
                 self._ended = True
                 break
+            if name == "unfinished" and burst is None:
+                yield {**line, "unfinished": True}
             if burst is not None and time.monotonic() > until:
                 yield from self._seen.fresh(burst)
                 burst = None

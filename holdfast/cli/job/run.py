@@ -24,6 +24,7 @@ from holdfast.cli.common.output import note
 from holdfast.cli.job import environment, torchrun, torchrun_options
 from holdfast.cli.job.console import Console, hide
 from holdfast.cli.job.follow import Follower
+from holdfast.cli.job.standard_input import StandardInput
 from holdfast.cli.job.summary import summary
 from holdfast.facts.faults import parse_faults
 
@@ -193,7 +194,7 @@ def _run(
         "hang_limit_start": hang_limit_start, "stuck_limit": stuck_limit,
     })  # fmt: skip
     queue = " and ".join(option for option, is_given in (("--priority", priority), ("--preempt", preempt)) if is_given)
-    with _cluster(client, least, nproc_per_node, detach, queue) as (reached, wanted, failure):
+    with _cluster(client, least, nproc_per_node, detach, queue) as (reached, wanted, failure, own):
         with interrupts.allowed():
             count, nproc = torchrun.place(reached.nodes(), nnodes, wanted)
         check_world(most, nproc)
@@ -205,6 +206,8 @@ def _run(
             note(f"not given to the workers, for they are not UTF-8: {', '.join(unsendable)}")
         if variables and not no_env:
             reached.check_private("the environment", "or leave it out with --no-env")
+        # Only a worker on this host can read what is typed here, and only one of them.
+        typed = StandardInput(own) if own is not None and count * nproc == 1 else None
         spec: Json = {
             "name": name or (target if module else Path(target).stem),
             "program": {
@@ -219,6 +222,7 @@ def _run(
                 "virtual_local_rank": virtual_local_rank,
                 "log_dir": folder,
                 "redirects": str(files.streams(nproc)),
+                "stdin": typed.path if typed is not None else "",
             },
             "nnodes": most if ":" in nnodes else count,
             "node_counts": list(range(least, most)),
@@ -230,6 +234,8 @@ def _run(
             "preempt": preempt,
         }
         job = reached.submit(spec)
+        if typed is not None:
+            typed.start()
         if detach:
             print(job)
             return 0
@@ -242,11 +248,11 @@ def _run(
 @contextmanager
 def _cluster(
     client: Client, nnodes: int, nproc: str, detach: bool, queue: str
-) -> Iterator[tuple[Client, str, Callable[[], str]]]:
+) -> Iterator[tuple[Client, str, Callable[[], str], Path | None]]:
     """The named cluster, or a local one if none is named and none responds. `queue`: given options that have no effect
-    without other jobs."""
+    without other jobs. The last of what it gives is the folder of a local one."""
     if _answers(client, must=client.is_named or detach):
-        yield client, nproc, str
+        yield client, nproc, str, None
         return
     if queue:
         raise UsageError(
@@ -263,7 +269,7 @@ def _cluster(
         LocalCluster(Path(folder), nodes=nnodes, slots=slots) as cluster,
     ):
         note(f"no controller at {client.address}; started one here: {cluster.url}")
-        yield cluster.client, str(slots), lambda: cluster.failure
+        yield cluster.client, str(slots), lambda: cluster.failure, Path(folder)
 
 
 def _answers(client: Client, must: bool) -> bool:
@@ -284,7 +290,7 @@ def follow(client: Client, job: str, failure: Callable[[], str], console: Consol
     `grace`: seconds from SIGTERM to SIGKILL of a stop."""
     follower = Follower(client, job)
     follower.start()
-    watch = _Watch(client, job)
+    watch = _Watch(client, job, console.note)
     interrupted, asked = 0, False
     while True:
         try:
@@ -306,13 +312,13 @@ def follow(client: Client, job: str, failure: Callable[[], str], console: Consol
                     watch.look()
         except KeyboardInterrupt as error:
             if interrupted:
-                note(
+                console.note(
                     f"left job {job} to itself; `holdfast job --job {job}` shows it, "
                     f"`holdfast job stop --job {job}` stops it"
                 )
                 return interrupts.code_of(error)
             interrupted = interrupts.code_of(error)
-            note("stopping the job; Ctrl-C again leaves it running")
+            console.note("stopping the job; Ctrl-C again leaves it running")
         except BrokenPipeError:  # `holdfast run ... | head`
             _request_stop(client, job, grace)
             hide(sys.stdout)
@@ -326,8 +332,8 @@ def follow(client: Client, job: str, failure: Callable[[], str], console: Consol
 class _Watch:
     """Prints why the log is silent: once when the job waits for nodes or pauses, once when it continues."""
 
-    def __init__(self, client: Client, job: str) -> None:
-        self._client, self._job = client, job
+    def __init__(self, client: Client, job: str, note: Callable[[str], None]) -> None:
+        self._client, self._job, self._note = client, job, note
         self._since = 0.0
         self._waits = False
         self.at_risk: Json | None = None
@@ -343,14 +349,14 @@ class _Watch:
         self.at_risk = job.get("at_risk") or self.at_risk
         waits = job.get("state") == "pending"
         if waits and not self._waits:
-            note(f"job {self._job} is {job.get('reason') or 'waiting for nodes'}")
+            self._note(f"job {self._job} is {job.get('reason') or 'waiting for nodes'}")
         self._waits = waits
         pause = job.get("pause")
         since = float(pause["since"]) if pause else 0.0
         if pause and not self._since:
-            note(f"no step for {output.seconds(pause['seconds'])}: {pause['text']}")
+            self._note(f"no step for {output.seconds(pause['seconds'])}: {pause['text']}")
         elif self._since and not pause:
-            note("the job goes on")
+            self._note("the job goes on")
         self._since = since
 
 

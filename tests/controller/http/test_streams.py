@@ -174,6 +174,8 @@ def test_logs_begin_with_the_tail_and_end_with_the_job(facade: FakeFacade) -> No
                 assert await until(seen, "line") == line
                 facade.log.append(line | {"text": "more"})
                 assert (await until(seen, "line"))["text"] == "more"
+                facade.log.append(line | {"text": "10%", "unfinished": True})
+                assert (await until(seen, "unfinished"))["text"] == "10%"
                 await facade.stop()
                 assert await until(seen, "end") == {}
             facade.job_state = None

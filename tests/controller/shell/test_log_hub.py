@@ -45,6 +45,20 @@ def test_tail_then_live_then_the_end() -> None:
     story(body)
 
 
+def test_an_unfinished_line_is_live_only() -> None:
+    async def body(hub: LogHub) -> None:
+        reader = asyncio.create_task(texts(hub))
+        await asyncio.sleep(0)
+        hub.add(msg.LogChunk("j1", 1, 0, "out", "10%", unfinished=True))
+        hub.add(chunk("100%"))
+        await asyncio.sleep(0)
+        hub.end("j1")
+        assert await reader == ["10%", "100%"]
+        assert await texts(hub) == ["100%"]
+
+    story(body)
+
+
 def test_a_line_is_what_the_api_says() -> None:
     async def body(hub: LogHub) -> None:
         hub._clock = lambda: 12.5
@@ -52,7 +66,8 @@ def test_a_line_is_what_the_api_says() -> None:
         hub.end("j1")
         [line] = [line async for line in hub.lines("j1")]
         assert line == {
-            "at": 12.5, "node": "node1", "rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2
+            "at": 12.5, "node": "node1", "rank": 7, "stream": "err", "text": "x", "generation": 3, "dropped": 2,
+            "unfinished": False,
         }  # fmt: skip
 
     story(body)

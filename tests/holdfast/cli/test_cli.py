@@ -184,6 +184,7 @@ def test_run_takes_torchruns_options(
             "virtual_local_rank": False,
             "log_dir": "",
             "redirects": "0",
+            "stdin": "",
         },
         "nnodes": 2,
         "node_counts": [1],

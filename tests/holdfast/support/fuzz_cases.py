@@ -74,8 +74,9 @@ KINDS = {
     "TIME": "number", "PPxDPxTP": "mesh",
     "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
-    "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text", "K=V": "text",
+    "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text",
     "[RANK|NODE]": "text", "REGEX": "text", "FIGURE": "text",
+    "NAME|NAME=VALUE": "text", "N|RANK:N,...": "text", "RANK,...": "text", "SIGNAL,...": "text", "TEXT,...": "text",
     "[TARGET]": "text", "SUITE": "text", "VALUE": "text", "hf|dcp": "text", "N|MIN:MAX": "text",
     "N|auto|gpu|cpu": "text", "URL": "text", "SCRIPT": "file", "ARGS...": "text", "PART": "text",
 }  # fmt: skip
@@ -83,6 +84,7 @@ KINDS = {
 
 SPECIAL = {
     "state_dir": "folder", "sysfs_root": "folder", "controller": "host", "record": "output", "output_file": "output",
+    "log_dir": "folder",
 }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ class Facade(Protocol):
         """Goes up with every change that a viewer could see."""
 
     def log_lines(self, job: str, wanted: LogWanted = EVERY_LINE) -> AsyncIterator[Json]:
-        """`models.LogLine` of the wanted lines: what is kept, then live ones; ends when the job has ended and all was
+        """`streams.LogLine` of the wanted lines: what is kept, then live ones; ends when the job has ended and all was
         delivered."""
 
     async def submit(self, spec: Json) -> str:

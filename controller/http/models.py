@@ -421,20 +421,6 @@ class Steps(_Answer):
     generation: list[int]
 
 
-class LogLine(_Answer):
-    """The data of an event `line` of a job's log, and of an event `unfinished`: what a line without an end shows so
-    far, a progress bar or a question. The line itself follows when it ends."""
-
-    at: float = Field(description="When the controller received it.")
-    node: str = Field(description="The node of the rank in that generation.")
-    rank: int
-    stream: Literal["out", "err"]
-    text: str
-    generation: int
-    dropped: int = Field(description="Lines that were left out before this one.")
-    unfinished: bool = Field(default=False, description="The name of the event says the same.")
-
-
 class NicTraffic(_Answer):
     name: str
     t0: float = Field(description="Unix milliseconds.")

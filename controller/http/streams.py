@@ -9,7 +9,9 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
 
 from holdfast.base.json_text import encode
 from holdfast.controller.http.facade import Facade, Json
@@ -27,6 +29,20 @@ HEARTBEAT = b": alive\n\n"
 
 def event(name: str, payload: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"
+
+
+class LogLine(BaseModel):
+    """The data of an event `line` of a job's log, and of an event `unfinished`: what a line without an end shows so
+    far, a progress bar or a question. The line itself follows when it ends."""
+
+    at: float = Field(description="When the controller received it.")
+    node: str = Field(description="The node of the rank in that generation.")
+    rank: int
+    stream: Literal["out", "err"]
+    text: str
+    generation: int
+    dropped: int = Field(description="Lines that were left out before this one.")
+    unfinished: bool = Field(default=False, description="The name of the event says the same.")
 
 
 def stream(*events: str) -> dict[int | str, dict[str, Any]]:

@@ -89,7 +89,8 @@ def _lines(client: Client, found: output.Json, params: dict[str, object], follow
 
 def _until_none(follower: Follower) -> Iterable[output.Json]:
     while (line := follower.lines.get()) is not None:
-        yield line
+        if not line.get("unfinished"):  # it comes again when it ends
+            yield line
 
 
 def _text(line: output.Json, times: bool) -> str:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from benchmarks.simulated_spans import Culprit, Job, simulate
 from holdfast.controller.detectors.base.table import Tuning
-from holdfast.controller.http import metrics_models, models
+from holdfast.controller.http import metrics_models, models, streams
 from holdfast.controller.http.auth import Auth
 from holdfast.controller.http.routes import create_app
 from holdfast.controller.shell.blame_watch import BlameWatch, _look
@@ -161,7 +161,7 @@ def test_what_goes_over_no_route_is_what_its_model_says(tmp_path: Path) -> None:
         there.shell.logs.end("j1")
         lines = [line async for line in there.report.log_lines("j1")]
         assert [line["text"] for line in lines] == ["hello"]
-        hold(list[models.LogLine], lines)
+        hold(list[streams.LogLine], lines)
 
     asyncio.run(story())
     there.shell.journal.close()

@@ -208,8 +208,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, query = self.path.removeprefix("/api/v1").partition("?")
         if self.fake.alias(path)[0] == "/job/logs":
-            self.fake.log_asked.append(dict(parse_qsl(query)))
-            self._stream()
+            asked = dict(parse_qsl(query))
+            self.fake.log_asked.append(asked)
+            self._stream(asked.get("follow", "true").lower() == "true")
         else:
             self._answer("GET", path, None)
 
@@ -230,12 +231,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _stream(self) -> None:
+    def _stream(self, follow: bool) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
+        if not follow and self.fake.log.empty():
+            self.fake.log.put("end")
         while (item := self.fake.log.get()) != "cut":
             name, data = ("end", {}) if isinstance(item, str) else ("line", item)
             self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())

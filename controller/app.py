@@ -170,8 +170,12 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
     ingest = Ingest(shell, verified=config.tls_ca is not None)
     certificates = CertificateWatch(shell, shell.brain.c.tuning, config.tls(), ingest.certificates)
     auth = Auth(config.token() or None, config.readers() or None, any_host=config.insecure)
+    book = shell.brain.c.book.incidents
+    sender = Sender(
+        receivers, Decider(least=t.Severity(config.notify_from)), lambda: list(book.values()), config.page_url
+    )
     hours = Hours(shell)
-    app = create_app(Report(shell, config.max_restarts, watch, hours), auth)
+    app = create_app(Report(shell, config.max_restarts, watch, hours, certificates, sender), auth)
     host = config.listen_host
     try:
         async with (
@@ -190,9 +194,7 @@ async def _main(config: ControllerConfig, stop: asyncio.Event) -> int:
             if scheduler is not None:
                 lasting.append(reconciler.of_shell(scheduler, shell).run)
             if receivers:
-                decider = Decider(least=t.Severity(config.notify_from))
-                book = shell.brain.c.book.incidents
-                lasting.append(Sender(receivers, decider, lambda: list(book.values()), config.page_url).run)
+                lasting.append(sender.run)
             lasting.append(certificates.run)  # after the sender, which takes what is there already as reported
             work = [stop.wait(), *(_lasting(one, shell) for one in lasting)]
             done, others = await asyncio.wait(

@@ -193,7 +193,7 @@ ALERTS = (
         "Lower `checkpoint.every`; `holdfast checkpoint now --job NAME` requests one at once.",
     ),
     Alert(
-        "HoldfastSnapshotRepaired", "warning", "delta(holdfast_host_snapshot_repaired_chunks[1h]) > 0", "0m",
+        "HoldfastSnapshotRepaired", "warning", "increase(holdfast_host_snapshot_repaired_chunks_total[1h]) > 0", "0m",
         "A snapshot in memory of {{ $labels.node }} was corrupt and was repaired from a copy.",
         "Bits flipped in host memory. The corrupt data was not used for training.",
         "If it repeats on a node, cordon it and test its memory.",
@@ -213,7 +213,7 @@ ALERTS = (
         "Check fans, dust and the rack's air flow; the dashboard *Cluster* shows power and clocks.",
     ),
     Alert(
-        "HoldfastGpuMemoryErrors", "warning", "delta(holdfast_gpu_ecc_uncorrected_volatile[1h]) > 0", "0m",
+        "HoldfastGpuMemoryErrors", "warning", "increase(holdfast_gpu_ecc_uncorrected_volatile_total[1h]) > 0", "0m",
         "GPU {{ $labels.gpu }} of {{ $labels.node }} had uncorrected memory errors.",
         "The GPU's memory lost data. The worker that used it usually exits with an Xid.",
         "Drain the node and reset the GPU; if it repeats, replace the GPU.",

@@ -48,8 +48,9 @@ from holdfast.wire import types as t
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # A made-up host and GPU, with the gauges that every real one has.
+_SENT = ("host_snapshot", "host_checkpoint", "host_disk")
 HOST = {"cpu_ratio": 0.5, "memory_used_bytes": 1e9, "memory_total_bytes": 2e9, "load_1m": 1.0}
-HOST |= {name.removeprefix("host_"): 1.0 for name in HELP if name.startswith(("host_snapshot", "host_checkpoint"))}
+HOST |= {name.removeprefix("host_").removesuffix("_total"): 1.0 for name in HELP if name.startswith(_SENT)}
 GPU = {"utilization_ratio": 0.9, "memory_used_bytes": 1e9, "temperature_celsius": 60.0, "power_watts": 300.0}
 
 

@@ -4,6 +4,7 @@ import asyncio
 import smtplib
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from holdfast.controller.alerts.decide import Decider, Message
 from holdfast.controller.state.model import Incident, Instant
 
 KINDS = (*formats.JSON, "email")
+SENT, FAILED = "sent", "failed"
 _TIMEOUT = 10.0
 _RETRIES = Backoff(initial=1.0, cap=60.0, deadline=600.0)
 _QUEUE = 100
@@ -58,7 +60,8 @@ class Sender:
     ) -> None:
         self._receivers, self._decider, self._incidents, self._page = list(receivers), decider, incidents, page
         self._queues: list[asyncio.Queue[Message]] = []
-        self.failed = 0
+        self.outcomes = Counter({(one.name, outcome): 0 for one in self._receivers for outcome in (SENT, FAILED)})
+        """Messages by receiver and outcome."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -73,10 +76,10 @@ class Sender:
                 await asyncio.sleep(1.0)
 
     def _put(self, message: Message) -> None:
-        for queue in self._queues:
+        for receiver, queue in zip(self._receivers, self._queues, strict=True):
             if queue.full():
                 queue.get_nowait()  # the oldest matters least
-                self.failed += 1
+                self.outcomes[receiver.name, FAILED] += 1
             queue.put_nowait(message)
 
     async def _serve(self, receiver: Receiver, queue: asyncio.Queue[Message]) -> None:
@@ -86,10 +89,11 @@ class Sender:
                 for wait in (*_RETRIES.plan(), None):
                     error = await self._send(client, receiver, message)
                     if not error:
+                        self.outcomes[receiver.name, SENT] += 1
                         break
                     log.warning("alert.failed", receiver=receiver.name, incident=message.key, error=error)
                     if wait is None:
-                        self.failed += 1
+                        self.outcomes[receiver.name, FAILED] += 1
                         break
                     await asyncio.sleep(wait)
 

@@ -2,7 +2,8 @@
 per-rank, per-node and per-GPU families through `metrics_text`, which is about ten times as fast.
 
 Names follow Prometheus: prefix `holdfast_`, base units, `_total` for counters. Labels are a closed set: job, node,
-rank, gpu, nic, state, kind, phase, part, fault, reason, result, test, metric, version. Every value of a small label
+rank, gpu, nic, switch, state, condition, kind, phase, part, fault, reason, result, test, metric, subject, receiver,
+outcome, version. Every value of a small label
 exists from the start, at 0. An unknown number has no sample. `job` is a job's name: no two active ones share it.
 """
 
@@ -23,6 +24,7 @@ from holdfast.wire.types import FindingKind, NodeState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JOB_STATES = ("pending", "starting", "running", "recovering", "finished", "failed", "stopped")
+OPEN = ("open", "recovering")
 COMMAND_RESULTS = ("ok", "error")
 
 JOB_GAUGES = {
@@ -44,7 +46,9 @@ JOB_TIMES = {
     "wall_seconds": "Total job time.",
 }
 JUST_ENDED_S = 3600.0
-"""How long the state of an ended job is still exported: an alert must not miss it."""
+"""How long the state and health of an ended job are still exported: an alert must not miss it."""
+FAILED_S = 86400.0
+"""The same of a failed one: its page must not be over before a person has acted."""
 CONTROLLER_COUNTERS = {
     "frames": ("frames_total", "Heartbeat frames received."),
     "frame_bytes": ("frame_bytes_total", "Bytes of the heartbeat frames received."),
@@ -58,6 +62,7 @@ CONTROLLER_COUNTERS = {
     "journal_seconds": ("journal_seconds_total", "Time spent writing the journal."),
 }
 CONTROLLER_GAUGES = {
+    "journal_failing": ("journal_failing", "1 from a failure to write the journal until the next successful write."),
     "controller_loop_lag_seconds": ("loop_lag_seconds", "Lag of the controller's event loop."),
 }
 
@@ -114,6 +119,16 @@ def _cluster(state: ScrapeState) -> Iterable[Metric]:
     yield _each("holdfast_nodes", "Nodes by state.", "state", {s: counts.get(s, 0) for s in NodeState})
     yield GaugeMetricFamily("holdfast_diagnoses_running", "Diagnoses in progress.", state.metrics["diagnoses_running"])
     yield GaugeMetricFamily("holdfast_open_incidents", "Open incidents.", state.status["open_incidents"])
+    open_since = [one["opened"] for one in state.incidents if one["state"] in OPEN]
+    oldest = max(0.0, state.status["now"] - min(open_since)) if open_since else 0.0
+    yield GaugeMetricFamily("holdfast_open_incident_age_seconds", "Age of the oldest open incident; 0: none.", oldest)
+    ends = GaugeMetricFamily(
+        "holdfast_certificate_expiry_timestamp_seconds", "When a certificate in use ends, in Unix time.",
+        labels=["subject"],
+    )  # fmt: skip
+    for subject, at in state.metrics["certificates"].items():
+        ends.add_metric([subject], at)
+    yield ends
 
 
 def _jobs(state: ScrapeState) -> Iterable[Metric]:
@@ -140,6 +155,10 @@ def _jobs(state: ScrapeState) -> Iterable[Metric]:
         "holdfast_job_pause_seconds", "Duration of a pause that may end by itself; 0: the job makes progress.",
         labels=["job", "state"],
     )  # fmt: skip
+    slow = GaugeMetricFamily(
+        "holdfast_job_slow_cost_ratio", "Share of the step that the worst slow rank or link costs the whole job.",
+        labels=["job"],
+    )  # fmt: skip
     for each in state.jobs:
         job = each["job"]
         name = str(job["name"])
@@ -153,7 +172,9 @@ def _jobs(state: ScrapeState) -> Iterable[Metric]:
         pause = job["pause"]
         for life in ("busy", "idle", "unknown"):
             paused.add_metric([name, life], pause["seconds"] if pause and pause["life"] == life else 0.0)
-    yield from (restarts, queued, lost, risk, paused)
+        if _known(each["slow_cost"]):
+            slow.add_metric([name], each["slow_cost"])
+    yield from (restarts, queued, lost, risk, paused, slow)
 
 
 def _health(state: ScrapeState) -> Metric:
@@ -161,27 +182,33 @@ def _health(state: ScrapeState) -> Metric:
         "holdfast_job_health", "1 for the leading condition of the job, the worst of those that hold.",
         labels=["job", "condition"],
     )  # fmt: skip
-    for job in state.jobs:
+    judged = {job["job"]["id"]: job["job"]["health"]["condition"] for job in state.jobs}
+    for job in _reported(state):
+        condition = judged.get(job["id"], job["state"])  # the only condition of a job that is over is how it ended
         for each in Condition:
-            is_leading = job["job"]["health"]["condition"] == each.value
-            family.add_metric([str(job["job"]["name"]), each.value], float(is_leading))
+            family.add_metric([str(job["name"]), each.value], float(condition == each.value))
     return family
 
 
 def _states(state: ScrapeState) -> Metric:
-    """Of jobs that ended a while ago, too: how a job ended is seen nowhere else."""
     family = GaugeMetricFamily("holdfast_job_state", "1 for the state the job is in.", labels=["job", "state"])
-    shown = {job["job"]["id"] for job in state.jobs}
-    reported: set[str] = set()
-    for job in state.status["jobs"]:  # active ones first, then the newest: the name is theirs
-        name, ended = str(job["name"]), job["ended_at"]
-        is_new = ended is None or state.status["now"] - ended < JUST_ENDED_S
-        if name in reported or not (is_new or job["id"] in shown):
-            continue
-        reported.add(name)
+    for job in _reported(state):
         for each in JOB_STATES:
-            family.add_metric([name, each], float(each == job["state"]))
+            family.add_metric([str(job["name"]), each], float(each == job["state"]))
     return family
+
+
+def _reported(state: ScrapeState) -> Iterable[Json]:
+    """Jobs that are there, or ended a while ago: how a job ended is seen nowhere else."""
+    shown = {job["job"]["id"] for job in state.jobs}
+    names: set[str] = set()
+    for job in state.status["jobs"]:  # active ones first, then the newest: the name is theirs
+        ended, least = job["ended_at"], FAILED_S if job["state"] == "failed" else JUST_ENDED_S
+        is_new = ended is None or state.status["now"] - ended < least
+        if job["name"] in names or not (is_new or job["id"] in shown):
+            continue
+        names.add(job["name"])
+        yield job
 
 
 def _by_job(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
@@ -228,6 +255,12 @@ def _controller(metrics: Json) -> Iterable[Metric]:
     refused: dict[str, float] = dict.fromkeys(REASONS, 0)
     text = "Values dropped from agents' messages, by reason."
     yield _each("holdfast_ingest_malformed", text, "reason", refused | metrics["refused_total"], counter=True)
+    notified = CounterMetricFamily(
+        "holdfast_notifications", "Notifications by receiver, sent or given up.", labels=["receiver", "outcome"]
+    )
+    for (receiver, outcome), count in metrics["notifications"].items():
+        notified.add_metric([receiver, outcome], count)
+    yield notified
     for name, (key, text) in CONTROLLER_GAUGES.items():
         gauge = GaugeMetricFamily(f"holdfast_{name}", text)
         if _known(metrics[key]):

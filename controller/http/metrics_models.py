@@ -34,7 +34,10 @@ class ControllerFigures(_Figures):
     commands_total: dict[str, int] = Field(description="By result.")
     steps_total: int
     journal_seconds_total: float
+    journal_failing: bool
     loop_lag_seconds: float
+    certificates: dict[str, float] = Field(description="Unix time of the end, by subject.")
+    notifications: dict[tuple[str, str], int] = Field(description="By receiver and outcome.")
     findings_total: dict[str, int] = Field(description="By kind.")
     incidents_total: dict[str, int] = Field(description="By kind of their cause.")
     diagnoses_running: int
@@ -58,3 +61,4 @@ class JobFigures(_Figures):
     unsaved_seconds: float
     queued_seconds: float
     wall_seconds: float
+    slow_cost: float | None = Field(description="Share of the step; None before the first look at the job's spans.")

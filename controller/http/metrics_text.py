@@ -31,7 +31,9 @@ HELP = {
     "gpu_memory_used_bytes": "Memory in use on the GPU.",
     "gpu_temperature_celsius": "Temperature of the GPU.",
     "gpu_power_watts": "Power the GPU draws.",
-    "gpu_ecc_errors_total": "Uncorrected memory errors of the GPU.",
+    "gpu_ecc_corrected_volatile_total": "Memory errors that the GPU corrected, since its driver was loaded.",
+    "gpu_ecc_uncorrected_volatile_total": "Memory errors that the GPU could not correct, since its driver was loaded.",
+    "gpu_hw_throttled": "1 while the GPU's hardware lowers its clock: heat, power brake or slowdown.",
     "host_cpu_ratio": "Share of the host's CPU time in use.",
     "host_memory_used_bytes": "Memory in use on the host.",
     "host_warm_ready": "1 while the node's fork server is up, so that a worker can start at once.",
@@ -41,13 +43,23 @@ HELP = {
     "host_snapshot_peer_step": "Steps in the newest snapshot that each worker has on another node, too.",
     "host_snapshot_peer_seconds": "Duration of the slowest worker's last copy to another node.",
     "host_snapshot_copies_bytes": "Bytes of one snapshot of all workers of other nodes whose copies this node keeps.",
-    "host_snapshot_repaired_chunks": "MiB of snapshots that changed in the host's memory and were repaired.",
+    "host_disk_read_bytes_total": "Bytes read from all disks.",
+    "host_disk_written_bytes_total": "Bytes written to all disks.",
+    "host_snapshot_repaired_chunks_total": "MiB of snapshots that changed in the host's memory and were repaired.",
     "host_checkpoint_step": "Steps in the newest checkpoint committed with this node's help.",
     "host_checkpoint_age_seconds": "Time since that checkpoint was committed.",
     "host_checkpoint_upload_seconds": "Time from snapshot to commit of that checkpoint.",
     "host_checkpoint_upload_bytes_per_second": "Rate at which the node wrote its parts of the last checkpoint.",
     "host_checkpoint_failing": "1 from a failure of the store until the next successful write.",
 }
+COUNTERS = frozenset({
+    "disk_read_bytes", "disk_written_bytes", "snapshot_repaired_chunks", "energy_joules", "pcie_replays",
+    "sw_thermal_throttle_seconds", "hw_thermal_throttle_seconds", "hw_power_brake_seconds",
+    "nvlink_crc_flit_errors", "nvlink_crc_data_errors", "nvlink_replay_errors", "nvlink_recovery_errors",
+    "nvlink_receive_errors", "nvlink_link_recoveries",
+    "ecc_corrected_volatile", "ecc_uncorrected_volatile", "ecc_corrected_aggregate", "ecc_uncorrected_aggregate",
+})  # fmt: skip
+"""Of the agents' gauges those that only go up: counters, whose names end in `_total`."""
 DIAGNOSTIC_STATES = {"pass": 0, "degraded": 1, "fail": 2}
 GAUGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 MOST_GAUGES = 64
@@ -119,6 +131,11 @@ def node_families(nodes: Sequence[Json]) -> Iterator[str]:
     labels = [f'{{node="{name}"}} ' for name in names]
     up = [int(node["connected"]) for node in nodes]
     yield from family("holdfast_node_up", "1 while the node's agent is connected.", labels, up)
+    where = [f'{label[:-2]},switch="{escape(node["switch"])}"}} ' for label, node in zip(labels, nodes, strict=True)]
+    yield from family("holdfast_node_info", "1; the switch of the node, as a label.", where, [1] * len(nodes))
+    states = [f'{label[:-2]},state="{node["state"]}"}} ' for label, node in zip(labels, nodes, strict=True)]
+    text = "1 for the state the node is in; the others have no sample."
+    yield from family("holdfast_node_state", text, states, [1] * len(nodes))
     for metric, key, text in NODE_GAUGES:
         yield from family(f"holdfast_node_{metric}", text, labels, [node[key] for node in nodes])
     pairs = zip(labels, nodes, strict=True)
@@ -166,8 +183,9 @@ def gauges(prefix: str, rows: Iterable[tuple[str, Json]]) -> Iterator[str]:
                 series = found[key] = []
             series.append((label, value))
     for key in sorted(found):
-        text = HELP.get(f"{prefix}_{key}", f"{key.replace('_', ' ')} as the agent reads it.")
-        yield from family(f"holdfast_{prefix}_{key}", text, *_columns(found[key]))
+        name = f"{prefix}_{key}_total" if key in COUNTERS else f"{prefix}_{key}"
+        text = HELP.get(name, f"{key.replace('_', ' ')} as the agent reads it.")
+        yield from family(f"holdfast_{name}", text, *_columns(found[key]))
 
 
 def family(name: str, text: str, labels: Sequence[str], values: Sequence[float | None]) -> Iterator[str]:

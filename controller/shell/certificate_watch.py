@@ -102,6 +102,11 @@ class CertificateWatch:
         self._agents: dict[str, tuple[bytes, Used | None]] = {}
         self._reported: set[str] = set()
 
+    def ends(self) -> dict[str, float]:
+        """By subject, when its certificate ends, in Unix seconds."""
+        agents = [used for _, used in self._agents.values() if used is not None]
+        return {one.subject: one.ends for one in (*self._own, *agents)}
+
     async def run(self) -> None:
         """Watches until cancelled."""
         while True:

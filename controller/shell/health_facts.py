@@ -93,6 +93,11 @@ def _pause(pause: Json | None) -> Pause | None:
     return Pause(pause["life"], pause["text"], pause["since"], pause["limit_seconds"], pause["usual_seconds"] or None)
 
 
+def slow_cost(blame: Mapping[str, Any] | None) -> float | None:
+    """Share of the step that the worst of them costs; None where nothing is known."""
+    return max((one.cost for one in _slow(blame)), default=0.0) if blame is not None else None
+
+
 def _slow(blame: Mapping[str, Any] | None) -> tuple[Slow, ...]:
     if blame is None:
         return ()

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from holdfast.base.errors import Conflict, HoldfastError
+from holdfast.controller.alerts.send import Sender
 from holdfast.controller.brain.job_brain import JobBrain
 from holdfast.controller.cluster.placement import natural
 from holdfast.controller.cluster.state import ClusterState
 from holdfast.controller.shell.blame_watch import BlameWatch
-from holdfast.controller.shell.health_facts import health_doc
+from holdfast.controller.shell.certificate_watch import CertificateWatch
+from holdfast.controller.shell.health_facts import health_doc, slow_cost
 from holdfast.controller.shell.hours import Hours
 from holdfast.controller.shell.job_report import brief, job_doc, metrics_doc, number, plan_doc, ranks_doc
 from holdfast.controller.shell.shell import Shell
@@ -46,11 +48,18 @@ class Report:
     """The facade that HTTP serves."""
 
     def __init__(
-        self, shell: Shell, max_restarts: int, watch: BlameWatch | None = None, hours: Hours | None = None
+        self,
+        shell: Shell,
+        max_restarts: int,
+        watch: BlameWatch | None = None,
+        hours: Hours | None = None,
+        certificates: CertificateWatch | None = None,
+        sender: Sender | None = None,
     ) -> None:
-        """`watch`: what it found and counts is reported as well. `hours`: what it has sampled."""
+        """What `watch`, `hours`, `certificates` and `sender` found and count is reported as well."""
         self.shell, self.max_restarts, self._watch = shell, max_restarts, watch
         self._hours = hours or Hours(shell)
+        self._certificates, self._sender = certificates, sender
         self._plans: dict[str, tuple[t.PlanPublished, Json | None]] = {}  # by job: read once, asked for often
 
     @property
@@ -136,8 +145,10 @@ class Report:
 
     def _job(self, brain: JobBrain) -> Json:
         job, doc = brain.c.job, job_doc(brain)
-        blame = self._watch.found_now(job.spec.id, job.generation) if self._watch is not None else None
-        return doc | {"health": health_doc(brain, doc, blame)}
+        return doc | {"health": health_doc(brain, doc, self._blame_now(job))}
+
+    def _blame_now(self, job: Job) -> Json | None:
+        return self._watch.found_now(job.spec.id, job.generation) if self._watch is not None else None
 
     def health(self, id: str = "") -> Json | None:
         job = self.job(id)
@@ -221,7 +232,10 @@ class Report:
             "commands_total": dict(received.commands),
             "steps_total": self._c.steps_total,
             "journal_seconds_total": self.shell.journal_seconds,
+            "journal_failing": self.shell.journal_failing,
             "loop_lag_seconds": self.shell.lag,
+            "certificates": self._certificates.ends() if self._certificates is not None else {},
+            "notifications": dict(self._sender.outcomes) if self._sender is not None else {},
             "findings_total": dict(self._c.book.counts),
             "incidents_total": kinds,
             "diagnoses_running": len(self.shell.brain.diagnoses.running),
@@ -238,6 +252,7 @@ class Report:
         watch = self._watch
         return [
             metrics_doc(brain, self._job(brain), watch.figures(brain.c.job.spec.id) if watch is not None else {})
+            | {"slow_cost": slow_cost(self._blame_now(brain.c.job))}
             for brain in brains
         ]
 

@@ -55,7 +55,7 @@ class Shell:
         self.worst_lag = 0.0
         self.journal_seconds = 0.0
         self.bugs = 0
-        self._journal_failing = self._reporting = False
+        self.journal_failing = self._reporting = False
 
     def handle(self, event: BrainEvent) -> None:
         """Decide and act. UsageError when the event was a wish that cannot be."""
@@ -123,12 +123,12 @@ class Shell:
         left_out: list[str] = []
         try:
             left_out = self.journal.write(records, time.time())
-            self._journal_failing = False
+            self.journal_failing = False
         except sqlite3.Error as error:
             # Acting without a record is better than standing still: agents report the actual state after a restart.
-            if not self._journal_failing:
+            if not self.journal_failing:
                 log.error("journal.failed", error=str(error))
-            self._journal_failing = True
+            self.journal_failing = True
         self.journal_seconds += time.perf_counter() - start
         self._report_left_out(left_out)
 
@@ -141,7 +141,9 @@ class Shell:
             start = time.perf_counter()
             try:
                 self._report_left_out(self.journal.write_steps(job, rows))
+                self.journal_failing = False
             except sqlite3.Error as error:
+                self.journal_failing = True
                 brain.c.ledger.dirty.update(row.step for row in rows)
                 log.error("journal.failed", error=str(error))
                 return

@@ -65,7 +65,7 @@ BOARD = Board(
                 Panel("timeseries", "Clock error", "What the kernel says of its own clock; spans are aligned apart "
                       "from it.", "s", one(f"holdfast_host_clock_max_error_seconds{_NODE}", "{{node}}")),
                 Panel("timeseries", "Disk writes", "Bytes written per second, all disks.", "Bps",
-                      one(f"rate(holdfast_host_disk_written_bytes{_NODE}[$__rate_interval])", "{{node}}")),
+                      one(f"rate(holdfast_host_disk_written_bytes_total{_NODE}[$__rate_interval])", "{{node}}")),
                 Panel("timeseries", "Heartbeat age", "Age of the last frame; the teeth are the heartbeat interval.",
                       "s", one(f"holdfast_node_frame_age_seconds{_NODE}", "{{node}}")),
             ),

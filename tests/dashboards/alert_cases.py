@@ -136,8 +136,8 @@ CASES = {
         labels=(*JOB, ("fault", "worker")),
     ),
     "HoldfastSnapshotRepaired": Case(
-        {'holdfast_host_snapshot_repaired_chunks{node="n1"}': "0x10 1x60"},
-        {'holdfast_host_snapshot_repaired_chunks{node="n1"}': "3x60"},
+        {'holdfast_host_snapshot_repaired_chunks_total{node="n1"}': "0x10 1x60"},
+        {'holdfast_host_snapshot_repaired_chunks_total{node="n1"}': "3x60"},
         labels=NODE,
     ),
     "HoldfastHostMemoryLow": Case(
@@ -157,8 +157,8 @@ CASES = {
         labels=(*NODE, ("gpu", "0")),
     ),
     "HoldfastGpuMemoryErrors": Case(
-        {'holdfast_gpu_ecc_uncorrected_volatile{node="n1",gpu="0"}': "0x10 2x60"},
-        {'holdfast_gpu_ecc_uncorrected_volatile{node="n1",gpu="0"}': "2x60"},
+        {'holdfast_gpu_ecc_uncorrected_volatile_total{node="n1",gpu="0"}': "0x10 2x60"},
+        {'holdfast_gpu_ecc_uncorrected_volatile_total{node="n1",gpu="0"}': "2x60"},
         labels=(*NODE, ("gpu", "0")),
     ),
 }

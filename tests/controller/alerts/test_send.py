@@ -163,6 +163,27 @@ def test_a_broken_receiver_is_retried_and_delays_no_other(web: Web, monkeypatch:
         asyncio.run(sent(receivers, [alert(1, 100.0)], both))
 
 
+def test_what_was_given_up_is_counted(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "_RETRIES", send.Backoff(initial=0.02, cap=0.05, deadline=0.1))
+    web.broken = True
+    receiver = parse_receiver(f"webhook={web.url}/")
+    name = receiver.name
+    known: list[Incident] = []
+    sender = Sender([receiver], Decider(), lambda: known, "")
+
+    async def give_up() -> None:
+        task = asyncio.create_task(sender.run())
+        await asyncio.sleep(0.05)
+        known.append(alert(1, 100.0))
+        async with asyncio.timeout(20):
+            while not sender.outcomes[name, "failed"]:
+                await asyncio.sleep(0.02)
+        task.cancel()
+
+    asyncio.run(give_up())
+    assert sender.outcomes == {(name, "sent"): 0, (name, "failed"): 1}
+
+
 def test_mail_goes_through_a_server() -> None:
     mails: list[str] = []
 

@@ -1,6 +1,8 @@
 """/metrics: valid, complete, and fast at 12,288 ranks."""
 
 import math
+import shutil
+import subprocess
 import time
 from collections import Counter
 
@@ -8,7 +10,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.agent.collectors.gpu import GpuCollector
+from holdfast.agent.collectors.host import HostCollector
 from holdfast.controller.http.metrics import Metrics
+from tests.agent.support.fake_nvml import Board, FakeNvml
 from tests.controller.support.fake_facade import FakeFacade, llm_175b
 
 
@@ -27,6 +32,9 @@ def value(found: dict[str, Metric], name: str, **labels: str) -> float:
     return values[0]
 
 
+PROMTOOL = shutil.which("promtool")
+
+
 @pytest.fixture
 def facade() -> FakeFacade:
     facade = FakeFacade()
@@ -43,8 +51,28 @@ def test_every_family_is_documented_typed_and_prefixed(facade: FakeFacade) -> No
             assert math.isfinite(sample.value)
             assert sample.labels.keys() <= {
                 "job", "node", "rank", "gpu", "nic", "state", "kind", "phase", "reason", "result", "version", "fault",
-                "part", "test", "metric", "condition",
+                "part", "test", "metric", "condition", "switch", "subject", "receiver", "outcome",
             }  # fmt: skip
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_in_names_and_types(facade: FakeFacade) -> None:
+    """With every gauge that this host and a GPU with all of its counters send."""
+    facade.fault(rank=3)
+    facade.recover()
+    gpu = GpuCollector(FakeNvml([Board("GPU-a", links=18, ecc=5, rows=(1, 2, 1, 0))]), slow_every=1).collect()[0].values
+    facade.node_rows[0]["host"] = HostCollector().collect() | {"snapshot_repaired_chunks": 2.0}
+    facade.node_rows[0]["gpus"][0]["values"] = gpu
+    text = scrape(facade)
+    assert value(families(text), "holdfast_gpu_nvlink_replay_errors_total", node="node0", gpu="0") == 1000
+    assert value(families(text), "holdfast_gpu_ecc_uncorrected_volatile_total", node="node0", gpu="0") == 15
+    assert families(text)["holdfast_host_disk_written_bytes"].type == "counter"
+    assert PROMTOOL is not None
+    found = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    wrong = "# HELP holdfast_x_count x.\n# TYPE holdfast_x_count gauge\nholdfast_x_count 1\n"
+    found = subprocess.run([PROMTOOL, "check", "metrics"], input=wrong, capture_output=True, text=True, timeout=60)
+    assert "holdfast_x_count" in found.stderr
 
 
 def test_no_family_appears_twice(facade: FakeFacade) -> None:
@@ -66,6 +94,13 @@ def test_reports_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
     assert value(found, "holdfast_nodes", state="spare") == 1
     assert value(found, "holdfast_nodes", state="lost") == 0
     assert value(found, "holdfast_node_up", node="node0") == 1
+    assert value(found, "holdfast_node_info", node="node0", switch="tor-0") == 1
+    assert value(found, "holdfast_node_state", node="node0", state="healthy") == 1
+    assert {s.labels["state"] for s in found["holdfast_node_state"].samples} == {"healthy", "spare"}
+    assert value(found, "holdfast_job_slow_cost_ratio", job="demo") == 0.03
+    assert value(found, "holdfast_journal_failing") == 0
+    assert value(found, "holdfast_certificate_expiry_timestamp_seconds", subject="node0") == facade.started + 9e6
+    assert value(found, "holdfast_notifications_total", receiver="slack at hooks.example", outcome="failed") == 1
     assert value(found, "holdfast_gpu_temperature_celsius", node="node0", gpu="3") == 63
     assert value(found, "holdfast_host_cpu_ratio", node="node0") == 0.31
     assert value(found, "holdfast_nic_speed_bytes_per_second", node="node0", nic="mlx5_1") == 50e9
@@ -74,7 +109,12 @@ def test_reports_the_job_the_ranks_and_the_nodes(facade: FakeFacade) -> None:
 
 def test_an_incident_leaves_its_kind_and_its_phases(facade: FakeFacade) -> None:
     facade.fault(rank=3)
-    assert value(families(scrape(facade)), "holdfast_rank_running", rank="3") == 0
+    facade.tick(3.0)
+    found = families(scrape(facade))
+    assert value(found, "holdfast_rank_running", rank="3") == 0
+    assert value(found, "holdfast_open_incident_age_seconds") == pytest.approx(
+        facade.now - facade.known_incidents[0]["opened"]
+    )
     facade.recover()
     found = families(scrape(facade))
     assert value(found, "holdfast_incidents_total", kind="worker-killed") == 1
@@ -156,18 +196,30 @@ def test_every_family_of_a_job_has_its_name_and_two_jobs_do_not_mix(facade: Fake
     assert len(types) == len(set(types))
 
 
-def test_how_a_job_ended_is_seen_for_an_hour_under_a_name_of_its_own(facade: FakeFacade) -> None:
-    failed = facade.add_job("eval", pp=1, dp=2, tp=1)
+def test_how_a_job_ended_is_seen_for_an_hour_and_of_a_failed_one_for_a_day(facade: FakeFacade) -> None:
+    stopped, failed = facade.add_job("eval", pp=1, dp=2, tp=1), facade.add_job("tune", pp=1, dp=2, tp=1)
     facade.add_job("third", pp=1, dp=2, tp=1)
+    stopped.job_state, stopped.ended_at = "stopped", facade.now
     failed.job_state, failed.ended_at = "failed", facade.now
     facade.now += 3500
     found = families(scrape(facade))
-    assert value(found, "holdfast_job_state", job="eval", state="failed") == 1
+    for job, how in (("eval", "stopped"), ("tune", "failed")):
+        assert value(found, "holdfast_job_state", job=job, state=how) == 1
+        assert value(found, "holdfast_job_health", job=job, condition=how) == 1
+        assert value(found, "holdfast_job_health", job=job, condition="well") == 0
     assert value(found, "holdfast_jobs", state="failed") == 1
     assert {s.labels["job"] for s in found["holdfast_job_step"].samples} <= {"demo", "third"}
     facade.now += 200
+    for name in ("holdfast_job_state", "holdfast_job_health"):
+        assert {s.labels["job"] for s in families(scrape(facade))[name].samples} == {"demo", "tune", "third"}
+    facade.now += 86400
     assert {s.labels["job"] for s in families(scrape(facade))["holdfast_job_state"].samples} == {"demo", "third"}
-    facade.now -= 200
-    again = facade.add_job("eval", pp=1, dp=2, tp=1)  # the name is the new job's
+
+
+def test_the_name_of_a_failed_job_is_the_new_jobs(facade: FakeFacade) -> None:
+    failed = facade.add_job("eval", pp=1, dp=2, tp=1)
+    failed.job_state, failed.ended_at = "failed", facade.now
+    again = facade.add_job("eval", pp=1, dp=2, tp=1)
     assert again.id != failed.id
     assert value(families(scrape(facade)), "holdfast_job_state", job="eval", state="failed") == 0
+    assert value(families(scrape(facade)), "holdfast_job_health", job="eval", condition="failed") == 0

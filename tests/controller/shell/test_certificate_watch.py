@@ -111,6 +111,8 @@ def test_a_controller_that_comes_back_does_not_say_it_again(tmp_path: Path) -> N
         watch = CertificateWatch(shell, Tuning(), tls(tmp_path / "certs"), shown)
         for _ in range(3):
             watch.look(Instant(1.0, NOW.timestamp()))
+        assert watch.ends().keys() == {"authority", "controller", "node0"}
+        assert (watch.ends()["node0"] - NOW.timestamp()) / 86400 < 30
         texts.append([one.cause.text for one in shell.brain.c.book.incidents.values()])
         kinds = {(one.cause.kind, one.cause.subject, one.action) for one in shell.brain.c.book.incidents.values()}
         assert kinds == {(t.FindingKind.CERTIFICATE_EXPIRES, who, "alert") for who in ("controller", "node0")}

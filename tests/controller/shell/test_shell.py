@@ -88,9 +88,11 @@ def test_a_full_disk_is_reported_once_and_stops_nothing(
         patch.setattr(shell.journal, "write", failing([]))
         for _ in range(3):
             shell.handle(Tick())
+    assert shell.journal_failing
     assert len(sent.messages) == 3
     assert len([r for r in caplog.records if r.message == "journal.failed"]) == 1
     shell.handle(Tick())
+    assert not shell.journal_failing
     assert shell.journal.entities() == [("job", "j1", {})]
     shell.journal.close()
 
@@ -107,8 +109,10 @@ def test_steps_that_could_not_be_written_are_written_later(tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(shell.journal, "write_steps", failing([]))
         shell.flush_steps()
+    assert shell.journal_failing
     assert sent.messages == [], "a frame is acknowledged once its steps are written"
     shell.flush_steps()
+    assert not shell.journal_failing
     assert len(sent.messages) == 1
     assert [row.step for row in shell.journal.steps("j1")] == [4]
     shell.journal.close()

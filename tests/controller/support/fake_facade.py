@@ -328,7 +328,10 @@ class FakeFacade(FakeTraining):
             "commands_total": {"ok": 5},
             "steps_total": max(0, self.step + 1) * self.world,
             "journal_seconds_total": 0.25,
+            "journal_failing": False,
             "loop_lag_seconds": 0.0004,
+            "certificates": {"controller": self.started + 9e6, "node0": self.started + 9e6},
+            "notifications": {("slack at hooks.example", "sent"): 2, ("slack at hooks.example", "failed"): 1},
             "findings_total": {"worker-killed": len(self.known_incidents)},
             "incidents_total": {"worker-killed": len(self.known_incidents)},
             "spans_total": 1000,
@@ -353,6 +356,7 @@ class FakeFacade(FakeTraining):
                 "unsaved_seconds": 1.0,
                 "queued_seconds": 6.0,
                 "wall_seconds": 110.5,
+                "slow_cost": 0.03,
             }
             for job in shown
         ]

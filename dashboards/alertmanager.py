@@ -25,18 +25,28 @@ def config(webhook: str) -> str:
             },
             "inhibit_rules": [
                 {  # a lost switch is one alert, not one for each of its nodes
-                    "source_matchers": ['alertname="HoldfastManyNodesDown"'],
-                    "target_matchers": ['alertname="HoldfastNodeDown"'],
+                    "source_matchers": ['alertname=~"HoldfastManyNodesDown|HoldfastSwitchDown"'],
+                    "target_matchers": ['alertname=~"HoldfastNodeDown|HoldfastNodeFlaps"'],
                     "equal": ["instance"],
+                },
+                {  # nor a second page for the same nodes
+                    "source_matchers": ['alertname="HoldfastSwitchDown"'],
+                    "target_matchers": ['alertname="HoldfastManyNodesDown"'],
+                    "equal": ["instance"],
+                },
+                {  # the one says what is slow, the other only that something is
+                    "source_matchers": ['alertname="HoldfastStragglerCosts"'],
+                    "target_matchers": ['alertname="HoldfastThroughputDropped"'],
+                    "equal": ["job"],
                 },
                 {  # other alerts of a lost node are suppressed
                     "source_matchers": ['alertname="HoldfastNodeDown"'],
-                    "target_matchers": ['alertname=~"HoldfastGpu.*|HoldfastHost.*|HoldfastStoreRefuses"'],
+                    "target_matchers": ['alertname=~"HoldfastGpu.*|HoldfastHost.*|HoldfastNodeFlaps"'],
                     "equal": ["node"],
                 },
                 {
                     "source_matchers": ['alertname="HoldfastJobFailed"'],
-                    "target_matchers": ['alertname=~"HoldfastJob.*|HoldfastGoodputLow|HoldfastRestartsOften"'],
+                    "target_matchers": ['alertname=~"HoldfastGoodputLow|HoldfastRestartsOften|HoldfastNoCheckpoint"'],
                     "equal": ["job"],
                 },
             ],

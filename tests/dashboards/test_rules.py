@@ -1,3 +1,4 @@
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -6,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 from alert_cases import CASES
+from typer.main import get_command
 
+from holdfast.cli.main import build
 from holdfast.dashboards import prometheus
 from holdfast.dashboards.rules import ALERTS, RECORDINGS
 
@@ -22,6 +25,43 @@ def promtool(folder: Path, *args: str) -> None:
 
 def test_every_alert_has_a_case_and_no_case_lacks_its_alert() -> None:
     assert set(CASES) == {alert.name for alert in ALERTS}
+
+
+def test_every_alert_has_series_for_firing_and_for_staying_quiet() -> None:
+    """Both are of metrics that its rule reads: a quiet case without them would be quiet for any rule."""
+    recorded = {rule.name: rule.expr for rule in RECORDINGS}
+    for alert in ALERTS:
+        read, found = alert.expr, list[str]()
+        while found != (found := re.findall(r"\b(?:[a-z]+:)?(?:holdfast_\w+|up)(?::\w+)?", read)):
+            for name in found:
+                read = read.replace(name, recorded.get(name, name))
+        case = CASES[alert.name]
+        assert case.fires != case.quiet, alert.name
+        for series in (case.fires, case.quiet):
+            assert {name.partition("{")[0] for name in series} & set(found), alert.name
+
+
+def test_no_recording_is_for_nothing() -> None:
+    read = [rule.expr for rule in (*ALERTS, *RECORDINGS)]
+    assert [rule.name for rule in RECORDINGS if not any(rule.name in expr for expr in read)] == []
+
+
+def test_an_alert_names_commands_that_exist() -> None:
+    root = get_command(build())
+    for alert in ALERTS:
+        for words in re.findall(r"`holdfast ([^`]+)`", f"{alert.means} {alert.do}"):
+            command: Any = root
+            for word in words.split():
+                if word in (below := getattr(command, "commands", {})):
+                    command = below[word]
+                elif word.startswith("--"):
+                    options = {option for parameter in command.params for option in parameter.opts}
+                    assert word in options, f"{alert.name}: {words}"
+            assert command is not root, f"{alert.name}: {words}"
+
+
+def test_state_of_a_job_is_the_controllers_judgement() -> None:
+    assert [alert.name for alert in ALERTS if "holdfast_job_state" in alert.expr] == []
 
 
 def test_names_are_one_of_a_kind() -> None:

@@ -1,33 +1,48 @@
 """All files of the monitoring stack, by path."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.dashboards import alertmanager, grafana, prometheus, stack
+from holdfast.dashboards.prometheus import Scrape
+from holdfast.dashboards.rules import CHECKPOINT_MINUTES
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the parts find each other, `HOST:PORT` or URL."""
+    """Where the parts find each other, `HOST:PORT` or URL, and what is theirs to choose. Files are named as Prometheus
+    sees them."""
 
     controller: str = "host.docker.internal:7080"
     alertmanager: str = "alertmanager:9093"
     prometheus: str = "http://prometheus:9090"
     webhook: str = "http://host.docker.internal:9099/"
     docs_url: str = "docs"
+    page_url: str = ""
+    """Address of Holdfast's own page, for links; empty: none."""
+    scrape: Scrape = field(default_factory=Scrape)
+    job: str = ""
+    """The job that the dashboards show first; empty: the first by name."""
+    checkpoint_minutes: int = CHECKPOINT_MINUTES
 
 
 def files(places: Places) -> dict[str, str]:
     """Path to text; `compose.yml` and `kubernetes.yml` refer to the others."""
     made = {
-        "prometheus/prometheus.yml": prometheus.config([places.controller], [places.alertmanager]),
-        "prometheus/holdfast-rules.yml": prometheus.rules(places.docs_url),
+        "prometheus/prometheus.yml": prometheus.config(places.controller, places.alertmanager, places.scrape),
+        "prometheus/holdfast-rules.yml": prometheus.rules(
+            places.docs_url, places.scrape.job, places.checkpoint_minutes
+        ),
         "alertmanager/alertmanager.yml": alertmanager.config(places.webhook),
         "grafana/provisioning/datasources/holdfast.yml": stack.datasource(places.prometheus),
         "grafana/provisioning/dashboards/holdfast.yml": stack.providers(),
-        **{f"grafana/dashboards/{name}": text for name, text in grafana.files().items()},
+        **{f"grafana/dashboards/{name}": text for name, text in grafana.files(places.page_url, places.job).items()},
     }
-    return {"compose.yml": stack.compose(), **made, "kubernetes.yml": stack.kubernetes(_for_kubernetes(places, made))}
+    return {
+        "compose.yml": stack.compose(places.scrape.files),
+        **made,
+        "kubernetes.yml": stack.kubernetes(_for_kubernetes(places, made), places.scrape.files),
+    }
 
 
 def write(folder: Path, places: Places) -> list[Path]:
@@ -48,6 +63,6 @@ def _for_kubernetes(places: Places, made: dict[str, str]) -> dict[str, str]:
     manager = "holdfast-alertmanager:9093" if places.alertmanager == default.alertmanager else places.alertmanager
     url = "http://holdfast-prometheus:9090" if places.prometheus == default.prometheus else places.prometheus
     return made | {
-        "prometheus/prometheus.yml": prometheus.config([controller], [manager]),
+        "prometheus/prometheus.yml": prometheus.config(controller, manager, places.scrape),
         "grafana/provisioning/datasources/holdfast.yml": stack.datasource(url),
     }

@@ -33,8 +33,8 @@ _OF_JOB = '{job="$job"}'
 _HEIGHT = {"stat": 4, "bars": 6}
 
 
-def render(board: Board) -> str:
-    """The dashboard as Grafana takes it, ending in a newline."""
+def render(board: Board, page_url: str = "", job: str = "") -> str:
+    """The dashboard as Grafana takes it, with a newline. `page_url`: of Holdfast's own page; `job`: shown first."""
     builder = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)
@@ -64,7 +64,17 @@ def render(board: Board) -> str:
         )
     )
     if board.by_job:
-        builder.with_variable(_variable("job", "label_values(holdfast_job_ranks, job)"))
+        variable = _variable("job", "label_values(holdfast_job_health, job)")
+        if job:
+            variable.current(models.VariableOption(selected=True, text=job, value=job))
+        builder.with_variable(variable)
+    if page_url:
+        builder.link(
+            dashboard.DashboardLink("Holdfast's page")
+            .type(models.DashboardLinkType.LINK)
+            .url(page_url)
+            .target_blank(True)
+        )
     if board.by_node:
         nodes = f"holdfast_rank_running{_OF_JOB}" if board.by_job else "holdfast_node_up"
         builder.with_variable(_variable("node", f"label_values({nodes}, node)").multi(True).include_all(True))
@@ -83,9 +93,9 @@ def render(board: Board) -> str:
     return json.dumps(made, indent=1, sort_keys=True) + "\n"
 
 
-def files() -> dict[str, str]:
+def files(page_url: str = "", job: str = "") -> dict[str, str]:
     """Every board by its file's name."""
-    return {f"{board.uid}.json": render(board) for board in BOARDS}
+    return {f"{board.uid}.json": render(board, page_url, job) for board in BOARDS}
 
 
 def _variable(name: str, query: str) -> dashboard.QueryVariable:

@@ -69,9 +69,8 @@ def no_checkpoint(minutes: int) -> Alert:
         f'max by (job) (holdfast_job_at_risk_seconds{{fault="job"}}) > {minutes * 60} '
         f"or max by (job) (holdfast_job_unsaved_seconds) > {minutes * 60}", "5m",
         "A loss of all nodes would cost job {{ $labels.job }} {{ $value | humanizeDuration }} of work.",
-        f"No checkpoint was committed for {minutes} minutes, "
-        "or none at all since the job began. Before the first one only time in steps "
-        "counts.",
+        f"No checkpoint was committed for {minutes} minutes (`holdfast dashboards export --checkpoint-minutes`), "
+        "or none at all since the job began. Before the first one only time in steps counts.",
         "First `holdfast status`: does the job save at all? `holdfast checkpoint list STORE` shows the newest one. If "
         "uploads fail, `HoldfastStoreRefuses` fires too: look at the store. Else save more often.",
     )  # fmt: skip

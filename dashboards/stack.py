@@ -11,6 +11,8 @@ IMAGES = {
     "alertmanager": "prom/alertmanager:v0.28.0",
     "grafana": "grafana/grafana:11.4.0",
 }
+SECRET = "holdfast-prometheus-access"
+"""The Kubernetes Secret with the controller's authority and the API token; not written here, since it is one."""
 _PORTS = {"prometheus": 9090, "alertmanager": 9093, "grafana": 3000}
 _MOUNTS = {
     "prometheus": (("prometheus", "/etc/prometheus"),),
@@ -34,8 +36,8 @@ def providers() -> str:
     return dump({"apiVersion": 1, "providers": [provider | {"options": {"path": "/var/lib/grafana/dashboards"}}]})
 
 
-def compose() -> str:
-    """Listens on loopback; the controller is one on this host."""
+def compose(secrets: tuple[str, ...] = ()) -> str:
+    """Listens on loopback; the controller is one on this host. `secrets`: files of this host that Prometheus reads."""
     services: dict[str, Any] = {}
     for name, image in IMAGES.items():
         services[name] = {
@@ -45,13 +47,15 @@ def compose() -> str:
             "extra_hosts": ["host.docker.internal:host-gateway"],
             "restart": "unless-stopped",
         }
+    services["prometheus"]["volumes"] += [f"{path}:{path}:ro" for path in secrets]
     services["grafana"]["environment"] = {"GF_AUTH_ANONYMOUS_ENABLED": "true", "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer"}
     services["grafana"]["depends_on"] = ["prometheus"]
     return dump({"services": services})
 
 
-def kubernetes(files: dict[str, str]) -> str:
-    """The same as Deployments, with their files in ConfigMaps. `files`: path to text."""
+def kubernetes(files: dict[str, str], secrets: tuple[str, ...] = ()) -> str:
+    """The same as Deployments, with their files in ConfigMaps. `files`: path to text. `secrets`: files that Prometheus
+    reads, by their last name in the Secret."""
     documents: list[dict[str, Any]] = []
     for name in IMAGES:
         volumes: list[dict[str, Any]] = []
@@ -65,6 +69,12 @@ def kubernetes(files: dict[str, str]) -> str:
                 documents.append(_object("v1", "ConfigMap", label, {"data": data}))
                 volumes.append({"name": label, "configMap": {"name": label}})
                 mounts.append({"name": label, "mountPath": there + folder.removeprefix(here), "readOnly": True})
+        if name == "prometheus" and secrets:
+            volumes.append({"name": SECRET, "secret": {"secretName": SECRET}})
+            mounts += [
+                {"name": SECRET, "mountPath": path, "subPath": path.rpartition("/")[2], "readOnly": True}
+                for path in secrets
+            ]
         documents += [_deployment(name, volumes, mounts), _service(name)]
     return "---\n".join(dump(document) for document in documents)
 

@@ -1,3 +1,4 @@
+import datetime
 import json
 import re
 import shutil
@@ -7,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from holdfast.base.certs import write_cluster
 from holdfast.cli.main import main
 from holdfast.dashboards import stack
 from holdfast.dashboards.boards import BOARDS
 from holdfast.dashboards.export import Places, files, write
 
-AMTOOL = shutil.which("amtool")
+AMTOOL, PROMTOOL = shutil.which("amtool"), shutil.which("promtool")
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,82 @@ def test_the_command_writes_and_refuses_in_one_line(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "cannot write" in said
+
+
+def test_tls_a_token_and_names_are_written_where_they_belong(tmp_path: Path) -> None:
+    argv = ["--controller", "ctl.example:7443", "--page-url", "https://ctl.example:7443/", "--checkpoint-minutes", "90"]
+    argv += ["--tls-ca", "/etc/holdfast/ca.pem", "--api-token-file", "/etc/holdfast/reader"]
+    argv += ["--scrape-job", "trainer", "--job", "llama"]
+    assert main(["dashboards", "export", str(tmp_path), *argv]) == 0
+    config = yaml.safe_load((tmp_path / "prometheus" / "prometheus.yml").read_text())
+    assert config["scrape_configs"] == [
+        {
+            "job_name": "trainer",
+            "honor_labels": True,
+            "scheme": "https",
+            "tls_config": {"ca_file": "/etc/holdfast/ca.pem"},
+            "authorization": {"type": "Bearer", "credentials_file": "/etc/holdfast/reader"},
+            "static_configs": [{"targets": ["ctl.example:7443"]}],
+        }
+    ]
+    rules = (tmp_path / "prometheus" / "holdfast-rules.yml").read_text()
+    assert 'up{job="trainer"} == 0' in rules
+    assert "> 5400" in rules
+    assert "90 minutes" in rules
+    services = yaml.safe_load((tmp_path / "compose.yml").read_text())["services"]
+    assert "/etc/holdfast/reader:/etc/holdfast/reader:ro" in services["prometheus"]["volumes"]
+    (deployment,) = (
+        d
+        for d in stack.documents((tmp_path / "kubernetes.yml").read_text())
+        if d["kind"] == "Deployment" and d["metadata"]["name"] == "holdfast-prometheus"
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    assert {"name": stack.SECRET, "secret": {"secretName": stack.SECRET}} in pod["volumes"]
+    mounts = {one["mountPath"]: one.get("subPath") for one in pod["containers"][0]["volumeMounts"]}
+    assert mounts["/etc/holdfast/reader"] == "reader"
+    board = json.loads((tmp_path / "grafana" / "dashboards" / "holdfast-job.json").read_text())
+    assert [link["url"] for link in board["links"] if link["type"] == "link"] == ["https://ctl.example:7443/"]
+    (variable,) = (one for one in board["templating"]["list"] if one["name"] == "job")
+    assert variable["current"]["value"] == "llama"
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_prometheus_takes_the_configuration_with_tls_and_token(tmp_path: Path) -> None:
+    ca, token = tmp_path / "ca.pem", tmp_path / "token"
+    write_cluster(tmp_path / "certs", ["head"], [], datetime.datetime.now(datetime.UTC))
+    ca.write_bytes((tmp_path / "certs" / "controller" / "ca.pem").read_bytes())
+    token.write_text("secret")
+    argv = ["--tls-ca", str(ca), "--api-token-file", str(token)]
+    assert main(["dashboards", "export", str(tmp_path / "out"), *argv]) == 0
+    assert PROMTOOL is not None
+    done = subprocess.run(
+        [PROMTOOL, "check", "config", "prometheus.yml"],
+        cwd=tmp_path / "out" / "prometheus", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--tls-ca", "ca.pem"], "absolute path"),
+        (["--api-token-file", "/a b"], "absolute path"),
+        (["--api-token-file", "/etc/token"], "--insecure"),
+        (["--scrape-job", 'a"b'], "--scrape-job"),
+        (["--scrape-job", ""], "--scrape-job"),
+        (["--page-url", "ctl.example"], "--page-url"),
+        (["--checkpoint-minutes", "0"], "--checkpoint-minutes"),
+        (["--controller", "ctl.example"], "HOST:PORT"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_writes_nothing(
+    argv: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dashboards", "export", str(tmp_path / "out"), *argv]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert says in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_files_in_deploy_are_fresh(exported: dict[str, str]) -> None:

@@ -30,6 +30,9 @@ _BUILDERS: dict[str, Any] = {
     "table": table.Panel,
 }
 _OF_JOB = '{job="$job"}'
+_TITLES = {"Generations": "{{job}}: new generation", "Incidents": "Incident: {{kind}}"}
+_LINKS = (("node", "holdfast-node", "This node"), ("job", "holdfast-job", "This job"))
+"""Label, board and text: a link is there only where each series of the panel has the label."""
 _HEIGHT = {"stat": 4, "bars": 6}
 
 
@@ -55,13 +58,11 @@ def render(board: Board, page_url: str = "", job: str = "") -> str:
             .keep_time(True)
         )
         .annotation(
-            dashboard.AnnotationQuery()
-            .name("Restarts")
-            .datasource(_SOURCE)
-            .enable(True)
-            .icon_color("orange")
-            .expr(f"changes(holdfast_job_generation{_OF_JOB if board.by_job else ''}[1m]) > 0")
+            _marks(
+                "Generations", "orange", f"changes(holdfast_job_generation{_OF_JOB if board.by_job else ''}[1m]) > 0"
+            )
         )
+        .annotation(_marks("Incidents", "red", "increase(holdfast_incidents_total[1m]) > 0"))
     )
     if board.by_job:
         variable = _variable("job", "label_values(holdfast_job_health, job)")
@@ -76,8 +77,7 @@ def render(board: Board, page_url: str = "", job: str = "") -> str:
             .target_blank(True)
         )
     if board.by_node:
-        nodes = f"holdfast_rank_running{_OF_JOB}" if board.by_job else "holdfast_node_up"
-        builder.with_variable(_variable("node", f"label_values({nodes}, node)").multi(True).include_all(True))
+        builder.with_variable(_variable("node", "label_values(holdfast_node_up, node)"))
     for row in board.rows:
         builder.with_row(dashboard.Row(row.title))
         for panel in row.panels:
@@ -88,6 +88,8 @@ def render(board: Board, page_url: str = "", job: str = "") -> str:
         panel["id"] = number  # the SDK leaves them out; links to a panel need them
         for letter, target in zip("ABCDEFGH", panel.get("targets", ()), strict=False):
             target["refId"] = letter
+    for mark in made["annotations"]["list"]:
+        mark["titleFormat"] = _TITLES[mark["name"]]  # the SDK has no name for it
     for variable in made["templating"]["list"]:
         variable.pop("id", None)
     return json.dumps(made, indent=1, sort_keys=True) + "\n"
@@ -109,6 +111,10 @@ def _variable(name: str, query: str) -> dashboard.QueryVariable:
     )
 
 
+def _marks(name: str, colour: str, expr: str) -> dashboard.AnnotationQuery:
+    return dashboard.AnnotationQuery().name(name).datasource(_SOURCE).enable(True).icon_color(colour).expr(expr)
+
+
 def _panel(panel: Panel, board: Board) -> Any:
     builder = (
         _BUILDERS[panel.kind]()
@@ -121,10 +127,21 @@ def _panel(panel: Panel, board: Board) -> Any:
     )
     if panel.warn is not None or panel.bad is not None:
         builder.thresholds(_thresholds(panel.warn, panel.bad))
-    if board.by_node and panel.kind == "timeseries":
-        builder.data_links(
-            [dashboard.DashboardLink("This node").url("/d/holdfast-network?var-node=${__field.labels.node}")]
-        )
+    links = [
+        dashboard.DashboardLink(title).url(f"/d/{uid}?var-{label}=${{__field.labels.{label}}}&${{__url_time_range}}")
+        for label, uid, title in _LINKS
+        if uid != board.uid and all(f"{{{{{label}}}}}" in query.legend for query in panel.queries)
+    ]
+    if links and panel.kind in ("timeseries", "state"):
+        builder.data_links(links)
+    if panel.maps:
+        results = {
+            str(value): models.ValueMappingResult(text=text, color=colour, index=value)
+            for value, (text, colour) in panel.maps.items()
+        }
+        builder.mappings([models.ValueMap(options=results)])
+    if panel.kind == "heatmap":
+        builder.calculate(False)
     for query in panel.queries:
         target = prometheus.Dataquery().expr(query.expr).datasource(_SOURCE).legend_format(query.legend)
         builder.with_target(target.instant() if panel.kind in ("table", "bars") else target.range())

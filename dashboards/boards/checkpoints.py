@@ -1,15 +1,13 @@
 """What a fault would cost now, and the progress of checkpoints."""
 
-from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
+from holdfast.dashboards.spec import FAILING, Board, Panel, PanelRow, Query, one, spread, worst
 
 _JOB = '{job="$job"}'
-_NODE = '{node=~"$node"}'
 
 BOARD = Board(
     uid="holdfast-checkpoints",
     title="Holdfast / Checkpoints and goodput",
     about="Work at risk, snapshots in memory and on peers, uploads to the store, and goodput.",
-    by_node=True,
     rows=(
         PanelRow(
             "A fault now",
@@ -30,31 +28,33 @@ BOARD = Board(
             "Stage 1: memory",
             (
                 Panel("timeseries", "Newest snapshot", "Steps in what each node has in memory.", "short",
-                      one(f"holdfast_host_snapshot_step{_NODE}", "{{node}}")),
+                      spread("holdfast_host_snapshot_step")),
                 Panel("timeseries", "Newest copy on a peer", "Steps in what each node has on another one, too.",
-                      "short", one(f"holdfast_host_snapshot_peer_step{_NODE}", "{{node}}")),
-                Panel("timeseries", "Age of snapshots", "Work that a fault on the node would cost.", "s",
-                      one(f"holdfast_host_snapshot_age_seconds{_NODE}", "{{node}}")),
+                      "short", spread("holdfast_host_snapshot_peer_step")),
+                Panel("timeseries", "Age of snapshots", "Work that a fault on the node would cost: the ten oldest.",
+                      "s", one(worst("holdfast_host_snapshot_age_seconds"), "{{node}}")),
                 Panel("timeseries", "Memory for snapshots", "Own ones, and copies kept for others.", "bytes",
-                      (Query(f"holdfast_host_snapshot_bytes{_NODE}", "{{node}} own"),
-                       Query(f"holdfast_host_snapshot_copies_bytes{_NODE}", "{{node}} for others")), 12),
-                Panel("timeseries", "Copy to a peer", "Time that the slowest worker's last copy took.", "s",
-                      one(f"holdfast_host_snapshot_peer_seconds{_NODE}", "{{node}}"), 12),
+                      (Query("max(holdfast_host_snapshot_bytes)", "own, largest"),
+                       Query("max(holdfast_host_snapshot_copies_bytes)", "for others, largest")), 12),
+                Panel("timeseries", "Copy to a peer", "Duration of the last copy, of the ten slowest nodes.", "s",
+                      one(worst("holdfast_host_snapshot_peer_seconds"), "{{node}}"), 12),
             ),
         ),
         PanelRow(
             "Stage 2: store",
             (
                 Panel("timeseries", "Newest checkpoint", "Steps in the newest one committed.", "short",
-                      one(f"holdfast_host_checkpoint_step{_NODE}", "{{node}}")),
-                Panel("timeseries", "From snapshot to commit", "How long the last one took.", "s",
-                      one(f"holdfast_host_checkpoint_upload_seconds{_NODE}", "{{node}}")),
+                      spread("holdfast_host_checkpoint_step")),
+                Panel("timeseries", "From snapshot to commit", "How long the last one took: the ten slowest nodes.",
+                      "s", one(worst("holdfast_host_checkpoint_upload_seconds"), "{{node}}")),
                 Panel("timeseries", "Upload rate", "Bytes per second of each node's parts of the last one.", "Bps",
-                      one(f"holdfast_host_checkpoint_upload_bytes_per_second{_NODE}", "{{node}}")),
-                Panel("state", "Store refuses", "1 while the store refuses what a node writes.", "short",
-                      one(f"holdfast_host_checkpoint_failing{_NODE}", "{{node}}"), 12),
+                      spread("holdfast_host_checkpoint_upload_bytes_per_second")),
+                Panel("state", "Store refuses", "When the store refused what a node wrote: the twenty worst nodes.",
+                      "short", one("holdfast_host_checkpoint_failing and topk(20, "
+                          "avg_over_time(holdfast_host_checkpoint_failing[$__range] @ end()))", "{{node}}"), 12,
+                      maps=FAILING),
                 Panel("timeseries", "Age of the newest checkpoint", "Time since the newest commit.", "s",
-                      one(f"min(holdfast_host_checkpoint_age_seconds{_NODE})", "age"), 12),
+                      one("min(holdfast_host_checkpoint_age_seconds)", "age"), 12),
             ),
         ),
         PanelRow(

@@ -1,6 +1,6 @@
 """What broke, how often, and how long it took to train again."""
 
-from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
+from holdfast.dashboards.spec import HEALTH, Board, Panel, PanelRow, health, one
 
 BOARD = Board(
     uid="holdfast-incidents",
@@ -24,10 +24,10 @@ BOARD = Board(
         PanelRow(
             "What broke",
             (
-                Panel("timeseries", "Incidents by kind", "Opened since the controller's journal began.", "short",
-                      one("holdfast_incidents_total > 0", "{{kind}}"), 12),
-                Panel("timeseries", "Findings by kind", "What the detectors said, more than one an incident.", "short",
-                      one("holdfast_findings_total > 0", "{{kind}}"), 12),
+                Panel("bars", "Incidents by kind", "Opened in this window: the twenty most frequent kinds.", "short",
+                      one("topk(20, increase(holdfast_incidents_total[$__range]) > 0)", "{{kind}}"), 12),
+                Panel("bars", "Findings by kind", "What the detectors said in this window, more than one an incident.",
+                      "short", one("topk(20, increase(holdfast_findings_total[$__range]) > 0)", "{{kind}}"), 12),
             ),
         ),
         PanelRow(
@@ -38,8 +38,8 @@ BOARD = Board(
                       12),
                 Panel("timeseries", "Commands", "Commands to agents, by result.", "short",
                       one("increase(holdfast_commands_total[$__rate_interval])", "{{result}}"), 12),
-                Panel("timeseries", "State of the job", "1 for the state it is in.", "short",
-                      (Query('holdfast_job_state{job="$job"} == 1', "{{state}}"),), 24),
+                Panel("state", "Health of the job", "The condition that leads.", "short",
+                      one(health('job="$job"'), "{{job}}"), 24, maps=HEALTH),
             ),
         ),
     ),

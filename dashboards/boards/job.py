@@ -1,6 +1,6 @@
 """One job: its health, its speed, and where its time goes."""
 
-from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
+from holdfast.dashboards.spec import HEALTH, Board, Panel, PanelRow, Query, health, one
 
 _JOB = '{job="$job"}'
 
@@ -12,14 +12,19 @@ BOARD = Board(
         PanelRow(
             "Is it fine?",
             (
-                Panel("stat", "State", "The state that is at 1.", "short",
-                      one('holdfast_job_state{job="$job"} == 1', "{{state}}"), 4),
+                Panel("stat", "Health", "The condition that leads, as the controller decides it; page and `holdfast "
+                      "status` have its sentence and the next action.", "short", one(health('job="$job"')), 8,
+                      maps=HEALTH),
+                Panel("state", "Health over time", "What the job's condition was.", "short",
+                      one(health('job="$job"'), "{{job}}"), 16, maps=HEALTH),
                 Panel("stat", "Step", "Last finished step.", "short", one(f"holdfast_job_step{_JOB}"), 4),
                 Panel("stat", "Loss", "Loss of the last finished step.", "short", one(f"holdfast_job_loss{_JOB}"), 4),
                 Panel("stat", "Goodput", "Productive time over wall time without the queue.", "percentunit",
                       one(f"holdfast_job_goodput_ratio{_JOB}"), 4, warn=0.97, bad=0.9),
                 Panel("stat", "MFU", "Model FLOP/s over the peak of the job's devices.", "percentunit",
                       one(f"holdfast_job_mfu_ratio{_JOB}"), 4, needs="peak"),
+                Panel("stat", "Slow ranks cost", "Share of every step that the worst slow rank or link costs.",
+                      "percentunit", one(f"holdfast_job_slow_cost_ratio{_JOB}"), 4, warn=0.02, bad=0.1, needs="blame"),
                 Panel("stat", "Restarts", "Restarts since the job began.", "short",
                       one(f"holdfast_job_restarts_total{_JOB}"), 4),
             ),
@@ -61,8 +66,9 @@ BOARD = Board(
         PanelRow(
             "Memory",
             (
-                Panel("timeseries", "Memory of workers", "The most that any rank of a node has held.", "bytes",
-                      one(f"max by (node) (holdfast_worker_memory_bytes{_JOB})", "{{node}}"), 24),
+                Panel("timeseries", "Memory of workers", "The most that any rank of a node has held: the ten highest.",
+                      "bytes", one(f"max by (node) (holdfast_worker_memory_bytes{_JOB}) and "
+                          f"topk(10, max by (node) (holdfast_worker_memory_bytes{_JOB} @ end()))", "{{node}}"), 24),
             ),
         ),
     ),

@@ -1,6 +1,6 @@
 """Which rank is slow by itself, and which only waits."""
 
-from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, one
+from holdfast.dashboards.spec import Board, Panel, PanelRow, Query, heat, one, worst
 
 _JOB = '{job="$job"}'
 _GPU = "{{node}} GPU {{gpu}}, rank {{rank}}"
@@ -27,13 +27,13 @@ BOARD = Board(
                       one("rate(holdfast_spans_total[$__rate_interval])"), 6),
                 Panel("timeseries", "Own work against peers", "The ten slowest. A line that stays above 1.05 is the "
                       "culprit; the other ranks wait for it.", "short",
-                      one(f"topk(10, holdfast_gpu_self_slowdown_ratio{_JOB})", _GPU)),
+                      one(worst(f"holdfast_gpu_self_slowdown_ratio{_JOB}"), _GPU)),
                 Panel("timeseries", "Made others wait", "Seconds a second that the others together wait because of "
                       "this one: the ten worst.", "s",
-                      one(f"topk(10, rate(holdfast_gpu_induced_wait_seconds_total{_JOB}[$__rate_interval]))", _GPU)),
+                      one(worst(f"holdfast_gpu_induced_wait_seconds_total{_JOB}", "$__rate_interval"), _GPU)),
                 Panel("timeseries", "Victims", "Seconds a second that each waits for others: the ten worst. A victim "
                       "is well.", "s",
-                      one(f"topk(10, rate(holdfast_gpu_victim_wait_seconds_total{_JOB}[$__rate_interval]))", _GPU)),
+                      one(worst(f"holdfast_gpu_victim_wait_seconds_total{_JOB}", "$__rate_interval"), _GPU)),
             ),
         ),
         PanelRow(
@@ -56,13 +56,13 @@ BOARD = Board(
         PanelRow(
             "Heat map",
             (
-                Panel("state", "Step time by rank", "Each line a rank, coloured by its step time.", "s",
-                      one(f"holdfast_rank_step_seconds{_JOB}", "{{rank}}"), 24),
-                Panel("timeseries", "Parts by rank: compute", "A line of its own above the others is the slow one.",
-                      "s", one(f'{_PARTS},part="compute"}}', "{{rank}} on {{node}}"), 12),
-                Panel("timeseries", "Parts by rank: communication", "What each rank spends in communication that "
-                      "computing does not hide.", "s", one(f'{_PARTS},part="communication"}}', "{{rank}} on {{node}}"),
-                      12),
+                Panel("heatmap", "Step time by rank", "How many ranks take which share of the median step: 1 is the "
+                      "median. A row of its own above the others is a slow rank.", "short",
+                      heat(f"holdfast_rank_step_seconds{_JOB}"), 24),
+                Panel("heatmap", "Parts by rank: compute", "How many ranks compute for which share of the median.",
+                      "short", heat(f'{_PARTS},part="compute"}}'), 12),
+                Panel("heatmap", "Parts by rank: communication", "The same of communication that is not hidden.",
+                      "short", heat(f'{_PARTS},part="communication"}}'), 12),
             ),
         ),
         PanelRow(
@@ -71,9 +71,9 @@ BOARD = Board(
                 Panel("timeseries", "MFU by rank", "As each rank's own last step gives it.", "percentunit",
                       (Query(f"quantile(0.5, holdfast_worker_mfu_ratio{_JOB})", "median"),
                        Query(f"min(holdfast_worker_mfu_ratio{_JOB})", "lowest")), 12, needs="peak"),
-                Panel("timeseries", "Clock", "A GPU below its peers is throttled.", "hertz",
-                      one(f"holdfast_gpu_sm_clock_hertz and on (node) holdfast_rank_running{_JOB}", "{{node}} {{gpu}}"),
-                      12, needs="job-gpu"),
+                Panel("timeseries", "Clock", "A GPU below its peers is throttled: the ten slowest.", "hertz",
+                      one(f"bottomk(10, holdfast_gpu_sm_clock_hertz and on (node) holdfast_rank_running{_JOB})",
+                          "{{node}} {{gpu}}"), 12, needs="job-gpu"),
             ),
         ),
     ),

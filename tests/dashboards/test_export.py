@@ -10,9 +10,11 @@ import yaml
 
 from holdfast.base.certs import write_cluster
 from holdfast.cli.main import main
+from holdfast.controller.health.judge import Condition
 from holdfast.dashboards import stack
 from holdfast.dashboards.boards import BOARDS
 from holdfast.dashboards.export import Places, files, write
+from holdfast.dashboards.spec import CONDITIONS
 
 AMTOOL, PROMTOOL = shutil.which("amtool"), shutil.which("promtool")
 
@@ -63,6 +65,48 @@ def test_variables_that_a_query_uses_are_there(exported: dict[str, str]) -> None
             for target in panel.get("targets", ()):
                 used = set(re.findall(r"\$(\w+)", target["expr"]))
                 assert used <= variables | own, f"{name}: {panel['title']}"
+
+
+def test_every_link_has_its_label_and_keeps_the_time_range(exported: dict[str, str]) -> None:
+    links = 0
+    for name, text in exported.items():
+        if not name.startswith("grafana/dashboards/"):
+            continue
+        board = json.loads(text)
+        assert all(link["keepTime"] for link in board["links"] if link["type"] == "dashboards")
+        for panel in board["panels"]:
+            for link in panel.get("fieldConfig", {}).get("defaults", {}).get("links", ()):
+                links += 1
+                assert link["url"].endswith("&${__url_time_range}")
+                (uid,) = re.findall(r"/d/([\w-]+)\?", link["url"])
+                assert f"grafana/dashboards/{uid}.json" in exported
+                for variable, label in re.findall(r"var-(\w+)=\$\{__field\.labels\.(\w+)\}", link["url"]):
+                    there = json.loads(exported[f"grafana/dashboards/{uid}.json"])["templating"]["list"]
+                    assert variable in {one["name"] for one in there}
+                    assert all(f"{{{{{label}}}}}" in one["legendFormat"] for one in panel["targets"]), panel["title"]
+    assert links >= 15
+
+
+def test_a_state_is_shown_as_text_and_the_job_board_begins_with_the_health(exported: dict[str, str]) -> None:
+    assert [name for name, _ in CONDITIONS] == [each.value for each in Condition]
+    for board in BOARDS:
+        for panel in board.panels:
+            if panel.kind == "state":
+                assert panel.maps, f"{board.uid}: {panel.title}"
+    job = json.loads(exported["grafana/dashboards/holdfast-job.json"])
+    first = next(panel for panel in job["panels"] if panel["type"] != "row")
+    (mapping,) = first["fieldConfig"]["defaults"]["mappings"]
+    assert {int(value): one["text"] for value, one in mapping["options"].items()} == dict(enumerate(Condition))
+    for condition in Condition:
+        assert f'condition="{condition}"' in first["targets"][0]["expr"]
+
+
+def test_incidents_and_generations_are_marked_on_every_board(exported: dict[str, str]) -> None:
+    for name, text in exported.items():
+        if name.startswith("grafana/dashboards/"):
+            marks = {one["name"]: one for one in json.loads(text)["annotations"]["list"]}
+            assert {"Generations", "Incidents"} <= marks.keys()
+            assert marks["Incidents"]["titleFormat"] == "Incident: {{kind}}"
 
 
 OF_A_JOB = re.compile(r'holdfast_(?:job|rank|worker|lost)_\w+(\{job="\$job")?')

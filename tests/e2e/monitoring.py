@@ -115,7 +115,13 @@ def gpu_node(address: str) -> Iterator[None]:
         "temperature_celsius": 63.0,
         "power_watts": 655.0,
         "sm_clock_hertz": 1.98e9,
+        "hw_throttled": 0.0,
         "ecc_uncorrected_volatile": 0.0,
+        "ecc_corrected_volatile": 3.0,
+        "nvlinks_down": 0.0,
+        **{f"nvlink_{name}_errors": 0.0 for name in ("crc_flit", "crc_data", "replay", "recovery")},
+        "hw_thermal_throttle_seconds": 0.0,
+        "sw_thermal_throttle_seconds": 0.5,
     }
 
     def beat() -> None:

@@ -40,10 +40,11 @@ def export(
     page_url: Annotated[str, typer.Option(metavar="URL", help="Holdfast's own page, for links from dashboards.")] = "",
     tls_ca: Annotated[
         str,
-        typer.Option(metavar="PATH", help="The controller's authority (PEM) on Prometheus' machine; means HTTPS."),
+        typer.Option(metavar="ABSPATH", help="The controller's authority (PEM) on Prometheus' machine; means HTTPS."),
     ] = "",
     api_token_file: Annotated[
-        str, typer.Option(metavar="PATH", help="File with an API token on Prometheus' machine; a reader's is enough.")
+        str,
+        typer.Option(metavar="ABSPATH", help="File with an API token on Prometheus' machine; a reader's will do."),
     ] = "",
     insecure: Annotated[
         bool, typer.Option(help="Allow the API token over plain HTTP beyond loopback, where others can read it.")

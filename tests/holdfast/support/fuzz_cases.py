@@ -71,7 +71,7 @@ BASE: dict[str, tuple[str, ...]] = {
 
 KINDS = {
     "N": "number", "K": "number", "X": "number", "DAYS": "number", "SECONDS": "number", "DURATION": "number",
-    "TIME": "number", "PPxDPxTP": "mesh",
+    "TIME": "number", "MIN": "number", "PPxDPxTP": "mesh", "ABSPATH": "text",
     "FILE": "settings", "DIR": "folder", "PATH": "file", "[FOLDER]": "file", "HOST:PORT": "host", "A:B": "steps",
     "KIND@STEP:TARGET": "fault", "KIND[@STEP][:TARGET]": "fault", "LIST": "text", "TEXT": "text", "NAME": "text",
     "NAME.KEY=VALUE,...": "text", "NAME|ID": "text", "[ID]": "text", "NODE": "text", "[NODE]...": "text",
@@ -95,7 +95,7 @@ NO_FILES = ("empty", "nothing", "standard input", "file: empty", "file: bad.toml
 
 LEGAL = {
     "run --max-restarts: negative", "run --priority: negative", "controller --max-restarts: negative",
-    "simulate --seed: a billion",
+    "simulate --seed: a billion", "top --rows: a billion", "top --rows: 64 bits",
     "inject fault: a billionth rank", "checkpoint prune --keep: a billion", "checkpoint prune --keep: 64 bits",
     "checkpoint prune --keep-every: a billion", "checkpoint prune --keep-every: 64 bits",
     *(f"checkpoint {name} --step: {size}" for name in ("show", "verify", "protect", "export", "import")

@@ -122,7 +122,8 @@ def wait_for_upload(monkeypatch: pytest.MonkeyPatch, notes: list[tuple[float, An
 def test_an_upload_that_goes_well_is_waited_for_and_workers_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wait_for_upload(monkeypatch, [(0.6, {"note": "persisted", "step": 5})], 60.0)
     assert [is_done for is_done, _, _ in found] == [True, False, False]
-    assert all(seconds >= 0.6 and meetings >= 2 for _, seconds, meetings in found)
+    assert found[0][1] >= 0.6  # the others may have begun to wait a little later
+    assert all(meetings >= 2 for *_, meetings in found)
     assert len({meetings for *_, meetings in found}) == 1
 
 
